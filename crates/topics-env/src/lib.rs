@@ -1,0 +1,286 @@
+//! The outside world: file system, clock and randomness behind traits.
+//!
+//! Everything above this crate reaches files, time and entropy through an [`Env`], so that every
+//! run is deterministic given an env and a schedule, and every crash point can be tested.
+//!
+//! * [`real`]: the operating system, through rustix.
+//! * `uring`: the same files, a write linked to its datasync in one submission.
+//! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
+#![deny(missing_docs)]
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+mod hook;
+pub mod real;
+#[cfg(feature = "sim")]
+pub mod sim;
+#[cfg(target_os = "linux")]
+pub mod uring;
+
+pub use hook::{Hook, Site, Verdict};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, for reading.
+    Read,
+    /// An existing file, for reading and writing.
+    Write,
+    /// A file that must not exist yet, for reading and writing, mode 0600.
+    CreateNew,
+    /// A file that is created, or cut to nothing, for reading and writing, mode 0600.
+    Truncate,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// The name, without its directory.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// Which half of [`File::write_sync_at`] failed.
+#[derive(Debug)]
+pub enum WriteSyncError {
+    /// The bytes were not all written.
+    Write(io::Error),
+    /// The bytes were written, the sync failed: nothing about them is known.
+    Sync(io::Error),
+}
+
+/// An open file. All offsets and lengths are bytes.
+///
+/// Methods take `&self`: a file is shared by readers and one writer.
+pub trait File: Send + Sync + Debug {
+    /// Reads at most `buf.len()` bytes at `offset`; 0 is the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at most `buf.len()` bytes at `offset` and returns how many were written.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Makes what was written before this call durable (`fdatasync`).
+    ///
+    /// Call it through [`Env::sync`] so that the simulation sees which sync it is.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// The length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts or extends (with zeros) to `len` bytes.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Reserves disk space for the first `len` bytes and extends the file to `len` when it is
+    /// shorter; the new bytes read as zero.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+
+    /// The number of names of this file (hard links).
+    fn links(&self) -> io::Result<u64>;
+
+    /// A read-only mapping of the first `len` bytes, for files that never change any more.
+    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>>;
+
+    /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` when the file is shorter.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buf` at `offset`: short writes go on, `EINTR` is retried, no progress is an
+    /// error (`WriteZero`).
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.write_at(&buf[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buf` at `offset`, then makes the file durable. A backend that can links the
+    /// two in one submission.
+    fn write_sync_at(&self, buf: &[u8], offset: u64) -> Result<(), WriteSyncError> {
+        self.write_all_at(buf, offset).map_err(WriteSyncError::Write)?;
+        self.sync_data().map_err(WriteSyncError::Sync)
+    }
+}
+
+/// What a failed [`Fs::lock`] found.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another process, or another open in this one, holds the lock; what it wrote into the file.
+    Held(Vec<u8>),
+    /// The lock file could not be opened, locked or written.
+    Io(io::Error),
+}
+
+/// A held lock; dropping it releases it.
+pub trait LockGuard: Send + Sync + Debug {
+    /// Replaces what the lock file says about its holder.
+    fn describe(&self, content: &[u8]) -> io::Result<()>;
+}
+
+/// A file system.
+pub trait Fs: Send + Sync + Debug {
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+    /// Creates one directory, mode 0700; `AlreadyExists` when there is one.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Renames, replacing what `to` named. Call it through [`Env::rename`].
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file's name.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// The names in a directory, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
+    /// Makes the names in a directory durable. Call it through [`Env::sync_dir`].
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Makes all that was written to the file system that holds `dir` durable (`syncfs`).
+    /// `Unsupported` where errors of earlier writes would not be reported.
+    fn sync_fs(&self, dir: &Path) -> io::Result<()>;
+    /// Whether a name exists.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Takes the exclusive lock of a file, creating it when missing, and writes `content`.
+    fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError>;
+    /// Free bytes for this user where `dir` lies.
+    fn free_space(&self, dir: &Path) -> io::Result<u64>;
+    /// A number that changes when the machine boots.
+    fn boot_id(&self) -> io::Result<[u8; 16]>;
+    /// A number that changes when the file system that holds `dir` is mounted anew.
+    fn mount_id(&self, dir: &Path) -> io::Result<u64>;
+    /// The name of the I/O backend: `posix`, `uring` or `sim`.
+    fn backend(&self) -> &'static str;
+}
+
+/// Time.
+pub trait Clock: Send + Sync + Debug {
+    /// Milliseconds since the Unix epoch. May step either way.
+    fn wall_ms(&self) -> u64;
+    /// Nanoseconds since some fixed instant. Never goes back.
+    fn mono_ns(&self) -> u64;
+}
+
+/// Randomness.
+pub trait Rng: Send + Sync + Debug {
+    /// Fills `buf` with random bytes.
+    fn fill(&self, buf: &mut [u8]);
+
+    /// A random 64-bit number.
+    fn next_u64(&self) -> u64 {
+        let mut b = [0; 8];
+        self.fill(&mut b);
+        u64::from_le_bytes(b)
+    }
+}
+
+/// The outside world as one value, cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Env {
+    /// Files.
+    pub fs: Arc<dyn Fs>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub rng: Arc<dyn Rng>,
+    hook: Option<Arc<dyn Hook>>,
+}
+
+impl Env {
+    /// An env of these parts.
+    pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        Self { fs, clock, rng, hook: None }
+    }
+
+    /// The same env with a hook that sees, and may remove, every sync, rename and check. Only
+    /// tests set one.
+    pub fn with_hook(mut self, hook: Arc<dyn Hook>) -> Self {
+        self.hook = Some(hook);
+        self
+    }
+
+    fn verdict(&self, site: Site) -> Verdict {
+        self.hook.as_ref().map_or(Verdict::Run, |h| h.visit(site))
+    }
+
+    /// [`File::sync_data`], at a named site.
+    pub fn sync(&self, site: &'static str, file: &dyn File) -> io::Result<()> {
+        match self.verdict(Site::Sync(site)) {
+            Verdict::Run => file.sync_data(),
+            Verdict::Skip => Ok(()),
+        }
+    }
+
+    /// [`File::write_sync_at`], at a named site.
+    pub fn write_sync(
+        &self,
+        site: &'static str,
+        file: &dyn File,
+        buf: &[u8],
+        offset: u64,
+    ) -> Result<(), WriteSyncError> {
+        match self.verdict(Site::Sync(site)) {
+            Verdict::Run => file.write_sync_at(buf, offset),
+            Verdict::Skip => file.write_all_at(buf, offset).map_err(WriteSyncError::Write),
+        }
+    }
+
+    /// [`Fs::sync_dir`], at a named site.
+    pub fn sync_dir(&self, site: &'static str, dir: &Path) -> io::Result<()> {
+        match self.verdict(Site::SyncDir(site)) {
+            Verdict::Run => self.fs.sync_dir(dir),
+            Verdict::Skip => Ok(()),
+        }
+    }
+
+    /// [`Fs::sync_fs`], at a named site.
+    pub fn sync_fs(&self, site: &'static str, dir: &Path) -> io::Result<()> {
+        match self.verdict(Site::Sync(site)) {
+            Verdict::Run => self.fs.sync_fs(dir),
+            Verdict::Skip => Ok(()),
+        }
+    }
+
+    /// [`Fs::rename`], at a named site. A removed rename of a finished temporary file leaves a
+    /// copy in place without the atomic step: the hook turns it into a plain rewrite.
+    pub fn rename(&self, site: &'static str, from: &Path, to: &Path) -> io::Result<()> {
+        match self.verdict(Site::Rename(site)) {
+            Verdict::Run => self.fs.rename(from, to),
+            Verdict::Skip => {
+                let src = self.fs.open(from, OpenMode::Read)?;
+                let mut bytes = vec![0; usize::try_from(src.len()?).unwrap_or(usize::MAX)];
+                src.read_exact_at(&mut bytes, 0)?;
+                self.fs.open(to, OpenMode::Truncate)?.write_all_at(&bytes, 0)?;
+                self.fs.remove_file(from)
+            }
+        }
+    }
+
+    /// The outcome of a check that keeps a promise, at a named site: `ok`, unless a test's hook
+    /// removed the check, which then always passes.
+    #[inline]
+    pub fn check(&self, site: &'static str, ok: bool) -> bool {
+        ok || (self.hook.is_some() && self.verdict(Site::Check(site)) == Verdict::Skip)
+    }
+}

@@ -1,0 +1,1 @@
+//! The operating system: files through rustix, clocks, entropy.

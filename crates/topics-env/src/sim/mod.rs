@@ -1,0 +1,1 @@
+//! A simulated disk, clock and random source.
