@@ -1,0 +1,176 @@
+//! The engine's errors: what went wrong in the terms of the verbs, with the facts a caller needs.
+
+/// The result of a verb.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a verb failed. Each variant has one stable snake_case code, [`Error::code`].
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request itself is wrong: says which field, and what is allowed.
+    #[error("{0}")]
+    InvalidRequest(String),
+    /// Too many records or bytes in one write.
+    #[error("the batch has {got} {unit}, the limit is {max}: split it")]
+    BatchTooLarge {
+        /// What was sent.
+        got: u64,
+        /// The limit.
+        max: u64,
+        /// `records` or `bytes`.
+        unit: &'static str,
+    },
+    /// One record is over a size limit, or over the topic's whole cap.
+    #[error("record {index}: {what} is {got} bytes, the limit is {max}")]
+    RecordTooLarge {
+        /// Position in the batch.
+        index: usize,
+        /// Which part: `data + meta`, `tag`, `node`, `meta`, `cap_bytes` …
+        what: &'static str,
+        /// Bytes (or records, for `cap_records`).
+        got: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// No topic of this name.
+    #[error("topic {0:?} does not exist: create it, or write to it with auto-create on")]
+    TopicNotFound(String),
+    /// The topic exists with a config that differs in a named field.
+    #[error("topic {topic:?} exists with {field}={actual}, not {wanted}")]
+    TopicExistsIncompatible {
+        /// The topic.
+        topic: String,
+        /// The config field.
+        field: &'static str,
+        /// Its value.
+        actual: String,
+        /// The value asked for.
+        wanted: String,
+    },
+    /// `if_empty` on a topic with live records.
+    #[error("topic {topic:?} has {count} live records")]
+    TopicNotEmpty {
+        /// The topic.
+        topic: String,
+        /// Live records.
+        count: u64,
+    },
+    /// `expect_head` differs from the head.
+    #[error("topic {topic:?}: head_seq is {actual}, not {expected}")]
+    HeadMismatch {
+        /// The topic.
+        topic: String,
+        /// What the caller expected.
+        expected: u64,
+        /// The head when the write was decided.
+        actual: u64,
+    },
+    /// An idempotency key was used before with another body.
+    #[error("topic {topic:?}: this idempotency key was used for another request within the window")]
+    IdempotencyMismatch {
+        /// The topic.
+        topic: String,
+    },
+    /// A queue option or verb on a log topic.
+    #[error("topic {0:?} is not a queue")]
+    NotAQueue(String),
+    /// A cap with `discard=reject` refuses the write; retryable.
+    #[error("topic {topic:?} is full: {what} {max}")]
+    TopicFull {
+        /// The topic.
+        topic: String,
+        /// `cap_records` or `cap_bytes`.
+        what: &'static str,
+        /// Its value.
+        max: u64,
+    },
+    /// Overload: staging, keys, or a resource cap; retryable.
+    #[error("throttled: {limit} (limit {max}), retry in {retry_after_ms} ms")]
+    Throttled {
+        /// What is exhausted.
+        limit: &'static str,
+        /// Its maximum.
+        max: u64,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// The disk refuses: reason `no_space`, `poisoned`, `io`, `read_only`; retryable later.
+    #[error("storage is unavailable ({reason}): {detail}")]
+    StorageUnavailable {
+        /// Stable reason word.
+        reason: &'static str,
+        /// What happened, where.
+        detail: String,
+    },
+    /// Bytes that fail their checksum.
+    #[error("{file} is corrupt at offset {offset}: {detail}")]
+    Corrupt {
+        /// The file, relative to the data directory.
+        file: String,
+        /// Byte offset.
+        offset: u64,
+        /// What is wrong, and what to run.
+        detail: String,
+    },
+    /// Another engine has the directory open.
+    #[error("{dir} is open in process {pid}{}", url.as_ref().map(|u| format!(", which serves {u}: connect to it instead")).unwrap_or_default())]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// The holder.
+        pid: u32,
+        /// The holder's server, if it has one.
+        url: Option<String>,
+    },
+    /// A data directory, file or frame of another format version.
+    #[error("{what} has format version {found}, this build reads {supported}")]
+    Version {
+        /// Which file.
+        what: String,
+        /// The version found.
+        found: u32,
+        /// The version this build knows.
+        supported: u32,
+    },
+    /// The engine is closed, or closing.
+    #[error("the engine is closed")]
+    Closed,
+    /// A bug: an invariant did not hold.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// The stable code, as on the wire.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidRequest(_) => "invalid_request",
+            Self::BatchTooLarge { .. } => "batch_too_large",
+            Self::RecordTooLarge { .. } => "record_too_large",
+            Self::TopicNotFound(_) => "topic_not_found",
+            Self::TopicExistsIncompatible { .. } => "topic_exists_incompatible",
+            Self::TopicNotEmpty { .. } => "topic_not_empty",
+            Self::HeadMismatch { .. } => "head_mismatch",
+            Self::IdempotencyMismatch { .. } => "idempotency_mismatch",
+            Self::NotAQueue(_) => "not_a_queue",
+            Self::TopicFull { .. } => "topic_full",
+            Self::Throttled { .. } => "throttled",
+            Self::StorageUnavailable { .. } => "storage_unavailable",
+            Self::Corrupt { .. } => "corrupt",
+            Self::Locked { .. } => "locked",
+            Self::Version { .. } => "version",
+            Self::Closed => "shutting_down",
+            Self::Internal(_) => "internal",
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::TopicFull { .. } | Self::Throttled { .. } | Self::StorageUnavailable { .. }
+        )
+    }
+}
