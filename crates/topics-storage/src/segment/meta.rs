@@ -74,7 +74,7 @@ pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, Part)>
 }
 
 /// What the snapshot says about a segment. Times are milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct SegmentMeta {
     /// The first seq that it covers.
     pub first_seq: u64,

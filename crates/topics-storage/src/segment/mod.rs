@@ -10,16 +10,26 @@
 //! describes them byte by byte.
 
 mod attrs;
+mod block;
+mod copy;
+mod core;
+mod deleted;
+mod index;
 mod layout;
+mod lru;
 mod meta;
 mod reader;
 mod round;
+mod scan;
 mod shared;
+mod tags;
 mod writer;
 
 pub use attrs::{AttrOrder, AttrRow, AttrsTable};
+pub use block::{Block, Item};
 pub use meta::{IdxEntry, Part, SegmentMeta, SegmentName, TopicKey, parse_file_name};
-pub use reader::{Block, Item, Segment, TagMatch};
-pub use round::Round;
+pub use reader::{Segment, TagMatch};
+pub use round::{Round, carry_over};
 pub use shared::{SegmentOptions, Segments};
+pub use tags::TagMap;
 pub use writer::SegmentWriter;
