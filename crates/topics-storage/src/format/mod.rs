@@ -1,2 +1,3 @@
 //! Layouts.
+pub mod attrs;
 pub mod frame;
