@@ -352,3 +352,6 @@ pub fn prune(env: &Env, paths: &Paths, keep: &[u64]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use super::layout::{
 };
 use super::tags::encode as encode_tags;
 use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
-use crate::dir::{create_dir, le_u64, show};
+use crate::dir::{le_u64, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
 
@@ -70,7 +70,6 @@ pub struct SegmentWriter {
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
-    pub(super) new_dir: bool,
 }
 
 impl SegmentWriter {
@@ -87,8 +86,8 @@ impl SegmentWriter {
     ) -> Result<Self> {
         let file_no = segs.next_file_no();
         let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
-        let (data, new_dir) = create_file(segs, &name, Part::Data)?;
-        let (idx, _) = create_file(segs, &name, Part::Idx).inspect_err(|_| {
+        let data = create_file(segs, &name, Part::Data)?;
+        let idx = create_file(segs, &name, Part::Idx).inspect_err(|_| {
             let _ = segs.env.fs.remove_file(&data.path);
         })?;
         let mut this = Self {
@@ -108,7 +107,6 @@ impl SegmentWriter {
             side: Vec::new(),
             created: true,
             dirty: true,
-            new_dir,
         };
         let header = segs.data_header(topic, first_seq, file_no, salt).encode();
         this.data.buf.extend_from_slice(&header);
@@ -157,7 +155,6 @@ impl SegmentWriter {
             side: Vec::new(),
             created: false,
             dirty: false,
-            new_dir: false,
         };
         this.cut(meta.data_len, idx_len)?;
         Ok(this)
@@ -352,9 +349,9 @@ impl SegmentWriter {
         };
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::Truncate).map_err(io)?;
-        file.write_all_at(bytes, 0).map_err(io)?;
+        let written = file.write_all_at(bytes, 0).map_err(io);
         self.side.push(Written { file, path, site, created: true });
-        Ok(())
+        written
     }
 
     /// Writes what is buffered and hands the files over to a round, which must sync them.
@@ -394,25 +391,25 @@ impl Drop for SegmentWriter {
     }
 }
 
-/// Creates a file of a segment; the flag says whether the topic's folder was created for it.
-fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<(Out, bool)> {
+/// Creates a file of a segment, and the folders that it needs; the round makes them durable.
+fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
     let path = segs.paths.segment(name, part);
-    let mut new_dir = false;
     let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            create_dir(&segs.env, "segment.topics", &segs.paths.topics())?;
-            let dir = segs.paths.topic(name.topic_id);
-            match segs.env.fs.create_dir(&dir) {
-                Ok(()) => new_dir = true,
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(StorageError::io(show(&dir), e)),
+            for dir in [segs.paths.topics(), segs.paths.topic(name.topic_id)] {
+                match segs.env.fs.create_dir(&dir) {
+                    Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                        return Err(StorageError::io(show(&dir), e));
+                    }
+                    _ => {}
+                }
             }
             segs.env.fs.open(&path, OpenMode::CreateNew)
         }
         other => other,
     };
     let file = file.map_err(|e| io_error(&path, e))?;
-    Ok((Out { file, path, at: 0, buf: Vec::new() }, new_dir))
+    Ok(Out { file, path, at: 0, buf: Vec::new() })
 }
 
 fn open_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
