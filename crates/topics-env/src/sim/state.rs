@@ -7,9 +7,9 @@ use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
+use super::control::Violation;
 use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
 use super::fault::{CallKind, FaultKind, Faults};
-use super::fs::Violation;
 use super::journal::{DiskState, Fate, Op, PageFate, Scope};
 
 /// A mutating call and the path it was made on.
