@@ -267,3 +267,19 @@ fn clock_and_entropy() {
     let rng = OsRng::new().unwrap();
     assert_ne!(rng.next_u64(), rng.next_u64());
 }
+
+/// The two halves of a failed write and sync are told apart, on both backends.
+#[cfg(target_os = "linux")]
+#[test]
+fn write_sync_names_the_half_that_failed() {
+    let mut backends: Vec<Arc<dyn Fs>> = vec![Arc::new(RealFs::new())];
+    backends.extend(crate::uring::UringFs::new().ok().map(|fs| Arc::new(fs) as Arc<dyn Fs>));
+    for fs in backends {
+        let full = fs.open(Path::new("/dev/full"), OpenMode::Write).unwrap();
+        let error = full.write_sync_at(b"bytes", 0).unwrap_err();
+        assert!(matches!(error, WriteSyncError::Write(e) if e.kind() == ErrorKind::StorageFull));
+        let null = fs.open(Path::new("/dev/null"), OpenMode::Write).unwrap();
+        let error = null.write_sync_at(b"bytes", 0).unwrap_err();
+        assert!(matches!(error, WriteSyncError::Sync(e) if e.kind() == ErrorKind::InvalidInput));
+    }
+}

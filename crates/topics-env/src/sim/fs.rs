@@ -111,7 +111,7 @@ impl Fs for SimFs {
             to: (to_dir, Name::from(to_name)),
             ino,
         };
-        state.mutate_or_defer(op, &from);
+        state.mutate_or_defer(op, &Name::from(format!("{from} to {to}")));
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Fs for SimFs {
         let (dir, name) = state.parent(&path)?;
         let ino = state.seen.lookup(dir, name).ok_or(Errno::NOENT)?;
         state.seen.file(ino).ok_or(Errno::ISDIR)?;
-        state.mutate(Op::Remove { dir, name: Name::from(name), ino }, &path);
+        state.mutate(Op::Remove { at: (dir, Name::from(name)), ino }, &path);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Fs for SimFs {
         if !state.seen.dir(ino).ok_or(Errno::NOTDIR)?.is_empty() {
             return Err(Errno::NOTEMPTY.into());
         }
-        state.mutate(Op::Remove { dir, name: Name::from(name), ino }, &path);
+        state.mutate(Op::Remove { at: (dir, Name::from(name)), ino }, &path);
         Ok(())
     }
 

@@ -184,7 +184,7 @@ impl State {
     pub(super) fn create(&mut self, dir: Ino, name: &str, is_dir: bool, path: &Name) -> Ino {
         let ino = self.next_ino;
         self.next_ino += 1;
-        self.mutate(Op::Create { dir, name: Name::from(name), ino, is_dir }, path);
+        self.mutate(Op::Create { at: (dir, Name::from(name)), ino, is_dir }, path);
         ino
     }
 
