@@ -1,79 +1,78 @@
 //! What can go wrong with bytes on disk.
-
 use std::io;
 
-/// An error of the storage layer. Cloneable, because one failed group fails many writers.
-#[derive(Clone, Debug, thiserror::Error)]
+/// An error of the storage layer.
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// The operating system reported an error.
+    /// The operating system refused.
     #[error("{what}: {detail}")]
     Io {
-        /// What was being done, with the file's name.
+        /// What was being done.
         what: String,
-        /// The kind of error.
+        /// The kind.
         kind: io::ErrorKind,
-        /// The operating system's error number, if it had one.
+        /// The number of the error, if any.
         raw: Option<i32>,
-        /// The error's own text.
+        /// The text.
         detail: String,
     },
-    /// Bytes are not what was written. Never used for an I/O error.
+    /// Bytes that are not what was written.
     #[error("{file} is damaged at offset {offset}: {detail}")]
     Corrupt {
-        /// The damaged file.
+        /// The file.
         file: String,
-        /// Where the damage begins.
+        /// Where in it.
         offset: u64,
-        /// What does not hold.
+        /// What is wrong.
         detail: String,
     },
-    /// The disk, or the quota, is full.
-    #[error("no space left: {detail}")]
+    /// No space.
+    #[error("no space: {detail}")]
     Full {
-        /// What needed the space.
+        /// What was being done.
         detail: String,
     },
-    /// A sync or a write of the shard failed before: nothing more is acked until restart.
-    #[error("shard is poisoned until restart: {detail}")]
+    /// The shard is poisoned.
+    #[error("poisoned: {detail}")]
     Poisoned {
-        /// The error that poisoned it.
+        /// Why.
         detail: String,
     },
-    /// The bounded staging room is exhausted.
-    #[error("staging room is exhausted")]
+    /// The staging room is exhausted.
+    #[error("staging is full")]
     Staging,
-    /// Another process has the data directory open.
-    #[error("data directory is locked by process {pid}{}", url.as_deref().map(|u| format!(" serving at {u}")).unwrap_or_default())]
+    /// Another process holds the directory.
+    #[error("locked by process {pid}")]
     Locked {
-        /// The process that holds the lock.
+        /// Its process id.
         pid: u32,
-        /// Where it serves, if it does.
+        /// Its server's address.
         url: Option<String>,
     },
-    /// A format version or frame type of a newer program.
-    #[error("{what} has version {found}; this program reads up to {supported}")]
+    /// A format of another version.
+    #[error("{what} has version {found}, this build supports {supported}")]
     Version {
-        /// What carries the version.
+        /// What.
         what: String,
-        /// The version that was found.
+        /// Found.
         found: u32,
-        /// The newest version that is understood.
+        /// Supported.
         supported: u32,
     },
-    /// The log was closed.
-    #[error("the log is closed")]
+    /// Closed.
+    #[error("closed")]
     Closed,
-    /// Something that must be there is not.
+    /// A named thing that is not there.
     #[error("{what} is missing")]
     Missing {
-        /// What is missing.
+        /// What.
         what: String,
     },
 }
 
 impl StorageError {
-    /// An I/O error while doing `what`; a full disk or quota becomes [`StorageError::Full`].
+    /// From an I/O error.
     pub fn io(what: impl Into<String>, e: io::Error) -> Self {
         let what = what.into();
         match e.kind() {
@@ -82,11 +81,6 @@ impl StorageError {
             }
             kind => Self::Io { what, kind, raw: e.raw_os_error(), detail: e.to_string() },
         }
-    }
-
-    /// Damage in `file` at `offset`.
-    pub fn corrupt(file: impl Into<String>, offset: u64, detail: impl Into<String>) -> Self {
-        Self::Corrupt { file: file.into(), offset, detail: detail.into() }
     }
 }
 

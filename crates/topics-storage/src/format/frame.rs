@@ -1,287 +1,245 @@
-//! The frame of the write-ahead log.
+//! The WAL frame.
 //!
 //! ```text
 //! off size  field
-//!   0   4  frame_len u32   bytes after this field; 0 = end of log
+//!   0   4  frame_len u32   bytes after this field; 0 = end of log, if nothing but zeros follows
 //!   4   1  type      u8
-//!   5   1  flags     u8
-//!   6   8  topic_id  u64
+//!   5   1  flags     u8    0 has_tag 1 has_node 2 durable 3 batch_more 4 has_meta 5 binary 6 has_attrs
+//!   6   8  topic_id  u64   0 where no topic is meant
 //!  14   8  seq       u64
 //!  22   8  ts        u64
 //!  30   2  node_len  u16
 //!  32   2  tag_len   u16
-//!  34   4  data_len  u32   bytes of attributes, meta and data together, prefixes included
-//!  38   N  node, M tag, [attrs_len u16, attributes] [meta_len u32, meta] data
-//!   .   8  xxh3      u64   XXH3-64 of (bytes 4…37, XXH3-64 of the rest), seeded by place
+//!  34   4  data_len  u32   everything after the tag: attributes and meta with their lengths, data
+//!  38   N  node, tag, [attrs_len u16 + attributes] [meta_len u32 + meta] data
+//!   .   8  xxh3      u64   XXH3-64 over (bytes 4…37, inner), seeded from (salt, lsn, frame_len)
 //! ```
 //!
-//! The checksum has two levels. The *inner* hash (of node … data) is made by the request before
-//! any lock and waits in the trailer; [`seal`] replaces it by the outer checksum, which is seeded
-//! from (salt, lsn, frame_len) and therefore valid at one place of one file only.
+//! The *inner* hash is XXH3-64 of the bytes from offset 38 to the checksum. A frame that is encoded
+//! but not yet placed carries its inner hash where the checksum goes; [`seal`] replaces it.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Bytes before the variable part.
+/// Bytes before the node.
 pub const FRAME_HEADER: usize = 38;
-/// Bytes after the variable part.
+/// Bytes of the checksum.
 pub const FRAME_TRAILER: usize = 8;
-/// The largest frame that is written or accepted, so that a damaged length costs nothing.
-pub const MAX_FRAME: usize = 32 << 20;
+/// The largest `frame_len`: a record of 16 MiB with every optional part, and room to spare.
+pub const MAX_FRAME_LEN: u32 = 1 << 25;
 
-const LEN: usize = 4;
-const TYPE: usize = 4;
-const FLAGS: usize = 5;
-const TOPIC: usize = 6;
-const SEQ: usize = 14;
-const TS: usize = 22;
-const NODE_LEN: usize = 30;
-const TAG_LEN: usize = 32;
-const DATA_LEN: usize = 34;
-/// Header bytes that the outer checksum covers.
-const COVERED: usize = FRAME_HEADER - LEN;
-
-/// What a frame says. Numbers are part of the format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What a frame is.
 #[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrameType {
     /// A record.
     Append = 1,
-    /// A topic begins.
+    /// A topic's creation.
     TopicCreate = 2,
-    /// A topic ends.
+    /// A topic's end.
     TopicDelete = 3,
-    /// A router begins.
+    /// A router's creation.
     RouterCreate = 4,
-    /// A router ends.
+    /// A router's end.
     RouterDelete = 5,
-    /// Records are deleted.
+    /// Records deleted on purpose.
     Delete = 6,
-    /// The floors move by eviction or expiry.
+    /// A floor moved by eviction or expiry.
     EvictWatermark = 7,
-    /// A snapshot was written.
+    /// A snapshot took effect.
     CheckpointMark = 8,
-    /// A topic's config changes.
+    /// A topic's config changed.
     ConfigUpdate = 9,
-    /// Lease events of a queue.
+    /// A lease event of a queue.
     Lease = 10,
-    /// Seqs, ids or epochs are reserved.
+    /// Seqs (or, for topic 0, topic ids) reserved ahead.
     HeadWatermark = 11,
-    /// The key of an idempotent write.
+    /// An idempotency key with its answer.
     Idempotency = 12,
-    /// A consumer's stored cursor.
+    /// A consumer's cursor.
     Consumer = 13,
-    /// Opens each group write.
+    /// Opens a group.
     Group = 14,
-    /// All before it is synced and the log was closed.
+    /// Everything before it was synced and the engine closed.
     CleanClose = 15,
-    /// An involuntary loss.
+    /// Seqs lost involuntarily, or (topic 0) lsns given up.
     Gap = 16,
     /// A run of router copies.
     Forward = 17,
-    /// A transaction is decided.
+    /// A transaction's decision.
     TxnCommit = 18,
-    /// A part of a transaction is logged.
+    /// A transaction's part, logged with it.
     TxnPart = 19,
-    /// All parts of a transaction are synced.
+    /// A transaction's end.
     TxnDone = 20,
-    /// The first frame of a file.
+    /// Opens a file; ends the one before.
     Start = 21,
-    /// Any type from 128 on: not understood, and may be skipped.
-    Skippable = 128,
 }
 
 impl FrameType {
-    /// The newest type that must be understood.
-    pub const NEWEST: u8 = Self::Start as u8;
+    const ALL: [Self; 21] = [
+        Self::Append,
+        Self::TopicCreate,
+        Self::TopicDelete,
+        Self::RouterCreate,
+        Self::RouterDelete,
+        Self::Delete,
+        Self::EvictWatermark,
+        Self::CheckpointMark,
+        Self::ConfigUpdate,
+        Self::Lease,
+        Self::HeadWatermark,
+        Self::Idempotency,
+        Self::Consumer,
+        Self::Group,
+        Self::CleanClose,
+        Self::Gap,
+        Self::Forward,
+        Self::TxnCommit,
+        Self::TxnPart,
+        Self::TxnDone,
+        Self::Start,
+    ];
 
-    /// The type with this number; `None` if it must be understood and is not.
-    pub fn from_u8(n: u8) -> Option<Self> {
-        use FrameType::*;
-        const KNOWN: [FrameType; 21] = [
-            Append,
-            TopicCreate,
-            TopicDelete,
-            RouterCreate,
-            RouterDelete,
-            Delete,
-            EvictWatermark,
-            CheckpointMark,
-            ConfigUpdate,
-            Lease,
-            HeadWatermark,
-            Idempotency,
-            Consumer,
-            Group,
-            CleanClose,
-            Gap,
-            Forward,
-            TxnCommit,
-            TxnPart,
-            TxnDone,
-            Start,
-        ];
-        match n {
-            128.. => Some(Skippable),
-            _ => KNOWN.get(usize::from(n).wrapping_sub(1)).copied(),
-        }
+    /// The type of this number.
+    #[must_use]
+    pub fn from_u8(v: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(v).checked_sub(1)?).copied()
     }
 }
 
-/// The flag byte of a frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// The flags byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// The frame has a tag.
+    /// The record has a tag.
     pub const HAS_TAG: u8 = 1;
-    /// The frame has a node.
+    /// The record has a node.
     pub const HAS_NODE: u8 = 2;
-    /// Its topic's class was `fsync`.
+    /// Logged under class `fsync`.
     pub const DURABLE: u8 = 4;
     /// More frames of the same batch follow.
     pub const BATCH_MORE: u8 = 8;
-    /// The payload begins (after the attributes) with meta.
+    /// The record has meta.
     pub const HAS_META: u8 = 16;
-    /// The data is raw bytes, otherwise JSON text.
+    /// The payload is raw bytes.
     pub const BINARY: u8 = 32;
-    /// The payload begins with attributes.
+    /// The record has attributes.
     pub const HAS_ATTRS: u8 = 64;
-    /// The flags that follow from which fields are present.
-    const DERIVED: u8 = Self::HAS_TAG | Self::HAS_NODE | Self::HAS_META | Self::HAS_ATTRS;
+    /// The flags that say something about a record, and are the same in a segment.
+    pub const RECORD: u8 = Self::HAS_TAG | Self::HAS_NODE | Self::HAS_META | Self::BINARY | Self::HAS_ATTRS;
 
-    /// Whether all of `bits` are set.
-    #[inline]
-    pub fn has(self, bits: u8) -> bool {
-        self.0 & bits == bits
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// Whether more frames of the same batch follow.
+    #[must_use]
+    pub fn batch_more(self) -> bool {
+        self.has(Self::BATCH_MORE)
     }
 }
 
-/// A frame, borrowed. Empty byte strings are absent fields.
+/// A decoded frame, borrowing its bytes. Absent parts are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it says.
+    /// What it is.
     pub kind: FrameType,
-    /// Its flags. [`encode`] derives the four `HAS_…` flags from the fields.
+    /// Its flags; `encode` derives the `HAS_` ones from the parts.
     pub flags: Flags,
-    /// The topic; 0 where none is meant.
+    /// The topic, 0 for none.
     pub topic_id: u64,
-    /// The seq of a record.
+    /// The record's seq, or what the type says.
     pub seq: u64,
-    /// Commit time.
+    /// Commit time in ms.
     pub ts: u64,
     /// Origin label.
     pub node: &'a [u8],
-    /// What deletes match on.
+    /// Tag.
     pub tag: &'a [u8],
-    /// The encoded attribute list, without its length.
+    /// Encoded attributes (see [`super::attrs`]), without their length.
     pub attrs: &'a [u8],
-    /// Meta as JSON text, without its length.
+    /// Meta as JSON text.
     pub meta: &'a [u8],
-    /// The payload of a record, or the body of a control frame.
+    /// Payload, or a control body.
     pub data: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// A control frame: `data` is its encoded body.
-    pub fn control(kind: FrameType, topic_id: u64, data: &'a [u8]) -> Self {
-        let none: &[u8] = &[];
-        Self {
-            kind,
-            flags: Flags::default(),
-            topic_id,
-            seq: 0,
-            ts: 0,
-            node: none,
-            tag: none,
-            attrs: none,
-            meta: none,
-            data,
-        }
+    /// A control frame with this body.
+    #[must_use]
+    pub fn control(kind: FrameType, topic_id: u64, seq: u64, ts: u64, data: &'a [u8]) -> Self {
+        let flags = Flags::default();
+        Self { kind, flags, topic_id, seq, ts, node: &[], tag: &[], attrs: &[], meta: &[], data }
     }
 
     /// Bytes of the whole frame.
+    #[must_use]
     pub fn encoded_len(&self) -> usize {
-        FRAME_HEADER + self.node.len() + self.tag.len() + self.data_len() + FRAME_TRAILER
+        FRAME_HEADER + self.node.len() + self.tag.len() + self.rest_len() + FRAME_TRAILER
     }
 
-    fn data_len(&self) -> usize {
+    fn rest_len(&self) -> usize {
         let attrs = if self.attrs.is_empty() { 0 } else { 2 + self.attrs.len() };
         let meta = if self.meta.is_empty() { 0 } else { 4 + self.meta.len() };
         attrs + meta + self.data.len()
     }
 
-    /// What `bytes` of a topic counts: data, meta, tag, node and attributes.
+    /// data + meta + tag + node + attributes: what counts against a topic's caps.
+    #[must_use]
     pub fn payload_bytes(&self) -> u64 {
-        let n =
-            self.data.len() + self.meta.len() + self.tag.len() + self.node.len() + self.attrs.len();
-        n as u64
-    }
-
-    fn flag_bits(&self) -> u8 {
-        let bit = |field: &[u8], bit: u8| if field.is_empty() { 0 } else { bit };
-        (self.flags.0 & !Flags::DERIVED)
-            | bit(self.tag, Flags::HAS_TAG)
-            | bit(self.node, Flags::HAS_NODE)
-            | bit(self.meta, Flags::HAS_META)
-            | bit(self.attrs, Flags::HAS_ATTRS)
+        (self.node.len() + self.tag.len() + self.attrs.len() + self.meta.len() + self.data.len()) as u64
     }
 }
 
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum FrameError {
-    /// Length 0: the end of the log, if only zeros follow.
-    #[error("end of log")]
+    /// The buffer ends before the frame does; the bytes that the frame needs.
+    #[error("the frame is cut off")]
+    Short(usize),
+    /// A length of zero: the end of the log, if nothing but zeros follows.
+    #[error("no frame")]
     Zero,
-    /// The buffer ends before the frame does; the whole frame's length if it can be read.
-    #[error("{} bytes of the frame are there", .have)]
-    Short {
-        /// Bytes needed to go on.
-        need: usize,
-        /// Bytes there are.
-        have: usize,
-    },
-    /// A length field cannot be right.
-    #[error("impossible length field")]
-    Length,
-    /// The checksum does not match.
-    #[error("checksum mismatch")]
+    /// A length beyond every limit.
+    #[error("impossible length {0}")]
+    Length(u32),
+    /// The parts do not add up.
+    #[error("the lengths inside do not add up")]
+    Layout,
+    /// Not a type of this format version.
+    #[error("unknown type {0}")]
+    Type(u8),
+    /// The checksum differs.
+    #[error("the checksum differs")]
     Checksum,
-    /// The checksum matches, but the fields inside contradict each other.
-    #[error("malformed fields")]
-    Malformed,
-    /// A type that must be understood and is not.
-    #[error("unknown frame type {0}")]
-    UnknownType(u8),
 }
 
-/// Appends a frame whose trailer holds the inner hash, not yet sealed.
-///
-/// The caller has kept every field within its cap; a frame that cannot be represented is a bug.
+/// Appends a frame; the trailer holds the inner hash until [`seal`].
 pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
-    let total = f.encoded_len();
-    assert!(
-        f.node.len() <= usize::from(u16::MAX)
-            && f.tag.len() <= usize::from(u16::MAX)
-            && f.attrs.len() <= usize::from(u16::MAX)
-            && total <= MAX_FRAME,
-        "a field of the frame is above its cap"
-    );
+    let start = out.len();
+    let mut flags = f.flags.0 & !(Flags::HAS_TAG | Flags::HAS_NODE | Flags::HAS_META | Flags::HAS_ATTRS);
+    for (set, flag) in [
+        (!f.tag.is_empty(), Flags::HAS_TAG),
+        (!f.node.is_empty(), Flags::HAS_NODE),
+        (!f.meta.is_empty(), Flags::HAS_META),
+        (!f.attrs.is_empty(), Flags::HAS_ATTRS),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
     let mut head = [0u8; FRAME_HEADER];
-    put_u32(&mut head, 0, (total - LEN) as u32);
-    head[TYPE] = f.kind as u8;
-    head[FLAGS] = f.flag_bits();
-    put_u64(&mut head, TOPIC, f.topic_id);
-    put_u64(&mut head, SEQ, f.seq);
-    put_u64(&mut head, TS, f.ts);
-    put_u16(&mut head, NODE_LEN, f.node.len() as u16);
-    put_u16(&mut head, TAG_LEN, f.tag.len() as u16);
-    put_u32(&mut head, DATA_LEN, f.data_len() as u32);
-
-    out.reserve(total);
+    head[0..4].copy_from_slice(&((f.encoded_len() - 4) as u32).to_le_bytes());
+    head[4] = f.kind as u8;
+    head[5] = flags;
+    head[6..14].copy_from_slice(&f.topic_id.to_le_bytes());
+    head[14..22].copy_from_slice(&f.seq.to_le_bytes());
+    head[22..30].copy_from_slice(&f.ts.to_le_bytes());
+    head[30..32].copy_from_slice(&(f.node.len() as u16).to_le_bytes());
+    head[32..34].copy_from_slice(&(f.tag.len() as u16).to_le_bytes());
+    head[34..38].copy_from_slice(&(f.rest_len() as u32).to_le_bytes());
     out.extend_from_slice(&head);
-    let body = out.len();
     out.extend_from_slice(f.node);
     out.extend_from_slice(f.tag);
     if !f.attrs.is_empty() {
@@ -293,215 +251,154 @@ pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
         out.extend_from_slice(f.meta);
     }
     out.extend_from_slice(f.data);
-    let inner = xxh3_64(&out[body..]);
+    let inner = xxh3_64(&out[start + FRAME_HEADER..]);
     out.extend_from_slice(&inner.to_le_bytes());
 }
 
-/// The seed of an outer checksum: the file's salt, the place in it (an lsn here, a seq in a
-/// segment) and the frame's `frame_len`.
+/// The seed of a frame's checksum: a frame is valid at one place only.
 #[inline]
-pub fn seed(salt: u64, place: u64, frame_len: u32) -> u64 {
-    let place = place.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let len = u64::from(frame_len).wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
-    salt.wrapping_add(place) ^ len.rotate_left(31)
+fn seed(salt: u64, lsn: u64, frame_len: u32) -> u64 {
+    salt ^ lsn.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(frame_len).rotate_left(40)
 }
 
-/// The outer checksum of a frame with these header bytes 4…37.
 #[inline]
-fn outer(covered: &[u8], inner: [u8; 8], seed: u64) -> u64 {
-    let mut b = [0u8; COVERED + 8];
-    b[..COVERED].copy_from_slice(covered);
-    b[COVERED..].copy_from_slice(&inner);
-    xxh3_64_with_seed(&b, seed)
+fn outer(frame: &[u8], inner: u64, salt: u64, lsn: u64) -> u64 {
+    let mut head = [0u8; FRAME_HEADER - 4 + 8];
+    head[..FRAME_HEADER - 4].copy_from_slice(&frame[4..FRAME_HEADER]);
+    head[FRAME_HEADER - 4..].copy_from_slice(&inner.to_le_bytes());
+    xxh3_64_with_seed(&head, seed(salt, lsn, u32_at(frame, 0)))
 }
 
-/// Replaces the inner hash in the trailer of one whole frame by the outer checksum.
+/// Replaces the inner hash in the trailer of one encoded frame by its checksum at this place.
 #[inline]
 pub fn seal(frame: &mut [u8], salt: u64, lsn: u64) {
     let at = frame.len() - FRAME_TRAILER;
-    let inner = get::<8>(frame, at);
-    let sum = outer(&frame[LEN..FRAME_HEADER], inner, seed(salt, lsn, get_u32(frame, 0)));
-    put_u64(frame, at, sum);
+    let inner = u64_at(frame, at);
+    let sum = outer(frame, inner, salt, lsn);
+    frame[at..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Puts the inner hash back into the trailer of a sealed frame, so that it can be sealed again at
-/// another place. The caller has verified the frame.
-pub fn unseal(frame: &mut [u8]) {
-    let inner = inner_hash(frame);
-    let at = frame.len() - FRAME_TRAILER;
-    put_u64(frame, at, inner);
-}
-
-/// The inner hash of a whole frame, from its bytes.
+/// Sets topic, seq and ts of an encoded frame that is not sealed.
 #[inline]
-pub fn inner_hash(frame: &[u8]) -> u64 {
-    xxh3_64(&frame[FRAME_HEADER..frame.len() - FRAME_TRAILER])
+pub fn patch(frame: &mut [u8], topic_id: u64, seq: u64, ts: u64) {
+    frame[6..14].copy_from_slice(&topic_id.to_le_bytes());
+    frame[14..22].copy_from_slice(&seq.to_le_bytes());
+    frame[22..30].copy_from_slice(&ts.to_le_bytes());
 }
 
-/// The length of the whole frame that `buf` begins with, when its length fields agree and the
-/// frame is there.
+/// Sets or clears `batch_more` of an encoded frame that is not sealed.
 #[inline]
-fn whole(buf: &[u8]) -> Result<usize, FrameError> {
-    if buf.len() < LEN {
-        return Err(FrameError::Short { need: LEN, have: buf.len() });
-    }
-    let len = get_u32(buf, 0) as usize;
-    if len == 0 {
-        return Err(FrameError::Zero);
-    }
-    let total = len + LEN;
-    if !(FRAME_HEADER + FRAME_TRAILER..=MAX_FRAME).contains(&total) {
-        return Err(FrameError::Length);
-    }
-    if buf.len() < FRAME_HEADER {
-        return Err(FrameError::Short { need: total, have: buf.len() });
-    }
-    let parts = usize::from(get_u16(buf, NODE_LEN))
-        + usize::from(get_u16(buf, TAG_LEN))
-        + get_u32(buf, DATA_LEN) as usize;
-    if FRAME_HEADER + parts + FRAME_TRAILER != total {
-        return Err(FrameError::Length);
-    }
-    if buf.len() < total {
-        return Err(FrameError::Short { need: total, have: buf.len() });
-    }
-    Ok(total)
+pub fn set_batch_more(frame: &mut [u8], more: bool) {
+    frame[5] = (frame[5] & !Flags::BATCH_MORE) | if more { Flags::BATCH_MORE } else { 0 };
 }
 
-/// Splits the fields of one whole frame.
+/// The length of the whole frame that begins at `buf[0]`, without a look at anything else.
 #[inline]
-fn fields(b: &[u8]) -> Result<Frame<'_>, FrameError> {
-    let kind = FrameType::from_u8(b[TYPE]).ok_or(FrameError::UnknownType(b[TYPE]))?;
-    let flags = Flags(b[FLAGS]);
-    let (node, rest) =
-        b[FRAME_HEADER..b.len() - FRAME_TRAILER].split_at(get_u16(b, NODE_LEN).into());
-    let (tag, mut data) = rest.split_at(get_u16(b, TAG_LEN).into());
-    if flags.has(Flags::HAS_NODE) == node.is_empty() || flags.has(Flags::HAS_TAG) == tag.is_empty()
-    {
-        return Err(FrameError::Malformed);
+#[must_use]
+pub fn frame_size(buf: &[u8]) -> usize {
+    u32_at(buf, 0) as usize + 4
+}
+
+/// Checks the structure of the frame that begins at `buf[0]`; not the checksum. Returns it with its
+/// length.
+#[inline]
+pub fn parse(buf: &[u8]) -> Result<(Frame<'_>, usize), FrameError> {
+    let size = checked_size(buf)?;
+    let kind = FrameType::from_u8(buf[4]).ok_or(FrameError::Type(buf[4]))?;
+    Ok((parts(kind, &buf[..size])?, size))
+}
+
+fn checked_size(buf: &[u8]) -> Result<usize, FrameError> {
+    if buf.len() < 4 {
+        return Err(FrameError::Short(4));
     }
-    let none: &[u8] = &[];
-    let (mut attrs, mut meta) = (none, none);
-    if flags.has(Flags::HAS_ATTRS) {
-        let (n, rest) = data.split_first_chunk::<2>().ok_or(FrameError::Malformed)?;
-        let n = usize::from(u16::from_le_bytes(*n));
-        (attrs, data) = rest.split_at_checked(n).ok_or(FrameError::Malformed)?;
+    let len = u32_at(buf, 0);
+    match len {
+        0 => return Err(FrameError::Zero),
+        l if l > MAX_FRAME_LEN || (l as usize) < FRAME_HEADER - 4 + FRAME_TRAILER => {
+            return Err(FrameError::Length(l));
+        }
+        _ => {}
     }
-    if flags.has(Flags::HAS_META) {
-        let (n, rest) = data.split_first_chunk::<4>().ok_or(FrameError::Malformed)?;
-        let n = u32::from_le_bytes(*n) as usize;
-        (meta, data) = rest.split_at_checked(n).ok_or(FrameError::Malformed)?;
+    let size = len as usize + 4;
+    if buf.len() < size {
+        return Err(FrameError::Short(size));
     }
+    Ok(size)
+}
+
+fn parts(kind: FrameType, frame: &[u8]) -> Result<Frame<'_>, FrameError> {
+    let flags = Flags(frame[5]);
+    let node_len = u16_at(frame, 30) as usize;
+    let tag_len = u16_at(frame, 32) as usize;
+    let body = &frame[FRAME_HEADER..frame.len() - FRAME_TRAILER];
+    if node_len + tag_len + u32_at(frame, 34) as usize != body.len() {
+        return Err(FrameError::Layout);
+    }
+    let (node, rest) = body.split_at(node_len);
+    let (tag, mut rest) = rest.split_at(tag_len);
+    let mut take = |has: bool, width: usize| -> Result<&[u8], FrameError> {
+        if !has {
+            return Ok(&[]);
+        }
+        let (len, after) = rest.split_at_checked(width).ok_or(FrameError::Layout)?;
+        let len = if width == 2 { u16_at(len, 0) as usize } else { u32_at(len, 0) as usize };
+        let (part, after) = after.split_at_checked(len).ok_or(FrameError::Layout)?;
+        rest = after;
+        Ok(part)
+    };
+    let attrs = take(flags.has(Flags::HAS_ATTRS), 2)?;
+    let meta = take(flags.has(Flags::HAS_META), 4)?;
     Ok(Frame {
         kind,
         flags,
-        topic_id: get_u64(b, TOPIC),
-        seq: get_u64(b, SEQ),
-        ts: get_u64(b, TS),
+        topic_id: u64_at(frame, 6),
+        seq: u64_at(frame, 14),
+        ts: u64_at(frame, 22),
         node,
         tag,
         attrs,
         meta,
-        data,
+        data: rest,
     })
 }
 
-/// Splits the frame that `buf` begins with, without looking at its checksum.
-pub fn parse(buf: &[u8]) -> Result<(Frame<'_>, usize), FrameError> {
-    let total = whole(buf)?;
-    Ok((fields(&buf[..total])?, total))
-}
-
-/// Splits the frame that `buf` begins with, if its checksum says that it belongs at `lsn` of the
-/// file with this salt (I12). An unknown type is reported only when the checksum holds.
+/// Checks structure and checksum of the frame that begins at `buf[0]`.
 #[inline]
 pub fn verify(buf: &[u8], salt: u64, lsn: u64) -> Result<(Frame<'_>, usize), FrameError> {
-    let total = whole(buf)?;
-    let b = &buf[..total];
-    if !sealed_at(b, salt, lsn) {
+    let size = checked_size(buf)?;
+    let frame = &buf[..size];
+    let at = size - FRAME_TRAILER;
+    let inner = xxh3_64(&frame[FRAME_HEADER..at]);
+    if outer(frame, inner, salt, lsn) != u64_at(frame, at) {
         return Err(FrameError::Checksum);
     }
-    Ok((fields(b)?, total))
+    let kind = FrameType::from_u8(frame[4]).ok_or(FrameError::Type(frame[4]))?;
+    Ok((parts(kind, frame)?, size))
 }
 
-/// Whether the checksum of one whole frame says that it belongs at `lsn`.
-#[inline]
-fn sealed_at(frame: &[u8], salt: u64, lsn: u64) -> bool {
-    let inner = inner_hash(frame).to_le_bytes();
-    let sum = outer(&frame[LEN..FRAME_HEADER], inner, seed(salt, lsn, get_u32(frame, 0)));
-    sum.to_le_bytes() == get::<8>(frame, frame.len() - FRAME_TRAILER)
-}
-
-/// What the group writer changes in an unsealed frame before it seals it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patch {
-    /// Topic and seq of an Append frame.
-    pub record: Option<(u64, u64)>,
-    /// The time of a frame that has none.
-    pub ts: u64,
-    /// Whether more frames of the batch follow.
-    pub more: bool,
-}
-
-/// Patches the unsealed frame that `buf` begins with; returns its length, or `None` when `buf`
-/// does not begin with a whole frame.
-#[inline]
-pub(crate) fn patch(buf: &mut [u8], total: usize, p: Patch) {
-    if let Some((topic_id, seq)) = p.record {
-        put_u64(buf, TOPIC, topic_id);
-        put_u64(buf, SEQ, seq);
-    }
-    if get_u64(buf, TS) == 0 {
-        put_u64(buf, TS, p.ts);
-    }
-    let more = if p.more { Flags::BATCH_MORE } else { 0 };
-    buf[FLAGS] = (buf[FLAGS] & !Flags::BATCH_MORE) | more;
-    debug_assert!(total <= buf.len());
-}
-
-/// The length of the whole frame that `buf` begins with, if it is there.
-#[inline]
-pub(crate) fn frame_len(buf: &[u8]) -> Option<usize> {
-    if buf.len() < FRAME_HEADER + FRAME_TRAILER {
-        return None;
-    }
-    let total = get_u32(buf, 0) as usize + LEN;
-    (total >= FRAME_HEADER + FRAME_TRAILER && total <= buf.len()).then_some(total)
+/// The inner hash of an encoded frame, computed from its bytes.
+#[must_use]
+pub fn inner_hash(frame: &[u8]) -> u64 {
+    xxh3_64(&frame[FRAME_HEADER..frame.len() - FRAME_TRAILER])
 }
 
 #[inline]
-fn get<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&b[at..at + N]);
-    out
+pub(crate) fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([b[at], b[at + 1]])
 }
 
 #[inline]
-fn get_u16(b: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(get(b, at))
+pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
 #[inline]
-fn get_u32(b: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(get(b, at))
+pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
+    let mut v = [0; 8];
+    v.copy_from_slice(&b[at..at + 8]);
+    u64::from_le_bytes(v)
 }
 
-#[inline]
-fn get_u64(b: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(get(b, at))
-}
-
-#[inline]
-fn put_u16(b: &mut [u8], at: usize, v: u16) {
-    b[at..at + 2].copy_from_slice(&v.to_le_bytes());
-}
-
-#[inline]
-fn put_u32(b: &mut [u8], at: usize, v: u32) {
-    b[at..at + 4].copy_from_slice(&v.to_le_bytes());
-}
-
-#[inline]
-fn put_u64(b: &mut [u8], at: usize, v: u64) {
-    b[at..at + 8].copy_from_slice(&v.to_le_bytes());
-}
+#[cfg(test)]
+mod tests;
