@@ -255,9 +255,10 @@ pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
     out.extend_from_slice(&inner.to_le_bytes());
 }
 
-/// The seed of a frame's checksum: a frame is valid at one place only.
+/// The seed of a frame's checksum: a frame is valid at one place only. In a segment the seq takes
+/// the place of the lsn.
 #[inline]
-fn seed(salt: u64, lsn: u64, frame_len: u32) -> u64 {
+pub(crate) fn seed(salt: u64, lsn: u64, frame_len: u32) -> u64 {
     salt ^ lsn.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(frame_len).rotate_left(40)
 }
 

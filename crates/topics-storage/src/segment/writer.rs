@@ -221,6 +221,7 @@ impl SegmentWriter {
     pub fn append(&mut self, frame: &Frame<'_>, inner: u64) -> Result<()> {
         let len = frame_len(frame);
         self.check_next(frame.seq, len)?;
+        let frame = &Frame { flags: Flags(frame.flags.0 & Flags::RECORD), ..*frame };
         encode_frame(&mut self.data.buf, frame, self.salt, inner);
         if frame.flags.has(Flags::HAS_TAG) {
             self.meta.has_tags = true;
