@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use topics_benches::{Cost, Goal, Samples, Table, closed_loop, device_sync, median, scratch, settle};
+use topics_benches::{
+    Cost, Goal, Samples, Table, closed_loop, device_sync, median, scratch, settle,
+};
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, NewRecord, Options, ReadFrom, ReadRequest,
 };
@@ -45,10 +47,9 @@ fn batches(db: &Engine, name: &str, time: Duration) -> (f64, u64) {
 
 fn singles(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     let data = json_payload();
-    for (class, name, goal, n) in [
-        (Durability::Memory, "memory", 1.5, 200_000),
-        (Durability::Disk, "disk", 8.0, 100_000),
-    ] {
+    for (class, name, goal, n) in
+        [(Durability::Memory, "memory", 1.5, 200_000), (Durability::Disk, "disk", 8.0, 100_000)]
+    {
         topic(db, name, class);
         let cost = Cost::start();
         let mut s = Samples::default();
@@ -110,7 +111,8 @@ fn bulk(table: &mut Table, db: &Engine) {
 
 fn reads(table: &mut Table, db: &Engine) {
     db.checkpoint().unwrap();
-    for (work, limit) in [("read 1000 at a time, sealed, warm", 1000), ("read 1 MiB at a time", 1 << 20)]
+    for (work, limit) in
+        [("read 1000 at a time, sealed, warm", 1000), ("read 1 MiB at a time", 1 << 20)]
     {
         let runs = (0..3).map(|_| {
             let (mut after, mut n) = (0, 0u64);

@@ -125,15 +125,29 @@ fn main() {
         let body = format!("{{\"durability\":\"{class}\"}}");
         setup.call(&request("PUT", &format!("/v0/topics/bench-{class}"), &body));
     }
-    let single = |class: &str| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(1));
-    let many = |class: &str, n| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(n));
+    let single =
+        |class: &str| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(1));
+    let many =
+        |class: &str, n| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(n));
     let mut table = Table::new("HTTP (closed loop, 100-byte payloads, client on the same cores)");
-    table.row("1 connection, 1 record: p50", latency(addr, &single("disk"), 3000), "µs", Goal::Max(115.0), "");
+    table.row(
+        "1 connection, 1 record: p50",
+        latency(addr, &single("disk"), 3000),
+        "µs",
+        Goal::Max(115.0),
+        "",
+    );
     settle();
     let device = device_sync(dir, 170, 500).us(0.5);
     let synced = latency(addr, &single("fsync"), 500);
     let notes = format!("device p50 {device:.0} µs in the same run");
-    table.row("1 connection, 1 record, synced: p50", synced, "µs", Goal::Max(device + 150.0), &notes);
+    table.row(
+        "1 connection, 1 record, synced: p50",
+        synced,
+        "µs",
+        Goal::Max(device + 150.0),
+        &notes,
+    );
     for (class, conns, goal) in [
         ("disk", 16, Goal::Min(60e3)),
         ("disk", 64, Goal::Min(60e3)),
@@ -145,11 +159,9 @@ fn main() {
         let work = format!("{conns} connections × 1 record, {class}");
         table.row(&work, rate(addr, conns, &single(class), 2.0), "/s", goal, "");
     }
-    for (class, conns, n, goal) in [
-        ("disk", 16, 100, 2.0e6),
-        ("fsync", 16, 100, 1.0e6),
-        ("disk", 8, 1000, 3.5e6),
-    ] {
+    for (class, conns, n, goal) in
+        [("disk", 16, 100, 2.0e6), ("fsync", 16, 100, 1.0e6), ("disk", 8, 1000, 3.5e6)]
+    {
         settle();
         let work = format!("{conns} connections × {n} records, {class}");
         let figure = rate(addr, conns, &many(class, n), 2.0) * n as f64;

@@ -133,7 +133,8 @@ fn topics(table: &mut Table) {
 }
 
 fn growth(table: &mut Table) {
-    let max: u64 = std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok()).unwrap_or(10_000_000);
+    let max: u64 =
+        std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok()).unwrap_or(10_000_000);
     let mut n = 10_000;
     while n <= max {
         let dir = scratch("growth");
@@ -152,7 +153,9 @@ fn growth(table: &mut Table) {
         for _ in 0..20 {
             db.append("log", &one).unwrap();
             let m = Some(TopicMatch::Eq(b"probe".to_vec()));
-            del.time(|| db.delete("log", &DeleteRequest { before_seq: None, matching: m }).unwrap());
+            del.time(|| {
+                db.delete("log", &DeleteRequest { before_seq: None, matching: m }).unwrap()
+            });
         }
         let notes = format!(
             "append {:.1} µs, diff of 100 {:.0} µs, tag delete {:.0} µs (p50)",

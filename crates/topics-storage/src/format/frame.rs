@@ -127,7 +127,8 @@ impl Flags {
     /// The record has attributes.
     pub const HAS_ATTRS: u8 = 64;
     /// The flags that say something about a record, and are the same in a segment.
-    pub const RECORD: u8 = Self::HAS_TAG | Self::HAS_NODE | Self::HAS_META | Self::BINARY | Self::HAS_ATTRS;
+    pub const RECORD: u8 =
+        Self::HAS_TAG | Self::HAS_NODE | Self::HAS_META | Self::BINARY | Self::HAS_ATTRS;
 
     /// Whether a flag is set.
     #[must_use]
@@ -190,7 +191,8 @@ impl<'a> Frame<'a> {
     /// data + meta + tag + node + attributes: what counts against a topic's caps.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
-        (self.node.len() + self.tag.len() + self.attrs.len() + self.meta.len() + self.data.len()) as u64
+        (self.node.len() + self.tag.len() + self.attrs.len() + self.meta.len() + self.data.len())
+            as u64
     }
 }
 
@@ -220,7 +222,8 @@ pub enum FrameError {
 /// Appends a frame; the trailer holds the inner hash until [`seal`].
 pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
     let start = out.len();
-    let mut flags = f.flags.0 & !(Flags::HAS_TAG | Flags::HAS_NODE | Flags::HAS_META | Flags::HAS_ATTRS);
+    let mut flags =
+        f.flags.0 & !(Flags::HAS_TAG | Flags::HAS_NODE | Flags::HAS_META | Flags::HAS_ATTRS);
     for (set, flag) in [
         (!f.tag.is_empty(), Flags::HAS_TAG),
         (!f.node.is_empty(), Flags::HAS_NODE),
@@ -255,10 +258,10 @@ pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
     out.extend_from_slice(&inner.to_le_bytes());
 }
 
-/// The seed of a frame's checksum: a frame is valid at one place only. In a segment the seq takes
-/// the place of the lsn.
+/// The seed of a frame's checksum, made from where it lies (an lsn here, a seq in a segment): a frame is
+/// valid at one place only.
 #[inline]
-pub(crate) fn seed(salt: u64, lsn: u64, frame_len: u32) -> u64 {
+pub fn seed(salt: u64, lsn: u64, frame_len: u32) -> u64 {
     salt ^ lsn.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(frame_len).rotate_left(40)
 }
 

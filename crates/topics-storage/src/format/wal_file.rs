@@ -152,7 +152,8 @@ pub fn read_current(env: &Env, dir: &Path) -> Result<Option<String>> {
         detail: "does not name a WAL file".into(),
     };
     let text = String::from_utf8(bytes).map_err(|_| corrupt())?;
-    let (name, sum) = text.strip_suffix('\n').and_then(|t| t.split_once(' ')).ok_or_else(corrupt)?;
+    let (name, sum) =
+        text.strip_suffix('\n').and_then(|t| t.split_once(' ')).ok_or_else(corrupt)?;
     let right = format!("{:016x}", xxh3_64(name.as_bytes())) == sum && parse_name(name).is_some();
     if !env.check("wal.current.checksum", right) {
         return Err(corrupt());

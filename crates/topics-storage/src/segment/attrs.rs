@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::layout::{SIDE_HEADER, check_side_header, corrupt, side_header};
 use crate::Result;
 use crate::dir::{le_u32, le_u64};
-use crate::format::attrs;
+use crate::format::attrs::Attrs;
 
 const MAGIC: [u8; 4] = *b"TATR";
 const ROWS: usize = SIDE_HEADER + 16;
@@ -41,15 +41,15 @@ pub struct AttrRow {
 }
 
 impl AttrRow {
-    /// Reads an encoded list of attributes; what is not there, or not of its size, is absent.
+    /// Reads an encoded list of attributes; of a malformed one nothing counts.
     pub fn parse(seq: u64, list: &[u8]) -> Self {
-        let lane = attrs::get(list, attrs::LANE).and_then(|v| v.first());
+        let attrs = Attrs::decode(list).unwrap_or_default();
         Self {
             seq,
-            visible_at: attrs::get_u64(list, attrs::VISIBLE_AT).unwrap_or(0),
-            expires_at: attrs::get_u64(list, attrs::EXPIRES_AT).unwrap_or(0),
-            lane: lane.copied().unwrap_or(DEFAULT_LANE),
-            group: attrs::get(list, attrs::GROUP).map_or(0, Self::group_hash),
+            visible_at: attrs.visible_at.unwrap_or(0),
+            expires_at: attrs.expires_at.unwrap_or(0),
+            lane: attrs.lane.unwrap_or(DEFAULT_LANE),
+            group: attrs.group.map_or(0, Self::group_hash),
         }
     }
 

@@ -9,7 +9,7 @@ use topics_env::OpenMode;
 
 use super::copy::{Copier, Source};
 use super::core::io_error;
-use super::writer::Written;
+use super::files::Written;
 use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
 use crate::{Result, StorageError};

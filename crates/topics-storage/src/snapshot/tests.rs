@@ -194,7 +194,8 @@ fn survives(hook: Option<Arc<dyn Hook>>) -> std::result::Result<usize, String> {
 
 #[test]
 fn i9_every_crash_leaves_a_snapshot_and_every_step_is_needed() {
-    assert!(survives(None).unwrap() > 100);
+    let states = survives(None).unwrap();
+    assert!(states > 30, "only {states} states");
     let log = Arc::new(SiteLog::default());
     survives(Some(log.clone())).unwrap();
     let mut tried = 0;

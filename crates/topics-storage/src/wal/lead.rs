@@ -96,7 +96,6 @@ impl Shard {
         for (q, &(from, to, first_lsn, last_lsn)) in taken.iter().zip(&built.batches) {
             if q.batch.level == Level::Synced && synced_since.is_none() {
                 waiting.push(Unsynced {
-                    n: q.n,
                     file: file.key,
                     file_first_lsn: file.first_lsn,
                     offset: offset32 + from as u32,
@@ -128,6 +127,7 @@ impl Shard {
         st.counters.frames += built.frames;
         st.counters.bytes += group.len() as u64;
         st.leading = false;
+        st.give_back(&taken);
         if let Some(started) = synced_since {
             st.syncing = false;
             st.synced_lsn = st.written_lsn();
@@ -135,7 +135,7 @@ impl Shard {
             st.counters.syncs += 1;
             st.counters.sync_ns += self.shared.env.clock.mono_ns().saturating_sub(started);
         }
-        self.release(st, taken)
+        self.release(st)
     }
 
     /// The group was not written: every staged batch fails, in order. For want of space the shard
@@ -150,8 +150,8 @@ impl Shard {
             StorageError::Io { .. } => StorageError::Poisoned { detail: error.to_string() },
             e => e.clone(),
         };
-        taken.extend(st.queue.drain(..));
-        st.queued_bytes = 0;
+        st.give_back(&taken);
+        taken.extend(st.drain());
         st.broken = true;
         let from = st.written_ticket + 1;
         st.written_ticket = st.last_ticket;
@@ -167,25 +167,20 @@ impl Shard {
         if let StorageError::Poisoned { .. } = error {
             st = self.poison(st, error);
         }
-        self.release(st, taken)
+        self.release(st)
     }
 
-    /// Gives the room back, wakes waiters, calls callbacks; returns with the lock.
-    fn release<'a>(
-        &'a self,
-        mut st: MutexGuard<'a, State>,
-        taken: Vec<Queued>,
-    ) -> MutexGuard<'a, State> {
+    /// Wakes waiters, calls callbacks; returns with the lock.
+    fn release<'a>(&'a self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let due = st.due();
         let tail = st.written_lsn() > st.synced_lsn;
         let kick = self.shared.options.background
-            && ((st.idle && tail) || !st.on_synced.is_empty() || st.prepared.is_none());
+            && ((st.idle && tail) || !st.on_synced.is_empty() || self.wants_file(&st));
         drop(st);
         if kick {
             self.wake.notify_one();
         }
         self.changed.notify_all();
-        drop(taken);
         for (done, outcome) in due {
             done(outcome);
         }

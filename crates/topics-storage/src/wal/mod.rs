@@ -220,6 +220,10 @@ impl Wal {
                 let thread = std::thread::Builder::new().name(name).spawn(move || shard.run());
                 threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
             }
+        } else {
+            for shard in &shards {
+                drop(shard.prepare(shard.state.lock()));
+            }
         }
         Ok(Self { shards, threads: Mutex::new(threads) })
     }
@@ -255,12 +259,7 @@ impl Wal {
 
     /// Calls `done` once when the level is reached or cannot be; never blocks. `done` runs on
     /// whichever thread completes it, possibly this one, with no lock held.
-    pub fn notify(
-        &self,
-        ticket: Ticket,
-        level: Level,
-        done: Box<dyn FnOnce(Result<()>) + Send>,
-    ) {
+    pub fn notify(&self, ticket: Ticket, level: Level, done: Box<dyn FnOnce(Result<()>) + Send>) {
         self.shards[ticket.shard as usize].notify(ticket.n, level, done);
     }
 
@@ -332,7 +331,7 @@ impl Wal {
     pub fn close(&self, clean: bool) -> Result<()> {
         let mut result = Ok(());
         for shard in &self.shards {
-            let one = shard.close(clean);
+            let one = Shard::close(shard, clean);
             if result.is_ok() {
                 result = one;
             }

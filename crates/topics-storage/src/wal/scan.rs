@@ -198,7 +198,10 @@ pub fn read_start(
         Some(g) => Err(StorageError::Corrupt {
             file: shown.to_owned(),
             offset: WAL_HEADER as u64,
-            detail: format!("no valid Start, but a group with lsn {} at offset {}", g.lsn, g.offset),
+            detail: format!(
+                "no valid Start, but a group with lsn {} at offset {}",
+                g.lsn, g.offset
+            ),
         }),
     }
 }

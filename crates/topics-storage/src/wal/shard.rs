@@ -12,7 +12,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use super::cache::TailCache;
 use super::succession::Prepared;
-use super::{Batch, Commit, Counters, FileKey, Level, Positions, Shared, ShardStart, Ticket, WalFile};
+use super::{
+    Batch, Commit, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile,
+};
 use crate::format::wal_file;
 use crate::{Result, StorageError};
 
@@ -21,12 +23,12 @@ pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 pub(super) struct Queued {
     pub n: u64,
     pub batch: Batch,
-    pub room: Room,
+    /// Bytes of staging room that it holds.
+    pub room: usize,
 }
 
 /// A written batch whose sync is awaited before it is applied.
 pub(super) struct Unsynced {
-    pub n: u64,
     pub file: FileKey,
     pub file_first_lsn: u64,
     pub offset: u32,
@@ -72,6 +74,10 @@ pub(super) struct State {
     pub preparing: bool,
     /// The last attempt to make a next file found no space.
     pub no_space: bool,
+    /// Somebody asked whether there is space again.
+    pub retry_space: bool,
+    /// The last attempt to make a next file failed otherwise: not tried again until it is needed.
+    pub prepare_failed: bool,
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,
@@ -97,6 +103,20 @@ impl std::fmt::Debug for State {
 impl State {
     pub fn written_lsn(&self) -> u64 {
         self.next_lsn - 1
+    }
+
+    /// Takes the whole queue and gives its room back.
+    pub fn drain(&mut self) -> Vec<Queued> {
+        let queue: Vec<Queued> = self.queue.drain(..).collect();
+        self.queued_bytes = 0;
+        self.give_back(&queue);
+        queue
+    }
+
+    /// Gives the staging room of batches back.
+    pub fn give_back(&mut self, batches: &[Queued]) {
+        self.room_batches -= batches.len();
+        self.room_bytes -= batches.iter().map(|q| q.room).sum::<usize>();
     }
 
     /// Callbacks whose outcome is known now; to be called without the lock.
@@ -177,6 +197,7 @@ pub(super) struct Shard {
 pub struct Room {
     shard: Arc<Shard>,
     bytes: usize,
+    staged: bool,
 }
 
 impl Room {
@@ -187,11 +208,10 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut st = self.shard.state.lock();
-        let was_full = self.shard.is_full(&st);
-        st.room_bytes -= self.bytes;
-        st.room_batches -= 1;
-        if was_full {
+        if !self.staged {
+            let mut st = self.shard.state.lock();
+            st.room_bytes -= self.bytes;
+            st.room_batches -= 1;
             self.shard.changed.notify_all();
         }
     }
@@ -224,11 +244,6 @@ impl Shard {
         })
     }
 
-    fn is_full(&self, st: &State) -> bool {
-        st.room_bytes >= self.shared.options.staging_bytes
-            || st.room_batches >= self.shared.options.staging_batches
-    }
-
     pub fn reserve(this: &Arc<Self>, bytes: usize, wait: Option<Duration>) -> Result<Room> {
         let options = &this.shared.options;
         let deadline = wait.map(|w| Instant::now() + w);
@@ -239,6 +254,15 @@ impl Shard {
             }
             if let Some(e) = &st.poisoned {
                 return Err(e.clone());
+            }
+            if st.no_space && !st.preparing {
+                // Space may have come back. A caller that cannot wait leaves the look to the thread.
+                if wait.is_some() {
+                    st = this.prepare(st);
+                } else if options.background {
+                    st.retry_space = true;
+                    this.wake.notify_one();
+                }
             }
             // A batch larger than the whole room goes when nothing else is staged.
             let fits = st.room_bytes + bytes <= options.staging_bytes || st.room_batches == 0;
@@ -255,10 +279,10 @@ impl Shard {
         st.room_bytes += bytes;
         st.room_batches += 1;
         drop(st);
-        Ok(Room { shard: this.clone(), bytes })
+        Ok(Room { shard: this.clone(), bytes, staged: false })
     }
 
-    pub fn stage(&self, batch: Batch, room: Room) -> Result<Ticket> {
+    pub fn stage(&self, batch: Batch, mut room: Room) -> Result<Ticket> {
         let mut st = self.state.lock();
         let refused = if st.closed {
             Some(StorageError::Closed)
@@ -270,14 +294,15 @@ impl Shard {
             None
         };
         if let Some(e) = refused {
-            // The room is given back without the lock.
+            // The room is given back when it is dropped, which takes the lock.
             drop(st);
             return Err(e);
         }
         st.last_ticket += 1;
         let n = st.last_ticket;
         st.queued_bytes += batch.bytes();
-        st.queue.push_back(Queued { n, batch, room });
+        room.staged = true;
+        st.queue.push_back(Queued { n, batch, room: room.bytes });
         let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
         if self.shared.options.background && (st.idle || (crowded && !st.leading)) {
             self.wake.notify_one();
@@ -381,10 +406,9 @@ impl Shard {
         st.poisoned = Some(error.clone());
         let from = st.written_ticket + 1;
         st.written_ticket = st.last_ticket;
-        st.queued_bytes = 0;
         let to = st.last_ticket;
         st.fail(from, to, &error);
-        let queue = std::mem::take(&mut st.queue);
+        let queue = st.drain();
         let unsynced = std::mem::take(&mut st.unsynced);
         let due = st.due();
         drop(st);
@@ -397,7 +421,6 @@ impl Shard {
         }
         for q in queue {
             q.batch.commit.failed(&error);
-            drop(q.room);
         }
         for (done, outcome) in due {
             done(outcome);
@@ -414,7 +437,8 @@ impl Shard {
         if self.cache.read().read(key, offset, len, out) {
             return Ok(());
         }
-        let missing = || StorageError::Missing { what: format!("log file {} of shard {}", key.0, self.id) };
+        let missing =
+            || StorageError::Missing { what: format!("log file {} of shard {}", key.0, self.id) };
         let file = self.file(key).ok_or_else(missing)?;
         let at = out.len();
         out.resize(at + len, 0);

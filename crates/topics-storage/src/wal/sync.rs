@@ -1,5 +1,7 @@
 //! Making a shard's log durable, and the thread that does it when no caller does.
 
+use std::sync::Arc;
+
 use parking_lot::MutexGuard;
 
 use super::shard::{Shard, State};
@@ -75,11 +77,12 @@ impl Shard {
         let interval = self.shared.options.sync_interval;
         let mut st = self.state.lock();
         while !st.closed {
-            if st.prepared.is_none() && !st.preparing && !st.no_space && self.half_full(&st) {
+            if self.wants_file(&st) {
                 st = self.prepare(st);
                 continue;
             }
-            let busy = st.poisoned.is_none() && (!st.queue.is_empty() || st.written_lsn() > st.synced_lsn);
+            let busy =
+                st.poisoned.is_none() && (!st.queue.is_empty() || st.written_lsn() > st.synced_lsn);
             if !busy {
                 st.idle = true;
                 self.wake.wait(&mut st);
@@ -106,15 +109,20 @@ impl Shard {
         st.queued_bytes > self.shared.options.staging_bytes / 8
     }
 
-    fn half_full(&self, st: &State) -> bool {
-        st.offset > st.capacity / 2
+    /// Whether the next file is to be made ready.
+    pub fn wants_file(&self, st: &State) -> bool {
+        let asked = if st.no_space { st.retry_space } else { !st.prepare_failed };
+        st.prepared.is_none() && !st.preparing && asked && st.poisoned.is_none()
     }
 
-    pub fn close(&self, clean: bool) -> Result<()> {
+    pub fn close(this: &Arc<Self>, clean: bool) -> Result<()> {
+        this.finish(if clean { Self::close_clean(this) } else { Ok(()) })
+    }
+
+    fn finish(&self, result: Result<()>) -> Result<()> {
         if self.state.lock().closed {
             return Ok(());
         }
-        let result = if clean { self.close_clean() } else { Ok(()) };
         let mut st = self.state.lock();
         st.closed = true;
         while st.leading || st.syncing || st.preparing {
@@ -125,8 +133,7 @@ impl Shard {
         st.written_ticket = st.last_ticket;
         let to = st.last_ticket;
         st.fail(from, to, &error);
-        let queue = std::mem::take(&mut st.queue);
-        st.queued_bytes = 0;
+        let queue = st.drain();
         if st.poisoned.is_none() {
             st.poisoned = Some(error.clone());
         }
@@ -148,31 +155,27 @@ impl Shard {
     }
 
     /// Everything staged is written and synced, then CleanClose is a group of its own.
-    fn close_clean(&self) -> Result<()> {
-        self.sync_all()?;
+    fn close_clean(this: &Arc<Self>) -> Result<()> {
+        if this.state.lock().closed {
+            return Ok(());
+        }
+        this.sync_all()?;
         let mut head = Vec::new();
         CleanClose {}.encode_frame(&mut head, 0, 0, 0);
-        let mut st = self.state.lock();
-        while st.leading {
-            self.changed.wait(&mut st);
-        }
-        let n = st.last_ticket + 1;
-        drop(st);
         let batch = Batch {
             head,
             records: Vec::new(),
             tail: Vec::new(),
             first_seq: 0,
-            ts: self.shared.env.clock.wall_ms(),
+            ts: this.shared.env.clock.wall_ms(),
             topic_id: 0,
             level: Level::Written,
             frees_space: true,
-            commit: std::sync::Arc::new(Nothing),
+            commit: Arc::new(Nothing),
         };
-        let room = self.close_room(batch.bytes())?;
-        let ticket = self.stage(batch, room)?;
-        debug_assert!(ticket.n >= n);
-        self.wait(ticket.n, Level::Synced)
+        let room = Self::reserve(this, batch.bytes(), None)?;
+        let ticket = this.stage(batch, room)?;
+        this.wait(ticket.n, Level::Synced)
     }
 }
 

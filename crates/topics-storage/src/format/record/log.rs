@@ -63,7 +63,10 @@ impl Start {
 
     /// Appends the frame (not sealed).
     pub fn encode_frame(&self, out: &mut Vec<u8>) {
-        frame::encode(out, &Frame::control(FrameType::Start, 0, 0, 0, &self.first_lsn.to_le_bytes()));
+        frame::encode(
+            out,
+            &Frame::control(FrameType::Start, 0, 0, 0, &self.first_lsn.to_le_bytes()),
+        );
     }
 
     /// Decodes a frame, if it is one.
@@ -116,6 +119,6 @@ impl Gap {
         if f.kind != FrameType::Gap || f.topic_id != 0 {
             return None;
         }
-        <Self as Body>::decode(f).ok()
+        <Self as Body>::from_frame(f).ok()
     }
 }
