@@ -173,7 +173,7 @@ fn a_store_that_was_used_survives() {
         let mutant = || -> Option<Arc<dyn Hook>> { Some(Arc::new(Mutant::remove(site, None))) };
         // The folder that holds the directory's name: only what hangs below it could show that.
         let caught = store_survives(&mutant).is_err();
-        let covered = matches!(site, Site::SyncDir("dir.meta"));
+        let covered = matches!(site, Site::SyncDir("dir.names"));
         assert!(caught || covered, "nothing notices that {site:?} is missing");
     }
 }

@@ -106,7 +106,6 @@ fn crash_everywhere(hook: Option<Arc<dyn Hook>>, many: u64) -> (usize, Option<St
         env = env.with_hook(hook);
     }
     let world = World::with_env(fs, env, SegmentOptions::default(), 1);
-    world.env.sync_dir("test.root", "/".as_ref()).unwrap();
     let log = workload(&world, many);
     let (mut states, mut broken) = (0, None);
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: true };
