@@ -4,6 +4,7 @@
 pub mod dir;
 mod error;
 pub mod format;
+pub mod recovery;
 pub mod segment;
 pub mod snapshot;
 pub mod tier;
