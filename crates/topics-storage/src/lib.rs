@@ -1,6 +1,7 @@
 //! Bytes on disk: write-ahead log, group commit, segments, snapshot. Payloads are opaque here.
 #![deny(missing_docs)]
 
+pub mod checkpoint;
 pub mod dir;
 mod error;
 pub mod format;

@@ -161,6 +161,12 @@ impl Opening {
         self.store
     }
 
+    /// The generation of this open; a new layout takes the next one too.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// What is known about the shards of the directory.
     #[must_use]
     pub fn reports(&self) -> Vec<ShardReport> {
