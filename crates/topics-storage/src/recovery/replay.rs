@@ -21,7 +21,7 @@ pub struct Opened {
     /// Held while open.
     pub lock: DirLock,
     /// The log.
-    pub wal: Arc<Wal>,
+    pub wal: Wal,
     /// The directory's identity.
     pub store: Store,
     /// The generation of this open.
@@ -162,7 +162,7 @@ impl Opening {
         )?;
         Ok(Opened {
             lock: self.lock,
-            wal: Arc::new(wal),
+            wal,
             store: self.store,
             generation: self.generation,
             layout: self.layout.0,
