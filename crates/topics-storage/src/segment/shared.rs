@@ -154,7 +154,7 @@ impl Segments {
     pub fn remove_files(&self, files: &[(SegmentName, Part)]) -> Result<()> {
         for (name, part) in files {
             remove_if_there(&self.env, &self.paths.segment(name, *part))?;
-            if *part == Part::Data {
+            if matches!(part, Part::Data | Part::Idx) {
                 self.forget(name.file_no);
             }
         }
