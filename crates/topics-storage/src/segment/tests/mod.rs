@@ -2,6 +2,7 @@
 
 mod damage;
 mod faults;
+mod format;
 mod mutants;
 mod reclaim;
 mod roundtrip;
