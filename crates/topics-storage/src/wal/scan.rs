@@ -116,11 +116,11 @@ impl Scan {
                 detail: format!("frame type {kind} is not known to this version (reads up to 21)"),
             });
         }
-        if let Err(why) = verified {
-            if !self.env.check("wal.frame", false) {
-                self.why = why;
-                return Ok(None);
-            }
+        if let Err(why) = verified
+            && !self.env.check("wal.frame", false)
+        {
+            self.why = why;
+            return Ok(None);
         }
         let raw = &self.buf[at..at + size];
         let Ok((frame, _)) = frame::parse(raw) else {

@@ -149,10 +149,10 @@ impl State {
 
     /// What is known about a ticket at a level; `None`: nothing yet.
     pub fn outcome(&self, n: u64, level: Level) -> Option<Result<()>> {
-        if n <= self.written_ticket {
-            if let Some(f) = self.failed.iter().find(|f| (f.from..=f.to).contains(&n)) {
-                return Some(Err(f.error.clone()));
-            }
+        if n <= self.written_ticket
+            && let Some(f) = self.failed.iter().find(|f| (f.from..=f.to).contains(&n))
+        {
+            return Some(Err(f.error.clone()));
         }
         let reached = match level {
             Level::Staged => true,
