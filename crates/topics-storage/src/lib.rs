@@ -1,1 +1,11 @@
-//! topics-storage
+//! Bytes on disk: write-ahead log, group commit, segments, snapshot. Payloads are opaque here.
+#![deny(missing_docs)]
+
+pub mod dir;
+mod error;
+pub mod format;
+pub mod segment;
+pub mod snapshot;
+pub mod tier;
+
+pub use error::{Result, StorageError};

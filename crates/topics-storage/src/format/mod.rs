@@ -1,0 +1,2 @@
+//! Layouts.
+pub mod frame;
