@@ -1,78 +1,79 @@
 //! What can go wrong with bytes on disk.
+
 use std::io;
 
-/// An error of the storage layer.
-#[derive(Debug, Clone, thiserror::Error)]
+/// An error of the storage layer. Cloneable, because one failed group fails many writers.
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{what}: {detail}")]
     Io {
-        /// What was being done.
+        /// What was being done, with the file's name.
         what: String,
-        /// The kind.
+        /// The kind of error.
         kind: io::ErrorKind,
-        /// The number of the error, if any.
+        /// The operating system's error number, if it had one.
         raw: Option<i32>,
-        /// The text.
+        /// The error's own text.
         detail: String,
     },
-    /// Bytes that are not what was written.
+    /// Bytes are not what was written. Never used for an I/O error.
     #[error("{file} is damaged at offset {offset}: {detail}")]
     Corrupt {
-        /// The file.
+        /// The damaged file.
         file: String,
-        /// Where in it.
+        /// Where the damage begins.
         offset: u64,
-        /// What is wrong.
+        /// What does not hold.
         detail: String,
     },
-    /// No space.
-    #[error("no space: {detail}")]
+    /// The disk, or the quota, is full.
+    #[error("no space left: {detail}")]
     Full {
-        /// What was being done.
+        /// What needed the space.
         detail: String,
     },
-    /// The shard is poisoned.
-    #[error("poisoned: {detail}")]
+    /// A sync or a write of the shard failed before: nothing more is acked until restart.
+    #[error("shard is poisoned until restart: {detail}")]
     Poisoned {
-        /// Why.
+        /// The error that poisoned it.
         detail: String,
     },
-    /// The staging room is exhausted.
-    #[error("staging is full")]
+    /// The bounded staging room is exhausted.
+    #[error("staging room is exhausted")]
     Staging,
-    /// Another process holds the directory.
-    #[error("locked by process {pid}")]
+    /// Another process has the data directory open.
+    #[error("data directory is locked by process {pid}{}", url.as_deref().map(|u| format!(" serving at {u}")).unwrap_or_default())]
     Locked {
-        /// Its process id.
+        /// The process that holds the lock.
         pid: u32,
-        /// Its server's address.
+        /// Where it serves, if it does.
         url: Option<String>,
     },
-    /// A format of another version.
-    #[error("{what} has version {found}, this build supports {supported}")]
+    /// A format version or frame type of a newer program.
+    #[error("{what} has version {found}; this program reads up to {supported}")]
     Version {
-        /// What.
+        /// What carries the version.
         what: String,
-        /// Found.
+        /// The version that was found.
         found: u32,
-        /// Supported.
+        /// The newest version that is understood.
         supported: u32,
     },
-    /// Closed.
-    #[error("closed")]
+    /// The log was closed.
+    #[error("the log is closed")]
     Closed,
-    /// A named thing that is not there.
+    /// Something that must be there is not.
     #[error("{what} is missing")]
     Missing {
-        /// What.
+        /// What is missing.
         what: String,
     },
 }
 
 impl StorageError {
-    /// From an I/O error.
+    /// An I/O error while doing `what`; a full disk or quota becomes [`StorageError::Full`].
     pub fn io(what: impl Into<String>, e: io::Error) -> Self {
         let what = what.into();
         match e.kind() {
@@ -81,6 +82,11 @@ impl StorageError {
             }
             kind => Self::Io { what, kind, raw: e.raw_os_error(), detail: e.to_string() },
         }
+    }
+
+    /// Damage in `file` at `offset`.
+    pub fn corrupt(file: impl Into<String>, offset: u64, detail: impl Into<String>) -> Self {
+        Self::Corrupt { file: file.into(), offset, detail: detail.into() }
     }
 }
 

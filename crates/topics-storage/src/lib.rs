@@ -7,5 +7,6 @@ pub mod format;
 pub mod segment;
 pub mod snapshot;
 pub mod tier;
+pub mod wal;
 
 pub use error::{Result, StorageError};

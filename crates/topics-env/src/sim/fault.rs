@@ -169,16 +169,19 @@ impl Faults {
         self.fired
     }
 
-    /// Counts a call; the first fault due wins.
+    /// Counts a call; of the faults due the first wins, and the others wait for the next call.
     pub(super) fn call(&mut self, kind: CallKind, path: &str) -> Option<FaultKind> {
         *self.counts.entry(kind).or_insert(0) += 1;
         let mut hit = None;
         self.plans.retain_mut(|plan| {
-            if hit.is_some() || !plan.filter.matches(kind, path) {
+            if !plan.filter.matches(kind, path) {
                 return true;
             }
             if plan.pass > 0 {
                 plan.pass -= 1;
+                return true;
+            }
+            if hit.is_some() {
                 return true;
             }
             hit = Some(plan.kind);

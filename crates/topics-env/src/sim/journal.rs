@@ -32,9 +32,9 @@ pub(super) enum Op {
     Write { ino: Ino, offset: u64, data: Arc<[u8]> },
     SetLen { ino: Ino, len: u64 },
     Allocate { ino: Ino, len: u64 },
-    Create { dir: Ino, name: Name, ino: Ino, is_dir: bool },
+    Create { at: (Ino, Name), ino: Ino, is_dir: bool },
     Rename { from: (Ino, Name), to: (Ino, Name), ino: Ino },
-    Remove { dir: Ino, name: Name, ino: Ino },
+    Remove { at: (Ino, Name), ino: Ino },
     Sync(Scope),
     SyncFailed(Scope, PageFate),
 }
@@ -60,24 +60,17 @@ impl Op {
         }
     }
 
-    pub(super) fn touches_dir(&self, d: Ino) -> bool {
+    /// The names this changes, each with its directory.
+    fn names(&self) -> [Option<&(Ino, Name)>; 2] {
         match self {
-            Self::Create { dir, .. } | Self::Remove { dir, .. } => *dir == d,
-            Self::Rename { from, to, .. } => from.0 == d || to.0 == d,
-            _ => false,
+            Self::Create { at, .. } | Self::Remove { at, .. } => [Some(at), None],
+            Self::Rename { from, to, .. } => [Some(from), Some(to)],
+            _ => [None, None],
         }
     }
 
-    pub(super) fn touches_name(&self, d: Ino, n: &str) -> bool {
-        match self {
-            Self::Create { dir, name, .. } | Self::Remove { dir, name, .. } => {
-                *dir == d && **name == *n
-            }
-            Self::Rename { from, to, .. } => {
-                (from.0 == d && *from.1 == *n) || (to.0 == d && *to.1 == *n)
-            }
-            _ => false,
-        }
+    pub(super) fn touches_name(&self, dir: Ino, name: &str) -> bool {
+        self.names().into_iter().flatten().any(|at| at.0 == dir && *at.1 == *name)
     }
 
     /// Applies what survives of this call. Names are whole or absent: any fate but `Drop` keeps
@@ -98,14 +91,14 @@ impl Op {
                     file.allocate(*len);
                 }
             }
-            Self::Create { dir, name, ino, .. } => tree.bind(*dir, name, *ino),
+            Self::Create { at, ino, .. } => tree.bind(at.0, &at.1, *ino),
             Self::Rename { from, to, ino } => {
                 if tree.lookup(from.0, &from.1) == Some(*ino) {
                     tree.unbind(from.0, &from.1);
                 }
                 tree.bind(to.0, &to.1, *ino);
             }
-            Self::Remove { dir, name, .. } => tree.unbind(*dir, name),
+            Self::Remove { at, .. } => tree.unbind(at.0, &at.1),
             Self::SetLen { .. } | Self::Allocate { .. } | Self::Sync(_) | Self::SyncFailed(..) => {}
         }
     }
@@ -262,20 +255,28 @@ impl DiskState {
         }
     }
 
-    /// Which pending calls a sync makes durable: for a directory its names, and the earlier name
-    /// changes of the inodes concerned.
+    /// Which pending calls a sync makes durable: for a directory its names, and, as a rename may
+    /// join two directories, what was done earlier to the same inodes and the same names.
     fn covered(&self, scope: Scope) -> Vec<bool> {
-        let direct = |p: &Pending| match scope {
-            Scope::File(ino) => p.op.data_of() == Some(ino),
-            Scope::Dir(dir) => p.op.touches_dir(dir),
+        let (mut inodes, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut covers = |op: &Op| match scope {
+            Scope::File(ino) => op.data_of() == Some(ino),
             Scope::All => true,
+            Scope::Dir(dir) => {
+                let Some(ino) = op.name_of() else { return false };
+                let touched: Vec<_> = op.names().into_iter().flatten().cloned().collect();
+                let covered = inodes.contains(&ino)
+                    || touched.iter().any(|name| name.0 == dir || names.contains(name));
+                if covered {
+                    inodes.insert(ino);
+                    names.extend(touched);
+                }
+                covered
+            }
         };
-        let mut fates: Vec<Fate> =
-            self.pending.iter().map(|p| if direct(p) { Fate::Keep } else { Fate::Drop }).collect();
-        if matches!(scope, Scope::Dir(_)) {
-            self.close_names(&mut fates);
-        }
-        fates.into_iter().map(|f| f == Fate::Keep).collect()
+        let mut out: Vec<bool> = self.pending.iter().rev().map(|p| covers(&p.op)).collect();
+        out.reverse();
+        out
     }
 
     fn lose(&mut self, scope: Scope) {

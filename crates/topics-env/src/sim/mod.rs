@@ -11,9 +11,11 @@ use std::sync::Arc;
 use crate::Env;
 
 mod clock;
+mod control;
 mod crash;
 mod disk;
 mod fault;
+mod file;
 mod fs;
 mod hook;
 mod journal;
@@ -22,10 +24,11 @@ mod state;
 mod tests;
 
 pub use clock::{SimClock, SimRng};
+pub use control::{SimFs, Violation};
 pub use crash::{CrashCursor, CrashOptions, CrashState, DataFate, Survival};
 pub use disk::DiskImage;
 pub use fault::{CallFilter, CallKind, FaultKind};
-pub use fs::{SimFs, Violation};
+
 pub use hook::{Mutant, SiteLog};
 pub use journal::PageFate;
 

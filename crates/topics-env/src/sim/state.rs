@@ -7,9 +7,9 @@ use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
+use super::control::Violation;
 use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
 use super::fault::{CallKind, FaultKind, Faults};
-use super::fs::Violation;
 use super::journal::{DiskState, Fate, Op, PageFate, Scope};
 
 /// A mutating call and the path it was made on.
@@ -184,7 +184,7 @@ impl State {
     pub(super) fn create(&mut self, dir: Ino, name: &str, is_dir: bool, path: &Name) -> Ino {
         let ino = self.next_ino;
         self.next_ino += 1;
-        self.mutate(Op::Create { dir, name: Name::from(name), ino, is_dir }, path);
+        self.mutate(Op::Create { at: (dir, Name::from(name)), ino, is_dir }, path);
         ino
     }
 

@@ -17,17 +17,13 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::layout::{SIDE_HEADER, check_side_header, corrupt, side_header};
 use crate::Result;
 use crate::dir::{le_u32, le_u64};
+use crate::format::attrs::Attrs;
 
 const MAGIC: [u8; 4] = *b"TATR";
 const ROWS: usize = SIDE_HEADER + 16;
 const ROW: usize = 32;
 /// The lane of a record that names none.
 pub const DEFAULT_LANE: u8 = 5;
-
-const VISIBLE_AT: u8 = 1;
-const EXPIRES_AT: u8 = 2;
-const GROUP: u8 = 3;
-const LANE: u8 = 4;
 
 /// The attributes of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,21 +41,16 @@ pub struct AttrRow {
 }
 
 impl AttrRow {
-    /// Reads an encoded list of attributes; unknown ids are passed over.
-    pub fn parse(seq: u64, mut list: &[u8]) -> Self {
-        let mut row = Self { seq, lane: DEFAULT_LANE, ..Self::default() };
-        while let Some((head, rest)) = list.split_first_chunk::<2>() {
-            let Some((value, rest)) = rest.split_at_checked(usize::from(head[1])) else { break };
-            list = rest;
-            match (head[0], value.len()) {
-                (VISIBLE_AT, 8) => row.visible_at = le_u64(value, 0),
-                (EXPIRES_AT, 8) => row.expires_at = le_u64(value, 0),
-                (GROUP, 1..) => row.group = Self::group_hash(value),
-                (LANE, 1) => row.lane = value[0],
-                _ => {}
-            }
+    /// Reads an encoded list of attributes; of a malformed one nothing counts.
+    pub fn parse(seq: u64, list: &[u8]) -> Self {
+        let attrs = Attrs::decode(list).unwrap_or_default();
+        Self {
+            seq,
+            visible_at: attrs.visible_at.unwrap_or(0),
+            expires_at: attrs.expires_at.unwrap_or(0),
+            lane: attrs.lane.unwrap_or(DEFAULT_LANE),
+            group: attrs.group.map_or(0, Self::group_hash),
         }
-        row
     }
 
     /// The number that stands for a group's name; never 0.

@@ -202,7 +202,6 @@ impl Core {
         let file = match segs.env.fs.open(&path, OpenMode::Read) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                log::warn!("{} is missing, its content is made from the records", show(&path));
                 return Ok(self.side.get_or_init(|| Side { file: None }));
             }
             Err(e) => return Err(StorageError::io(show(&path), e)),
@@ -272,7 +271,7 @@ impl Core {
         }
         let (data, salt) = self.data_and_salt(segs, meta)?;
         let entries = Arc::new(rebuild_entries(&data, salt, meta)?);
-        segs.count_rebuilt(&data.file);
+        segs.count_rebuilt(&corrupt(&show(&self.idx_path(segs, meta)), 0, "it cannot be used"));
         *checked = Checked::Memory { entries: entries.clone(), to: meta.last_seq };
         Ok(Index { view: IndexView::Memory(entries), trusted_to: u64::MAX })
     }

@@ -19,15 +19,16 @@
 //!  24  8  XXH3-64 of bytes 0…23
 //! ```
 //!
-//! The inner hash is the XXH3-64 of node…data, the same bytes as in the WAL frame. The seed is
-//! the XXH3-64 of (salt u64, seq u64, frame_len u32).
+//! `data_len` counts attributes, meta and data with their length prefixes. The inner hash is the
+//! XXH3-64 of node…data, the same bytes as in the WAL frame; the seed is the WAL's, made from
+//! (salt, seq, frame_len).
 
 use topics_env::Env;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::TopicKey;
 use crate::dir::{le_u16, le_u32, le_u64};
-use crate::format::frame::{Flags, Frame, FrameType};
+use crate::format::frame::{Flags, Frame, FrameType, seed};
 use crate::{Result, StorageError};
 
 /// The version of every segment format.
@@ -147,14 +148,6 @@ pub fn corrupt(file: &str, offset: u64, detail: impl Into<String>) -> StorageErr
     StorageError::Corrupt { file: file.to_owned(), offset, detail: detail.into() }
 }
 
-fn seed(salt: u64, seq: u64, frame_len: u32) -> u64 {
-    let mut bytes = [0; 20];
-    bytes[..8].copy_from_slice(&salt.to_le_bytes());
-    bytes[8..16].copy_from_slice(&seq.to_le_bytes());
-    bytes[16..].copy_from_slice(&frame_len.to_le_bytes());
-    xxh3_64(&bytes)
-}
-
 fn outer(header: &[u8], inner: u64, salt: u64, seq: u64, frame_len: u32) -> u64 {
     let mut bytes = [0; FRAME_HEADER - 4 + 8];
     bytes[..FRAME_HEADER - 4].copy_from_slice(&header[4..FRAME_HEADER]);
@@ -162,15 +155,10 @@ fn outer(header: &[u8], inner: u64, salt: u64, seq: u64, frame_len: u32) -> u64 
     xxh3_64_with_seed(&bytes, seed(salt, seq, frame_len))
 }
 
-/// Whether a flag is set.
-pub fn has(flags: Flags, bit: u8) -> bool {
-    flags.0 & bit != 0
-}
-
 /// The length of a record's frame.
 pub fn frame_len(f: &Frame<'_>) -> usize {
-    let attrs = if has(f.flags, Flags::HAS_ATTRS) { 2 + f.attrs.len() } else { 0 };
-    let meta = if has(f.flags, Flags::HAS_META) { 4 + f.meta.len() } else { 0 };
+    let attrs = if f.flags.has(Flags::HAS_ATTRS) { 2 + f.attrs.len() } else { 0 };
+    let meta = if f.flags.has(Flags::HAS_META) { 4 + f.meta.len() } else { 0 };
     FRAME_FIXED + f.node.len() + f.tag.len() + attrs + meta + f.data.len()
 }
 
@@ -193,11 +181,11 @@ pub fn encode_frame(out: &mut Vec<u8>, f: &Frame<'_>, salt: u64, inner: u64) {
     out.extend_from_slice(&head);
     out.extend_from_slice(f.node);
     out.extend_from_slice(f.tag);
-    if has(f.flags, Flags::HAS_ATTRS) {
+    if f.flags.has(Flags::HAS_ATTRS) {
         out.extend_from_slice(&(f.attrs.len() as u16).to_le_bytes());
         out.extend_from_slice(f.attrs);
     }
-    if has(f.flags, Flags::HAS_META) {
+    if f.flags.has(Flags::HAS_META) {
         out.extend_from_slice(&(f.meta.len() as u32).to_le_bytes());
         out.extend_from_slice(f.meta);
     }
@@ -239,11 +227,11 @@ pub fn parse_frame(buf: &[u8], topic_id: u64) -> Option<Frame<'_>> {
         return None;
     }
     let (mut attrs, mut meta) = (&[][..], &[][..]);
-    if has(flags, Flags::HAS_ATTRS) {
+    if flags.has(Flags::HAS_ATTRS) {
         let (len, after) = rest.split_first_chunk::<2>()?;
         (attrs, rest) = after.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
     }
-    if has(flags, Flags::HAS_META) {
+    if flags.has(Flags::HAS_META) {
         let (len, after) = rest.split_first_chunk::<4>()?;
         (meta, rest) = after.split_at_checked(u32::from_le_bytes(*len) as usize)?;
     }

@@ -30,7 +30,7 @@ impl<T> Lru<T> {
             return self.slots[at].value.clone();
         }
         let value = make();
-        let slot = Slot { key, used: true, value: value.clone() };
+        let slot = Slot { key, used: false, value: value.clone() };
         if self.slots.len() < self.most {
             self.places.insert(key, self.slots.len());
             self.slots.push(slot);

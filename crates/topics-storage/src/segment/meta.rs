@@ -171,8 +171,9 @@ impl IdxEntry {
 
     /// The bytes of data, meta, tag, node and attributes; 0 for a hole.
     pub fn payload_bytes(&self) -> u64 {
-        let prefixes = if self.flags & Flags::HAS_ATTRS != 0 { 2 } else { 0 }
-            + if self.flags & Flags::HAS_META != 0 { 4 } else { 0 };
+        let flags = Flags(self.flags);
+        let prefixes = if flags.has(Flags::HAS_ATTRS) { 2 } else { 0 }
+            + if flags.has(Flags::HAS_META) { 4 } else { 0 };
         u64::from(self.len).saturating_sub(super::layout::FRAME_FIXED as u64 + prefixes)
     }
 }

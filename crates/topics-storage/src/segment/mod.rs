@@ -23,6 +23,8 @@ mod round;
 mod scan;
 mod shared;
 mod tags;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use attrs::{AttrOrder, AttrRow, AttrsTable};

@@ -394,7 +394,7 @@ impl Segment {
         let mut found = match self.lookup_tags(tag) {
             Ok(found) => found,
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) if m.sealed => {
-                log::warn!("{e}; the tags are read from the records");
+                self.segs.count_rebuilt(&e);
                 self.scan_tags(tag)?
             }
             Err(e) => return Err(e),
@@ -417,7 +417,7 @@ impl Segment {
     fn scan_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
         let mut out = Vec::new();
         self.scan_frames(|frame| {
-            if frame.flags.0 & Flags::HAS_TAG != 0 && tag.matches(frame.tag) {
+            if frame.flags.has(Flags::HAS_TAG) && tag.matches(frame.tag) {
                 out.push((frame.seq - self.meta.first_seq) as u32);
             }
         })?;
@@ -445,14 +445,14 @@ impl Segment {
     pub fn scan_side(&self) -> Result<(TagMap, Vec<AttrRow>)> {
         let (mut tags, mut attrs) = (TagMap::new(), Vec::new());
         self.scan_frames(|frame| {
-            if frame.flags.0 & Flags::HAS_TAG != 0 {
+            if frame.flags.has(Flags::HAS_TAG) {
                 let offset = (frame.seq - self.meta.first_seq) as u32;
                 match tags.get_mut(frame.tag) {
                     Some(seqs) => seqs.push(offset),
                     None => drop(tags.insert(frame.tag.to_vec(), vec![offset])),
                 }
             }
-            if frame.flags.0 & Flags::HAS_ATTRS != 0 {
+            if frame.flags.has(Flags::HAS_ATTRS) {
                 attrs.push(AttrRow::parse(frame.seq, frame.attrs));
             }
         })?;
@@ -498,7 +498,7 @@ impl Segment {
             Ok(table) => table,
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 if m.sealed {
-                    log::warn!("{e}; the attributes are read from the records");
+                    self.segs.count_rebuilt(&e);
                 }
                 AttrsTable::new(self.scan_side()?.1)
             }

@@ -173,7 +173,8 @@ impl Segments {
         }
     }
 
-    /// Records that failed their checksum, and indexes made again, since the start.
+    /// Since the start: records that failed their checksum, and uses of an `.idx`, `.tags` or
+    /// `.attrs` that was damaged or missing and had to be made from the records.
     pub fn damage_counts(&self) -> (u64, u64) {
         (self.corrupt.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
     }
@@ -183,9 +184,10 @@ impl Segments {
         log::error!("{file} is damaged at offset {offset}: the record {seq} fails its checksum");
     }
 
-    pub(super) fn count_rebuilt(&self, file: &str) {
+    /// Counts a `.idx`, `.tags` or `.attrs` that could not be used.
+    pub(super) fn count_rebuilt(&self, why: &StorageError) {
         self.rebuilt.fetch_add(1, Ordering::Relaxed);
-        log::warn!("the index of {file} was damaged and is made from its records");
+        log::warn!("{why}; what it says is read from the records");
     }
 
     pub(super) fn core(&self, topic: TopicKey, file_no: u64) -> Arc<Core> {

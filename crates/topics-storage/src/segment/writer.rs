@@ -11,7 +11,7 @@ use super::index::{
     ENTRY, IDX_MAGIC, decode_entries, encode_entry, encode_footer, entry_at, is_chain, whole_sum,
 };
 use super::layout::{
-    DATA_HEADER, SIDE_HEADER, check_side_header, corrupt, encode_frame, frame_len, has, side_header,
+    DATA_HEADER, SIDE_HEADER, check_side_header, corrupt, encode_frame, frame_len, side_header,
 };
 use super::tags::encode as encode_tags;
 use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
@@ -76,8 +76,16 @@ pub struct SegmentWriter {
 impl SegmentWriter {
     /// A new segment that begins at `first_seq`.
     pub fn create(segs: &Arc<Segments>, topic: TopicKey, first_seq: u64) -> Result<Self> {
+        Self::create_with(segs, topic, first_seq, segs.env.rng.next_u64())
+    }
+
+    fn create_with(
+        segs: &Arc<Segments>,
+        topic: TopicKey,
+        first_seq: u64,
+        salt: u64,
+    ) -> Result<Self> {
         let file_no = segs.next_file_no();
-        let salt = segs.env.rng.next_u64();
         let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
         let (data, new_dir) = create_file(segs, &name, Part::Data)?;
         let (idx, _) = create_file(segs, &name, Part::Idx).inspect_err(|_| {
@@ -155,10 +163,11 @@ impl SegmentWriter {
         Ok(this)
     }
 
-    /// Makes an active segment's files again under a new number from its named length.
+    /// Makes an active segment's files again under a new number from its named length. They keep
+    /// the salt, so that its `.del` stays theirs.
     pub fn remake(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         let source = segs.segment(topic, *meta);
-        let mut this = Self::create(segs, topic, meta.first_seq)?;
+        let mut this = Self::create_with(segs, topic, meta.first_seq, source.salt()?)?;
         Copier::new(&mut this).copy(&Source { segment: &source, dead: None })?;
         this.meta = SegmentMeta {
             file_no: this.meta.file_no,
@@ -216,10 +225,10 @@ impl SegmentWriter {
         let len = frame_len(frame);
         self.check_next(frame.seq, len)?;
         encode_frame(&mut self.data.buf, frame, self.salt, inner);
-        if has(frame.flags, Flags::HAS_TAG) {
+        if frame.flags.has(Flags::HAS_TAG) {
             self.meta.has_tags = true;
         }
-        if has(frame.flags, Flags::HAS_ATTRS) {
+        if frame.flags.has(Flags::HAS_ATTRS) {
             self.meta.has_attrs = true;
             let expires = AttrRow::parse(frame.seq, frame.attrs).expires_at;
             if expires != 0

@@ -1,1 +1,0 @@
-//! What the simulated world promises.
