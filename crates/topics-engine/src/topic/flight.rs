@@ -29,6 +29,8 @@ pub(super) enum Undo {
         round: u32,
         /// Whether its records were shown when it was staged.
         shown: bool,
+        /// Whether its records are in the batch; otherwise only a reservation for them is.
+        logged: bool,
         /// Losses that it was to log.
         gaps: Vec<Gap>,
     },
@@ -56,7 +58,7 @@ impl Commit for Flight {
             // The log has it and memory does not: nothing of this topic may be shown or decided
             // on until recovery has replayed it.
             log::error!("topic {:?} is closed until the next open: {e}", self.topic.name);
-            self.topic.append.lock().broken = Some(e);
+            self.topic.broken.store(true, Ordering::Release);
         }
         if let Undo::Write { .. } = self.undo {
             self.core.metrics.appends.add(1);
@@ -92,7 +94,9 @@ impl Flight {
     fn undo(&self, a: &mut AppendState) {
         let mut state = self.topic.state.write();
         a.reserve.to = a.reserve.to.min(state.reserved_to.max(a.synced_to));
-        let Undo::Write { first, last, key, round, shown, gaps } = &self.undo else { return };
+        let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
+            return;
+        };
         if let (Some(key), Some(dedupe)) = (key, &mut state.dedupe) {
             dedupe.forget(*key, *first);
         }
@@ -102,8 +106,11 @@ impl Flight {
         }
         if *shown {
             // I2: what was shown is not given again; readers are told at once.
-            state.lose(*first, *last, GapReason::Crash);
-            a.unlogged.push(Gap { from: *first, to: *last, reason: GapReason::Crash });
+            let from = if *logged { *first } else { (a.synced_to + 1).max(*first) };
+            if from <= *last {
+                state.lose(from, *last, GapReason::Crash);
+                a.unlogged.push(Gap { from, to: *last, reason: GapReason::Crash });
+            }
             let head = state.visible();
             drop(state);
             self.topic.gate.publish(head);

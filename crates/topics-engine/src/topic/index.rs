@@ -139,6 +139,21 @@ impl Dead {
     pub(crate) fn contains(&self, offset: u32) -> bool {
         matches!(self, Self::Some(b) if b.contains(offset))
     }
+
+    /// These and more; what is not known stays so.
+    pub(crate) fn with(self, more: impl IntoIterator<Item = u32>) -> Self {
+        let mut more = more.into_iter().peekable();
+        if more.peek().is_none() {
+            return self;
+        }
+        let mut map = match self {
+            Self::Unknown => return Self::Unknown,
+            Self::None => Arc::default(),
+            Self::Some(map) => map,
+        };
+        Arc::make_mut(&mut map).extend(more);
+        Self::Some(map)
+    }
 }
 
 /// Deletes of a segment that are in no written `.del`.
@@ -238,7 +253,43 @@ impl Seg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown(pub u64);
 
-/// The segments and runs of a topic, each in seq order, every run above every segment.
+/// A segment or a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part<'a> {
+    Seg(&'a Seg),
+    Run(&'a Run),
+}
+
+impl Part<'_> {
+    /// The first seq that it covers.
+    pub(crate) fn first(&self) -> u64 {
+        match self {
+            Self::Seg(s) => s.meta.first_seq,
+            Self::Run(r) => r.first,
+        }
+    }
+
+    fn next_live(&self, seq: u64) -> Result<Option<u64>, Unknown> {
+        match self {
+            Self::Seg(s) => s.next_live(seq),
+            Self::Run(r) => Ok(r.from(seq).find(|(_, e)| !e.dead()).map(|(s, _)| s)),
+        }
+    }
+
+    fn prev_live(&self, seq: u64, floor: u64) -> Result<Option<u64>, Unknown> {
+        match self {
+            Self::Seg(s) => s.prev_live(seq, floor),
+            Self::Run(r) => {
+                let upto = (seq.min(r.last()) + 1).saturating_sub(r.first) as usize;
+                let hit = r.entries.range(..upto).rposition(|e| !e.dead());
+                Ok(hit.map(|i| r.first + i as u64).filter(|s| *s >= floor))
+            }
+        }
+    }
+}
+
+/// The segments and runs of a topic, each in seq order. Runs lie above segments, except those of
+/// `ephemeral` records that a topic of another class now still holds.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     /// Segments.
@@ -378,19 +429,38 @@ impl Index {
     }
 
     /// The last seq in a segment, 0 without one.
-    pub(crate) fn sealed_to(&self) -> u64 {
+    pub(crate) fn segments_to(&self) -> u64 {
         self.segs.last().map_or(0, |s| s.meta.last_seq)
+    }
+
+    /// Segments and runs that end at or above `seq`, ascending.
+    pub(crate) fn parts_from(&self, seq: u64) -> impl Iterator<Item = Part<'_>> {
+        let mut segs = self.segs[self.seg_from(seq)..].iter().peekable();
+        let mut runs = self.runs.range(self.run_from(seq)..).peekable();
+        std::iter::from_fn(move || match (segs.peek(), runs.peek()) {
+            (Some(s), Some(r)) if s.meta.first_seq > r.first => runs.next().map(Part::Run),
+            (None, _) => runs.next().map(Part::Run),
+            _ => segs.next().map(Part::Seg),
+        })
+    }
+
+    /// Segments and runs that begin at or below `seq`, descending.
+    fn parts_to(&self, seq: u64) -> impl Iterator<Item = Part<'_>> {
+        let segs = self.segs.partition_point(|s| s.meta.first_seq <= seq);
+        let runs = self.runs.partition_point(|r| r.first <= seq);
+        let mut segs = self.segs[..segs].iter().rev().peekable();
+        let mut runs = self.runs.range(..runs).rev().peekable();
+        std::iter::from_fn(move || match (segs.peek(), runs.peek()) {
+            (Some(s), Some(r)) if s.meta.first_seq > r.first => segs.next().map(Part::Seg),
+            (Some(_), None) => segs.next().map(Part::Seg),
+            _ => runs.next().map(Part::Run),
+        })
     }
 
     /// The first live record from `seq` on.
     pub(crate) fn next_live(&self, seq: u64) -> Result<Option<u64>, Unknown> {
-        for seg in &self.segs[self.seg_from(seq)..] {
-            if let Some(found) = seg.next_live(seq)? {
-                return Ok(Some(found));
-            }
-        }
-        for run in self.runs.range(self.run_from(seq)..) {
-            if let Some((found, _)) = run.from(seq).find(|(_, e)| !e.dead()) {
+        for part in self.parts_from(seq) {
+            if let Some(found) = part.next_live(seq)? {
                 return Ok(Some(found));
             }
         }
@@ -399,22 +469,25 @@ impl Index {
 
     /// The last live record in `floor..=seq`.
     pub(crate) fn prev_live(&self, seq: u64, floor: u64) -> Result<Option<u64>, Unknown> {
-        for run in self.runs.iter().rev().filter(|r| r.first <= seq) {
-            let upto = (seq.min(run.last()) + 1 - run.first) as usize;
-            let hit = run.entries.range(..upto).rposition(|e| !e.dead());
-            if let Some(i) = hit {
-                return Ok(Some(run.first + i as u64).filter(|s| *s >= floor));
-            }
-        }
-        for seg in self.segs.iter().rev().filter(|s| s.meta.first_seq <= seq) {
-            if seg.meta.last_seq < floor {
-                return Ok(None);
-            }
-            if let Some(found) = seg.prev_live(seq, floor)? {
+        for part in self.parts_to(seq) {
+            if let Some(found) = part.prev_live(seq, floor)? {
                 return Ok(Some(found));
+            }
+            if part.first() <= floor {
+                return Ok(None);
             }
         }
         Ok(None)
+    }
+
+    /// Drops the records up to `upto` that lie in the WAL: a segment has them now.
+    pub(crate) fn installed(&mut self, upto: u64) {
+        for run in self.runs.iter_mut().filter(|r| r.in_file() && r.first <= upto) {
+            let n = (upto + 1 - run.first).min(run.entries.len() as u64);
+            run.entries.drain(..n as usize);
+            run.first += n;
+        }
+        self.runs.retain(|r| !r.entries.is_empty());
     }
 
     /// How many records are resident.

@@ -18,7 +18,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use topics_storage::segment::TopicKey;
@@ -50,6 +50,7 @@ pub(crate) use snap::{CopyRun, Install, InstallSegment, CopyPlan};
 pub(crate) use state::State;
 
 use crate::config::TopicConfig;
+use crate::error::{Error, Result};
 use gate::Gate;
 
 /// Where a topic is in its life.
@@ -73,6 +74,8 @@ pub(crate) struct Topic {
     unheld: Condvar,
     pub(crate) state: RwLock<State>,
     pub(crate) gate: Gate,
+    /// A logged frame could not be applied: memory is not what the log says.
+    broken: AtomicBool,
     /// Batches staged and neither applied nor failed.
     in_flight: AtomicU32,
     /// Deletes among them.
@@ -104,6 +107,7 @@ impl Topic {
             unheld: Condvar::new(),
             state: RwLock::new(State::new(key, config)),
             gate: Gate::default(),
+            broken: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
@@ -124,5 +128,14 @@ impl Topic {
 
     pub(crate) fn id(&self) -> u64 {
         self.key.topic_id
+    }
+
+    /// Refuses when memory is not what the log says.
+    pub(crate) fn check_sound(&self) -> Result<()> {
+        if self.broken.load(Ordering::Acquire) {
+            let detail = format!("topic {:?} could not be brought up to its log", self.name);
+            return Err(Error::StorageUnavailable { reason: "io", detail });
+        }
+        Ok(())
     }
 }

@@ -136,9 +136,15 @@ impl State {
         }
     }
 
-    /// Takes a gap into the list. What lies below the evict floor is announced by that.
-    pub(crate) fn add_gap(&mut self, mut gap: Gap) {
+    /// Takes a gap in: its seqs are dealt with.
+    pub(crate) fn add_gap(&mut self, gap: Gap) {
         self.indexed_to = self.indexed_to.max(gap.to);
+        self.list_gap(gap);
+        self.move_earliest();
+    }
+
+    /// Takes a gap into the list. What lies below the evict floor is announced by that.
+    pub(crate) fn list_gap(&mut self, mut gap: Gap) {
         gap.from = gap.from.max(self.evict_floor);
         // What is announced already stays as it is: the new gap covers the rest.
         let mut from = gap.from;
@@ -161,7 +167,6 @@ impl State {
             }
             joins
         });
-        self.move_earliest();
     }
 
     /// The gap that holds `seq`, or the first above it.
@@ -188,12 +193,16 @@ impl State {
         assert!(self.evict_floor <= self.earliest, "I11: evict_floor above earliest_seq");
     }
 
-    /// What a loaded set of dead records says about a segment.
+    /// What a loaded set of dead records says about a segment; deletes that its files do not know
+    /// yet are added.
     pub(crate) fn set_dead(&mut self, file_no: u64, dead: Dead) {
         if let Some(seg) = self.index.seg_numbered(file_no)
             && !seg.dead.known()
         {
             seg.dead = dead;
+            if let Some(dirty) = &seg.dirty {
+                seg.dead = std::mem::replace(&mut seg.dead, Dead::None).with(dirty.sizes.keys().copied());
+            }
             if !self.earliest_exact {
                 self.move_earliest();
             }
@@ -207,19 +216,14 @@ impl State {
         self.bytes -= payload;
     }
 
-    /// Marks a record deleted, if it is live. `size` tells the payload bytes of one in a segment.
+    /// Marks a record deleted by the frame `lsn` (0: lost before it was logged), if it is live. `size` tells the payload bytes of one in a segment.
     pub(crate) fn kill(&mut self, seq: u64, lsn: u64, size: impl FnOnce() -> u32) -> bool {
         if seq < self.floor {
             return false;
         }
-        if seq > self.index.sealed_to() {
-            let Some(entry) = self.index.kill(seq) else { return false };
-            self.uncount(entry.payload());
-        } else {
-            let at = self.index.seg_from(seq);
-            let Some(seg) = self.index.segs.get_mut(at).filter(|s| s.meta.contains(seq)) else {
-                return false;
-            };
+        let at = self.index.seg_from(seq);
+        let seg = self.index.segs.get_mut(at).filter(|s| s.meta.contains(seq));
+        if let Some(seg) = seg {
             let offset = seg.offset(seq);
             if seg.dead.contains(offset) {
                 return false;
@@ -239,8 +243,11 @@ impl State {
             dirty.first_lsn = dirty.first_lsn.min(lsn);
             dirty.sizes.insert(offset, size);
             self.uncount(u64::from(size));
+        } else {
+            let Some(entry) = self.index.kill(seq) else { return false };
+            self.uncount(entry.payload());
         }
-        if let Some(since) = &mut self.since_plan {
+        if let Some(since) = self.since_plan.as_mut().filter(|_| lsn > 0) {
             since.first_delete.get_or_insert(lsn);
         }
         true
