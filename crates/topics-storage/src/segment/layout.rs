@@ -19,7 +19,8 @@
 //!  24  8  XXH3-64 of bytes 0…23
 //! ```
 //!
-//! `data_len` counts attributes, meta and data with their length prefixes. The inner hash is the
+//! The flags are those of the WAL frame that say something about the record; `durable` and
+//! `batch_more` are left out. `data_len` counts attributes, meta and data with their length prefixes. The inner hash is the
 //! XXH3-64 of node…data, the same bytes as in the WAL frame; the seed is the WAL's, made from
 //! (salt, seq, frame_len).
 
@@ -127,7 +128,7 @@ pub fn check_side_header(
     if bytes[..4] != magic {
         return Err(corrupt(file, 0, "not the file that its name says"));
     }
-    if !env.check("segment.side-header", xxh3_64(&bytes[..24]) == le_u64(bytes, 24)) {
+    if xxh3_64(&bytes[..24]) != le_u64(bytes, 24) {
         return Err(corrupt(file, 24, "the header's checksum does not match"));
     }
     let version = le_u32(bytes, 4);

@@ -1,7 +1,7 @@
 //! A round: everything that one checkpoint, seal, rewrite or merge makes durable together.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -9,7 +9,7 @@ use topics_env::OpenMode;
 
 use super::copy::{Copier, Source};
 use super::core::io_error;
-use super::writer::Written;
+use super::files::Written;
 use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
 use crate::{Result, StorageError};
@@ -27,6 +27,7 @@ pub struct Round {
     dirs: BTreeSet<PathBuf>,
     /// One sync of the file system at the end; no descriptors are held.
     wide: bool,
+    fs_sync_mark: u64,
     file_nos: Vec<u64>,
     created: Vec<PathBuf>,
     /// Why it cannot succeed any more.
@@ -42,6 +43,7 @@ impl Round {
             files: Vec::new(),
             dirs: BTreeSet::new(),
             wide: false,
+            fs_sync_mark: segs.fs_sync_mark(),
             file_nos: Vec::new(),
             created: Vec::new(),
             broken: None,
@@ -53,9 +55,6 @@ impl Round {
     /// what the snapshot will say, once [`Self::sync`] has succeeded.
     pub fn add(&mut self, mut writer: SegmentWriter) -> Result<SegmentMeta> {
         debug_assert!(writer.belongs_to(&self.segs));
-        if writer.new_dir {
-            self.dirs.insert(self.segs.paths.topics());
-        }
         let (meta, files) = writer.finish()?;
         self.file_nos.push(meta.file_no);
         files.into_iter().try_for_each(|f| self.keep(f))?;
@@ -100,23 +99,27 @@ impl Round {
             return Err(e);
         }
         if self.wide {
-            let root = self.segs.paths.topics();
-            if let Err(e) = self.segs.env.sync_fs("segment.sync-fs", &root) {
-                if e.kind() == std::io::ErrorKind::Unsupported {
-                    self.segs.cannot_sync_fs();
-                }
-                return Err(StorageError::io(show(&root), e));
-            }
+            self.segs.sync_fs(self.fs_sync_mark)?;
         } else {
             self.sync_files()?;
-            for dir in &self.dirs {
-                self.segs
-                    .env
-                    .sync_dir("segment.dir", dir)
-                    .map_err(|e| StorageError::io(show(dir), e))?;
-            }
+            self.sync_names()?;
         }
         self.done = true;
+        Ok(())
+    }
+
+    /// Makes the names durable that lead to new files, the topics' folders too: that a folder is
+    /// there does not say that whoever made it lived to sync its name.
+    fn sync_names(&self) -> Result<()> {
+        let sync = |site, dir: &Path| {
+            self.segs.env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
+        };
+        for dir in &self.dirs {
+            sync("segment.dir", dir)?;
+        }
+        if !self.dirs.is_empty() {
+            sync("segment.topics", &self.segs.paths.topics())?;
+        }
         Ok(())
     }
 

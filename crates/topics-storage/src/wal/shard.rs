@@ -68,6 +68,7 @@ pub(super) struct State {
     /// First lsn of a batch that the syncing thread is applying.
     pub applying: Option<u64>,
     pub file: Option<Arc<WalFile>>,
+    pub last_ordinal: u64,
     pub offset: u64,
     pub capacity: u64,
     pub prepared: Option<Prepared>,
@@ -226,6 +227,7 @@ impl Shard {
             next_lsn: start.next_lsn,
             synced_lsn: start.next_lsn - 1,
             applied_lsn: start.next_lsn - 1,
+            last_ordinal: current.as_ref().map_or(0, |f| f.header.ordinal),
             file: current,
             offset: start.offset,
             capacity: start.capacity,
@@ -433,19 +435,7 @@ impl Shard {
         self.files.read().get(&key).cloned()
     }
 
-    pub fn read(&self, key: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        if self.cache.read().read(key, offset, len, out) {
-            return Ok(());
-        }
-        let missing =
-            || StorageError::Missing { what: format!("log file {} of shard {}", key.0, self.id) };
-        let file = self.file(key).ok_or_else(missing)?;
-        let at = out.len();
-        out.resize(at + len, 0);
-        let what = || format!("read wal/shard-{:02}/{}", self.id, file.name);
-        file.file.read_exact_at(&mut out[at..], u64::from(offset)).map_err(|e| {
-            out.truncate(at);
-            StorageError::io(what(), e)
-        })
+    pub fn read_cached(&self, key: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> bool {
+        self.cache.read().read(key, offset, len, out)
     }
 }

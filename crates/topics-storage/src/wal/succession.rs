@@ -5,6 +5,7 @@
 //! Start frame that holds the first lsn; a valid Start ends the file before it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use topics_env::{File, OpenMode};
@@ -35,9 +36,12 @@ impl Shard {
             st.preparing = false;
             return st;
         };
+        // Never given twice: a file whose Start failed keeps its number.
+        st.last_ordinal += 1;
+        let ordinal = st.last_ordinal;
         let size = (st.capacity * 2).clamp(self.shared.options.file_initial, self.file_max());
         drop(st);
-        let made = self.make_file(&current.header, size);
+        let made = self.make_file(&current.header, ordinal, size);
         let mut st = self.state.lock();
         st.preparing = false;
         match made {
@@ -71,13 +75,13 @@ impl Shard {
         st.no_space
     }
 
-    fn make_file(&self, current: &WalFileHeader, size: u64) -> Result<Prepared> {
+    fn make_file(&self, current: &WalFileHeader, ordinal: u64, size: u64) -> Result<Prepared> {
         let env = &self.shared.env;
         let mut salt = env.rng.next_u64();
         if salt == current.salt {
             salt = !salt;
         }
-        let header = WalFileHeader { ordinal: current.ordinal + 1, salt, ..current.clone() };
+        let header = WalFileHeader { ordinal, salt, prior: current.ordinal, ..current.clone() };
         let name = wal_file::name(header.generation, header.ordinal);
         let temp = self.dir.join(format!("{name}.tmp"));
         let io = |e| StorageError::io(format!("make wal/shard-{:02}/{name}", self.id), e);
@@ -126,7 +130,7 @@ impl Shard {
             return (st, Err(StorageError::Full { detail }));
         };
         let (first_lsn, broken) = (st.next_lsn, st.broken);
-        let key = FileKey(st.file.as_ref().map_or(0, |f| f.key.0 + 1));
+        let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
         drop(st);
         let moved = self.begin(&next, first_lsn, need, broken);
         let mut st = self.state.lock();
@@ -134,8 +138,6 @@ impl Shard {
             Ok(capacity) => capacity,
             Err(e) => {
                 // Nothing was logged in it; another file takes its place under the next number.
-                st.prepared = None;
-                st.file = st.file.take().map(|f| Arc::new(skip_ordinal(&f, next.header.ordinal)));
                 return (st, Err(e));
             }
         };
@@ -203,16 +205,5 @@ impl Shard {
         let used: u64 = files.values().filter_map(|f| f.file.len().ok()).sum();
         drop(files);
         used + self.state.lock().prepared.as_ref().map_or(0, |p| p.capacity)
-    }
-}
-
-/// The same file, under a header from which the next ordinal follows.
-fn skip_ordinal(f: &WalFile, ordinal: u64) -> WalFile {
-    WalFile {
-        key: f.key,
-        name: f.name.clone(),
-        header: WalFileHeader { ordinal, ..f.header.clone() },
-        first_lsn: f.first_lsn,
-        file: f.file.clone(),
     }
 }
