@@ -12,13 +12,17 @@ use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
 use topics_env::Env;
 use topics_storage::StorageError;
+use topics_storage::checkpoint::Checkpoints;
+use topics_storage::dir::DirLock;
 use topics_storage::segment::Segments;
+use topics_storage::snapshot::ShardSnap;
 use topics_storage::wal::{Level, Room, Ticket, Wal};
 
 use crate::clock::Time;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
-use crate::metrics::Metrics;
+use crate::maintain::Sweeps;
+use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
 use crate::topic::Topic;
@@ -63,8 +67,25 @@ pub(crate) struct Core {
     base: Base,
     pub wal: Wal,
     closing: AtomicBool,
-    /// Bytes of the resident index at the last count.
+    /// Records with a resident entry, at the last count.
     pub resident: AtomicU64,
+    pub sweeps: Sweeps,
+    /// What only opening, checkpoints and closing look at.
+    pub disk: Disk,
+}
+
+/// The directory that is open.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub lock: DirLock,
+    pub checkpoints: Checkpoints,
+    pub store_id: [u8; 16],
+    pub generation: u64,
+    pub layout: u64,
+    /// Shards outside the layout.
+    pub outside: Vec<ShardSnap>,
+    /// Held for a checkpoint round.
+    pub round: Mutex<()>,
 }
 
 impl Deref for Core {
@@ -82,8 +103,27 @@ impl fmt::Debug for Core {
 
 impl Core {
     /// An engine over what recovery made.
-    pub(crate) fn new(base: Base, wal: Wal) -> Arc<Self> {
-        Arc::new(Self { base, wal, closing: AtomicBool::new(false), resident: AtomicU64::new(0) })
+    pub(crate) fn new(base: Base, wal: Wal, disk: Disk) -> Arc<Self> {
+        Arc::new(Self {
+            base,
+            wal,
+            closing: AtomicBool::new(false),
+            resident: AtomicU64::new(0),
+            sweeps: Sweeps::default(),
+            disk,
+        })
+    }
+
+    /// What the engine counts.
+    pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        MetricsSnapshot {
+            topics: self.registry.len() as u64,
+            idempotency_keys: self.keys.used(),
+            ephemeral_bytes: self.ephemeral.used(),
+            resident_records: self.resident.load(Ordering::Relaxed),
+            clock_steps: self.time.steps(),
+            ..self.metrics.snapshot()
+        }
     }
 
     /// Refuses once the engine is closing.

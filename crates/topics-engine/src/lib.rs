@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 
 mod api;
+mod capture;
 mod clock;
 mod config;
 mod core;
@@ -16,6 +17,7 @@ pub mod name;
 mod options;
 mod priority;
 mod quota;
+mod recovery;
 mod topic;
 
 pub use api::{

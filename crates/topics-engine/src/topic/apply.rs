@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::format::frame::{self, Frame, FrameType};
 use topics_storage::format::record::{self, Body};
 use topics_storage::segment::{AttrRow, TagMatch, TopicKey};
+use topics_storage::snapshot::ReplayPos;
 use topics_storage::wal::{FileKey, Placed};
 
 use super::dedupe::{Dedupe, Remembered};
@@ -32,6 +33,8 @@ pub(crate) struct Placement<'a> {
     pub lsn: u64,
     /// Whole frames.
     pub bytes: &'a [u8],
+    /// The layout that they were logged in; recovery passes over what a snapshot reflects.
+    pub layout: u64,
 }
 
 impl<'a> From<&Placed<'a>> for Placement<'a> {
@@ -42,6 +45,7 @@ impl<'a> From<&Placed<'a>> for Placement<'a> {
             offset: p.offset,
             lsn: p.first_lsn,
             bytes: p.bytes,
+            layout: u64::MAX,
         }
     }
 }
@@ -128,7 +132,10 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             if next.frame.topic_id != id || !of_topic(&next.frame) {
                 break;
             }
-            removed += state.apply(base, &next, &place, &loader)?;
+            let here = ReplayPos { layout: at.layout, lsn: next.lsn };
+            if here > state.reflected {
+                removed += state.apply(base, &next, &place, &loader)?;
+            }
             cursor.pass(next.len);
         }
         let head = state.visible();

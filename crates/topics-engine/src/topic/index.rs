@@ -393,21 +393,6 @@ impl Index {
         }
     }
 
-    /// Drops the resident records above `last`; `gone` sees each.
-    pub(crate) fn drop_above(&mut self, last: u64, mut gone: impl FnMut(u64, &Entry)) {
-        while let Some(run) = self.runs.back_mut() {
-            let keep = (last + 1).saturating_sub(run.first).min(run.entries.len() as u64);
-            let kept = usize::try_from(keep).unwrap_or(usize::MAX);
-            for (seq, e) in (run.first + keep..).zip(run.entries.drain(kept..)) {
-                gone(seq, &e);
-            }
-            if !run.entries.is_empty() {
-                return;
-            }
-            self.runs.pop_back();
-        }
-    }
-
     /// Drops the runs that lie within `from..=to`.
     pub(crate) fn cut_out(&mut self, from: u64, to: u64) {
         self.runs.retain(|r| r.first < from || r.last() > to);

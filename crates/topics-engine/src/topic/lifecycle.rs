@@ -176,7 +176,7 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
             continue;
         }
         if logged {
-            let config = update(core, &topic, &patch)?;
+            let config = update(core, &topic, &patch, &alone)?;
             drop(alone);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
@@ -220,7 +220,12 @@ fn log_creation(core: &Arc<Core>, topic: &Arc<Topic>, config: TopicConfig) -> Re
 }
 
 /// Updates the named fields; the caller has the topic alone.
-fn update(core: &Arc<Core>, topic: &Arc<Topic>, patch: &ConfigPatch) -> Result<TopicConfig> {
+fn update(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    patch: &ConfigPatch,
+    alone: &Alone,
+) -> Result<TopicConfig> {
     let old = topic.append.lock().config.clone();
     if let Some(kind) = patch.kind.filter(|k| *k != old.kind) {
         return Err(Error::TopicExistsIncompatible {
@@ -235,6 +240,8 @@ fn update(core: &Arc<Core>, topic: &Arc<Topic>, patch: &ConfigPatch) -> Result<T
     if new == *old {
         return Ok(new);
     }
+    // I11: what has expired stays so, whatever the new time to live is.
+    retention::log_expired(core, topic, Some(alone))?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
         reserve_first(core, topic)?;

@@ -11,6 +11,7 @@
 //! | `reserve` | seqs reserved ahead |
 //! | `held` | records that are shown before they are written, or never are |
 //! | `lifecycle` | create, update, delete, and what must be alone |
+//! | `view` | what the topic says about itself |
 //! | `snap` | what a checkpoint copies, installs and captures |
 //!
 //! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
@@ -41,13 +42,19 @@ mod retention;
 mod snap;
 mod state;
 mod tags;
+mod view;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use append::AppendState;
+pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};
-pub(crate) use snap::{CopyRun, Install, InstallSegment, CopyPlan};
+pub(crate) use delete::delete as delete_records;
+pub(crate) use lifecycle::{create, delete as delete_topic, lower};
+pub(crate) use read::{read, seek};
+pub(crate) use retention::{expire, sweep_records};
+pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::State;
+pub(crate) use view::{state, summary};
 
 use crate::config::TopicConfig;
 use crate::error::{Error, Result};
@@ -105,7 +112,7 @@ impl Topic {
             life: AtomicU8::new(Life::Unborn as u8),
             append: Mutex::new(AppendState::new(config.clone())),
             unheld: Condvar::new(),
-            state: RwLock::new(State::new(key, config)),
+            state: RwLock::new(State::new(config)),
             gate: Gate::default(),
             broken: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),

@@ -81,8 +81,4 @@ impl Planned {
     pub(crate) fn fail(&mut self, first: u64) {
         self.steps.retain(|s| s.first < first);
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
 }

@@ -224,7 +224,8 @@ mod tests {
         assert_eq!(code(&[NewRecord { tag: b"abc", ..rec(b"1") }]), "record_too_large");
         assert_eq!(code(&[NewRecord { node: b"ab", ..rec(b"1") }]), "record_too_large");
         assert_eq!(code(&[NewRecord { meta: b"abcd", ..rec(b"") }]), "record_too_large");
-        let key = |n| Append { records: &[rec(b"1")], key: &[7; 257][..n], ..Append::default() };
+        let (records, key) = ([rec(b"1")], [7; 257]);
+        let key = |n: usize| Append { records: &records, key: &key[..n], ..Append::default() };
         assert!(prepare(&o, &key(256)).is_ok());
         assert_eq!(prepare(&o, &key(257)).unwrap_err().code(), "invalid_request");
     }

@@ -12,6 +12,7 @@ use topics_storage::wal::Level;
 
 use super::flight::{Flight, Frames, Order, Undo};
 use super::index::{Part, Seg, Unknown};
+use super::lifecycle::Alone;
 use super::load::{Hints, Loader};
 use super::planned::{Outlook, Planned};
 use super::state::{Evicted, State};
@@ -321,18 +322,27 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
         config.cap_records > 0 || config.cap_bytes > 0
     };
     let alone = if capped { Some(topic.alone(core)?) } else { None };
+    log_expired(core, topic, alone.as_ref())
+}
+
+/// The same; `alone` when the caller has the topic alone.
+pub(super) fn log_expired(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    alone: Option<&Alone>,
+) -> Result<bool> {
     loop {
         let (found, structure, cut) = with_expired(core, topic, |state, found| {
             let cut = found.and_then(|e| state.cut_by(e.floor));
             (found, state.structure, cut)
         })?;
         let Some(found) = found else { return Ok(false) };
-        let loader = Loader::ahead(&core.segments, topic.key);
         let mut hints = Hints::default();
         if let Some((meta, from)) = cut {
             if topic.state.read().unknown_dead(meta.file_no) {
                 provide(core, topic, &Need::Dead(meta.file_no))?;
             }
+            let loader = Loader::ahead(&core.segments, topic.key);
             hints.windows.push(loader.window(&meta, from, found.floor - 1)?);
         }
         let mut body = Vec::new();
@@ -340,27 +350,25 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
         EvictWatermark { evict_floor: found.floor, earliest_seq: found.floor, reason }
             .encode_frame(&mut body, topic.id(), 0, 0);
         let room = core.room(core.shard(topic.id()), body.len(), Wait::Bounded)?;
-        let ticket = {
-            let mut a = topic.append.lock();
-            if a.closed {
-                return Ok(false);
-            }
-            if a.held && alone.is_none() {
-                drop(a);
-                topic.wait_unheld();
-                continue;
-            }
-            if topic.state.read().structure != structure {
-                continue;
-            }
-            let flight = Flight::plain(core, topic, hints, Undo::None);
-            let frames = Frames { head: body, ..Frames::default() };
-            // Not held back until a sync: it concerns applied records only.
-            let order = Order { ts: core.time.wall(), level: Level::Written, frees_space: true };
-            flight.stage(&mut a, frames, order, room)?.0
-        };
+        let mut a = topic.append.lock();
+        if a.closed {
+            return Ok(false);
+        }
+        if a.held && alone.is_none() {
+            drop(a);
+            topic.wait_unheld();
+            continue;
+        }
+        if topic.state.read().structure != structure {
+            continue;
+        }
+        let flight = Flight::plain(core, topic, hints, Undo::None);
+        let frames = Frames { head: body, ..Frames::default() };
+        // Not held back until a sync: it concerns applied records only.
+        let order = Order { ts: core.time.wall(), level: Level::Written, frees_space: true };
+        let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
+        drop(a);
         core.wait(ticket, Level::Written)?;
-        drop(alone);
         return Ok(true);
     }
 }
@@ -379,7 +387,8 @@ pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64>
 /// The ascending seqs of live records whose own time to live has passed.
 fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     let (mut due, segs) = {
-        let mut state = topic.state.write();
+        let mut guard = topic.state.write();
+        let state = &mut *guard;
         let mut due = Vec::new();
         if let Some(expiries) = &mut state.expiries {
             let later = expiries.split_off(&(now, 0));

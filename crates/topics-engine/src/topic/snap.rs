@@ -211,6 +211,7 @@ impl Topic {
         let mut a = self.append.lock();
         let mut state = self.state.write();
         state.reserved_synced = state.reserved_to.max(state.indexed_to);
+        state.reflected = ReplayPos::default();
         a.config = state.config.clone();
         a.next_seq = state.indexed_to + 1;
         a.last_ts = state.last_ts;
@@ -268,6 +269,8 @@ impl State {
         self.last_ts = snap.last_ts;
         self.last_write_ts = snap.last_write_ts;
         self.reserved_to = snap.reserved_to;
+        self.reflected = snap.replay;
+        self.applied_lsn = snap.replay.lsn;
         for g in &snap.gaps {
             let reason = GapReason::from_code(g.reason)
                 .ok_or_else(|| Error::Internal(format!("gap reason {}", g.reason)))?;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use topics_storage::segment::{SegmentMeta, TopicKey};
+use topics_storage::segment::SegmentMeta;
+use topics_storage::snapshot::ReplayPos;
 
 use super::dedupe::Dedupe;
 use super::index::{Dead, Dirty, Entry, Index, Unknown};
@@ -54,7 +55,6 @@ pub(crate) struct SincePlan {
 /// The applied state.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub key: TopicKey,
     pub config: Arc<TopicConfig>,
     /// Every seq up to here is a record, in a gap, or below the floor.
     pub indexed_to: u64,
@@ -88,6 +88,8 @@ pub(crate) struct State {
     /// Raised when segments are installed or replaced.
     pub structure: u64,
     pub since_plan: Option<Box<SincePlan>>,
+    /// What a snapshot reflects: recovery does not apply it again.
+    pub reflected: ReplayPos,
     /// The last lsn applied to this topic.
     pub applied_lsn: u64,
     /// Whether the topic was of a class that does not survive since its last record.
@@ -95,10 +97,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(key: TopicKey, config: Arc<TopicConfig>) -> Self {
+    pub(crate) fn new(config: Arc<TopicConfig>) -> Self {
         let volatile = config.durability <= Durability::Memory;
         Self {
-            key,
             config,
             indexed_to: 0,
             floor: 1,
@@ -122,6 +123,7 @@ impl State {
             oldest: (0, 0),
             structure: 0,
             since_plan: None,
+            reflected: ReplayPos::default(),
             applied_lsn: 0,
             volatile,
         }
@@ -333,19 +335,6 @@ impl State {
         }
         self.earliest = self.earliest.max(to);
         self.move_earliest();
-    }
-
-    /// Takes the resident records above `last` out again: their write failed.
-    pub(crate) fn drop_above(&mut self, last: u64) {
-        let (mut count, mut bytes) = (0, 0);
-        self.index.drop_above(last, |_, e| {
-            if !e.dead() {
-                count += 1;
-                bytes += e.payload();
-            }
-        });
-        self.count -= count;
-        self.bytes -= bytes;
     }
 }
 
