@@ -9,9 +9,9 @@ mod engine;
 mod error;
 
 pub use api::{
-    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap, GapReason,
-    NewRecord, NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
-    TopicState, TopicSummary,
+    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
+    GapReason, NewRecord, NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone,
+    TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use engine::{Completion, Engine, Options};
