@@ -34,6 +34,7 @@ $(VENV)/.deps: requirements-dev.txt
 	@touch $@
 
 $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
+	cargo fetch --locked --quiet
 	VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/maturin develop --release --locked --quiet
 	@touch $@
 
