@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import math
-from collections.abc import Callable
-from typing import Any
 
+from .. import _core
 from .access import Guard
 from .bridge import Answer, LoopBridge
 from .life import Life
 from .messages import (
+    ARROW,
     JSON,
+    NDJSON,
+    OCTETS,
+    PROMETHEUS,
     Disconnected,
     Header,
     HttpError,
@@ -33,8 +34,6 @@ from .settings import Settings
 
 log = logging.getLogger("topics_engine.asgi")
 
-PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
-
 
 class App:
     """A plain ASGI 3 application over one engine.
@@ -48,6 +47,12 @@ class App:
         self._guard = guard
         self._settings = settings
         self._router = Router()
+        self._flags = {
+            NDJSON: _core.BODY_NDJSON,
+            OCTETS: _core.BODY_OCTETS,
+            ARROW: _core.ACCEPT_ARROW,
+            JSON: _core.ACCEPT_JSON,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -100,44 +105,79 @@ class App:
             self._guard.check(request, None)
             raise
         self._guard.check(request, route)
-        content_type = negotiate(route, request.headers.get(b"accept"))
-        if route.kind == "local":
-            return await self._local(route)
+        offer = negotiate(route, request.headers.get(b"accept"))
+        if route.verb == "health":
+            return self.life.health()
         name = decode_name(parameter)
-        body = b""
+        flags, body = 0, b""
         if request.method in ("POST", "PUT") and request.has_body():
-            check_body_type(request)
+            kind = body_type(route, request)
+            flags = 0 if kind == JSON else self._flags[kind]
             seconds = self._settings.body_timeout_ms / 1000
             body = await request.body(self._settings.max_body_bytes, seconds)
-            if not body:
-                check_body_type(request)
-        bridge = self.life.enter()
+        if offer == ARROW or (offer == JSON and PROMETHEUS in route.offers):
+            flags |= self._flags[offer]
+        with self.life.using() as bridge:
+            status, answer = await _call(bridge, route, name, request, body, flags)
+        return core_response(status, answer, offer)
+
+
+async def _call(
+    bridge: LoopBridge, route: Route, name: str, request: Request, body: bytes, flags: int
+) -> Answer:
+    query: bytes = request.scope.get("query_string", b"")
+    key = request.headers.get(b"idempotency-key", b"")
+    token, answer = bridge.call(route.verb, name, query, body, flags, key)
+    if answer is not None:
+        return answer
+    future = bridge.answer_of(token)
+    try:
+        if not route.waits:
+            return await future
+        gone = asyncio.ensure_future(request.disconnected())
         try:
-            status, answer = await self._call(bridge, route, name, request, body)
+            await asyncio.wait((future, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.life.leave()
-        return Response(status, answer, content_type, retry_after(status, answer))
+            gone.cancel()
+        if not future.done():
+            raise Disconnected
+        return future.result()
+    finally:
+        bridge.give_up(token)
 
-    async def _call(
-        self, bridge: LoopBridge, route: Route, name: str, request: Request, body: bytes
-    ) -> Answer:
-        key = request.headers.get(b"idempotency-key", b"")
-        query = request.scope.get("query_string", b"")
-        called = bridge.call(route.verb, name, query, body, key)
-        return await self._await(bridge, route, request, called)  # type: ignore[arg-type]
 
-    async def _await(self, *args: Any) -> Answer:
-        raise NotImplementedError
+def core_response(status: int, answer: bytes, offer: bytes) -> Response:
+    """The core's answer with the headers that follow from it; an error is always JSON."""
+    if status < 400:
+        return Response(status, answer, offer)
+    headers: list[Header] = []
+    if status in (429, 503):
+        headers.append((b"retry-after", str(_core.retry_after(answer)).encode()))
+    return Response(status, answer, JSON, headers)
 
-    async def _local(self, route: Route) -> Response:
-        raise NotImplementedError
+
+def body_type(route: Route, request: Request) -> bytes:
+    """The media type of a request's body; 415 for what the route does not take."""
+    given = request.headers.get(b"content-type", b"")
+    kind, *parameters = (p.strip().lower() for p in given.split(b";"))
+    encoding = request.headers.get(b"content-encoding", b"identity").strip().lower()
+    charsets = [p.partition(b"=")[2].strip(b'"') for p in parameters if p.startswith(b"charset=")]
+    names = ", ".join(t.decode() for t in route.takes)
+    if kind not in route.takes or any(c != b"utf-8" for c in charsets):
+        shown = given[:100].decode("latin-1")
+        message = f"Content-Type {shown!r} is not taken here, only {names}"
+        raise HttpError(415, "unsupported_media_type", message)
+    if encoding != b"identity":
+        shown = encoding[:100].decode("latin-1")
+        raise HttpError(415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken")
+    return kind
 
 
 def negotiate(route: Route, accept: bytes | None) -> bytes:
     """The content type of the answer; 406 when the client takes none of what there is."""
-    offers = [JSON] if route.json_only else [PROMETHEUS, JSON]
-    if accept is None or accept in (b"*/*", JSON):
-        return JSON if accept == JSON else offers[0]
+    offers = route.offers
+    if accept is None or accept == b"*/*" or accept == offers[0]:
+        return offers[0]
     best: tuple[float, bytes] | None = None
     for offer in offers:
         quality = _quality(accept, offer.partition(b";")[0])

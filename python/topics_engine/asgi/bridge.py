@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from .messages import HttpError
+
 Answer = tuple[int, bytes]
+Completion = tuple[int, int, bytes]
 
 
 class CoreBridge(Protocol):
@@ -18,30 +21,43 @@ class CoreBridge(Protocol):
 
     @property
     def fd(self) -> int: ...
-    def drain(self) -> list[tuple[int, int, bytes]]: ...
+    def drain(self) -> list[Completion]: ...
 
 
 class CoreHttp(Protocol):
     """What the loop needs of `_core.Http`."""
 
+    @property
+    def bridge(self) -> CoreBridge: ...
+    @property
+    def staged(self) -> bool: ...
     def call(
-        self, route: str, name: str, query: bytes, body: bytes, key: bytes, token: int
+        self,
+        route: str,
+        name: str,
+        query: bytes,
+        body: bytes,
+        flags: int,
+        token: int,
+        key: bytes = b"",
     ) -> Answer | None: ...
+    def flush(self) -> list[Completion]: ...
     def cancel(self, token: int) -> None: ...
-    def flush(self) -> None: ...
+    def set_ready(self, ready: bool) -> None: ...
+    def close(self) -> None: ...
 
 
 class LoopBridge:
     """Calls verbs on one event loop and hands their answers to whoever awaits them."""
 
-    def __init__(self, http: CoreHttp, bridge: CoreBridge) -> None:
+    def __init__(self, http: CoreHttp) -> None:
         self._http = http
-        self._bridge = bridge
+        self._bridge = http.bridge
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Future[Answer]] = {}
         self._token = 0
         self._flush_due = False
-        self._loop.add_reader(bridge.fd, self._drain)
+        self._loop.add_reader(self._bridge.fd, self._drain)
 
     @property
     def pending(self) -> int:
@@ -49,19 +65,21 @@ class LoopBridge:
         return len(self._pending)
 
     def call(
-        self, route: str, name: str, query: bytes, body: bytes, key: bytes
-    ) -> Answer | tuple[int, asyncio.Future[Answer]]:
-        """The answer, or a token and the future of it."""
+        self, route: str, name: str, query: bytes, body: bytes, flags: int, key: bytes
+    ) -> tuple[int, Answer | None]:
+        """The call's token, and the answer if it is there already."""
         self._token = token = self._token + 1
-        answer = self._http.call(route, name, query, body, key, token)
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
-        if answer is not None:
-            return answer
-        future = self._loop.create_future()
-        self._pending[token] = future
-        return token, future
+        answer = self._http.call(route, name, query, body, flags, token, key)
+        if answer is None:
+            self._pending[token] = self._loop.create_future()
+            if not self._flush_due and self._http.staged:
+                self._flush_due = True
+                self._loop.call_soon(self._flush)
+        return token, answer
+
+    def answer_of(self, token: int) -> asyncio.Future[Answer]:
+        """The future of an answer that was not there at once."""
+        return self._pending[token]
 
     def give_up(self, token: int) -> None:
         """Nobody waits for this answer any more; its slot in the engine is freed."""
@@ -70,19 +88,29 @@ class LoopBridge:
 
     def _flush(self) -> None:
         self._flush_due = False
-        self._http.flush()
-        # What needed no sync is complete now; the eventfd would say so one tick later.
-        self._drain()
+        self._settle(self._http.flush())
 
     def _drain(self) -> None:
-        for token, status, body in self._bridge.drain():
+        self._settle(self._bridge.drain())
+
+    def _settle(self, completions: list[Completion]) -> None:
+        for token, status, body in completions:
             future = self._pending.pop(token, None)
             if future is not None and not future.done():
                 future.set_result((status, body))
 
+    def end_waits(self) -> None:
+        """Whoever waits for records gets what there is; staged writes are led to their end."""
+        self._http.set_ready(False)
+        self._settle(self._http.flush())
+        self._http.close()
+        self._drain()
+
     def close(self) -> None:
-        """Stops listening. Whoever still waits is told that the server is going."""
+        """Stops listening. Whoever still waits is told; what became of a write is not known."""
         self._loop.remove_reader(self._bridge.fd)
         for future in self._pending.values():
-            future.cancel()
+            if not future.done():
+                gone = HttpError(503, "shutting_down", "the server went down meanwhile")
+                future.set_exception(gone)
         self._pending.clear()

@@ -7,20 +7,21 @@ it is not ready. Closing runs in a thread too: it syncs and writes snapshots.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
-from .bridge import CoreBridge, CoreHttp, LoopBridge
+from .bridge import CoreHttp, LoopBridge
 from .messages import HttpError, Response
 
 T = TypeVar("T")
 Phase = Literal["new", "opening", "ready", "failed", "draining", "closed"]
 
-# What opens an engine: the engine, and the two native objects that serve it on a loop.
-Opened = tuple[Any, CoreHttp, CoreBridge]
+# What opening gives: the engine, and the native object that serves it on a loop.
+Opened = tuple[Any, CoreHttp]
 
 
 class Life:
@@ -41,7 +42,6 @@ class Life:
         self.failure: BaseException | None = None
         self.engine: Any = None
         self.bridge: LoopBridge | None = None
-        self.draining: asyncio.Event | None = None
         self.on_failure: Callable[[BaseException], None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._in_flight = 0
@@ -50,12 +50,11 @@ class Life:
         """Begins to open the engine; later calls do nothing."""
         if self.phase == "new":
             self.phase = "opening"
-            self.draining = asyncio.Event()
             self._opening = asyncio.get_running_loop().create_task(self._recover())
 
     async def _recover(self) -> None:
         try:
-            engine, http, bridge = await run_in_thread(self._open, "topics-open")
+            engine, http = await run_in_thread(self._open, "topics-open")
         except Exception as failure:
             self.failure = failure
             self.phase = "failed"
@@ -63,16 +62,17 @@ class Life:
                 self.on_failure(failure)
             return
         self.engine = engine
-        self.bridge = LoopBridge(http, bridge)
+        self.bridge = LoopBridge(http)
         if self.phase == "opening":
             self.phase = "ready"
 
     def begin_shutdown(self) -> None:
         """Takes no new work; whoever waits on purpose is let go. Idempotent, on the loop."""
-        if self.phase in ("new", "opening", "ready"):
-            self.phase = "draining"
-        if self.draining is not None:
-            self.draining.set()
+        if self.phase not in ("new", "opening", "ready"):
+            return
+        self.phase = "draining"
+        if self.bridge is not None:
+            self.bridge.end_waits()
 
     async def finish(self, timeout: float) -> None:
         """Waits for open requests, then closes the engine."""
@@ -91,16 +91,16 @@ class Life:
         if engine is not None:
             await run_in_thread(lambda: self._close(engine), "topics-close")
 
-    def enter(self) -> LoopBridge:
-        """A request begins to use the engine; raises 503 while there is none to use."""
+    @contextlib.contextmanager
+    def using(self) -> Iterator[LoopBridge]:
+        """The engine for one request, which a shutdown waits for; 503 while there is none."""
         if self.phase != "ready" or self.bridge is None:
             raise self._unavailable()
         self._in_flight += 1
-        return self.bridge
-
-    def leave(self) -> None:
-        """The request that `enter` let in has been answered."""
-        self._in_flight -= 1
+        try:
+            yield self.bridge
+        finally:
+            self._in_flight -= 1
 
     def _unavailable(self) -> HttpError:
         retry = [(b"retry-after", b"1")]
@@ -111,25 +111,14 @@ class Life:
             detail = {"reason": str(reason)}
             message = f"the engine could not be opened: {self.failure}"
             return HttpError(503, "storage_unavailable", message, detail, retry)
-        detail = {"replay_progress": 0.0}
-        message = "the engine is being recovered"
-        return HttpError(503, "not_ready", message, detail, retry)
+        elapsed = {"recovering_ms": int((time.monotonic() - self._born) * 1000)}
+        return HttpError(503, "not_ready", "the engine is being recovered", elapsed, retry)
 
     def health(self) -> Response:
         """The process is alive, whatever the engine does."""
         uptime = int((time.monotonic() - self._born) * 1000)
         answer = {"status": "ok", "version": self._version, "uptime_ms": uptime}
         return Response(200, json.dumps(answer, separators=(",", ":")).encode())
-
-    def ready(self, topics: int) -> Response:
-        """Verbs are taken."""
-        answer = {"status": "ready", "wal_replay_complete": True, "topics": topics}
-        return Response(200, json.dumps(answer, separators=(",", ":")).encode())
-
-    def check_ready(self) -> None:
-        """Raises the 503 of the present phase, if it is not `ready`."""
-        if self.phase != "ready":
-            raise self._unavailable()
 
 
 async def run_in_thread(work: Callable[[], T], name: str) -> T:

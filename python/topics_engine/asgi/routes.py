@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote
 
-from .messages import HttpError, Scope
+from .messages import ARROW, JSON, NDJSON, OCTETS, PROMETHEUS, HttpError, Scope
 
-Kind = Literal["local", "core"]
 Access = Literal["open", "read", "write", "delete", "admin"]
 
 
@@ -16,8 +15,8 @@ Access = Literal["open", "read", "write", "delete", "admin"]
 class Route:
     """A method and path, and the verb behind it.
 
-    `kind` says who answers: the application itself or the native core. `waits` marks a verb that
-    may be held back on purpose; it is given up when the client goes or the server shuts down.
+    `waits` marks a verb that may be held back on purpose; it is given up when the client goes. `offers` are the content types
+    of the answer, the first by default; `takes` those of the body.
     """
 
     method: str
@@ -25,29 +24,44 @@ class Route:
     verb: str
     access: Access
     summary: str
-    kind: Kind = "core"
     waits: bool = False
-    json_only: bool = True
+    offers: tuple[bytes, ...] = (JSON,)
+    takes: tuple[bytes, ...] = (JSON,)
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v0/topics", "list", "read", "topics in name order, a page at a time"),
-    Route("PUT", "/v0/topics/:t", "create", "admin", "create a topic or update its config"),
-    Route("GET", "/v0/topics/:t", "state", "read", "the state of a topic"),
-    Route("DELETE", "/v0/topics/:t", "drop", "delete", "delete a topic and all that belongs to it"),
-    Route("POST", "/v0/topics/:t", "write", "write", "append a batch of records"),
-    Route("POST", "/v0/topics/:t/diff", "diff", "read", "what came after a seq", waits=True),
+    Route("GET", "/v0/topics", "topic.list", "read", "topics in name order, a page at a time"),
+    Route("PUT", "/v0/topics/:t", "topic.put", "admin", "create a topic or update its config"),
+    Route("GET", "/v0/topics/:t", "topic.get", "read", "the state of a topic"),
+    Route("DELETE", "/v0/topics/:t", "topic.delete", "delete", "delete a topic and all that belongs to it"),
+    Route(
+        "POST",
+        "/v0/topics/:t",
+        "write",
+        "write",
+        "append a batch of records",
+        takes=(JSON, NDJSON, OCTETS),
+    ),
+    Route(
+        "POST",
+        "/v0/topics/:t/diff",
+        "diff",
+        "read",
+        "what came after a seq",
+        waits=True,
+        offers=(JSON, ARROW),
+    ),
     Route("POST", "/v0/topics/:t/delete", "delete", "delete", "delete records"),
     Route("POST", "/v0/topics/:t/seek", "seek", "read", "the cursor before a point in time"),
-    Route("POST", "/v0/state", "states", "read", "the state of many topics"),
+    Route("POST", "/v0/state", "state", "read", "the state of many topics"),
     Route("POST", "/v0/sync", "sync", "write", "return when all acked before is durable"),
     Route("POST", "/v0/admin/checkpoint", "checkpoint", "admin", "one checkpoint round"),
     Route("POST", "/v0/admin/verify", "verify", "admin", "check every checksum and index"),
-    Route("GET", "/v0/metrics", "metrics", "read", "Prometheus text or JSON", json_only=False),
-    Route("GET", "/v0/health", "health", "open", "the process is alive", kind="local"),
-    Route("GET", "/healthz", "health", "open", "the process is alive", kind="local"),
-    Route("GET", "/v0/ready", "ready", "open", "recovery is done, writes are taken", kind="local"),
-    Route("GET", "/readyz", "ready", "open", "recovery is done, writes are taken", kind="local"),
+    Route("GET", "/v0/metrics", "metrics", "read", "Prometheus text or JSON", offers=(PROMETHEUS, JSON)),
+    Route("GET", "/v0/health", "health", "open", "the process is alive"),
+    Route("GET", "/healthz", "health", "open", "the process is alive"),
+    Route("GET", "/v0/ready", "ready", "open", "recovery is done, writes are taken"),
+    Route("GET", "/readyz", "ready", "open", "recovery is done, writes are taken"),
 )
 
 
@@ -128,9 +142,9 @@ def decode_name(encoded: bytes) -> str:
         out += head
         for part in rest:
             try:
-                if not part[:2].isalnum():
+                if len(part) < 2 or not part[:2].isalnum():
                     raise ValueError
-                out.append(int(part[:2], 16) if len(part) >= 2 else int("", 16))
+                out.append(int(part[:2], 16))
             except ValueError:
                 raise _bad_name() from None
             out += part[2:]
