@@ -14,8 +14,7 @@ from .settings import SettingError, Settings, resolve
 def create_app(engine: _core.Engine | Any = None, settings: Settings | None = None) -> App:
     """An application over `engine`, or over the directory that the settings name.
 
-    An engine that is passed in stays its owner's: it is served, and not closed. Settings that are
-    not given are read when the application starts, not when it is made.
+    An engine that is passed in stays its owner's: it is served, and not closed.
     """
     return build(settings, engine=engine)
 

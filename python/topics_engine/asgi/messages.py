@@ -119,27 +119,26 @@ class Request:
             raise HttpError(408, "request_timeout", message, headers=[CLOSE]) from None
 
     async def _read(self, limit: int) -> bytes:
-        message = await self._next()
-        first: bytes = message.get("body", b"")
-        if not message.get("more_body", False) and len(first) <= limit:
-            self.body_read = True
+        first = await self._next()
+        if self.body_read and len(first) <= limit:
             return first
         parts, size = [first], len(first)
-        while size <= limit:
-            message = await self._next()
-            part = message.get("body", b"")
+        while size <= limit and not self.body_read:
+            part = await self._next()
             size += len(part)
             parts.append(part)
-            if not message.get("more_body", False) and size <= limit:
-                self.body_read = True
-                return b"".join(parts)
-        raise _too_large(limit)
+        if size > limit:
+            raise _too_large(limit)
+        return b"".join(parts)
 
-    async def _next(self) -> Message:
+    async def _next(self) -> bytes:
+        """The next piece of the body; after the last one `body_read` is set."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
-        return message
+        self.body_read = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
 
     async def disconnected(self) -> None:
         """Returns when the client has gone. Only after the body has been read."""
@@ -151,11 +150,8 @@ class Request:
         size = 0
         try:
             async with asyncio.timeout(LINGER_SECONDS):
-                while size <= LINGER_BYTES:
-                    message = await self._next()
-                    size += len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        return
+                while size <= LINGER_BYTES and not self.body_read:
+                    size += len(await self._next())
         except (TimeoutError, Disconnected):
             return
 
