@@ -35,7 +35,7 @@ class Journal:
     lock: threading.Condition = field(default_factory=threading.Condition)
     acks: dict[int, Ack] = field(default_factory=dict)
     in_flight: set[int] = field(default_factory=set)
-    # Batches whose request failed without an answer since the last kill.
+    # Batches whose request was sent and got no answer, since the last kill.
     in_doubt: set[int] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
@@ -46,11 +46,9 @@ class Loaders:
     `ceiling` is how many batches may be begun; it keeps a load from ending before all kills.
     """
 
-    def __init__(
-        self, port: Callable[[], int], batches: list[Batch], connections: int, ceiling: int
-    ) -> None:
+    def __init__(self, port: Callable[[], int], batches: list[Batch], connections: int) -> None:
         self.journal = Journal()
-        self.ceiling = ceiling
+        self.ceiling = 0
         self._port = port
         self._queue = deque(batches)
         self._begun = 0
@@ -64,14 +62,21 @@ class Loaders:
         for thread in self._threads:
             thread.start()
 
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
+    def alive(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
-    def lift_ceiling(self) -> None:
-        with self.journal.lock:
-            self.ceiling = len(self._queue) + self._begun
-            self.journal.lock.notify_all()
+    def begun_all(self) -> bool:
+        """Whether no further batch is to be begun, the ceiling apart. Under the journal's lock."""
+        return not self._queue
+
+    def raise_ceiling(self, to: int) -> None:
+        """Lets batches be begun up to this many in all. Under the journal's lock."""
+        self.ceiling = max(self.ceiling, to)
+        self.journal.lock.notify_all()
+
+    def at_ceiling(self) -> bool:
+        """Whether the ceiling is what holds the load back. Under the journal's lock."""
+        return self._begun >= self.ceiling
 
     def stop(self, reason: str) -> None:
         """Ends the load early; what is queued is not sent."""
@@ -116,9 +121,11 @@ class Loaders:
         journal = self.journal
         sent = False
         try:
-            connection.connect() if connection.sock is None else None
+            if connection.sock is None:
+                connection.connect()
             with journal.lock:
                 journal.in_flight.add(batch.number)
+                journal.lock.notify_all()
             sent = True
             headers = {"Content-Type": "application/json"}
             connection.request("POST", f"/v0/topics/{batch.topic}", body, headers)

@@ -10,12 +10,14 @@ import http.client
 import json
 import random
 import time
+from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 Answer = tuple[int, bytes]
 
 RETRYABLE = {429, 503}
+_DECODER = json.JSONDecoder()
 SAFE_TO_REPEAT = {"GET", "PUT", "DELETE"}
 
 
@@ -134,30 +136,37 @@ def topic_path(topic: str, verb: str = "") -> str:
     return f"/v0/topics/{quote(topic, safe='')}" + (f"/{verb}" if verb else "")
 
 
-def split_records(text: str) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
-    """A diff's answer: its fields without `records`, and each record decoded and as it came.
+def members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """The members of the JSON object or array at `at`: name (empty in an array), start and end.
 
-    The text of a record is never written again from its decoded form, which would change numbers.
+    What is taken from `text` with these is the value as it was sent. A value that is written again
+    from its decoded form is not: numbers change.
     """
-    decoder = json.JSONDecoder()
+    at = _skip(text, at)
+    named = text[at] == "{"
+    at = _skip(text, at + 1)
+    while text[at] not in "]}":
+        name = ""
+        if named:
+            name, at = _DECODER.raw_decode(text, at)
+            at = _skip(text, _skip(text, at) + 1)
+        _, end = _DECODER.raw_decode(text, at)
+        yield name, at, end
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+
+
+def split_records(text: str) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
+    """A diff's answer: its fields without `records`, and each record decoded and as it came."""
     fields: dict[str, Any] = {}
     records: list[tuple[dict[str, Any], str]] = []
-    at = _skip(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = decoder.raw_decode(text, at)
-        at = _skip(text, _skip(text, at) + 1)
+    for name, start, end in members(text, 0):
         if name == "records":
-            at = _skip(text, at + 1)
-            while text[at] != "]":
-                record, end = decoder.raw_decode(text, at)
-                records.append((record, text[at:end]))
-                at = _skip(text, end)
-                at = _skip(text, at + 1) if text[at] == "," else at
-            at += 1
+            for _, a, b in members(text, start):
+                records.append((json.loads(text[a:b]), text[a:b]))
         else:
-            fields[name], at = decoder.raw_decode(text, at)
-        at = _skip(text, at)
-        at = _skip(text, at + 1) if text[at] == "," else at
+            fields[name] = json.loads(text[start:end])
     return fields, records
 
 

@@ -175,7 +175,8 @@ def test_a_shutdown_during_recovery_closes_what_it_opened() -> None:
         lifespan = Lifespan(driver)
         await lifespan.start()
         stopping = asyncio.ensure_future(lifespan.stop())
-        await asyncio.sleep(0)
+        while driver.life.phase == "opening":
+            await asyncio.sleep(0)
         assert await code_of(driver) == (503, "shutting_down")
         recovered.set()
         await stopping
