@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import errors
 from ..asgi.access import BindRefused
 from ..asgi.settings import Resolved, SettingError, Settings, resolve
-from . import commands
+from . import commands, measure, tools
 from .exits import Exit, exit_for
 from .output import Output, complain
 from .transport import Client, Failure, HttpTransport
@@ -103,3 +103,96 @@ TOPIC_COMMANDS: dict[str, commands.Command] = {
     "read": commands.read,
     "tail": commands.tail,
 }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; its exit code."""
+    args = parser().parse_args(argv)
+    try:
+        return run(args)
+    except (Failure, errors.TopicsError) as failure:
+        complain(f"{failure} ({failure.code})")
+        return exit_for(failure)
+    except (SettingError, BindRefused, ValueError) as wrong:
+        complain(str(wrong))
+        return Exit.USAGE
+    except BrokenPipeError:
+        # The reader has had enough; nothing more can be said to it, at interpreter exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except KeyboardInterrupt:
+        return 130
+    except OSError as failure:
+        complain(str(failure))
+        return Exit.FAILED
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output(json_lines=args.json)
+    given = {"data_dir": args.data_dir}
+    if args.command == "serve":
+        # uvicorn is imported by those who serve only.
+        from .serve import serve
+
+        settings = resolve(given | {"host": args.host, "port": args.port}).settings
+        return serve(settings, hints=args.hints, access_log=args.access_log)
+    resolved = resolve(given)
+    if args.command == "config":
+        return config(resolved, out)
+    if args.command == "doctor":
+        return doctor(resolved.settings, out)
+    if args.command == "repair":
+        return tools.repair(resolved.settings.data_dir, out, sure=args.yes)
+    url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
+    if args.command == "verify" and not url:
+        return tools.verify(resolved.settings.data_dir, out)
+    client = connect(url, resolved.settings.data_dir, create=args.command in CREATES)
+    try:
+        if args.command == "bench":
+            out.fields(measure.bench(client, args.records, progress_line))
+            return Exit.OK
+        if args.command == "verify":
+            return tools.report(client.call("POST", "/v0/admin/verify"), out)
+        return TOPIC_COMMANDS[args.command](client, args, out)
+    finally:
+        client.close()
+
+
+# What may make a directory that is not there yet; a mistyped path is an error for the others.
+CREATES = {"create", "append", "bench"}
+
+
+def connect(url: str | None, data_dir: str, *, create: bool) -> Client:
+    """A client of the server at `url`, or of the directory."""
+    if url:
+        return Client(HttpTransport(url, os.environ.get("TOPICS_API_KEY")))
+    if not create and not Path(data_dir).is_dir():
+        raise Failure(0, "not_found", f"{data_dir} is not a directory, and no --url was given")
+    from .local import LocalTransport
+
+    return Client(LocalTransport(data_dir))
+
+
+def config(resolved: Resolved, out: Output) -> int:
+    rows = [
+        {
+            "setting": item.name,
+            "value": "(set)" if item.name == "api_keys" and value else value,
+            "source": resolved.sources[item.name],
+            "variable": item.metadata["variable"],
+            "meaning": item.metadata["help"],
+        }
+        for item in fields(Settings)
+        for value in [getattr(resolved.settings, item.name)]
+    ]
+    out.rows(["setting", "value", "source", "variable", "meaning"], rows)
+    return Exit.OK
+
+
+def doctor(settings: Settings, out: Output) -> int:
+    out.fields(measure.doctor(Path(settings.data_dir)))
+    return Exit.OK
+
+
+def progress_line(text: str) -> None:
+    print(text, file=sys.stderr)
