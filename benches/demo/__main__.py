@@ -49,10 +49,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="the data directory; kept (a temporary one)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=500)
+    parser.add_argument("--batch", type=int, help="flights in a write (500; fewer for few rows)")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--backend", choices=["auto", "posix", "uring"], help="TOPICS_IO_BACKEND")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.batch is None:
+        # Enough batches that all kills find some in flight.
+        args.batch = max(1, min(500, args.rows // (20 * args.connections)))
+    return args
 
 
 def kill_points(rng: random.Random, kills: int, total: int) -> list[int]:
