@@ -30,7 +30,7 @@ def over_http(port: int, topic: str) -> Iterator[Row]:
             if response.status != 200:
                 raise RuntimeError(f"reading {topic}: HTTP {response.status} {text[:300]}")
             fields = {name: text[a:b] for name, a, b in members(text, 0)}
-            if fields["tombstone"] != "null":
+            if fields.get("tombstone", "null") != "null":
                 raise RuntimeError(f"reading {topic}: tombstone {fields['tombstone']}")
             for _, a, _ in members(fields["records"], 0):
                 record = {n: fields["records"][x:y] for n, x, y in members(fields["records"], a)}

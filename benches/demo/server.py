@@ -74,6 +74,11 @@ class Server:
         """SIGTERM; the exit code of the orderly shutdown."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for the end that somebody has asked for; the exit code."""
+        assert self._process is not None
         return self._process.wait(timeout=READY_WITHIN)
 
     def ensure_dead(self) -> None:

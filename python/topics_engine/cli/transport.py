@@ -16,6 +16,8 @@ from urllib.parse import quote, urlsplit
 
 Answer = tuple[int, bytes]
 
+# Seconds for which a refusal that may pass, or a server that is not there, is tried again.
+PATIENCE = 10.0
 RETRYABLE = {429, 503}
 _DECODER = json.JSONDecoder()
 SAFE_TO_REPEAT = {"GET", "PUT", "DELETE"}
@@ -76,9 +78,8 @@ class HttpTransport:
 class Client:
     """Requests with errors as exceptions, and patience where it is safe."""
 
-    def __init__(self, transport: Transport, patience: float = 10.0) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._patience = patience
 
     @property
     def where(self) -> str:
@@ -99,7 +100,7 @@ class Client:
         if body is not None:
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         repeat = repeat or bool(key) or method in SAFE_TO_REPEAT
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + PATIENCE
         pause = 0.05
         while True:
             try:
