@@ -113,9 +113,7 @@ def main() -> int:
     locked = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
     for package in locked:
         problems += denials("crate", {package["name"]: package["version"]}, rules["denied"])
-    problems += denials(
-        "distribution", {n: d.version for n, d in dists.items()}, rules["denied"]
-    )
+    problems += denials("distribution", {n: d.version for n, d in dists.items()}, rules["denied"])
 
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -210,7 +210,9 @@ def demo(args: argparse.Namespace, data_dir: Path) -> int:
         for topic in sorted({batch.topic for batch in todo}):
             setup.call("PUT", topic_path(topic), {"durability": "fsync"})
         setup.close()
-        say(f"{len(todo)} batches of {args.batch} to {server.url} on {args.connections} connections")
+        say(
+            f"{len(todo)} batches of {args.batch} to {server.url} on {args.connections} connections"
+        )
         loaders, kills, took = load(server, todo, args, rng)
         problems = list(loaders.journal.refused)
         if not problems:

@@ -21,7 +21,12 @@ def over_http(port: int, topic: str) -> Iterator[Row]:
     try:
         while True:
             body = json.dumps(
-                {"from_seq": cursor, "limit": 1000, "include_tags": True, "max_batch_bytes": 8 << 20}
+                {
+                    "from_seq": cursor,
+                    "limit": 1000,
+                    "include_tags": True,
+                    "max_batch_bytes": 8 << 20,
+                }
             )
             headers = {"Content-Type": "application/json"}
             connection.request("POST", f"/v0/topics/{topic}/diff", body, headers)
@@ -65,10 +70,11 @@ def mismatches(acks: list[Ack], rows: Callable[[str], Iterator[Row]]) -> list[st
             if seq != following:
                 problems.append(f"{topic}: seq {seq} follows {following - 1}")
             following = seq + 1
-            ack, flight = next(expected, (None, None))
-            if ack is None or flight is None:
+            wanted = next(expected, None)
+            if wanted is None:
                 problems.append(f"{topic}: seq {seq} holds a record that was never acked")
-            elif data != flight.data or tag != flight.carrier:
+            elif (tag, data) != (wanted[1].carrier, wanted[1].data):
+                ack, flight = wanted
                 problems.append(
                     f"{topic}: seq {seq} (batch {ack.batch.number}) holds {tag} {data[:200]!r}, "
                     f"sent was {flight.carrier} {flight.data[:200]!r}"

@@ -12,8 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NUMBERS = frozenset(
-    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight "
-    "air_time distance hour minute".split()
+    [
+        "year",
+        "month",
+        "day",
+        "dep_time",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_time",
+        "sched_arr_time",
+        "arr_delay",
+        "flight",
+        "air_time",
+        "distance",
+        "hour",
+        "minute",
+    ]
 )
 MISSING = ("", "NA")
 

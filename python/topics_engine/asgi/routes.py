@@ -15,8 +15,8 @@ Access = Literal["open", "read", "write", "delete", "admin"]
 class Route:
     """A method and path, and the verb behind it.
 
-    `waits` marks a verb that may be held back on purpose; it is given up when the client goes. `offers` are the content types
-    of the answer, the first by default; `takes` those of the body.
+    `waits` marks a verb that may be held back on purpose; it is given up when the client goes.
+    `offers` are the content types of the answer, the first by default; `takes` those of the body.
     """
 
     method: str
@@ -33,7 +33,13 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v0/topics", "topic.list", "read", "topics in name order, a page at a time"),
     Route("PUT", "/v0/topics/:t", "topic.put", "admin", "create a topic or update its config"),
     Route("GET", "/v0/topics/:t", "topic.get", "read", "the state of a topic"),
-    Route("DELETE", "/v0/topics/:t", "topic.delete", "delete", "delete a topic and all that belongs to it"),
+    Route(
+        "DELETE",
+        "/v0/topics/:t",
+        "topic.delete",
+        "delete",
+        "delete a topic and all that belongs to it",
+    ),
     Route(
         "POST",
         "/v0/topics/:t",
@@ -57,7 +63,14 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v0/sync", "sync", "write", "return when all acked before is durable"),
     Route("POST", "/v0/admin/checkpoint", "checkpoint", "admin", "one checkpoint round"),
     Route("POST", "/v0/admin/verify", "verify", "admin", "check every checksum and index"),
-    Route("GET", "/v0/metrics", "metrics", "read", "Prometheus text or JSON", offers=(PROMETHEUS, JSON)),
+    Route(
+        "GET",
+        "/v0/metrics",
+        "metrics",
+        "read",
+        "Prometheus text or JSON",
+        offers=(PROMETHEUS, JSON),
+    ),
     Route("GET", "/v0/health", "health", "open", "the process is alive"),
     Route("GET", "/healthz", "health", "open", "the process is alive"),
     Route("GET", "/v0/ready", "ready", "open", "recovery is done, writes are taken"),

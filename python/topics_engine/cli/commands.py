@@ -71,7 +71,7 @@ def append(client: Client, args: argparse.Namespace, out: Output) -> int:
         if args.sync:
             fields["sync"] = True
         head = json.dumps(fields)[1:-1].encode()
-        body = b"{%b%b\"records\":[%b]}" % (head, b"," if head else b"", b",".join(batch))
+        body = b'{%b%b"records":[%b]}' % (head, b"," if head else b"", b",".join(batch))
         answer = client.call("POST", topic_path(args.topic), body, key=f"{run}-{number}")
         first = answer["first_seq"] if first is None else first
         last, count = answer["last_seq"], count + answer["count"]

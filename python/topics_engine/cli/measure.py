@@ -88,7 +88,9 @@ def advice(p50: float, p99: float) -> str:
     if p50 < 20e-6:
         return "syncs return at once: a RAM disk, or a device that ignores flushes; do not trust it"
     if p50 > 5e-3:
-        return "a slow disk: many writers at once or large batches make up for it, one writer cannot"
+        return (
+            "a slow disk: many writers at once or large batches make up for it, one writer cannot"
+        )
     if p99 > 20 * p50:
         return "good in the middle, but some syncs are slow: expect pauses under class fsync"
     return "fit for class fsync"
@@ -122,7 +124,9 @@ def bench(client: Client, records: int, out: Callable[[str], None]) -> dict[str,
         cursor, start = 0, time.perf_counter()
         while True:
             answer = client.text(
-                "POST", topic_path(topic, "diff"), b'{"from_seq":%d,"limit":1000}' % cursor,
+                "POST",
+                topic_path(topic, "diff"),
+                b'{"from_seq":%d,"limit":1000}' % cursor,
                 repeat=True,
             )
             if (following := next_cursor(answer)) == cursor:

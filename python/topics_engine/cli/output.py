@@ -40,11 +40,17 @@ class Output:
         table = [[cell(row.get(c)) for c in columns] for row in rows]
         widths = [max([len(c), *(len(r[i]) for r in table)]) for i, c in enumerate(columns)]
         numeric = [all(r[i].lstrip("-").isdigit() for r in table) for i in range(len(columns))]
-        head = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(columns, widths, numeric)]
-        self.line(self.paint("  ".join(head).rstrip(), BOLD))
-        for row in table:
-            cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric)]
-            self.line("  ".join(cells).rstrip())
+
+        def aligned(cells: Sequence[str]) -> str:
+            padded = (
+                c.rjust(w) if n else c.ljust(w)
+                for c, w, n in zip(cells, widths, numeric, strict=True)
+            )
+            return "  ".join(padded).rstrip()
+
+        self.line(self.paint(aligned(columns), BOLD))
+        for line in table:
+            self.line(aligned(line))
 
     def fields(self, answer: Mapping[str, Any]) -> None:
         """One thing: its fields below each other, or one JSON line."""

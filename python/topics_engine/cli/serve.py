@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -33,16 +32,11 @@ Try, in another terminal:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which tells the application of a signal before it waits for requests."""
+    """uvicorn's server, which tells the application of its end before it waits for requests."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        # A signal handler runs between two bytecodes of the loop's thread: it may set flags and
-        # nothing else. `on_tick` sees the flag within 0.1 s.
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before uvicorn waits for open requests: those that wait on purpose end now.

@@ -49,7 +49,9 @@ class HttpTransport:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http URL")
         self.where = url
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
         self._prefix = parts.path.rstrip("/")
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
         self._headers = {"Accept": "application/json"}

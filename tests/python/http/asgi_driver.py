@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,10 +29,8 @@ class ScriptedBridge:
         os.eventfd_write(self.fd, 1)
 
     def drain(self) -> list[Completion]:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-        except BlockingIOError:
-            pass
         queue, self._queue = self._queue, []
         return queue
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from benches.demo.server import Server
 
 # Small enough that a test can reach each limit.

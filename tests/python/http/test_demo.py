@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from benches.demo.compare import Row, mismatches
 from benches.demo.flights import Batch, Flight, batches, flights
 from benches.demo.load import Ack
@@ -29,7 +30,9 @@ def test_small_run(tmp_path: Path) -> None:
     )
     print(ran.stdout)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    kills = re.findall(r"kill \d at ([\d.]+)%: \d+ batches acked before, (\d+) in doubt", ran.stdout)
+    kills = re.findall(
+        r"kill \d at ([\d.]+)%: \d+ batches acked before, (\d+) in doubt", ran.stdout
+    )
     assert len(kills) == 3
     assert all(int(doubt) >= 1 for _, doubt in kills)
     assert ran.stdout.count("equal") == 2
@@ -48,10 +51,10 @@ def test_missing_values_are_null_and_numbers_are_numbers() -> None:
 
 def acked() -> list[Ack]:
     """Two batches of two records, one after the other."""
-    made = [Batch(n, "t", tuple(Flight("t", "AA", b"%d%d" % (n, i)) for i in (0, 1))) for n in (0, 1)]
-    return [
-        Ack(batch, 1 + 2 * n, 2 + 2 * n, False, 1, 0.0, 0.0) for n, batch in enumerate(made)
+    made = [
+        Batch(n, "t", tuple(Flight("t", "AA", b"%d%d" % (n, i)) for i in (0, 1))) for n in (0, 1)
     ]
+    return [Ack(batch, 1 + 2 * n, 2 + 2 * n, False, 1, 0.0, 0.0) for n, batch in enumerate(made)]
 
 
 STORED: list[Row] = [(1, "AA", b"00"), (2, "AA", b"01"), (3, "AA", b"10"), (4, "AA", b"11")]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from benches.demo.server import Server
 
 from .conftest import Http, raw_exchange
@@ -53,7 +54,9 @@ CASES: dict[str, Case] = {
         400, "invalid_request", "POST", T, b'{"records":[{"data":%b}]}' % (b"[" * 200 + b"]" * 200)
     ),
     "wrong type": Case(400, "invalid_request", "POST", T, one(sync="yes")),
-    "tag too long": Case(400, "record_too_large", "POST", T, {"records": [{"data": 1, "tag": "x" * 257}]}),
+    "tag too long": Case(
+        400, "record_too_large", "POST", T, {"records": [{"data": 1, "tag": "x" * 257}]}
+    ),
     "reserved meta": Case(
         400, "invalid_request", "POST", T, {"records": [{"data": 1, "meta": {"$x": "y"}}]}
     ),
@@ -63,8 +66,12 @@ CASES: dict[str, Case] = {
     "name too long": Case(400, "invalid_request", "POST", "/v0/topics/" + "x" * 256, one()),
     "unknown config": Case(400, "invalid_request", "PUT", T, {"no_such_field": 1}),
     "bad config value": Case(400, "invalid_request", "PUT", T, {"durability": "perhaps"}),
-    "bad from_seq": Case(400, "invalid_request", "POST", T + "/diff", {"from_seq": -1}, before=(("POST", T, one()),)),
-    "delete of nothing": Case(400, "invalid_request", "POST", T + "/delete", {}, before=(("POST", T, one()),)),
+    "bad from_seq": Case(
+        400, "invalid_request", "POST", T + "/diff", {"from_seq": -1}, before=(("POST", T, one()),)
+    ),
+    "delete of nothing": Case(
+        400, "invalid_request", "POST", T + "/delete", {}, before=(("POST", T, one()),)
+    ),
     "bad match": Case(
         400,
         "invalid_request",
@@ -73,7 +80,9 @@ CASES: dict[str, Case] = {
         {"match": ["tag", "Glob", "a*b*"]},
         before=(("POST", T, one()),),
     ),
-    "seek without ts": Case(400, "invalid_request", "POST", T + "/seek", {}, before=(("POST", T, one()),)),
+    "seek without ts": Case(
+        400, "invalid_request", "POST", T + "/seek", {}, before=(("POST", T, one()),)
+    ),
     "bad page size": Case(400, "invalid_request", "GET", "/v0/topics?page_size=x"),
     "bad cursor": Case(400, "invalid_request", "GET", "/v0/topics?cursor=%00"),
     "too many records": Case(400, "batch_too_large", "POST", T, {"records": [{"data": 1}] * 101}),
@@ -95,7 +104,9 @@ CASES: dict[str, Case] = {
     "no such path": Case(404, "not_found", "GET", "/v1/topics"),
     "no such verb": Case(404, "not_found", "POST", T + "/frobnicate", {}),
     "wrong method": Case(405, "method_not_allowed", "GET", T + "/diff", says="POST"),
-    "not acceptable": Case(406, "not_acceptable", "GET", "/v0/topics", headers={"Accept": "image/png"}),
+    "not acceptable": Case(
+        406, "not_acceptable", "GET", "/v0/topics", headers={"Accept": "image/png"}
+    ),
     "type differs": Case(
         409, "topic_exists_incompatible", "PUT", T, {"type": "queue"}, before=(("PUT", T, {}),)
     ),

@@ -47,10 +47,14 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
-edge_numbers = st.sampled_from([0, 1, -1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1e300])
+edge_numbers = st.sampled_from(
+    [0, 1, -1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1e300]
+)
 short = st.sampled_from(["a", "b", "eu:7", "", "*", "eu:*", "a*b", "é", "\0", "x" * 300])
 
 records = st.fixed_dictionaries(
@@ -81,7 +85,9 @@ configs = st.fixed_dictionaries(
 )
 matches = st.one_of(
     short,
-    st.tuples(st.sampled_from(["tag", "node"]), st.sampled_from(["Eq", "Glob", "x"]), short).map(list),
+    st.tuples(st.sampled_from(["tag", "node"]), st.sampled_from(["Eq", "Glob", "x"]), short).map(
+        list
+    ),
 )
 BODIES: dict[str, st.SearchStrategy[Any]] = {
     "topic.put": configs,
@@ -116,7 +122,8 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
     "delete": st.fixed_dictionaries({}, optional={"before_seq": edge_numbers, "match": matches}),
     "seek": st.fixed_dictionaries({}, optional={"ts": edge_numbers}),
     "state": st.fixed_dictionaries(
-        {}, optional={"topics": st.lists(short, max_size=3), "patterns": st.lists(short, max_size=3)}
+        {},
+        optional={"topics": st.lists(short, max_size=3), "patterns": st.lists(short, max_size=3)},
     ),
 }
 
@@ -154,7 +161,9 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
     path = route.path.replace(":t", quote(draw(names), safe=""))
     query = draw(
         st.dictionaries(
-            st.sampled_from(["prefix", "page_size", "cursor", "touch", "if_empty", "return_seqs", "x"]),
+            st.sampled_from(
+                ["prefix", "page_size", "cursor", "touch", "if_empty", "return_seqs", "x"]
+            ),
             st.sampled_from(["", "true", "1", "0", "-1", "99999999999999999999", "fuzz", "é", "%"]),
             max_size=2,
         )
@@ -166,10 +175,13 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
         st.fixed_dictionaries(
             {},
             optional={
-                "Accept": st.sampled_from(["*/*", "application/json", "text/plain", "", "x;q=", "*/*;q=0"]),
+                "Accept": st.sampled_from(
+                    ["*/*", "application/json", "text/plain", "", "x;q=", "*/*;q=0"]
+                ),
                 "Idempotency-Key": st.sampled_from(["k1", "k2", "x" * 300]),
                 "Content-Type": st.sampled_from(
-                    ["application/json"] * 6 + ["application/x-ndjson", "application/octet-stream", "x"]
+                    ["application/json"] * 6
+                    + ["application/x-ndjson", "application/octet-stream", "x"]
                 ),
             },
         )

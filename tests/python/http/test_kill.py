@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from benches.demo.server import Server
 
 from .conftest import Http

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from benches.demo.server import Server
 
 from .conftest import Http, raw_exchange
