@@ -6,8 +6,9 @@ Every method that waits releases the GIL and stays open to signals. Failures rai
 """
 
 from collections.abc import Mapping, Sequence
-from types import CapsuleType
-from typing import Final, final
+from typing import Final, TypeAlias, final
+
+from typing_extensions import CapsuleType
 
 __version__: Final[str]
 
@@ -21,7 +22,7 @@ ACCEPT_ARROW: Final[int]
 ACCEPT_JSON: Final[int]
 """`metrics`: answer JSON rather than Prometheus text."""
 
-type Setting = str | int | float | bool | None
+Setting: TypeAlias = str | int | float | bool | None
 
 def verify(path: str) -> bytes:
     """Checks every byte of a closed data directory; a JSON report
@@ -233,19 +234,19 @@ class Http:
         token: int,
         key: bytes = b"",
     ) -> tuple[int, bytes] | None:
-        """Answers `(status, body)`, or `None`: the completion with this token comes from `flush`
-        or over the bridge, once.
+        """Answers `(status, body)`, or `None`: the completion with this token comes over the
+        bridge, once.
 
-        `name` is the topic, percent-decoded; `query` the raw query string; `key` the
-        `Idempotency-Key` header. Routes: `topic.put` `topic.get` `topic.list` `topic.delete`
-        `write` `diff` `delete` `seek` `state` `sync` `health` `ready` `metrics` `checkpoint`
-        `verify`. The body of an answer is JSON, but for status 200 of `metrics` (without
-        `ACCEPT_JSON`) and of `diff` with `ACCEPT_ARROW`.
+        `name` is the topic, percent-decoded; `query` the raw query string; `flags` the bits
+        above; `key` the `Idempotency-Key` header. Routes: `list` `create` `state` `drop` `write`
+        `diff` `delete` `seek` `states` `sync` `checkpoint` `verify` `metrics` `health` `ready`.
+        The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`)
+        and of `diff` with `ACCEPT_ARROW`.
         """
 
-    def flush(self) -> list[tuple[int, int, bytes]]:
-        """Leads the writes that this loop tick staged, once at its end; the completions that are
-        there, as `Bridge.drain` gives them.
+    def flush(self) -> None:
+        """Leads the writes that this loop tick staged, once at its end. What it completes is in
+        the bridge without a signal on its fd: call `Bridge.drain` next.
         """
 
     @property
