@@ -41,7 +41,7 @@ class CoreHttp(Protocol):
         token: int,
         key: bytes = b"",
     ) -> Answer | None: ...
-    def flush(self) -> list[Completion]: ...
+    def flush(self) -> None: ...
     def cancel(self, token: int) -> None: ...
     def set_ready(self, ready: bool) -> None: ...
     def close(self) -> None: ...
@@ -88,13 +88,12 @@ class LoopBridge:
 
     def _flush(self) -> None:
         self._flush_due = False
-        self._settle(self._http.flush())
+        self._http.flush()
+        # What it completed is there already; the eventfd says nothing of it.
+        self._drain()
 
     def _drain(self) -> None:
-        self._settle(self._bridge.drain())
-
-    def _settle(self, completions: list[Completion]) -> None:
-        for token, status, body in completions:
+        for token, status, body in self._bridge.drain():
             future = self._pending.pop(token, None)
             if future is not None and not future.done():
                 future.set_result((status, body))
@@ -102,7 +101,7 @@ class LoopBridge:
     def end_waits(self) -> None:
         """Whoever waits for records gets what there is; staged writes are led to their end."""
         self._http.set_ready(False)
-        self._settle(self._http.flush())
+        self._http.flush()
         self._http.close()
         self._drain()
 

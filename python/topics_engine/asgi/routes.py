@@ -30,13 +30,13 @@ class Route:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v0/topics", "topic.list", "read", "topics in name order, a page at a time"),
-    Route("PUT", "/v0/topics/:t", "topic.put", "admin", "create a topic or update its config"),
-    Route("GET", "/v0/topics/:t", "topic.get", "read", "the state of a topic"),
+    Route("GET", "/v0/topics", "list", "read", "topics in name order, a page at a time"),
+    Route("PUT", "/v0/topics/:t", "create", "admin", "create a topic or update its config"),
+    Route("GET", "/v0/topics/:t", "state", "read", "the state of a topic"),
     Route(
         "DELETE",
         "/v0/topics/:t",
-        "topic.delete",
+        "drop",
         "delete",
         "delete a topic and all that belongs to it",
     ),
@@ -59,7 +59,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("POST", "/v0/topics/:t/delete", "delete", "delete", "delete records"),
     Route("POST", "/v0/topics/:t/seek", "seek", "read", "the cursor before a point in time"),
-    Route("POST", "/v0/state", "state", "read", "the state of many topics"),
+    Route("POST", "/v0/state", "states", "read", "the state of many topics"),
     Route("POST", "/v0/sync", "sync", "write", "return when all acked before is durable"),
     Route("POST", "/v0/admin/checkpoint", "checkpoint", "admin", "one checkpoint round"),
     Route("POST", "/v0/admin/verify", "verify", "admin", "check every checksum and index"),

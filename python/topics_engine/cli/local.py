@@ -38,7 +38,8 @@ class LocalTransport:
 
     def _wait(self) -> Answer:
         bridge = self._http.bridge
-        completions = self._http.flush()
+        self._http.flush()
+        completions = bridge.drain()
         try:
             while True:
                 for token, status, body in completions:

@@ -22,16 +22,16 @@ class ScriptedBridge:
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self._queue: list[Completion] = []
+        self.queue: list[Completion] = []
 
     def complete(self, token: int, status: int, body: bytes) -> None:
-        self._queue.append((token, status, body))
+        self.queue.append((token, status, body))
         os.eventfd_write(self.fd, 1)
 
     def drain(self) -> list[Completion]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-        queue, self._queue = self._queue, []
+        queue, self.queue = self.queue, []
         return queue
 
 
@@ -74,11 +74,11 @@ class ScriptedHttp:
         self.calls.append(call)
         return self.answer(call)
 
-    def flush(self) -> list[Completion]:
+    def flush(self) -> None:
         self.flushes += 1
         self.staged = False
-        staged, self.stage = self.stage, []
-        return staged
+        self.bridge.queue += self.stage
+        self.stage = []
 
     def cancel(self, token: int) -> None:
         self.cancelled.append(token)

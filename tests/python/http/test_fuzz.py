@@ -90,7 +90,7 @@ matches = st.one_of(
     ),
 )
 BODIES: dict[str, st.SearchStrategy[Any]] = {
-    "topic.put": configs,
+    "create": configs,
     "write": st.fixed_dictionaries(
         {"records": st.lists(records, max_size=5)},
         optional={
@@ -121,7 +121,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "delete": st.fixed_dictionaries({}, optional={"before_seq": edge_numbers, "match": matches}),
     "seek": st.fixed_dictionaries({}, optional={"ts": edge_numbers}),
-    "state": st.fixed_dictionaries(
+    "states": st.fixed_dictionaries(
         {},
         optional={"topics": st.lists(short, max_size=3), "patterns": st.lists(short, max_size=3)},
     ),
