@@ -83,6 +83,7 @@ class Life:
         while self._in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         if self.bridge is not None:
+            self.bridge.end_waits()
             self.bridge.close()
             self.bridge = None
         engine, self.engine = self.engine, None

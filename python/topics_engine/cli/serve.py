@@ -16,6 +16,7 @@ from ..asgi.access import check_bind
 from ..asgi.settings import Settings
 from .exits import Exit, exit_for
 from .output import complain
+from .protocol import BoundedProtocol
 
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
@@ -81,7 +82,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=BoundedProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

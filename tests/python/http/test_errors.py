@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+import uvicorn
 
 from benches.demo.server import Server
+from topics_engine.cli.protocol import HEADER_SECONDS, BoundedProtocol
+from uvicorn.server import ServerState
 
 from .conftest import Http, raw_exchange
 
@@ -192,6 +198,70 @@ def test_a_body_that_stops_is_408(server: Server) -> None:
     answer = raw_exchange(server.port, head)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"request_timeout"' in answer
+
+
+def test_headers_without_end_are_431(server: Server) -> None:
+    head = b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n"
+    try:
+        answer = raw_exchange(server.port, head, *[b"X: " + b"y" * 1000 + b"\r\n"] * 400)
+    except OSError:
+        # The server closed while the client was still sending; that may reset the connection.
+        return
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_headers_that_stop_are_408() -> None:
+    """The timer of a connection, on an event loop whose time the test moves."""
+    loop = StoppedLoop()
+    protocol = BoundedProtocol(uvicorn.Config(app), ServerState(), {}, _loop=loop)  # type: ignore[arg-type]
+    transport = Recorder()
+    protocol.connection_made(transport)
+    protocol.data_received(b"GET /v0/health HTT")
+    assert [round(seconds) for seconds, _ in loop.timers] == [round(HEADER_SECONDS)]
+    loop.timers[0][1]()
+    assert transport.written.startswith(b"HTTP/1.1 408 ")
+    assert transport.closed
+
+
+def test_what_is_not_http_is_400_as_json(server: Server) -> None:
+    answer = raw_exchange(server.port, b"\x16\x03\x01 hello\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["code"] == "invalid_request"
+
+
+class StoppedLoop:
+    """Keeps timers instead of running them."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, seconds: float, work: Callable[[], None]) -> MagicMock:
+        self.timers.append((seconds, work))
+        return MagicMock()
+
+
+class Recorder(MagicMock):
+    """A transport that keeps what is written to it."""
+
+    written = b""
+    closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+
+async def app(scope: object, receive: object, send: object) -> None:
+    raise AssertionError("the application is not reached")
 
 
 def test_an_oversized_body_is_answered_before_it_is_sent(server: Server) -> None:
