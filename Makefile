@@ -21,7 +21,7 @@ PY_DIRS := python tests/python benches tools
 timed = TIMEFORMAT='suite $(1): %1R s'; time $(2)
 
 help: ## print the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: $(VENV)/.engine ## build the release engine into the virtual environment
 
