@@ -1,1 +1,226 @@
-//! Shared pieces of the benchmarks.
+//! Shared pieces of the benchmarks: percentiles, the device's figure, a table with goals.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Latencies of one row, in nanoseconds.
+#[derive(Default, Clone)]
+pub struct Samples(pub Vec<u64>);
+
+impl Samples {
+    /// Times `f` once.
+    pub fn time<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        let t = Instant::now();
+        let out = f();
+        self.0.push(t.elapsed().as_nanos() as u64);
+        out
+    }
+
+    /// The `q` quantile in microseconds.
+    pub fn us(&mut self, q: f64) -> f64 {
+        if self.0.is_empty() {
+            return f64::NAN;
+        }
+        self.0.sort_unstable();
+        let i = ((self.0.len() - 1) as f64 * q).round() as usize;
+        self.0[i] as f64 / 1000.0
+    }
+}
+
+/// The median of repeated runs.
+pub fn median(mut runs: Vec<f64>) -> f64 {
+    runs.sort_by(f64::total_cmp);
+    runs[runs.len() / 2]
+}
+
+/// `fdatasync` after a write of `len` bytes into a preallocated file: the device's figure.
+pub fn device_sync(dir: &Path, len: usize, n: usize) -> Samples {
+    let path = dir.join("device-probe");
+    let file = OpenOptions::new().create(true).write(true).truncate(true).open(&path).unwrap();
+    let zeros = vec![0u8; 1 << 20];
+    for i in 0..(len * n).div_ceil(zeros.len()) + 1 {
+        file.write_all_at(&zeros, (i * zeros.len()) as u64).unwrap();
+    }
+    file.sync_all().unwrap();
+    let buf = vec![7u8; len];
+    let mut s = Samples::default();
+    for i in 0..n {
+        s.time(|| {
+            file.write_all_at(&buf, (i * len) as u64).unwrap();
+            file.sync_data().unwrap();
+        });
+    }
+    std::fs::remove_file(path).unwrap();
+    s
+}
+
+/// Flushes everything else first, so that a synced run is not charged for it.
+pub fn settle() {
+    rustix::fs::sync();
+}
+
+/// CPU seconds and bytes written by this process since the last call.
+pub struct Cost {
+    cpu: f64,
+    written: u64,
+}
+
+impl Cost {
+    /// Starts counting.
+    pub fn start() -> Self {
+        Self { cpu: cpu_seconds(), written: written_bytes() }
+    }
+
+    /// CPU seconds and bytes written since the start, both per million records.
+    pub fn per_record(&self, records: u64) -> String {
+        let cpu = (cpu_seconds() - self.cpu) * 1e6 / records as f64;
+        let bytes = (written_bytes() - self.written) as f64 / records as f64;
+        format!("{cpu:.2} cpu-µs, {bytes:.0} B written per record")
+    }
+}
+
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let rest: Vec<&str> = text.rsplit(") ").next().unwrap_or("").split(' ').collect();
+    let ticks = |i: usize| rest.get(i).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+fn written_bytes() -> u64 {
+    field("/proc/self/io", "wchar:")
+}
+
+/// Anonymous resident memory of a process in bytes.
+pub fn rss_anon(pid: &str) -> u64 {
+    field(&format!("/proc/{pid}/status"), "RssAnon:") * 1024
+}
+
+fn field(path: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .find_map(|l| l.strip_prefix(name))
+        .and_then(|v| v.split_whitespace().next())
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Bytes of all files below `dir`, as allocated length.
+pub fn disk_bytes(dir: &Path) -> u64 {
+    let mut total = 0;
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(d) = todo.pop() {
+        for e in std::fs::read_dir(d).into_iter().flatten().flatten() {
+            match e.metadata() {
+                Ok(m) if m.is_dir() => todo.push(e.path()),
+                Ok(m) => {
+                    use std::os::unix::fs::MetadataExt;
+                    total += m.blocks() * 512;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    total
+}
+
+/// A fresh directory below `TOPICS_BENCH_DIR` (default: `target/bench`), on the disk under test.
+pub fn scratch(name: &str) -> PathBuf {
+    let base = std::env::var("TOPICS_BENCH_DIR").unwrap_or_else(|_| "target/bench".into());
+    let dir = Path::new(&base).join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Whether a goal is a ceiling or a floor.
+#[derive(Clone, Copy)]
+pub enum Goal {
+    /// At most this.
+    Max(f64),
+    /// At least this.
+    Min(f64),
+    /// No goal: for comparison.
+    None,
+}
+
+/// A table of rows with goals.
+#[derive(Default)]
+pub struct Table {
+    missed: Vec<String>,
+}
+
+impl Table {
+    /// Prints the heading.
+    pub fn new(title: &str) -> Self {
+        println!("\n{title}\n{:-<118}", "");
+        println!("{:<46}{:>12} {:<7}{:>12}  {:<6}notes", "work", "figure", "unit", "goal", "");
+        Self::default()
+    }
+
+    /// Prints one row and remembers whether its goal was missed.
+    pub fn row(&mut self, work: &str, figure: f64, unit: &str, goal: Goal, notes: &str) {
+        let (text, ok) = match goal {
+            Goal::Max(g) => (format!("≤ {}", short(g)), figure <= g),
+            Goal::Min(g) => (format!("≥ {}", short(g)), figure >= g),
+            Goal::None => (String::new(), true),
+        };
+        let mark = match goal {
+            Goal::None => "",
+            _ if ok => "ok",
+            _ => "MISSED",
+        };
+        println!("{work:<46}{:>12} {unit:<7}{text:>12}  {mark:<6} {notes}", short(figure));
+        if !ok {
+            self.missed.push(format!("{work}: {} {unit}, goal {text}", short(figure)));
+        }
+    }
+
+    /// Prints which goals were missed.
+    pub fn finish(self) {
+        if self.missed.is_empty() {
+            println!("every goal of this table is met");
+        }
+        for m in self.missed {
+            println!("goal missed: {m}");
+        }
+    }
+}
+
+fn short(v: f64) -> String {
+    match v.abs() {
+        a if a >= 1e7 => format!("{:.1} M", v / 1e6),
+        a if a >= 1e6 => format!("{:.2} M", v / 1e6),
+        a if a >= 1e4 => format!("{:.1} k", v / 1e3),
+        a if a >= 100.0 => format!("{v:.0}"),
+        _ => format!("{v:.2}"),
+    }
+}
+
+/// Runs `threads` closures at once for about `time` and returns operations per second.
+pub fn closed_loop(threads: usize, time: Duration, op: impl Fn(usize, u64) + Sync) -> f64 {
+    let start = Instant::now();
+    let total: u64 = std::thread::scope(|s| {
+        let op = &op;
+        let handles: Vec<_> = (0..threads)
+            .map(|t| {
+                s.spawn(move || {
+                    let mut n = 0;
+                    while start.elapsed() < time {
+                        op(t, n);
+                        n += 1;
+                    }
+                    n
+                })
+            })
+            .collect();
+        handles.into_iter().map(|h| h.join().unwrap()).sum()
+    });
+    total as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Opens a file for the append journal of a benchmark child.
+pub fn create(path: &Path) -> File {
+    File::create(path).unwrap()
+}

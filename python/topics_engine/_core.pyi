@@ -29,7 +29,7 @@ def verify(path: str) -> bytes:
     `{"ok", "files", "bytes", "records", "problems": [{"file", "offset", "detail"}]}`.
     """
 
-def error_body(code: str, message: str, detail: bytes = b"") -> tuple[int, bytes]:
+def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:
     """The status and the body of an error; `detail` is a JSON object or empty."""
 
 def retry_after(body: bytes) -> int:
@@ -116,7 +116,7 @@ class Engine:
     def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
         """Deletes records; JSON `{"deleted", "earliest_seq", "head_seq", "count", "bytes"}`."""
 
-    def create(self, topic: str, config: bytes = b"{}") -> bytes:
+    def create(self, topic: str, config: bytes | None = None) -> bytes:
         """Creates a topic or updates the named fields; JSON `{"topic", "created", "config"}`."""
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
@@ -181,10 +181,10 @@ class Batch:
     def __len__(self) -> int: ...
     def __getitem__(
         self, index: int, /
-    ) -> tuple[int, int, str | None, str | None, bytes | None, memoryview, bool]:
+    ) -> tuple[int, int, str | None, str | None, bytes | None, bytes, bool]:
         """`(seq, ts, node, tag, meta, raw, binary)`."""
 
-    def rows(self) -> list[tuple[int, int, str | None, str | None, bytes | None, memoryview, bool]]:
+    def rows(self) -> list[tuple[int, int, str | None, str | None, bytes | None, bytes, bool]]:
         """All of them."""
 
     def payloads(self) -> list[bytes]:
@@ -232,7 +232,7 @@ class Http:
         body: bytes,
         flags: int,
         token: int,
-        key: bytes = b"",
+        key: bytes | None = None,
     ) -> tuple[int, bytes] | None:
         """Answers `(status, body)`, or `None`: the completion with this token comes over the
         bridge, once.

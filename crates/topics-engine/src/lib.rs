@@ -4,15 +4,29 @@
 #![deny(missing_docs)]
 
 mod api;
+mod capture;
+mod clock;
 mod config;
+mod core;
 mod engine;
 mod error;
+mod ids;
+mod maintain;
+mod metrics;
+pub mod name;
+mod options;
+mod priority;
+mod quota;
+mod recovery;
+mod topic;
 
 pub use api::{
-    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap, GapReason,
-    NewRecord, NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
-    TopicState, TopicSummary,
+    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
+    GapReason, NewRecord, NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone,
+    TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
-pub use engine::{Completion, Engine, Options};
+pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
+pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
+pub use options::{AutoCreate, Options, RecoveryMode};

@@ -1,1 +1,334 @@
 //! The operating system: files through rustix, clocks, entropy.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode, Rng};
+
+mod system;
+
+pub use system::{Backend, OsRng, SystemClock, real_env};
+
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
+
+/// Files of the operating system, through plain calls.
+#[derive(Debug, Default)]
+pub struct RealFs {
+    /// One descriptor for each file system (by device), opened before the first write to it that
+    /// matters, so that `syncfs` reports each write error since, once.
+    witnesses: Mutex<BTreeMap<u64, OwnedFd>>,
+    boot_id: Mutex<Option<[u8; 16]>>,
+}
+
+impl RealFs {
+    /// The file system of this process.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// [`Fs::open`], with the type known.
+    pub(crate) fn open_real(&self, path: &Path, mode: OpenMode) -> io::Result<RealFile> {
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            OpenMode::Truncate => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+        };
+        Ok(RealFile { fd: open_fd(path, flags)? })
+    }
+
+    /// Keeps the first descriptor seen of each file system; gives the device of `dir`.
+    fn witness(&self, dir: &Path) -> io::Result<u64> {
+        let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let device = device(&fd)?;
+        self.witnesses.lock().entry(device).or_insert(fd);
+        Ok(device)
+    }
+}
+
+fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(retry(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, FILE_MODE))?)
+}
+
+/// Repeats an interrupted call. Never used for a sync: its error, once reported, is gone.
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn device(fd: &OwnedFd) -> io::Result<u64> {
+    Ok(rustix::fs::fstat(fd)?.st_dev as u64)
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn sync_fd(fd: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::fs::fdatasync(fd)?)
+}
+
+/// Where `fsync` leaves the bytes in the drive's cache.
+#[cfg(target_vendor = "apple")]
+fn sync_fd(fd: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::fs::fcntl_fullfsync(fd)?)
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn sync_dir_fd(fd: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::fs::fsync(fd)?)
+}
+
+#[cfg(target_vendor = "apple")]
+fn sync_dir_fd(fd: &OwnedFd) -> io::Result<()> {
+    sync_fd(fd)
+}
+
+/// Before Linux 5.8 `syncfs` kept write errors to itself.
+#[cfg(target_os = "linux")]
+fn syncfs_reports() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (5, 8)
+}
+
+impl Fs for RealFs {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(self.open_real(path, mode)?))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::mkdir(path, DIR_MODE)?)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(rustix::fs::rename(from, to)?)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::unlink(path)?)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::rmdir(path)?)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut out = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            out.push(DirEntry { name, is_dir: entry.file_type()?.is_dir() });
+        }
+        out.sort();
+        Ok(out)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        sync_dir_fd(&open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn sync_fs(&self, dir: &Path) -> io::Result<()> {
+        if !syncfs_reports() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let device = self.witness(dir)?;
+        let fd = match self.witnesses.lock().get(&device) {
+            Some(fd) => fd.try_clone()?,
+            None => return Err(Errno::BADF.into()),
+        };
+        Ok(rustix::fs::syncfs(&fd)?)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn sync_fs(&self, _dir: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
+        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE).map_err(LockError::Io)?;
+        let file = RealFile { fd };
+        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(LockError::Held(file.content()?)),
+            Err(e) => return Err(LockError::Io(e.into())),
+        }
+        let guard = RealLock { file };
+        guard.describe(content).map_err(LockError::Io)?;
+        Ok(Box::new(guard))
+    }
+
+    fn free_space(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
+    }
+
+    /// Where the system does not say, a random number: it never looks as if the machine stayed up.
+    fn boot_id(&self) -> io::Result<[u8; 16]> {
+        let mut known = self.boot_id.lock();
+        let id = match (*known, system_boot_id()) {
+            (Some(id), _) | (None, Some(id)) => id,
+            (None, None) => {
+                let mut id = [0; 16];
+                OsRng::new()?.fill(&mut id);
+                id
+            }
+        };
+        *known = Some(id);
+        Ok(id)
+    }
+
+    fn mount_id(&self, dir: &Path) -> io::Result<u64> {
+        let device = self.witness(dir)?;
+        Ok(mount_number(dir)?.unwrap_or(device))
+    }
+
+    fn backend(&self) -> &'static str {
+        "posix"
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn mount_number(dir: &Path) -> io::Result<Option<u64>> {
+    use rustix::fs::StatxFlags;
+    // STATX_MNT_ID_UNIQUE, since Linux 6.8: a number that is never given twice.
+    for mask in [StatxFlags::from_bits_retain(0x4000), StatxFlags::MNT_ID] {
+        match rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), mask) {
+            Ok(stat) if stat.stx_mask & mask.bits() != 0 => return Ok(Some(stat.stx_mnt_id)),
+            Ok(_) | Err(Errno::INVAL | Errno::NOSYS) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn mount_number(_dir: &Path) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
+fn system_boot_id() -> Option<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+}
+
+#[derive(Debug)]
+struct RealLock {
+    file: RealFile,
+}
+
+impl LockGuard for RealLock {
+    /// Never empty on the way: whoever is refused reads it at any moment.
+    fn describe(&self, content: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(content, 0)?;
+        self.file.set_len(content.len() as u64)
+    }
+}
+
+/// An open file of the operating system.
+#[derive(Debug)]
+pub(crate) struct RealFile {
+    pub(crate) fd: OwnedFd,
+}
+
+impl RealFile {
+    fn content(&self) -> Result<Vec<u8>, LockError> {
+        let mut bytes = vec![0; 4096];
+        let n = self.read_at(&mut bytes, 0).map_err(LockError::Io)?;
+        bytes.truncate(n);
+        Ok(bytes)
+    }
+
+    /// Zeros up to `len`, where the file system cannot reserve.
+    fn fill_zeros(&self, len: u64) -> io::Result<()> {
+        let zeros = vec![0; 64 * 1024];
+        let mut at = File::len(self)?;
+        while at < len {
+            let step = (len - at).min(zeros.len() as u64);
+            self.write_all_at(&zeros[..step as usize], at)?;
+            at += step;
+        }
+        Ok(())
+    }
+
+    // Sound as long as nobody cuts the file: a page beyond its end raises SIGBUS. Callers map
+    // only files that never change any more, within a length they checked.
+    #[allow(unsafe_code)]
+    fn map_bytes(&self, len: usize) -> io::Result<memmap2::Mmap> {
+        // SAFETY: the mapping is read-only and private to this process; the contract of
+        // `File::map` is that neither the bytes nor the length change while it lives.
+        unsafe { memmap2::MmapOptions::new().len(len).map(&self.fd) }
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pread(&self.fd, buf, offset)?)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwrite(&self.fd, buf, offset)?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        sync_fd(&self.fd)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let size = rustix::fs::fstat(&self.fd)?.st_size;
+        u64::try_from(size).map_err(|_| Errno::OVERFLOW.into())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(retry(|| rustix::fs::ftruncate(&self.fd, len))?)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = rustix::fs::FallocateFlags::empty();
+        match retry(|| rustix::fs::fallocate(&self.fd, flags, 0, len)) {
+            Ok(()) if File::len(self)? < len => self.set_len(len),
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_zeros(len),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    #[allow(clippy::useless_conversion, reason = "st_nlink has another type on other systems")]
+    fn links(&self) -> io::Result<u64> {
+        Ok(u64::from(rustix::fs::fstat(&self.fd)?.st_nlink))
+    }
+
+    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
+        if len > File::len(self)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if len == 0 {
+            return Ok(Arc::new([0_u8; 0]));
+        }
+        let len = usize::try_from(len).map_err(|_| Errno::OVERFLOW)?;
+        Ok(Arc::new(self.map_bytes(len)?))
+    }
+}

@@ -60,7 +60,7 @@ pub fn encode(kind: Kind, bytes: &[u8], out: &mut Vec<u8>) {
 pub fn decode(kind: Kind, text: &[u8]) -> Option<Vec<u8>> {
     let (table, digits) = match kind {
         Kind::Url => (&FROM_URL, text),
-        Kind::Standard if text.len() % 4 != 0 => return None,
+        Kind::Standard if !text.len().is_multiple_of(4) => return None,
         Kind::Standard => {
             let padding = text.iter().rev().take(2).take_while(|&&b| b == b'=').count();
             (&FROM_STANDARD, &text[..text.len() - padding])

@@ -2,7 +2,7 @@
 
 use topics_engine::Error;
 
-use crate::json::{SyntaxError, push_str, push_u64};
+use crate::json::{Place, Reader, Scanner, SyntaxError, push_str, push_u64};
 
 /// Why a call failed, ready for the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +35,15 @@ impl Failure {
     /// `{"error":{"code","message","detail"?}}`.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
+        self.body_as(self.code)
+    }
+
+    /// The same with a code of the caller.
+    #[must_use]
+    pub fn body_as(&self, code: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.message.len());
         out.extend_from_slice(b"{\"error\":{\"code\":");
-        push_str(&mut out, self.code.as_bytes());
+        push_str(&mut out, code.as_bytes());
         out.extend_from_slice(b",\"message\":");
         push_str(&mut out, self.message.as_bytes());
         if let Some(detail) = &self.detail {
@@ -46,6 +52,29 @@ impl Failure {
         }
         out.extend_from_slice(b"}}");
         out
+    }
+
+    /// `error.detail.retry_after_ms` of a body.
+    #[must_use]
+    pub fn retry_after_ms(body: &[u8]) -> Option<u64> {
+        fn within(
+            s: &mut Scanner<'_>,
+            path: &[&str],
+            found: &mut Option<u64>,
+        ) -> Result<(), Failure> {
+            let Some((first, rest)) = path.split_first() else {
+                *found = Some(s.u64(Place::field("retry_after_ms"))?);
+                return Ok(());
+            };
+            s.object(|s, key| match key.raw == *first {
+                true => within(s, rest, found),
+                false => Ok(s.skip()?),
+            })
+        }
+        let mut found = None;
+        let mut s = Scanner::new(body).ok()?;
+        within(&mut s, &["error", "detail", "retry_after_ms"], &mut found).ok()?;
+        found
     }
 }
 
@@ -178,6 +207,14 @@ mod tests {
         assert_eq!(body["error"]["code"], "head_mismatch");
         assert_eq!(body["error"]["detail"]["head_seq"], 5);
         assert_eq!(body["error"]["detail"]["expected"], 3);
+    }
+
+    #[test]
+    fn when_to_come_back() {
+        let e = Error::Throttled { limit: "staging", max: 5, retry_after_ms: 1500 };
+        assert_eq!(Failure::retry_after_ms(&Failure::from(e).body()), Some(1500));
+        assert_eq!(Failure::retry_after_ms(&Failure::from(Error::Closed).body()), None);
+        assert_eq!(Failure::retry_after_ms(b"{"), None);
     }
 
     #[test]

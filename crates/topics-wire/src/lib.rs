@@ -3,6 +3,7 @@
 //! Knows JSON, Arrow and the status table; knows no sockets, no threads, no Python.
 #![deny(missing_docs)]
 
+pub mod arrow;
 pub mod base64;
 pub mod config;
 mod error;
@@ -11,6 +12,7 @@ mod limits;
 pub mod query;
 pub mod read;
 mod render;
+pub mod service;
 pub mod small;
 pub mod write;
 

@@ -17,6 +17,12 @@ impl Object {
         Self(out)
     }
 
+    /// A finished object that gets more fields.
+    pub(crate) fn reopen(mut object: Vec<u8>) -> Self {
+        object.pop();
+        Self(object)
+    }
+
     /// Begins a field; the value is appended to the buffer that this returns.
     pub(crate) fn key(&mut self, key: &str) -> &mut Vec<u8> {
         if self.0.last() != Some(&b'{') {

@@ -129,7 +129,7 @@ pub fn push_i64(out: &mut Vec<u8>, value: i64) {
 pub fn push_ms(out: &mut Vec<u8>, ns: u64) {
     let micros = ns / 1000;
     push_u64(out, micros / 1000);
-    if micros % 1000 != 0 {
+    if !micros.is_multiple_of(1000) {
         let m = micros % 1000;
         out.extend_from_slice(&[b'.', b'0' + (m / 100) as u8]);
         out.extend_from_slice(&[b'0' + (m / 10 % 10) as u8, b'0' + (m % 10) as u8]);

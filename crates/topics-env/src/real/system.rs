@@ -1,0 +1,111 @@
+//! The env of the operating system: which backend, its clocks and its entropy.
+
+use std::io;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::RealFs;
+use crate::{Clock, Env, Fs, Rng};
+
+/// Which I/O backend to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// `Uring` where the kernel offers it, else `Posix`.
+    #[default]
+    Auto,
+    /// `pwrite` and `fdatasync`.
+    Posix,
+    /// io_uring; an error where the kernel does not offer it.
+    Uring,
+}
+
+impl FromStr for Backend {
+    type Err = io::Error;
+
+    fn from_str(s: &str) -> io::Result<Self> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "posix" => Ok(Self::Posix),
+            "uring" => Ok(Self::Uring),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("I/O backend {s:?} is none of auto, posix, uring"),
+            )),
+        }
+    }
+}
+
+/// The env of the operating system.
+pub fn real_env(backend: Backend) -> io::Result<Env> {
+    Ok(Env::new(real_fs(backend)?, Arc::new(SystemClock), Arc::new(OsRng::new()?)))
+}
+
+#[cfg(target_os = "linux")]
+fn real_fs(backend: Backend) -> io::Result<Arc<dyn Fs>> {
+    use crate::uring::UringFs;
+    if backend == Backend::Posix {
+        return Ok(Arc::new(RealFs::new()));
+    }
+    match UringFs::new() {
+        Ok(fs) => Ok(Arc::new(fs)),
+        Err(e) if backend == Backend::Uring => Err(e),
+        Err(e) => {
+            log::info!("io_uring is not available ({e}): using the posix I/O backend");
+            Ok(Arc::new(RealFs::new()))
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn real_fs(backend: Backend) -> io::Result<Arc<dyn Fs>> {
+    match backend {
+        Backend::Uring => Err(io::ErrorKind::Unsupported.into()),
+        Backend::Auto | Backend::Posix => Ok(Arc::new(RealFs::new())),
+    }
+}
+
+/// The clocks of the system.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn wall_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |d| d.as_millis() as u64)
+    }
+
+    fn mono_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    }
+}
+
+/// The entropy of the system.
+#[derive(Debug)]
+pub struct OsRng {
+    source: std::fs::File,
+}
+
+impl OsRng {
+    /// Opens the source and tries it.
+    pub fn new() -> io::Result<Self> {
+        let rng = Self { source: std::fs::File::open("/dev/urandom")? };
+        rng.try_fill(&mut [0; 16])?;
+        Ok(rng)
+    }
+
+    fn try_fill(&self, buf: &mut [u8]) -> io::Result<()> {
+        io::Read::read_exact(&mut &self.source, buf)
+    }
+}
+
+impl Rng for OsRng {
+    /// The device does not fail once it was read; were it to, numbers that are not random would
+    /// break promises, so the process ends.
+    fn fill(&self, buf: &mut [u8]) {
+        if self.try_fill(buf).is_err() {
+            log::error!("/dev/urandom cannot be read");
+            std::process::abort();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The simulated file system as a test holds it: images, crash points, faults, the monitor.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::crash::{CrashCursor, CrashOptions, CrashState};
+use super::disk::{DiskImage, ROOT};
+use super::fault::{CallFilter, CallKind, FaultKind};
+use super::fs::normal;
+use super::journal::{Op, Scope};
+use super::state::State;
+
+/// A broken rule of order, seen by the monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A rename of a file that had bytes no sync had covered.
+    RenameUnsynced {
+        /// The index of the rename in the journal.
+        op: usize,
+        /// The name given.
+        path: String,
+    },
+}
+
+/// A file system in memory, with a journal of mutating calls.
+#[derive(Debug)]
+pub struct SimFs {
+    pub(super) state: Arc<Mutex<State>>,
+}
+
+impl Default for SimFs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SimFs {
+    /// An empty file system; the root directory exists.
+    pub fn new() -> Self {
+        Self::from_image(&DiskImage::empty())
+    }
+
+    /// Mounts an image, unlocked and with an empty journal. What a crash left is durable; what
+    /// a killed process left is as durable as it was.
+    pub fn from_image(image: &DiskImage) -> Self {
+        Self { state: Arc::new(Mutex::new(State::new(image))) }
+    }
+
+    /// What the next process sees after this one is killed: all that was written, durable or
+    /// not, on the same boot and mount. A later power cut can still lose what was not synced.
+    pub fn kill_image(&self) -> DiskImage {
+        let state = self.state.lock();
+        DiskImage {
+            tree: state.seen.clone(),
+            cache: Some(Arc::new(state.disk.clone())),
+            boot: state.boot,
+            mount: state.mount,
+            lost: false,
+        }
+    }
+
+    /// The number of mutating calls so far.
+    pub fn ops_len(&self) -> usize {
+        self.state.lock().journal.len()
+    }
+
+    /// The mutating call with this index, for a person.
+    pub fn describe_op(&self, index: usize) -> String {
+        let state = self.state.lock();
+        let Some(entry) = state.journal.get(index) else { return "none".to_owned() };
+        let what = match &entry.op {
+            Op::Write { offset, data, .. } => format!("write {} at {offset}", data.len()),
+            Op::SetLen { len, .. } => format!("set_len {len}"),
+            Op::Allocate { len, .. } => format!("allocate {len}"),
+            Op::Create { is_dir: true, .. } => "create_dir".to_owned(),
+            Op::Create { .. } => "create".to_owned(),
+            Op::Rename { .. } => "rename".to_owned(),
+            Op::Remove { .. } => "remove".to_owned(),
+            Op::Sync(Scope::File(_)) => "sync_data".to_owned(),
+            Op::Sync(Scope::Dir(_)) => "sync_dir".to_owned(),
+            Op::Sync(Scope::All) => "sync_fs".to_owned(),
+            Op::SyncFailed(_, fate) => format!("failed sync ({fate:?})"),
+        };
+        format!("#{index} {what} {}", entry.path)
+    }
+
+    /// A cursor over the crash points of the journal so far.
+    pub fn crash_cursor(&self) -> CrashCursor {
+        let state = self.state.lock();
+        let journal = state.journal.iter().map(|e| e.op.clone()).collect();
+        CrashCursor::new(state.base.clone(), journal, state.boot + 1, state.mount + 1)
+    }
+
+    /// Every distinct disk that a power cut right after the first `after_ops` mutating calls, or
+    /// in the midst of the last of them, may leave.
+    pub fn crash_states(
+        &self,
+        after_ops: usize,
+        seed: u64,
+        options: &CrashOptions,
+        visit: &mut dyn FnMut(CrashState),
+    ) {
+        let mut cursor = self.crash_cursor();
+        cursor.seek(after_ops);
+        cursor.states(seed, options, visit);
+    }
+
+    /// [`Self::crash_states`] of every crash point, from none of the calls to all of them.
+    pub fn all_crash_states(
+        &self,
+        seed: u64,
+        options: &CrashOptions,
+        visit: &mut dyn FnMut(CrashState),
+    ) {
+        let mut cursor = self.crash_cursor();
+        loop {
+            cursor.states(seed, options, visit);
+            if !cursor.advance() {
+                return;
+            }
+        }
+    }
+
+    /// Lets the `nth` matching call from now (the first is 1) fail, once.
+    pub fn fail_nth(&self, calls: impl Into<CallFilter>, nth: usize, kind: FaultKind) {
+        self.state.lock().faults.plan(calls.into(), nth, false, kind);
+    }
+
+    /// Lets every matching call fail, from the `nth` from now on.
+    pub fn fail_from(&self, calls: impl Into<CallFilter>, nth: usize, kind: FaultKind) {
+        self.state.lock().faults.plan(calls.into(), nth, true, kind);
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    /// How many faults took effect.
+    pub fn faults_fired(&self) -> usize {
+        self.state.lock().faults.fired()
+    }
+
+    /// How many calls of this kind were made, failed ones included.
+    pub fn calls(&self, kind: CallKind) -> usize {
+        self.state.lock().faults.counts().get(&kind).copied().unwrap_or(0)
+    }
+
+    /// Bytes that can still be written, in pages of 4 KiB; `None` lifts the limit. Unlinking and
+    /// cutting gives space back, an unlinked file once its last handle is closed.
+    pub fn set_free_space(&self, bytes: Option<u64>) {
+        self.state.lock().set_free(bytes);
+    }
+
+    /// What the monitor saw.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.state.lock().violations.clone()
+    }
+
+    /// Whether these bytes survive every power cut: they, and every name that leads to them, are
+    /// durable, and no pending call changes them.
+    pub fn is_durable(&self, path: &Path, offset: u64, len: u64) -> bool {
+        let Ok(path) = normal(path) else { return false };
+        let state = self.state.lock();
+        let mut at = ROOT;
+        for name in path.split('/').filter(|n| !n.is_empty()) {
+            let (seen, kept) = (state.seen.lookup(at, name), state.disk.durable.lookup(at, name));
+            let pending = state.disk.pending.iter().any(|p| p.op.touches_name(at, name));
+            match seen {
+                Some(ino) if kept == seen && !pending => at = ino,
+                _ => return false,
+            }
+        }
+        let end = offset + len;
+        let changed = state.disk.pending.iter().any(|p| match &p.op {
+            Op::Write { ino, offset: o, data } => {
+                *ino == at && *o < end && *o + data.len() as u64 > offset
+            }
+            Op::SetLen { ino, len } => *ino == at && *len < end,
+            _ => false,
+        });
+        let files = (state.seen.file(at), state.disk.durable.file(at));
+        matches!(files, (Some(s), Some(d)) if !changed && s.same_range(d, offset, len))
+    }
+
+    /// Lets the next sync or rename of this thread take effect only after the mutating call that
+    /// follows it; the caller is told at once that it succeeded.
+    pub fn defer_next(&self) {
+        self.state.lock().arm();
+    }
+
+    /// Lets a deferred sync or rename happen now.
+    pub fn flush_deferred(&self) {
+        self.state.lock().flush();
+    }
+}

@@ -1,0 +1,359 @@
+//! The data directory: its paths, its lock, its identity, the replacement of small files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use topics_env::{Env, LockError, LockGuard, OpenMode};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::segment::{Part, SegmentName};
+use crate::{Result, StorageError};
+
+/// Where everything lies.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    root: Arc<Path>,
+}
+
+impl Paths {
+    /// The paths of a data directory.
+    pub fn new(root: impl AsRef<Path>) -> Self {
+        Self { root: Arc::from(root.as_ref()) }
+    }
+
+    /// The data directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The lock file.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join(".topics.lock")
+    }
+
+    /// The folder of STORE, the snapshots and the reserve.
+    pub fn meta(&self) -> PathBuf {
+        self.root.join("meta")
+    }
+
+    /// A snapshot.
+    pub fn snapshot(&self, n: u64) -> PathBuf {
+        self.meta().join(format!("snapshot.{n}.bin"))
+    }
+
+    /// The preallocated file that is given up when the disk is full.
+    pub fn reserve(&self) -> PathBuf {
+        self.meta().join("reserve")
+    }
+
+    /// The folder of the shards.
+    pub fn wal(&self) -> PathBuf {
+        self.root.join("wal")
+    }
+
+    /// A shard's folder.
+    pub fn shard(&self, shard: u32) -> PathBuf {
+        self.wal().join(format!("shard-{shard:02}"))
+    }
+
+    /// The folder of the topics.
+    pub fn topics(&self) -> PathBuf {
+        self.root.join("topics")
+    }
+
+    /// A topic's folder.
+    pub fn topic(&self, topic_id: u64) -> PathBuf {
+        self.topics().join(topic_id.to_string())
+    }
+
+    /// A file of a segment.
+    pub fn segment(&self, name: &SegmentName, part: Part) -> PathBuf {
+        self.topic(name.topic_id).join(name.file(part))
+    }
+
+    /// The folder of staged transaction rows.
+    pub fn txn(&self) -> PathBuf {
+        self.root.join("txn")
+    }
+}
+
+/// The path as an error names it.
+pub(crate) fn show(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The lock of a data directory, held while it is open.
+#[derive(Debug)]
+pub struct DirLock {
+    guard: Box<dyn LockGuard>,
+    pid: u32,
+}
+
+impl DirLock {
+    /// Takes the lock, creating the directory when it is missing. A held lock is
+    /// [`StorageError::Locked`] at once, naming the holder.
+    pub fn acquire(env: &Env, paths: &Paths, pid: u32) -> Result<Self> {
+        create_dir(env, "dir.root", paths.root())?;
+        match env.fs.lock(&paths.lock(), &holder(pid, None)) {
+            Ok(guard) => Ok(Self { guard, pid }),
+            Err(LockError::Held(content)) => {
+                let (pid, url) = parse_holder(&content);
+                Err(StorageError::Locked { pid, url })
+            }
+            Err(LockError::Io(e)) => Err(StorageError::io(show(&paths.lock()), e)),
+        }
+    }
+
+    /// Adds the address of the server to what the lock file says.
+    pub fn set_url(&self, url: &str) -> Result<()> {
+        self.guard
+            .describe(&holder(self.pid, Some(url)))
+            .map_err(|e| StorageError::io("describe the lock", e))
+    }
+}
+
+fn holder(pid: u32, url: Option<&str>) -> Vec<u8> {
+    format!("{pid}\n{}\n", url.unwrap_or_default()).into_bytes()
+}
+
+fn parse_holder(content: &[u8]) -> (u32, Option<String>) {
+    let text = String::from_utf8_lossy(content);
+    let mut lines = text.lines();
+    let pid = lines.next().and_then(|l| l.trim().parse().ok()).unwrap_or(0);
+    (pid, lines.next().filter(|l| !l.is_empty()).map(str::to_owned))
+}
+
+/// The version of the directory as a whole.
+pub const STORE_VERSION: u32 = 1;
+const STORE_MAGIC: [u8; 4] = *b"TSTR";
+const STORE_LEN: usize = 32;
+const STORE_NAME: &str = "STORE";
+
+/// The identity of a data directory, `meta/STORE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The random id that every file carries.
+    pub id: [u8; 16],
+    /// The version of the directory's format.
+    pub version: u32,
+}
+
+impl Store {
+    /// Reads `meta/STORE`; `None` when there is none.
+    pub fn read(env: &Env, paths: &Paths) -> Result<Option<Self>> {
+        let path = paths.meta().join(STORE_NAME);
+        let Some(bytes) = read_file(env, &path, STORE_LEN as u64)? else { return Ok(None) };
+        Self::decode(env, &bytes).map(Some).map_err(|e| match e {
+            StorageError::Corrupt { offset, detail, .. } => {
+                StorageError::Corrupt { file: show(&path), offset, detail }
+            }
+            e => e,
+        })
+    }
+
+    /// Reads `meta/STORE`, or makes it in a directory that holds no data yet. The second value
+    /// says whether it was made.
+    pub fn open_or_create(env: &Env, paths: &Paths) -> Result<(Self, bool)> {
+        if let Some(store) = Self::read(env, paths)? {
+            // It is seen, which does not say that whoever made it lived to sync its names.
+            sync_names(env, "store", &paths.meta())?;
+            sync_names(env, "dir.names", paths.root())?;
+            sync_parent(env, "dir.root", paths.root())?;
+            return Ok((store, false));
+        }
+        if !env.check("store.no-data", !holds_data(env, paths)?) {
+            return Err(StorageError::Missing {
+                what: format!("{} (its directory holds data)", show(&paths.meta().join("STORE"))),
+            });
+        }
+        let mut id = [0; 16];
+        env.rng.fill(&mut id);
+        let store = Self { id, version: STORE_VERSION };
+        create_dir(env, "dir.root", paths.root())?;
+        create_dir(env, "dir.names", &paths.meta())?;
+        atomic_replace(env, "store", &paths.meta(), STORE_NAME, &store.encode())?;
+        Ok((store, true))
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(STORE_LEN);
+        out.extend_from_slice(&STORE_MAGIC);
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.id);
+        let sum = xxh3_64(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    fn decode(env: &Env, bytes: &[u8]) -> Result<Self> {
+        let corrupt = |offset, detail: &str| StorageError::Corrupt {
+            file: String::new(),
+            offset,
+            detail: detail.to_owned(),
+        };
+        let Some((head, sum)) = bytes.split_at_checked(STORE_LEN - 8) else {
+            return Err(corrupt(bytes.len() as u64, "too short"));
+        };
+        if head[..4] != STORE_MAGIC {
+            return Err(corrupt(0, "not a STORE file"));
+        }
+        if !env.check("store.checksum", xxh3_64(head).to_le_bytes() == *sum) {
+            return Err(corrupt(24, "checksum mismatch"));
+        }
+        let version = le_u32(head, 4);
+        if version != STORE_VERSION {
+            return Err(StorageError::Version {
+                what: "the data directory".into(),
+                found: version,
+                supported: STORE_VERSION,
+            });
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&head[8..24]);
+        Ok(Self { id, version })
+    }
+}
+
+/// Whether the directory holds anything that a STORE file should have been written before.
+fn holds_data(env: &Env, paths: &Paths) -> Result<bool> {
+    for dir in [paths.wal(), paths.topics(), paths.txn()] {
+        if !list_dir(env, &dir)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(list_dir(env, &paths.meta())?.iter().any(|e| !e.name.ends_with(".tmp")))
+}
+
+/// The names in a directory; none when it does not exist.
+pub fn list_dir(env: &Env, dir: &Path) -> Result<Vec<topics_env::DirEntry>> {
+    match env.fs.list(dir) {
+        Ok(names) => Ok(names),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(StorageError::io(show(dir), e)),
+    }
+}
+
+/// Creates a directory when it is missing, and makes its name durable either way: one that is
+/// there may have been made by a process that did not live to sync it. Returns whether it was
+/// created.
+pub fn create_dir(env: &Env, site: &'static str, dir: &Path) -> Result<bool> {
+    let created = match env.fs.create_dir(dir) {
+        Ok(()) => true,
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => false,
+        Err(e) => return Err(StorageError::io(show(dir), e)),
+    };
+    sync_parent(env, site, dir)?;
+    Ok(created)
+}
+
+fn sync_parent(env: &Env, site: &'static str, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_names(env, site, Path::new(".")),
+        Some(parent) => sync_names(env, site, parent),
+        None => Ok(()),
+    }
+}
+
+fn sync_names(env: &Env, site: &'static str, dir: &Path) -> Result<()> {
+    env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
+}
+
+/// Reads a whole file of at most `cap` bytes; `None` when there is none.
+pub(crate) fn read_file(env: &Env, path: &Path, cap: u64) -> Result<Option<Vec<u8>>> {
+    let file = match env.fs.open(path, OpenMode::Read) {
+        Ok(f) => f,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(StorageError::io(show(path), e)),
+    };
+    let io = |e| StorageError::io(show(path), e);
+    let len = file.len().map_err(io)?.min(cap);
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut bytes, 0).map_err(io)?;
+    Ok(Some(bytes))
+}
+
+/// Replaces a small file atomically: temp → sync → rename → directory sync, all at `site`.
+pub fn atomic_replace(
+    env: &Env,
+    site: &'static str,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<()> {
+    let temp = dir.join(format!("{name}.tmp"));
+    let path = dir.join(name);
+    let io = |p: &Path| {
+        let p = show(p);
+        move |e| StorageError::io(p, e)
+    };
+    let file = env.fs.open(&temp, OpenMode::Truncate).map_err(io(&temp))?;
+    let written = file.write_all_at(bytes, 0).and_then(|()| env.sync(site, &*file));
+    drop(file);
+    if let Err(e) = written.and_then(|()| env.rename(site, &temp, &path)) {
+        let _ = env.fs.remove_file(&temp);
+        return Err(StorageError::io(show(&temp), e));
+    }
+    env.sync_dir(site, dir).map_err(io(dir))
+}
+
+pub(crate) fn le_u16(b: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array(b, at))
+}
+
+pub(crate) fn le_u32(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(b, at))
+}
+
+pub(crate) fn le_u64(b: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(b, at))
+}
+
+/// `N` bytes at `at`; the caller has checked that they are there.
+fn array<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&b[at..at + N]);
+    out
+}
+
+/// Gives disk space back when the disk is full: a preallocated file of twice the newest
+/// snapshot's size, at least 1 MiB.
+pub mod reserve {
+    use super::*;
+
+    /// The least size.
+    pub const MIN: u64 = 1 << 20;
+
+    /// Makes the reserve as large as it should be. `false`: there is no room for it.
+    pub fn ensure(env: &Env, paths: &Paths, newest_snapshot: u64) -> Result<bool> {
+        let want = newest_snapshot.saturating_mul(2).max(MIN);
+        let path = paths.reserve();
+        let io = |e| StorageError::io(show(&path), e);
+        let file = match env.fs.open(&path, OpenMode::Write) {
+            Ok(f) => f,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                env.fs.open(&path, OpenMode::CreateNew).map_err(io)?
+            }
+            Err(e) => return Err(io(e)),
+        };
+        if file.len().map_err(io)? >= want {
+            return Ok(true);
+        }
+        match file.allocate(want).map_err(io) {
+            Ok(()) => Ok(true),
+            Err(StorageError::Full { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives the space up.
+    pub fn release(env: &Env, paths: &Paths) -> Result<()> {
+        match env.fs.remove_file(&paths.reserve()) {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(StorageError::io(show(&paths.reserve()), e)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

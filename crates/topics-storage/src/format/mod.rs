@@ -1,0 +1,11 @@
+//! The only room that knows offsets, magic numbers and endianness of the log.
+//!
+//! * [`frame`]: the length-prefixed, checksummed unit.
+//! * [`attrs`]: a record's optional attributes.
+//! * [`record`]: the bodies of control frames, a file per family.
+//! * [`wal_file`]: names and headers of WAL files, `CURRENT`.
+
+pub mod attrs;
+pub mod frame;
+pub mod record;
+pub mod wal_file;

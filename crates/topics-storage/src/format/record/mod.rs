@@ -1,0 +1,72 @@
+//! Bodies of control frames, a file per family.
+//!
+//! A body is one version byte, then bincode 2 (standard configuration: variable-length integers,
+//! little-endian; `FORMAT.md` states the encoding). Group and Start are fixed, because a scan that
+//! has lost its place must recognise them alone.
+
+mod log;
+mod topic;
+mod verbs;
+
+use bincode::{Decode, Encode, config};
+
+pub use self::log::{CheckpointMark, CleanClose, Gap, Group, Start};
+pub use self::topic::{
+    ConfigUpdate, Delete, EvictWatermark, HeadWatermark, Idempotency, MatchKind, TopicCreate,
+    TopicDelete,
+};
+pub use self::verbs::{
+    Consumer, Forward, Lease, LeaseEvent, RouterCreate, RouterDelete, TxnCommit, TxnDone, TxnFile,
+    TxnPart, TxnTopic,
+};
+
+use super::frame::{self, Frame, FrameType};
+use crate::StorageError;
+
+/// A control body.
+pub trait Body: Encode + Decode<()> {
+    /// The frame type that carries it.
+    const KIND: FrameType;
+    /// The version of its encoding.
+    const VERSION: u8 = 1;
+
+    /// Appends a whole control frame (not sealed).
+    fn encode_frame(&self, out: &mut Vec<u8>, topic_id: u64, seq: u64, ts: u64) {
+        let mut body = vec![Self::VERSION];
+        // Encoding into memory cannot fail: the bodies have no type that refuses.
+        if let Ok(bytes) = bincode::encode_to_vec(self, config::standard()) {
+            body.extend_from_slice(&bytes);
+        }
+        frame::encode(out, &Frame::control(Self::KIND, topic_id, seq, ts, &body));
+    }
+
+    /// Decodes the body of a frame of this kind.
+    fn decode(f: &Frame<'_>) -> Result<Self, StorageError> {
+        let what = || format!("{:?} frame", Self::KIND);
+        let corrupt = |detail: String| StorageError::Corrupt { file: what(), offset: 0, detail };
+        let Some((version, body)) = f.data.split_first() else {
+            return Err(corrupt("empty body".into()));
+        };
+        if f.kind != Self::KIND {
+            return Err(corrupt(format!("found a {:?} frame", f.kind)));
+        }
+        if *version != Self::VERSION {
+            return Err(StorageError::Version {
+                what: what(),
+                found: u32::from(*version),
+                supported: u32::from(Self::VERSION),
+            });
+        }
+        // Lengths inside are bounded by the body: nothing larger than a frame is allocated.
+        let limited = config::standard().with_limit::<{ 1 << 25 }>();
+        let (body, used): (Self, usize) =
+            bincode::decode_from_slice(body, limited).map_err(|e| corrupt(e.to_string()))?;
+        if used + 1 != f.data.len() {
+            return Err(corrupt(format!("{} bytes after the body", f.data.len() - used - 1)));
+        }
+        Ok(body)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::frame::{parse, seal, verify};
+
+fn round_trip<B: Body + PartialEq + std::fmt::Debug>(body: &B) {
+    let mut bytes = Vec::new();
+    body.encode_frame(&mut bytes, 3, 4, 5);
+    let (f, _) = parse(&bytes).unwrap();
+    assert_eq!((f.kind, f.topic_id, f.seq, f.ts), (B::KIND, 3, 4, 5));
+    assert_eq!(&<B as Body>::decode(&f).unwrap(), body);
+    let mut newer = f.data.to_vec();
+    newer[0] += 1;
+    let newer = crate::format::frame::Frame { data: &newer, ..f };
+    assert!(
+        matches!(<B as Body>::decode(&newer), Err(StorageError::Version { .. })),
+        "a newer version is refused"
+    );
+    let mut longer = f.data.to_vec();
+    longer.push(0);
+    let longer = crate::format::frame::Frame { data: &longer, ..f };
+    assert!(
+        matches!(<B as Body>::decode(&longer), Err(StorageError::Corrupt { .. })),
+        "bytes behind are refused"
+    );
+}
+
+#[test]
+fn every_family_round_trips() {
+    round_trip(&CleanClose {});
+    round_trip(&CheckpointMark { snapshot: 9 });
+    round_trip(&Gap { from: 1, to: u64::MAX, reason: 3 });
+    round_trip(&TopicCreate { name: "a".into(), epoch: 2, config: vec![1, 2], reserved_to: 1024 });
+    round_trip(&TopicDelete { epoch: 2 });
+    round_trip(&ConfigUpdate { config: vec![] });
+    round_trip(&EvictWatermark { evict_floor: 3, earliest_seq: 4, reason: 1 });
+    round_trip(&HeadWatermark { reserved_to: 7, lowered: true });
+    round_trip(&RouterCreate { name: "r".into(), router_id: 1, epoch: 1, options: vec![0] });
+    round_trip(&RouterDelete { router_id: 1, epoch: 1 });
+    let jobs = vec![(1, 2, 3)];
+    round_trip(&Lease { event: LeaseEvent::Extend, node: b"w".to_vec(), lease_ms: 5, jobs });
+    round_trip(&Consumer { name: "c".into(), mode: 1, cursor: None });
+    round_trip(&TxnPart { writer: "w".into(), epoch: 4 });
+    round_trip(&TxnDone { writer: "w".into(), epoch: 4 });
+    round_trip(&Forward {
+        router_id: 1,
+        source_id: 2,
+        source_epoch: 2,
+        source_from: 5,
+        source_to: 9,
+        forwarded: vec![0b1011],
+        first_seq: 77,
+        options: 3,
+    });
+    round_trip(&TxnCommit {
+        writer: "w".into(),
+        epoch: 4,
+        files: vec![TxnFile { name: "f".into(), len: 9, checksum: 1 }],
+        topics: vec![TxnTopic { topic_id: 1, epoch: 1, rows: 3 }],
+        commits: vec![(1, "c".into(), 9)],
+        acks: vec![(2, vec![1, 2])],
+    });
+}
+
+#[test]
+fn group_and_start_are_fixed() {
+    let group = Group { lsn: 77, frames: 3, bytes: 1 << 40, synced_lsn: 70 };
+    let mut bytes = Vec::new();
+    group.encode_frame(&mut bytes);
+    assert_eq!(bytes.len(), Group::FRAME_LEN);
+    assert_eq!(bytes[..5], Group::PATTERN);
+    seal(&mut bytes, 1, 77);
+    assert_eq!(Group::of(&verify(&bytes, 1, 77).unwrap().0), Some(group));
+    let mut bytes = Vec::new();
+    Start { first_lsn: 5 }.encode_frame(&mut bytes);
+    assert_eq!(bytes.len(), Start::FRAME_LEN);
+    assert_eq!(Start::of(&parse(&bytes).unwrap().0), Some(Start { first_lsn: 5 }));
+}
+
+proptest! {
+    #[test]
+    fn deletes_and_keys(
+        before in any::<Option<u64>>(), glob in any::<bool>(), tag in any::<Vec<u8>>(),
+        seqs in any::<Vec<(u64, u64)>>(), bound in any::<u64>(), key in any::<u128>(),
+    ) {
+        let kind = if glob { MatchKind::Glob } else { MatchKind::Eq };
+        round_trip(&Delete { before_seq: before, matching: Some((kind, tag)), seqs, bound });
+        round_trip(&Idempotency { key, request: bound, first_seq: 1, last_seq: 2, expires_at: 3 });
+    }
+}

@@ -1,0 +1,119 @@
+//! Bodies that belong to topics.
+
+use bincode::{Decode, Encode};
+
+use super::Body;
+use crate::format::frame::FrameType;
+
+/// A topic's creation.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TopicCreate {
+    /// Its name.
+    pub name: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its config, encoded and versioned by the engine.
+    pub config: Vec<u8>,
+    /// The first reservation.
+    pub reserved_to: u64,
+}
+
+impl Body for TopicCreate {
+    const KIND: FrameType = FrameType::TopicCreate;
+}
+
+/// A topic's end.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TopicDelete {
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Body for TopicDelete {
+    const KIND: FrameType = FrameType::TopicDelete;
+}
+
+/// A config as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ConfigUpdate {
+    /// Encoded and versioned by the engine.
+    pub config: Vec<u8>,
+}
+
+impl Body for ConfigUpdate {
+    const KIND: FrameType = FrameType::ConfigUpdate;
+}
+
+/// How a tag matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum MatchKind {
+    /// The whole tag.
+    Eq,
+    /// A prefix.
+    Glob,
+}
+
+/// Records deleted on purpose: those below `before_seq`, those that match, or their intersection,
+/// up to `bound`; or exactly the listed ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Delete {
+    /// Every record with a smaller seq.
+    pub before_seq: Option<u64>,
+    /// Every record whose tag matches.
+    pub matching: Option<(MatchKind, Vec<u8>)>,
+    /// Exactly these, inclusive ranges.
+    pub seqs: Vec<(u64, u64)>,
+    /// The head when the delete was decided.
+    pub bound: u64,
+}
+
+impl Body for Delete {
+    const KIND: FrameType = FrameType::Delete;
+}
+
+/// A floor moved by eviction or expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct EvictWatermark {
+    /// Highest involuntary loss at the front + 1.
+    pub evict_floor: u64,
+    /// First live record.
+    pub earliest_seq: u64,
+    /// Why; the numbers belong to the engine.
+    pub reason: u8,
+}
+
+impl Body for EvictWatermark {
+    const KIND: FrameType = FrameType::EvictWatermark;
+}
+
+/// Seqs reserved ahead; for topic 0, topic ids and epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct HeadWatermark {
+    /// The last reserved one.
+    pub reserved_to: u64,
+    /// Whether this lowers the reservation to the head.
+    pub lowered: bool,
+}
+
+impl Body for HeadWatermark {
+    const KIND: FrameType = FrameType::HeadWatermark;
+}
+
+/// An idempotency key with the answer that it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Idempotency {
+    /// 128-bit hash of the key.
+    pub key: u128,
+    /// 64-bit hash of the request.
+    pub request: u64,
+    /// First seq of the answer.
+    pub first_seq: u64,
+    /// Last seq of the answer.
+    pub last_seq: u64,
+    /// When it is forgotten, ms.
+    pub expires_at: u64,
+}
+
+impl Body for Idempotency {
+    const KIND: FrameType = FrameType::Idempotency;
+}

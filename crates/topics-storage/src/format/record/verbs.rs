@@ -1,0 +1,173 @@
+//! Bodies of routers, queues, consumers and transactions.
+
+use bincode::{Decode, Encode};
+
+use super::Body;
+use crate::format::frame::FrameType;
+
+/// A router's creation or update.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct RouterCreate {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub router_id: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its options, encoded and versioned by the engine.
+    pub options: Vec<u8>,
+}
+
+impl Body for RouterCreate {
+    const KIND: FrameType = FrameType::RouterCreate;
+}
+
+/// A router's end.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct RouterDelete {
+    /// Its id.
+    pub router_id: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Body for RouterDelete {
+    const KIND: FrameType = FrameType::RouterDelete;
+}
+
+/// What happened to leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum LeaseEvent {
+    /// Given to a worker.
+    Claim,
+    /// Released, claimable at the deadline.
+    Nack,
+    /// The deadline moved.
+    Extend,
+}
+
+/// A lease event of a queue with durable leases.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Lease {
+    /// What happened.
+    pub event: LeaseEvent,
+    /// The worker.
+    pub node: Vec<u8>,
+    /// How long, ms.
+    pub lease_ms: u64,
+    /// The jobs: seq, lease id, deliveries.
+    pub jobs: Vec<(u64, u64, u32)>,
+}
+
+impl Body for Lease {
+    const KIND: FrameType = FrameType::Lease;
+}
+
+/// A consumer's stored cursor.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Consumer {
+    /// Its name.
+    pub name: String,
+    /// `at_most_once` or `at_least_once`; the numbers belong to the engine.
+    pub mode: u8,
+    /// The stored cursor; `None`: the consumer was deleted.
+    pub cursor: Option<u64>,
+}
+
+impl Body for Consumer {
+    const KIND: FrameType = FrameType::Consumer;
+}
+
+/// A run of copies made by a router, in the destination's shard.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Forward {
+    /// The router.
+    pub router_id: u64,
+    /// The source topic.
+    pub source_id: u64,
+    /// Its epoch.
+    pub source_epoch: u64,
+    /// First source seq looked at.
+    pub source_from: u64,
+    /// Last source seq looked at.
+    pub source_to: u64,
+    /// One bit per source seq of the range: forwarded. Empty: all.
+    pub forwarded: Vec<u8>,
+    /// Seq of the first copy.
+    pub first_seq: u64,
+    /// Options that shape the copy.
+    pub options: u32,
+}
+
+impl Body for Forward {
+    const KIND: FrameType = FrameType::Forward;
+}
+
+/// A file of staged rows.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TxnFile {
+    /// Its name in `txn/`.
+    pub name: String,
+    /// Its length.
+    pub len: u64,
+    /// XXH3-64 of it.
+    pub checksum: u64,
+}
+
+/// What a transaction does to one topic.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TxnTopic {
+    /// The topic.
+    pub topic_id: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Rows appended.
+    pub rows: u64,
+}
+
+/// A transaction's decision.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TxnCommit {
+    /// The writer.
+    pub writer: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The staged rows.
+    pub files: Vec<TxnFile>,
+    /// What they become.
+    pub topics: Vec<TxnTopic>,
+    /// Consumer commits: topic id, consumer, seq.
+    pub commits: Vec<(u64, String, u64)>,
+    /// Queue acks: topic id, seqs.
+    pub acks: Vec<(u64, Vec<u64>)>,
+}
+
+impl Body for TxnCommit {
+    const KIND: FrameType = FrameType::TxnCommit;
+}
+
+/// A transaction's part in one topic.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TxnPart {
+    /// The writer.
+    pub writer: String,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Body for TxnPart {
+    const KIND: FrameType = FrameType::TxnPart;
+}
+
+/// A transaction's end.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TxnDone {
+    /// The writer.
+    pub writer: String,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Body for TxnDone {
+    const KIND: FrameType = FrameType::TxnDone;
+}

@@ -1,0 +1,179 @@
+//! Names of segments and what is known about one without opening it.
+
+use bincode::{Decode, Encode};
+
+use crate::format::frame::Flags;
+
+/// A topic's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicKey {
+    /// The interned id.
+    pub topic_id: u64,
+    /// The epoch of its creation.
+    pub epoch: u64,
+}
+
+/// A file of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// The records.
+    Data,
+    /// Where each record lies.
+    Idx,
+    /// Which records are deleted.
+    Del,
+    /// Which records have a tag.
+    Tags,
+    /// The records with attributes.
+    Attrs,
+}
+
+impl Part {
+    /// Every part.
+    pub const ALL: [Self; 5] = [Self::Data, Self::Idx, Self::Del, Self::Tags, Self::Attrs];
+
+    /// The ending of its file names.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Idx => "idx",
+            Self::Del => "del",
+            Self::Tags => "tags",
+            Self::Attrs => "attrs",
+        }
+    }
+}
+
+/// The name that the files of a segment share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentName {
+    /// The topic.
+    pub topic_id: u64,
+    /// The first seq of the segment.
+    pub first_seq: u64,
+    /// The file number.
+    pub file_no: u64,
+}
+
+impl SegmentName {
+    /// The name of one of its files, without the folder.
+    pub fn file(&self, part: Part) -> String {
+        format!("seg-{:020}.{:016x}.{}", self.first_seq, self.file_no, part.extension())
+    }
+}
+
+/// Reads a file name that [`SegmentName::file`] made.
+pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, Part)> {
+    let mut fields = name.strip_prefix("seg-")?.split('.');
+    let first_seq = fields.next()?.parse().ok()?;
+    let file_no = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let ext = fields.next()?;
+    let part = Part::ALL.into_iter().find(|p| p.extension() == ext)?;
+    let found = SegmentName { topic_id, first_seq, file_no };
+    (found.file(part) == name).then_some((found, part))
+}
+
+/// What the snapshot says about a segment. Times are milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct SegmentMeta {
+    /// The first seq that it covers.
+    pub first_seq: u64,
+    /// The last seq that it covers, `first_seq − 1` when it covers none yet.
+    pub last_seq: u64,
+    /// The file number of its files.
+    pub file_no: u64,
+    /// The file number in the name of its `.data`: `file_no` until it is relocated.
+    pub data_no: u64,
+    /// The named length of `.data`.
+    pub data_len: u64,
+    /// The file number of its `.del`, 0: none.
+    pub del_no: u64,
+    /// Records neither hole nor deleted.
+    pub live_count: u64,
+    /// Their payload bytes.
+    pub live_bytes: u64,
+    /// The commit time of its first record, 0: none.
+    pub first_ts: u64,
+    /// The commit time of its last record, 0: none.
+    pub last_ts: u64,
+    /// The earliest `expires_at` of its records, 0: none.
+    pub earliest_expires: u64,
+    /// Whether it is never appended to again.
+    pub sealed: bool,
+    /// Whether its `.data` lies in the cold tier.
+    pub cold: bool,
+    /// Whether a record in it has a tag.
+    pub has_tags: bool,
+    /// Whether a record in it has attributes.
+    pub has_attrs: bool,
+}
+
+impl SegmentMeta {
+    /// How many seqs it covers, holes included.
+    pub fn span(&self) -> u64 {
+        (self.last_seq + 1).saturating_sub(self.first_seq)
+    }
+
+    /// Whether it covers this seq.
+    pub fn contains(&self, seq: u64) -> bool {
+        (self.first_seq..=self.last_seq).contains(&seq)
+    }
+
+    /// The name of its `.idx`, `.tags` and `.attrs`.
+    pub fn name(&self, topic_id: u64) -> SegmentName {
+        SegmentName { topic_id, first_seq: self.first_seq, file_no: self.file_no }
+    }
+
+    /// The name of its `.data`.
+    pub fn data_name(&self, topic_id: u64) -> SegmentName {
+        SegmentName { file_no: self.data_no, ..self.name(topic_id) }
+    }
+
+    /// The name of its `.del`, if it has one.
+    pub fn del_name(&self, topic_id: u64) -> Option<SegmentName> {
+        (self.del_no != 0).then(|| SegmentName { file_no: self.del_no, ..self.name(topic_id) })
+    }
+
+    /// The files that this entry keeps, `.data` last; whether `.data` is the cold one is `cold`.
+    pub fn files(&self, topic_id: u64) -> Vec<(SegmentName, Part)> {
+        let name = self.name(topic_id);
+        let mut out = vec![(name, Part::Idx)];
+        if self.sealed && self.has_tags {
+            out.push((name, Part::Tags));
+        }
+        if self.sealed && self.has_attrs {
+            out.push((name, Part::Attrs));
+        }
+        out.extend(self.del_name(topic_id).map(|n| (n, Part::Del)));
+        out.push((self.data_name(topic_id), Part::Data));
+        out
+    }
+}
+
+/// One entry of an `.idx`: where a record lies. A hole has length 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdxEntry {
+    /// Where its frame begins in `.data`.
+    pub offset: u32,
+    /// The length of the whole frame.
+    pub len: u32,
+    /// Its commit time.
+    pub ts: u64,
+    /// The frame's flags.
+    pub flags: u8,
+}
+
+impl IdxEntry {
+    /// Whether the seq has no record here.
+    pub fn is_hole(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes of data, meta, tag, node and attributes; 0 for a hole.
+    pub fn payload_bytes(&self) -> u64 {
+        let flags = Flags(self.flags);
+        let prefixes = if flags.has(Flags::HAS_ATTRS) { 2 } else { 0 }
+            + if flags.has(Flags::HAS_META) { 4 } else { 0 };
+        u64::from(self.len).saturating_sub(super::layout::FRAME_FIXED as u64 + prefixes)
+    }
+}

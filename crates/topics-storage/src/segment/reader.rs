@@ -1,0 +1,301 @@
+//! Reading one segment.
+
+use std::sync::Arc;
+
+use super::block::{Block, Slot};
+use super::core::{Core, Data, Index};
+use super::index::{entry_at, is_chain};
+use super::layout::{DATA_HEADER, FRAME_FIXED, corrupt, frame_ts, verify_frame};
+use super::{IdxEntry, SegmentMeta, Segments, TopicKey};
+use crate::dir::show;
+use crate::{Result, StorageError};
+
+/// Dead bytes between two records that are read along rather than passed over.
+const BRIDGE: u32 = 16 << 10;
+/// The most that one read call asks for, unless one record is larger.
+const RUN: u32 = 8 << 20;
+/// The most index entries that one read call asks for.
+const ENTRIES: u64 = 8192;
+
+/// A reader of one segment. Cheap to make and to clone; files are opened on first use.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub(super) segs: Arc<Segments>,
+    topic: TopicKey,
+    meta: SegmentMeta,
+}
+
+/// What one read asks for: `seqs` in `lo..=hi`, until `budget` bytes of frames; the first record
+/// even beyond it, unless there is `any` yet.
+struct Want<I> {
+    lo: u64,
+    hi: u64,
+    seqs: I,
+    budget: usize,
+    any: bool,
+}
+
+impl Segment {
+    pub(super) fn new(segs: Arc<Segments>, topic: TopicKey, meta: SegmentMeta) -> Self {
+        Self { segs, topic, meta }
+    }
+
+    /// What it was made from.
+    pub fn meta(&self) -> &SegmentMeta {
+        &self.meta
+    }
+
+    /// Its topic.
+    pub fn topic(&self) -> TopicKey {
+        self.topic
+    }
+
+    pub(super) fn core(&self) -> Arc<Core> {
+        self.segs.core(self.topic, self.meta.file_no)
+    }
+
+    /// The salt that ties its files together.
+    pub(super) fn salt(&self) -> Result<u64> {
+        self.core().salt(&self.segs, &self.meta)
+    }
+
+    /// Opens its `.data` and says which salt its frames have.
+    pub(super) fn data(&self) -> Result<(Arc<Data>, u64)> {
+        self.core().data_and_salt(&self.segs, &self.meta)
+    }
+
+    /// The index entries of `from..=to` (clipped to the segment), the first for `from`. They are
+    /// checked: against the checksum of a sealed `.idx`, against the records of an active one.
+    pub fn entries(&self, from: u64, to: u64) -> Result<Vec<IdxEntry>> {
+        let (from, to) = (from.max(self.meta.first_seq), to.min(self.meta.last_seq));
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let core = self.core();
+        let index = core.index(&self.segs, &self.meta, to)?;
+        let (mut scratch, mut out) = (Vec::new(), Vec::new());
+        self.load(&core, &index, from, to, &mut scratch, &mut out)?;
+        Ok(out)
+    }
+
+    pub(super) fn load(
+        &self,
+        core: &Core,
+        index: &Index,
+        from: u64,
+        to: u64,
+        scratch: &mut Vec<u8>,
+        out: &mut Vec<IdxEntry>,
+    ) -> Result<()> {
+        let path = core.idx_path(&self.segs, &self.meta);
+        let base = self.meta.first_seq;
+        let io = |e| StorageError::io(show(&path), e);
+        if index.load(from - base, to - base, scratch, out).map_err(io)? {
+            return Ok(());
+        }
+        Err(corrupt(&show(&path), entry_at(from - base), "shorter than named"))
+    }
+
+    /// Appends the records of `from..=to` to `out`, without holes and without those for which
+    /// `dead` says true (the caller decides about deletes), until `max_bytes` of frames; at least
+    /// one if there is any. Returns the seq after the last one looked at: `to + 1` (clipped to
+    /// the segment) when the range is done. An I/O error is an error; a damaged record is an item.
+    pub fn read(
+        &self,
+        from: u64,
+        to: u64,
+        max_bytes: usize,
+        dead: &dyn Fn(u64) -> bool,
+        out: &mut Block,
+    ) -> Result<u64> {
+        let (mut at, to) = (from.max(self.meta.first_seq), to.min(self.meta.last_seq));
+        out.topic_id = self.topic.topic_id;
+        let (begin, mut budget) = (out.slots.len(), max_bytes);
+        while at <= to && (budget > 0 || out.slots.len() == begin) {
+            // The shortest frame says how many records the budget can hold.
+            let most = (budget / FRAME_FIXED) as u64 + 1;
+            let end = to.min(at + most.min(ENTRIES) - 1);
+            let seqs = (at..=end).filter(|&s| !dead(s));
+            let any = out.slots.len() > begin;
+            let (next, bytes) = self.fill(&Want { lo: at, hi: end, seqs, budget, any }, out)?;
+            let stopped = next <= end;
+            at = next;
+            budget = budget.saturating_sub(bytes);
+            if stopped {
+                break;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Appends the records of these ascending seqs to `out`, until `max_bytes` of frames, at
+    /// least one if there is any; returns how many of the seqs were looked at. Neighbours share
+    /// a read. Seqs outside the segment are passed over.
+    pub fn read_seqs(&self, seqs: &[u64], max_bytes: usize, out: &mut Block) -> Result<usize> {
+        out.topic_id = self.topic.topic_id;
+        let (begin, mut budget, mut done) = (out.slots.len(), max_bytes, 0);
+        while let Some(&first) = seqs.get(done) {
+            if !self.meta.contains(first) {
+                done += 1;
+                continue;
+            }
+            let near = seqs[done..]
+                .partition_point(|&s| s < first + ENTRIES / 8 && s <= self.meta.last_seq);
+            let part = &seqs[done..done + near];
+            let (lo, hi) = (first, part[near - 1]);
+            let (seqs, any) = (part.iter().copied(), out.slots.len() > begin);
+            let (next, bytes) = self.fill(&Want { lo, hi, seqs, budget, any }, out)?;
+            done += part.partition_point(|&s| s < next);
+            budget = budget.saturating_sub(bytes);
+            if next <= hi || budget == 0 {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Appends what is wanted. Returns the next seq and the bytes of the frames.
+    fn fill<I: Iterator<Item = u64> + Clone>(
+        &self,
+        want: &Want<I>,
+        out: &mut Block,
+    ) -> Result<(u64, usize)> {
+        let core = self.core();
+        let before = (out.slots.len(), out.used);
+        let mut trust = 0;
+        loop {
+            let index = match core.index(&self.segs, &self.meta, trust) {
+                Ok(index) => index,
+                // Neither the index nor the records can be read: every seq is damaged.
+                Err(StorageError::Corrupt { file, .. }) => {
+                    for seq in want.seqs.clone() {
+                        self.segs.count_corrupt(&file, seq, 0);
+                        out.corrupt(seq);
+                    }
+                    return Ok((want.hi + 1, 0));
+                }
+                Err(e) => return Err(e),
+            };
+            let trusted = index.trusted_to >= want.hi;
+            if self.load_checked(&core, &index, want.lo, want.hi, out)? {
+                let next = out.pick(want.lo, want.hi, want.seqs.clone(), want.budget, want.any);
+                let picks = std::mem::take(&mut out.picks);
+                let sound = self.fetch(&core, trusted, &picks, out);
+                let bytes = picks.iter().map(|(_, e)| e.len as usize).sum();
+                out.picks = picks;
+                if sound? {
+                    return Ok((next, bytes));
+                }
+            }
+            // Once more, with an index that was compared with the records.
+            out.slots.truncate(before.0);
+            out.used = before.1;
+            trust = want.hi;
+        }
+    }
+
+    /// Loads the entries `lo..=hi` into `out`; of an index that was not checked, also looks
+    /// whether they and their neighbours are a chain.
+    fn load_checked(
+        &self,
+        core: &Core,
+        index: &Index,
+        lo: u64,
+        hi: u64,
+        out: &mut Block,
+    ) -> Result<bool> {
+        let (scratch, entries) = (&mut out.scratch, &mut out.entries);
+        if index.trusted_to >= hi {
+            return self.load(core, index, lo, hi, scratch, entries).map(|()| true);
+        }
+        let m = &self.meta;
+        let (from, to) = (lo.max(m.first_seq + 1) - 1, (hi + 1).min(m.last_seq));
+        match self.load(core, index, from, to, scratch, entries) {
+            Err(StorageError::Corrupt { .. }) => return Ok(false),
+            other => other?,
+        }
+        let begin = (from == m.first_seq).then_some(DATA_HEADER as u64);
+        let end = (to == m.last_seq).then_some(m.data_len);
+        let sound = is_chain(entries, begin, end);
+        entries.drain(..(lo - from) as usize);
+        Ok(self.segs.env.check("segment.idx-chain", sound))
+    }
+
+    /// Reads and checks what was picked; `false`: an index that was not checked is in doubt.
+    fn fetch(
+        &self,
+        core: &Core,
+        trusted: bool,
+        picks: &[(u64, IdxEntry)],
+        out: &mut Block,
+    ) -> Result<bool> {
+        if picks.is_empty() {
+            return Ok(true);
+        }
+        let (data, salt) = match core.data_and_salt(&self.segs, &self.meta) {
+            Ok(found) => found,
+            Err(StorageError::Corrupt { file, .. }) => {
+                for (seq, e) in picks {
+                    self.segs.count_corrupt(&file, *seq, e.offset);
+                    out.corrupt(*seq);
+                }
+                return Ok(true);
+            }
+            Err(e) => return Err(e),
+        };
+        let mut rest = picks;
+        while !rest.is_empty() {
+            let (run, after) = rest.split_at(run_length(rest, self.meta.data_len));
+            rest = after;
+            let begin = u64::from(run[0].1.offset);
+            let end = run.iter().map(|(_, e)| u64::from(e.offset) + u64::from(e.len)).max();
+            let end = end.unwrap_or(begin).min(self.meta.data_len).max(begin);
+            let base = out.room((end - begin) as usize);
+            data.read(&mut out.buf[base..out.used], begin)?;
+            for (seq, e) in run {
+                let at = base + (u64::from(e.offset) - begin) as usize;
+                if self.check_frame(out, at, *seq, e, salt, trusted) {
+                    out.slots.push(Slot { seq: *seq, at, len: e.len });
+                } else if trusted {
+                    self.segs.count_corrupt(&data.file, *seq, e.offset);
+                    out.corrupt(*seq);
+                } else {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the frame that an entry names is at `at` of the buffer (I12), and says the same as
+    /// the entry where that was not checked.
+    fn check_frame(
+        &self,
+        out: &Block,
+        at: usize,
+        seq: u64,
+        e: &IdxEntry,
+        salt: u64,
+        trusted: bool,
+    ) -> bool {
+        let Some(frame) = out.buf[..out.used].get(at..at + e.len as usize) else { return false };
+        let good = verify_frame(frame, salt, seq).is_some();
+        self.segs.env.check("segment.frame", good)
+            && (trusted || !good || (frame_ts(frame) == e.ts && frame[4] == e.flags))
+    }
+}
+
+/// How many of the picks one read call takes: they lie near each other and within the file.
+fn run_length(picks: &[(u64, IdxEntry)], data_len: u64) -> usize {
+    let begin = picks[0].1.offset;
+    let mut end = begin.saturating_add(picks[0].1.len);
+    for (n, (_, e)) in picks.iter().enumerate().skip(1) {
+        let near = e.offset >= begin && e.offset <= end.saturating_add(BRIDGE);
+        let next = e.offset.saturating_add(e.len);
+        if !near || next - begin > RUN || u64::from(next) > data_len {
+            return n;
+        }
+        end = end.max(next);
+    }
+    picks.len()
+}

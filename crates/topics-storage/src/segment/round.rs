@@ -1,0 +1,201 @@
+//! A round: everything that one checkpoint, seal, rewrite or merge makes durable together.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_env::OpenMode;
+
+use super::copy::{Copier, Source};
+use super::core::io_error;
+use super::files::Written;
+use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
+use crate::dir::show;
+use crate::{Result, StorageError};
+
+/// Descriptors that a round holds before one sync of the file system stands for them all.
+const NARROW: usize = 64;
+
+/// What a checkpoint writes to segments. Dropped before [`Round::sync`] has returned `Ok`, every
+/// file in it is suspect: it is made again under a new number at its next use.
+#[derive(Debug)]
+pub struct Round {
+    segs: Arc<Segments>,
+    /// Files to sync, each through the descriptor that wrote it.
+    files: Vec<Written>,
+    dirs: BTreeSet<PathBuf>,
+    /// One sync of the file system at the end; no descriptors are held.
+    wide: bool,
+    fs_sync_mark: u64,
+    file_nos: Vec<u64>,
+    created: Vec<PathBuf>,
+    /// Why it cannot succeed any more.
+    broken: Option<StorageError>,
+    done: bool,
+}
+
+impl Round {
+    /// Begins a round; it must begin before the first byte of it is written.
+    pub fn new(segs: &Arc<Segments>) -> Self {
+        Self {
+            segs: segs.clone(),
+            files: Vec::new(),
+            dirs: BTreeSet::new(),
+            wide: false,
+            fs_sync_mark: segs.fs_sync_mark(),
+            file_nos: Vec::new(),
+            created: Vec::new(),
+            broken: None,
+            done: false,
+        }
+    }
+
+    /// Takes a writer over: writes what it has buffered and keeps what the sync needs. Returns
+    /// what the snapshot will say, once [`Self::sync`] has succeeded.
+    pub fn add(&mut self, mut writer: SegmentWriter) -> Result<SegmentMeta> {
+        debug_assert!(writer.belongs_to(&self.segs));
+        let (meta, files) = writer.finish()?;
+        self.file_nos.push(meta.file_no);
+        files.into_iter().try_for_each(|f| self.keep(f))?;
+        Ok(meta)
+    }
+
+    fn keep(&mut self, written: Written) -> Result<()> {
+        if written.created {
+            self.created.push(written.path.clone());
+            self.dirs.extend(written.path.parent().map(PathBuf::from));
+        }
+        if self.wide {
+            return Ok(());
+        }
+        self.files.push(written);
+        if self.files.len() > NARROW {
+            if self.segs.can_sync_fs() {
+                self.wide = true;
+                self.files.clear();
+            } else {
+                self.sync_files()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_files(&mut self) -> Result<()> {
+        for written in std::mem::take(&mut self.files) {
+            if let Err(e) = self.segs.env.sync(written.site, &*written.file) {
+                let e = StorageError::io(show(&written.path), e);
+                self.broken = Some(e.clone());
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything added durable, files and names. After an error nothing of the round may
+    /// be named; what was only begun is removed.
+    pub fn sync(mut self) -> Result<()> {
+        if let Some(e) = self.broken.take() {
+            return Err(e);
+        }
+        if self.wide {
+            self.segs.sync_fs(self.fs_sync_mark)?;
+        } else {
+            self.sync_files()?;
+            self.sync_names()?;
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    /// Makes the names durable that lead to new files, the topics' folders too: that a folder is
+    /// there does not say that whoever made it lived to sync its name.
+    fn sync_names(&self) -> Result<()> {
+        let sync = |site, dir: &Path| {
+            self.segs.env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
+        };
+        for dir in &self.dirs {
+            sync("segment.dir", dir)?;
+        }
+        if !self.dirs.is_empty() {
+            sync("segment.topics", &self.segs.paths.topics())?;
+        }
+        Ok(())
+    }
+
+    /// Writes the `.del` of a segment under a new file number, which it returns. `dead` holds
+    /// offsets from the segment's first seq: all that are deleted, not only the new ones.
+    pub fn write_del(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<u64> {
+        let salt = segment.salt()?;
+        self.write_del_for(segment.topic().topic_id, segment.meta().first_seq, salt, dead)
+    }
+
+    /// [`Self::write_del`] for a segment whose writer was not added yet.
+    pub fn write_del_of(&mut self, writer: &SegmentWriter, dead: &RoaringBitmap) -> Result<u64> {
+        let first_seq = writer.meta().first_seq;
+        self.write_del_for(writer.topic().topic_id, first_seq, writer.salt(), dead)
+    }
+
+    fn write_del_for(
+        &mut self,
+        topic_id: u64,
+        first_seq: u64,
+        salt: u64,
+        dead: &RoaringBitmap,
+    ) -> Result<u64> {
+        let del_no = self.segs.next_file_no();
+        let name = SegmentName { topic_id, first_seq, file_no: del_no };
+        let path = self.segs.paths.segment(&name, Part::Del);
+        let bytes = deleted::encode(dead, first_seq, salt, del_no)?;
+        let io = |e| io_error(&path, e);
+        let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
+        // Kept before it is written, so that a half-written one is removed with the round.
+        let written = file.write_all_at(&bytes, 0).map_err(io);
+        let site = "segment.del";
+        self.keep(Written { file, path: path.clone(), site, created: true })?;
+        written.map(|()| del_no)
+    }
+
+    /// Copies a sealed segment without its dead records (offsets from the first seq), which
+    /// become holes, under a new file number. Deletes made meanwhile are the caller's to carry
+    /// over: [`carry_over`] says which.
+    pub fn rewrite(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<SegmentMeta> {
+        self.merge(&[(segment.clone(), Arc::new(dead.clone()))])
+    }
+
+    /// Copies sealed neighbours into one segment, each without its dead records.
+    pub fn merge(&mut self, parts: &[(Segment, Arc<RoaringBitmap>)]) -> Result<SegmentMeta> {
+        let Some((first, _)) = parts.first() else {
+            return Err(StorageError::Missing { what: "segments to merge".into() });
+        };
+        let mut writer = SegmentWriter::create(&self.segs, first.topic(), first.meta().first_seq)?;
+        for (segment, dead) in parts {
+            if segment.meta().first_seq != writer.next_seq() || !segment.meta().sealed {
+                return Err(StorageError::Missing {
+                    what: format!("a sealed segment that begins at {}", writer.next_seq()),
+                });
+            }
+            Copier::new(&mut writer).copy(&Source { segment, dead: Some(dead) })?;
+        }
+        writer.seal()?;
+        self.add(writer)
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.segs.suspect(&self.file_nos);
+        for path in &self.created {
+            let _ = self.segs.env.fs.remove_file(path);
+        }
+        self.file_nos.iter().for_each(|no| self.segs.forget(*no));
+    }
+}
+
+/// The deletes to write for a segment that was rewritten without `then`, when `now` are deleted.
+pub fn carry_over(then: &RoaringBitmap, now: &RoaringBitmap) -> RoaringBitmap {
+    now - then
+}

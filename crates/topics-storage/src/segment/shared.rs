@@ -1,0 +1,280 @@
+//! What all segments of an engine share.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use topics_env::Env;
+
+use super::core::Core;
+use super::layout::DataHeader;
+use super::lru::Lru;
+use super::{Part, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
+use crate::dir::{Paths, list_dir, show};
+use crate::tier::SegmentStore;
+use crate::{Result, StorageError};
+
+/// Settings of segments. They decide about future seals only: boundaries are read from files.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentOptions {
+    /// Records (holes included) after which a segment is sealed.
+    pub max_events: u64,
+    /// Bytes of `.data` after which a segment is sealed, at most 1 GiB.
+    pub max_bytes: u64,
+    /// Segments whose descriptors are kept open for reading (two each).
+    pub max_open: usize,
+}
+
+impl SegmentOptions {
+    /// The most that [`Self::max_bytes`] may be: offsets in `.idx` are `u32`.
+    pub const MAX_BYTES: u64 = 1 << 30;
+}
+
+impl Default for SegmentOptions {
+    fn default() -> Self {
+        Self { max_events: 10_000, max_bytes: 64 << 20, max_open: 1024 }
+    }
+}
+
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+/// What all segments of an engine share: env, paths, identity, file numbers, open files.
+#[derive(Debug)]
+pub struct Segments {
+    pub(super) env: Env,
+    pub(super) paths: Paths,
+    pub(super) options: SegmentOptions,
+    pub(super) cold: Option<Arc<dyn SegmentStore>>,
+    store_id: [u8; 16],
+    next_no: AtomicU64,
+    cores: Mutex<Lru<Core>>,
+    /// Files in which bytes may lie that no sync covered.
+    suspects: Mutex<HashSet<u64>>,
+    /// Active files that this process wrote from their first byte.
+    fresh: Mutex<HashSet<u64>>,
+    sync_fs: AtomicU8,
+    /// How many syncs of the file system have failed. The kernel reports an error to one of them
+    /// only, so it counts against every round that was under way.
+    failed_fs_syncs: Mutex<u64>,
+    corrupt: AtomicU64,
+    rebuilt: AtomicU64,
+}
+
+impl Segments {
+    /// The folder of the topics must be there, its name durable. `generation` must be above every
+    /// generation that gave file numbers in this directory.
+    pub fn new(
+        env: Env,
+        paths: Paths,
+        store_id: [u8; 16],
+        generation: u64,
+        mut options: SegmentOptions,
+        cold: Option<Arc<dyn SegmentStore>>,
+    ) -> Arc<Self> {
+        options.max_bytes = options.max_bytes.min(SegmentOptions::MAX_BYTES);
+        options.max_events = options.max_events.clamp(1, u64::from(u32::MAX));
+        Arc::new(Self {
+            env,
+            paths,
+            cold,
+            store_id,
+            next_no: AtomicU64::new((generation << 32) + 1),
+            cores: Mutex::new(Lru::new(options.max_open.max(1))),
+            suspects: Mutex::default(),
+            fresh: Mutex::default(),
+            sync_fs: AtomicU8::new(UNKNOWN),
+            failed_fs_syncs: Mutex::new(0),
+            corrupt: AtomicU64::new(0),
+            rebuilt: AtomicU64::new(0),
+            options,
+        })
+    }
+
+    /// A file number, never given before.
+    pub fn next_file_no(&self) -> u64 {
+        self.next_no.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A reader of a segment. Costs nothing until it is used.
+    pub fn segment(self: &Arc<Self>, topic: TopicKey, meta: SegmentMeta) -> Segment {
+        Segment::new(self.clone(), topic, meta)
+    }
+
+    /// Checks that the files that `metas` name are there and not shorter than named
+    /// (`lengths`: by opening each; otherwise by the folder's listing only). A missing or short
+    /// `.data` or `.del` is damage; `.idx`, `.tags` and `.attrs` are made again when they are
+    /// needed. Cold files are not looked at.
+    pub fn check_named(&self, topic: TopicKey, metas: &[SegmentMeta], lengths: bool) -> Result<()> {
+        let id = topic.topic_id;
+        let here: HashSet<_> = self.list_files(id)?.into_iter().collect();
+        for meta in metas {
+            let data = (!meta.cold).then(|| (meta.data_name(id), Part::Data));
+            for (name, part) in data.into_iter().chain(meta.del_name(id).map(|n| (n, Part::Del))) {
+                let path = self.paths.segment(&name, part);
+                if !self.env.check("segment.named", here.contains(&(name, part))) {
+                    return Err(StorageError::Missing { what: show(&path) });
+                }
+                if !lengths || part != Part::Data {
+                    continue;
+                }
+                let len = self
+                    .env
+                    .fs
+                    .open(&path, topics_env::OpenMode::Read)
+                    .and_then(|f| f.len())
+                    .map_err(|e| super::core::io_error(&path, e))?;
+                if !self.env.check("segment.length", len >= meta.data_len) {
+                    return Err(StorageError::Corrupt {
+                        file: show(&path),
+                        offset: len,
+                        detail: format!("the snapshot names {} bytes", meta.data_len),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of the topics that have a folder.
+    pub fn list_topics(&self) -> Result<Vec<u64>> {
+        let names = list_dir(&self.env, &self.paths.topics())?;
+        Ok(names.iter().filter_map(|e| e.name.parse().ok()).collect())
+    }
+
+    /// The segment files in a topic's folder.
+    pub fn list_files(&self, topic_id: u64) -> Result<Vec<(SegmentName, Part)>> {
+        let names = list_dir(&self.env, &self.paths.topic(topic_id))?;
+        Ok(names.iter().filter_map(|e| parse_file_name(topic_id, &e.name)).collect())
+    }
+
+    /// Unlinks hot files (those that are not there are no error). Readers keep what they opened.
+    pub fn remove_files(&self, files: &[(SegmentName, Part)]) -> Result<()> {
+        for (name, part) in files {
+            remove_if_there(&self.env, &self.paths.segment(name, *part))?;
+            if matches!(part, Part::Data | Part::Idx) {
+                self.forget(name.file_no);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a topic's folder and everything in it.
+    pub fn remove_topic(&self, topic_id: u64) -> Result<()> {
+        let dir = self.paths.topic(topic_id);
+        for entry in list_dir(&self.env, &dir)? {
+            if let Some((name, _)) = parse_file_name(topic_id, &entry.name) {
+                self.forget(name.file_no);
+            }
+            remove_if_there(&self.env, &dir.join(&entry.name))?;
+        }
+        match self.env.fs.remove_dir(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(StorageError::io(show(&dir), e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Since the start: records that failed their checksum, and uses of an `.idx`, `.tags` or
+    /// `.attrs` that was damaged or missing and had to be made from the records.
+    pub fn damage_counts(&self) -> (u64, u64) {
+        (self.corrupt.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn count_corrupt(&self, file: &str, seq: u64, offset: u32) {
+        self.corrupt.fetch_add(1, Ordering::Relaxed);
+        log::error!("{file} is damaged at offset {offset}: the record {seq} fails its checksum");
+    }
+
+    /// Counts a `.idx`, `.tags` or `.attrs` that could not be used.
+    pub(super) fn count_rebuilt(&self, why: &StorageError) {
+        self.rebuilt.fetch_add(1, Ordering::Relaxed);
+        log::warn!("{why}; what it says is read from the records");
+    }
+
+    pub(super) fn core(&self, topic: TopicKey, file_no: u64) -> Arc<Core> {
+        self.cores.lock().get_or_insert(file_no, || Arc::new(Core::new(topic)))
+    }
+
+    /// Drops the descriptors of a segment, unless a read has them.
+    pub(super) fn forget(&self, file_no: u64) {
+        let _ = self.cores.lock().remove(file_no);
+        self.fresh.lock().remove(&file_no);
+    }
+
+    pub(super) fn data_header(
+        &self,
+        topic: TopicKey,
+        first_seq: u64,
+        file_no: u64,
+        salt: u64,
+    ) -> DataHeader {
+        DataHeader { store_id: self.store_id, topic, first_seq, file_no, salt }
+    }
+
+    /// Says that bytes of these files are not known to be on the disk, nor ever will be.
+    pub(super) fn suspect(&self, file_nos: &[u64]) {
+        self.suspects.lock().extend(file_nos);
+    }
+
+    pub(super) fn is_suspect(&self, file_no: u64) -> bool {
+        let suspects = self.suspects.lock();
+        !self.env.check("segment.suspect", !suspects.contains(&file_no))
+    }
+
+    pub(super) fn set_fresh(&self, file_no: u64, fresh: bool) {
+        let mut set = self.fresh.lock();
+        if fresh {
+            set.insert(file_no)
+        } else {
+            set.remove(&file_no)
+        };
+    }
+
+    pub(super) fn is_fresh(&self, file_no: u64) -> bool {
+        self.fresh.lock().contains(&file_no)
+    }
+
+    /// Whether one call can stand for many syncs here; found out once.
+    pub(super) fn can_sync_fs(&self) -> bool {
+        match self.sync_fs.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let yes = self.env.fs.sync_fs(self.paths.root()).is_ok();
+                self.sync_fs.store(if yes { YES } else { NO }, Ordering::Relaxed);
+                yes
+            }
+            known => known == YES,
+        }
+    }
+
+    /// What [`Self::sync_fs`] compares with.
+    pub(super) fn fs_sync_mark(&self) -> u64 {
+        *self.failed_fs_syncs.lock()
+    }
+
+    /// Makes everything written durable, if nothing has failed since `mark`.
+    pub(super) fn sync_fs(&self, mark: u64) -> Result<()> {
+        let mut failed = self.failed_fs_syncs.lock();
+        let dir = self.paths.topics();
+        let outcome = self.env.sync_fs("segment.sync-fs", &dir);
+        if let Err(e) = &outcome {
+            *failed += 1;
+            if e.kind() == std::io::ErrorKind::Unsupported {
+                self.sync_fs.store(NO, Ordering::Relaxed);
+            }
+        }
+        let lost = || std::io::Error::other("another sync of the file system failed meanwhile");
+        let outcome = outcome.and_then(|()| if *failed == mark { Ok(()) } else { Err(lost()) });
+        outcome.map_err(|e| StorageError::io(show(&dir), e))
+    }
+}
+
+fn remove_if_there(env: &Env, path: &std::path::Path) -> Result<()> {
+    match env.fs.remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(StorageError::io(show(path), e)),
+        _ => Ok(()),
+    }
+}

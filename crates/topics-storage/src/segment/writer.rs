@@ -1,0 +1,360 @@
+//! Writing the active segment.
+
+use std::sync::Arc;
+
+use topics_env::OpenMode;
+
+use super::copy::{Copier, Source};
+use super::core::io_error;
+use super::files::{Out, Written, create_file, open_file, salts_agree};
+use super::index::{
+    ENTRY, IDX_MAGIC, decode_entries, encode_entry, encode_footer, entry_at, is_chain, whole_sum,
+};
+use super::layout::{DATA_HEADER, SIDE_HEADER, corrupt, encode_frame, frame_len, side_header};
+use super::tags::encode as encode_tags;
+use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
+use crate::dir::show;
+use crate::format::frame::{Flags, Frame};
+use crate::{Result, StorageError};
+
+/// Buffered bytes after which a writer writes.
+const BUFFER: usize = 256 << 10;
+
+/// Appends to a topic's active segment. Nothing that it writes counts until the round that it is
+/// added to was synced; dropped before that, the file is suspect and made again at the next use.
+#[derive(Debug)]
+pub struct SegmentWriter {
+    segs: Arc<Segments>,
+    topic: TopicKey,
+    meta: SegmentMeta,
+    salt: u64,
+    data: Out,
+    idx: Out,
+    /// Files finished beside `.data` and `.idx`.
+    side: Vec<Written>,
+    created: bool,
+    /// Whether bytes may have reached a file that no round has taken over.
+    dirty: bool,
+}
+
+impl SegmentWriter {
+    /// A new segment that begins at `first_seq`.
+    pub fn create(segs: &Arc<Segments>, topic: TopicKey, first_seq: u64) -> Result<Self> {
+        Self::create_with(segs, topic, first_seq, segs.env.rng.next_u64())
+    }
+
+    fn create_with(
+        segs: &Arc<Segments>,
+        topic: TopicKey,
+        first_seq: u64,
+        salt: u64,
+    ) -> Result<Self> {
+        let file_no = segs.next_file_no();
+        let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
+        let data = create_file(segs, &name, Part::Data)?;
+        let idx = create_file(segs, &name, Part::Idx).inspect_err(|_| {
+            let _ = segs.env.fs.remove_file(&data.path);
+        })?;
+        let mut this = Self {
+            segs: segs.clone(),
+            topic,
+            meta: SegmentMeta {
+                first_seq,
+                last_seq: first_seq - 1,
+                file_no,
+                data_no: file_no,
+                data_len: DATA_HEADER as u64,
+                ..SegmentMeta::default()
+            },
+            salt,
+            data,
+            idx,
+            side: Vec::new(),
+            created: true,
+            dirty: true,
+        };
+        let header = segs.data_header(topic, first_seq, file_no, salt).encode();
+        this.data.buf.extend_from_slice(&header);
+        this.idx.buf.extend_from_slice(&side_header(IDX_MAGIC, salt, file_no));
+        segs.set_fresh(file_no, true);
+        Ok(this)
+    }
+
+    /// Goes on in an active segment at its named length: cuts what lies beyond it. The files are
+    /// made again under a new number ([`Self::remake`]) when they have more than one name, when
+    /// they are suspect, and when their index is damaged; `meta().file_no` tells.
+    pub fn reopen(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
+        if meta.sealed || meta.cold {
+            return Err(StorageError::Missing { what: "an active segment to go on in".into() });
+        }
+        if segs.is_suspect(meta.file_no) {
+            return Self::remake(segs, topic, meta);
+        }
+        let name = meta.name(topic.topic_id);
+        let data = open_file(segs, &name, Part::Data)?;
+        let idx = match open_file(segs, &name, Part::Idx) {
+            Err(StorageError::Missing { .. }) => return Self::remake(segs, topic, meta),
+            other => other?,
+        };
+        let io = |out: &Out| {
+            let name = show(&out.path);
+            move |e| StorageError::io(name, e)
+        };
+        if data.file.links().map_err(io(&data))? > 1 || idx.file.links().map_err(io(&idx))? > 1 {
+            return Self::remake(segs, topic, meta);
+        }
+        let idx_len = entry_at(meta.span());
+        if idx.file.len().map_err(io(&idx))? < idx_len {
+            return Self::remake(segs, topic, meta);
+        }
+        let Some(salt) = salts_agree(segs, topic, meta, &data, &idx)? else {
+            return Self::remake(segs, topic, meta);
+        };
+        let mut this = Self {
+            segs: segs.clone(),
+            topic,
+            meta: *meta,
+            salt,
+            data,
+            idx,
+            side: Vec::new(),
+            created: false,
+            dirty: false,
+        };
+        this.cut(meta.data_len, idx_len)?;
+        Ok(this)
+    }
+
+    /// Makes an active segment's files again under a new number from its named length. They keep
+    /// the salt, so that its `.del` stays theirs.
+    pub fn remake(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
+        let source = segs.segment(topic, *meta);
+        let mut this = Self::create_with(segs, topic, meta.first_seq, source.salt()?)?;
+        Copier::new(&mut this).copy(&Source { segment: &source, dead: None })?;
+        this.meta = SegmentMeta {
+            file_no: this.meta.file_no,
+            data_no: this.meta.file_no,
+            data_len: this.meta.data_len,
+            ..*meta
+        };
+        Ok(this)
+    }
+
+    fn cut(&mut self, data_len: u64, idx_len: u64) -> Result<()> {
+        for (out, len, part) in
+            [(&mut self.data, data_len, Part::Data), (&mut self.idx, idx_len, Part::Idx)]
+        {
+            let io = |e| StorageError::io(show(&out.path), e);
+            let have = out.file.len().map_err(io)?;
+            if have < len {
+                return Err(corrupt(
+                    &show(&out.path),
+                    have,
+                    format!("the snapshot names {len} bytes of .{}", part.extension()),
+                ));
+            }
+            if have > len {
+                self.dirty = true;
+                out.file.set_len(len).map_err(io)?;
+            }
+            out.at = len;
+        }
+        Ok(())
+    }
+
+    pub(super) fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// The topic that it writes for.
+    pub fn topic(&self) -> TopicKey {
+        self.topic
+    }
+
+    /// The seq that the next [`Self::append`] or [`Self::hole`] writes.
+    pub fn next_seq(&self) -> u64 {
+        self.meta.last_seq + 1
+    }
+
+    /// What the snapshot will say about it.
+    pub fn meta(&self) -> &SegmentMeta {
+        &self.meta
+    }
+
+    /// Appends a record whose frame was verified; `inner` is the inner hash of that frame. The
+    /// record must be [`Self::next_seq`].
+    pub fn append(&mut self, frame: &Frame<'_>, inner: u64) -> Result<()> {
+        let len = frame_len(frame);
+        self.check_next(frame.seq, len)?;
+        let frame = &Frame { flags: Flags(frame.flags.0 & Flags::RECORD), ..*frame };
+        encode_frame(&mut self.data.buf, frame, self.salt, inner);
+        if frame.flags.has(Flags::HAS_TAG) {
+            self.meta.has_tags = true;
+        }
+        if frame.flags.has(Flags::HAS_ATTRS) {
+            self.meta.has_attrs = true;
+            let expires = AttrRow::parse(frame.seq, frame.attrs).expires_at;
+            if expires != 0
+                && (self.meta.earliest_expires == 0 || expires < self.meta.earliest_expires)
+            {
+                self.meta.earliest_expires = expires;
+            }
+        }
+        self.meta.live_count += 1;
+        self.meta.live_bytes += frame.payload_bytes();
+        if self.meta.first_ts == 0 {
+            self.meta.first_ts = frame.ts;
+        }
+        self.meta.last_ts = frame.ts;
+        self.enter(len as u32, frame.ts, frame.flags.0)
+    }
+
+    /// Copies a frame whose record is damaged as it is: it will fail its check here too.
+    pub(super) fn append_damaged(&mut self, seq: u64, bytes: &[u8], ts: u64) -> Result<()> {
+        self.check_next(seq, bytes.len())?;
+        self.data.buf.extend_from_slice(bytes);
+        self.enter(bytes.len() as u32, ts, 0)
+    }
+
+    /// Writes the next seq as a hole.
+    pub fn hole(&mut self) -> Result<()> {
+        self.hole_at(self.meta.last_ts)
+    }
+
+    /// Writes the next seq as a hole that keeps the place in time of what it was. A segment that
+    /// begins with holes has the time of its topic only if they are written so.
+    pub fn hole_at(&mut self, ts: u64) -> Result<()> {
+        self.dirty = true;
+        let ts = ts.max(self.meta.last_ts);
+        self.meta.last_ts = ts;
+        self.enter(0, ts, 0)
+    }
+
+    fn check_next(&mut self, seq: u64, len: usize) -> Result<()> {
+        self.dirty = true;
+        let end = self.meta.data_len + len as u64;
+        if seq != self.next_seq() || self.meta.sealed || end > u64::from(u32::MAX) {
+            return Err(StorageError::Io {
+                what: show(&self.data.path),
+                kind: std::io::ErrorKind::InvalidInput,
+                raw: None,
+                detail: format!(
+                    "record {seq} cannot follow {} at {}",
+                    self.meta.last_seq, self.meta.data_len
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, len: u32, ts: u64, flags: u8) -> Result<()> {
+        let offset = self.meta.data_len as u32;
+        encode_entry(&mut self.idx.buf, &IdxEntry { offset, len, ts, flags });
+        self.meta.last_seq += 1;
+        self.meta.data_len += u64::from(len);
+        if self.data.buf.len() >= BUFFER {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the settings say that it is full.
+    pub fn should_seal(&self) -> bool {
+        self.meta.span() >= self.segs.options.max_events
+            || self.meta.data_len >= self.segs.options.max_bytes
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.data.flush()?;
+        self.idx.flush()
+    }
+
+    /// Ends the segment: footer of `.idx`, `.tags`, `.attrs`. Nothing may be appended after it.
+    /// The index is checked first: a footer vouches for it.
+    pub fn seal(&mut self) -> Result<()> {
+        self.dirty = true;
+        self.flush()?;
+        let mut body = vec![0; entry_at(self.meta.span()) as usize];
+        let io = |e| StorageError::io(show(&self.idx.path), e);
+        self.idx.file.read_exact_at(&mut body, 0).map_err(io)?;
+        let fresh = self.segs.is_fresh(self.meta.file_no);
+        let this = self.segs.segment(self.topic, self.meta);
+        if !fresh || !self.is_whole(&body) {
+            let entries = this.entries(self.meta.first_seq, self.meta.last_seq)?;
+            body.truncate(SIDE_HEADER);
+            entries.iter().for_each(|e| encode_entry(&mut body, e));
+            self.idx.file.write_all_at(&body, 0).map_err(io)?;
+        }
+        if self.meta.has_tags || self.meta.has_attrs {
+            let (tags, attrs) = this.scan_side()?;
+            let (first, no) = (self.meta.first_seq, self.meta.file_no);
+            if self.meta.has_tags {
+                self.write_side(Part::Tags, &encode_tags(&tags, first, self.salt, no))?;
+            }
+            if self.meta.has_attrs {
+                let table = AttrsTable::new(attrs).encode(first, self.salt, no);
+                self.write_side(Part::Attrs, &table)?;
+            }
+        }
+        self.meta.sealed = true;
+        let footer = encode_footer(&self.meta, self.salt, whole_sum(self.salt, &[&body]));
+        self.idx.buf.extend_from_slice(&footer);
+        self.flush()
+    }
+
+    /// Whether the index that was read back is a chain over the whole `.data`.
+    fn is_whole(&self, body: &[u8]) -> bool {
+        let entries = decode_entries(&body[SIDE_HEADER..]);
+        debug_assert_eq!(body.len(), SIDE_HEADER + entries.len() * ENTRY);
+        is_chain(&entries, Some(DATA_HEADER as u64), Some(self.meta.data_len))
+    }
+
+    fn write_side(&mut self, part: Part, bytes: &[u8]) -> Result<()> {
+        let path = self.segs.paths.segment(&self.meta.name(self.topic.topic_id), part);
+        let site = match part {
+            Part::Tags => "segment.tags",
+            _ => "segment.attrs",
+        };
+        let io = |e| io_error(&path, e);
+        let file = self.segs.env.fs.open(&path, OpenMode::Truncate).map_err(io)?;
+        let written = file.write_all_at(bytes, 0).map_err(io);
+        self.side.push(Written { file, path, site, created: true });
+        written
+    }
+
+    /// Writes what is buffered and hands the files over to a round, which must sync them.
+    pub(super) fn finish(&mut self) -> Result<(SegmentMeta, Vec<Written>)> {
+        self.flush()?;
+        self.dirty = false;
+        if self.meta.sealed {
+            self.segs.set_fresh(self.meta.file_no, false);
+        }
+        let mut files = std::mem::take(&mut self.side);
+        for (out, site) in [(&self.data, "segment.data"), (&self.idx, "segment.idx")] {
+            let (file, path) = (out.file.clone(), out.path.clone());
+            files.push(Written { file, path, site, created: self.created });
+        }
+        Ok((self.meta, files))
+    }
+
+    pub(super) fn belongs_to(&self, segs: &Arc<Segments>) -> bool {
+        Arc::ptr_eq(&self.segs, segs)
+    }
+}
+
+impl Drop for SegmentWriter {
+    fn drop(&mut self) {
+        if !self.dirty {
+            return;
+        }
+        self.segs.suspect(&[self.meta.file_no]);
+        if self.created {
+            for out in [&self.data, &self.idx] {
+                let _ = self.segs.env.fs.remove_file(&out.path);
+            }
+        }
+        for written in &self.side {
+            let _ = self.segs.env.fs.remove_file(&written.path);
+        }
+    }
+}

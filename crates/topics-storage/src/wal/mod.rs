@@ -1,0 +1,409 @@
+//! The write-ahead log: shards, group commit, succession of files.
+//!
+//! * `shard`: state of one shard; staging, waiting, positions.
+//! * `lead`: what a leader does: one group, one write, apply.
+//! * `sync`: making it durable; the shard's thread.
+//! * `succession`: from one file to the next.
+//! * `cache`: the newest groups, for reads without a system call.
+//! * [`scan`]: reading files frame by frame.
+
+mod cache;
+mod lead;
+pub mod scan;
+mod shard;
+mod succession;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use topics_env::{Env, File};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub use self::shard::Room;
+use self::shard::Shard;
+use crate::dir::Paths;
+use crate::format::wal_file::WalFileHeader;
+use crate::{Result, StorageError};
+
+/// When a batch counts as committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// In the queue.
+    Staged,
+    /// Its group's write has returned.
+    Written,
+    /// A sync covers it.
+    Synced,
+}
+
+/// A file within this process; keys of one shard ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileKey(pub u32);
+
+/// A staged batch: its place in the shard's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The shard.
+    pub shard: u32,
+    /// Ordinal in the shard, from 1.
+    pub n: u64,
+}
+
+/// What becomes of a batch: exactly one of the two, once, in queue order within a level.
+pub trait Commit: Send + Sync {
+    /// The batch is committed at its level; its frames are finished and lie where `placed` says.
+    fn apply(&self, placed: &Placed<'_>);
+    /// The batch was not logged, or nothing is known about it any more.
+    fn failed(&self, error: &StorageError);
+}
+
+/// A batch for the log. The frames are encoded, not sealed.
+pub struct Batch {
+    /// Control frames before the records.
+    pub head: Vec<u8>,
+    /// Append frames; topic, seq and ts are set when the group is written.
+    pub records: Vec<u8>,
+    /// Control frames after the records.
+    pub tail: Vec<u8>,
+    /// Seq of the first Append frame.
+    pub first_seq: u64,
+    /// Time of every frame that has none.
+    pub ts: u64,
+    /// Topic of the Append frames.
+    pub topic_id: u64,
+    /// When it is applied: after its write, or after a sync covers it.
+    pub level: Level,
+    /// Goes on while the disk is full.
+    pub frees_space: bool,
+    /// Told the outcome.
+    pub commit: Arc<dyn Commit>,
+}
+
+impl Batch {
+    /// Bytes of all frames.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.head.len() + self.records.len() + self.tail.len()
+    }
+}
+
+/// Where finished frames lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'a> {
+    /// The shard.
+    pub shard: usize,
+    /// The file.
+    pub file: FileKey,
+    /// Offset of the first frame.
+    pub offset: u32,
+    /// Lsn of the first frame.
+    pub first_lsn: u64,
+    /// First lsn of the file.
+    pub file_first_lsn: u64,
+    /// The frames, contiguous, sealed.
+    pub bytes: &'a [u8],
+}
+
+/// How far a shard has come, as lsns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Written up to here.
+    pub written: u64,
+    /// Durable up to here.
+    pub synced: u64,
+    /// Everything up to here has been applied.
+    pub applied: u64,
+}
+
+/// A file that holds frames.
+#[derive(Debug)]
+pub struct WalFile {
+    /// Its key.
+    pub key: FileKey,
+    /// Its name in the shard's folder.
+    pub name: String,
+    /// What it says about itself.
+    pub header: WalFileHeader,
+    /// Lsn of its first frame.
+    pub first_lsn: u64,
+    /// The open file.
+    pub file: Arc<dyn File>,
+}
+
+/// What recovery leaves of a shard.
+#[derive(Debug)]
+pub struct ShardStart {
+    /// Files that reads may need, ascending, the one in use last.
+    pub files: Vec<WalFile>,
+    /// Where the next byte goes in the file in use.
+    pub offset: u64,
+    /// How long that file is.
+    pub capacity: u64,
+    /// Lsn of the next frame. Everything below is durable.
+    pub next_lsn: u64,
+}
+
+/// Settings of the log.
+#[derive(Clone, Debug)]
+pub struct WalOptions {
+    /// Number of shards.
+    pub shards: u32,
+    /// Size of a generation's first file.
+    pub file_initial: u64,
+    /// Largest preallocated size; sizes double up to it.
+    pub file_max: u64,
+    /// Staged bytes per shard.
+    pub staging_bytes: usize,
+    /// Staged batches per shard.
+    pub staging_batches: usize,
+    /// Bytes of the newest groups kept in memory, per shard.
+    pub tail_cache_bytes: usize,
+    /// How long an idle tail stays unsynced.
+    pub sync_interval: Duration,
+    /// Run one thread per shard; otherwise the owner drives.
+    pub background: bool,
+}
+
+impl Default for WalOptions {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            file_initial: 1 << 20,
+            file_max: 64 << 20,
+            staging_bytes: 64 << 20,
+            staging_batches: 65_536,
+            tail_cache_bytes: 16 << 20,
+            sync_interval: Duration::from_millis(50),
+            background: true,
+        }
+    }
+}
+
+/// What all shards share.
+#[derive(Debug)]
+struct Shared {
+    env: Env,
+    paths: Paths,
+    options: WalOptions,
+    next_key: AtomicU32,
+}
+
+/// The log of a directory.
+#[derive(Debug)]
+pub struct Wal {
+    shards: Vec<Arc<Shard>>,
+    /// Files of shards outside the layout, for reads.
+    elsewhere: BTreeMap<FileKey, Arc<WalFile>>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Wal {
+    /// Starts on what recovery prepared: one [`ShardStart`] per shard, and the files of shards
+    /// outside the layout.
+    pub fn start(
+        env: Env,
+        paths: Paths,
+        options: WalOptions,
+        starts: Vec<ShardStart>,
+        elsewhere: Vec<WalFile>,
+    ) -> Result<Self> {
+        let background = options.background;
+        let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
+        let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
+        let shared = Arc::new(Shared { env, paths, options, next_key });
+        let elsewhere = elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
+        let mut shards = Vec::with_capacity(starts.len());
+        for (i, start) in starts.into_iter().enumerate() {
+            shards.push(Arc::new(Shard::new(shared.clone(), i, start)?));
+        }
+        let mut threads = Vec::new();
+        if background {
+            for shard in &shards {
+                let shard = shard.clone();
+                let name = format!("topics-sync-{}", shard.id);
+                let thread = std::thread::Builder::new().name(name).spawn(move || shard.run());
+                threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
+            }
+        } else {
+            for shard in &shards {
+                drop(shard.prepare(shard.state.lock()));
+            }
+        }
+        Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shard of a topic.
+    #[must_use]
+    pub fn shard_of(&self, topic_id: u64) -> usize {
+        (xxh3_64(&topic_id.to_le_bytes()) % self.shards.len() as u64) as usize
+    }
+
+    /// Takes staging room before any lock. With `wait`, waits (and leads) for it that long;
+    /// [`StorageError::Staging`] when there is none.
+    pub fn reserve(&self, shard: usize, bytes: usize, wait: Option<Duration>) -> Result<Room> {
+        Shard::reserve(&self.shards[shard], bytes, wait)
+    }
+
+    /// Queues a batch; never blocks.
+    pub fn stage(&self, batch: Batch, room: Room) -> Result<Ticket> {
+        let shard = room.shard();
+        shard.stage(batch, room)
+    }
+
+    /// Waits for a level, leading and syncing where nobody else does.
+    pub fn wait(&self, ticket: Ticket, level: Level) -> Result<()> {
+        self.shards[ticket.shard as usize].wait(ticket.n, level)
+    }
+
+    /// Calls `done` once when the level is reached or cannot be; never blocks. `done` runs on
+    /// whichever thread completes it, possibly this one, with no lock held.
+    pub fn notify(&self, ticket: Ticket, level: Level, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        self.shards[ticket.shard as usize].notify(ticket.n, level, done);
+    }
+
+    /// Leads one group if the shard is idle; writes, never syncs.
+    pub fn drive(&self, shard: usize) {
+        self.shards[shard].drive();
+    }
+
+    /// Writes and syncs everything staged so far; the synced lsn.
+    pub fn sync(&self, shard: usize) -> Result<u64> {
+        self.shards[shard].sync_all()
+    }
+
+    /// How far a shard has come.
+    #[must_use]
+    pub fn positions(&self, shard: usize) -> Positions {
+        self.shards[shard].positions()
+    }
+
+    /// Whether a shard has failed until restart.
+    #[must_use]
+    pub fn poisoned(&self, shard: usize) -> Option<StorageError> {
+        self.shards[shard].poisoned()
+    }
+
+    /// Whether ordinary writes are refused for want of space; tries to get some.
+    #[must_use]
+    pub fn full(&self, shard: usize) -> bool {
+        self.shards[shard].full()
+    }
+
+    /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
+    /// be where the file is. [`StorageError::Missing`] when the file is gone.
+    pub fn read(
+        &self,
+        shard: usize,
+        key: FileKey,
+        offset: u32,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        if self.shards[shard].read_cached(key, offset, len, out) {
+            return Ok(());
+        }
+        let Some(file) = self.file(shard, key) else {
+            return Err(StorageError::Missing { what: format!("log file {}", key.0) });
+        };
+        let at = out.len();
+        out.resize(at + len, 0);
+        file.file.read_exact_at(&mut out[at..], u64::from(offset)).map_err(|e| {
+            out.truncate(at);
+            StorageError::io(format!("read wal/shard-{:02}/{}", file.header.shard, file.name), e)
+        })
+    }
+
+    /// A file, while it is there.
+    #[must_use]
+    pub fn file(&self, shard: usize, key: FileKey) -> Option<Arc<WalFile>> {
+        let here = self.shards[shard].file(key);
+        here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
+            .or_else(|| self.elsewhere.get(&key).cloned())
+    }
+
+    /// Removes files whose last lsn is at or below `lsn`, never the one in use; the names.
+    pub fn trim(&self, shard: usize, lsn: u64) -> Result<Vec<String>> {
+        self.shards[shard].trim(lsn)
+    }
+
+    /// Bytes of all files, the preallocated part included.
+    #[must_use]
+    pub fn bytes_on_disk(&self) -> u64 {
+        self.shards.iter().map(|s| s.bytes_on_disk()).sum()
+    }
+
+    /// Counters of all shards.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shards.iter().fold(Counters::default(), |sum, s| sum.plus(&s.counters()))
+    }
+
+    /// Stops the threads. A clean close writes and syncs everything staged, then CleanClose.
+    /// Idempotent; later calls of everything else are refused.
+    pub fn close(&self, clean: bool) -> Result<()> {
+        let mut result = Ok(());
+        for shard in &self.shards {
+            let one = Shard::close(shard, clean);
+            if result.is_ok() {
+                result = one;
+            }
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                log::error!("a sync thread panicked");
+            }
+        }
+        result
+    }
+}
+
+/// What the shards have done since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Group writes.
+    pub groups: u64,
+    /// Batches in them.
+    pub batches: u64,
+    /// Frames in them.
+    pub frames: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Syncs that returned.
+    pub syncs: u64,
+    /// Nanoseconds they took.
+    pub sync_ns: u64,
+    /// Files begun.
+    pub rotations: u64,
+    /// Batches staged now.
+    pub staged: u64,
+    /// Shards that are poisoned.
+    pub poisoned: u64,
+}
+
+impl Counters {
+    fn plus(self, o: &Self) -> Self {
+        Self {
+            groups: self.groups + o.groups,
+            batches: self.batches + o.batches,
+            frames: self.frames + o.frames,
+            bytes: self.bytes + o.bytes,
+            syncs: self.syncs + o.syncs,
+            sync_ns: self.sync_ns + o.sync_ns,
+            rotations: self.rotations + o.rotations,
+            staged: self.staged + o.staged,
+            poisoned: self.poisoned + o.poisoned,
+        }
+    }
+}

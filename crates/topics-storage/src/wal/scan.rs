@@ -1,0 +1,280 @@
+//! Reading WAL files frame by frame: what recovery and `verify` decide from.
+
+use std::sync::Arc;
+
+use topics_env::{Env, File};
+
+use crate::format::frame::{self, Frame, FrameError, MAX_FRAME_LEN};
+use crate::format::record::{Group, Start};
+use crate::format::wal_file::{WAL_HEADER, WalFileHeader};
+use crate::{Result, StorageError};
+
+const BLOCK: usize = 256 << 10;
+
+/// A verified frame and where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanned<'a> {
+    /// Its lsn.
+    pub lsn: u64,
+    /// Its offset in the file.
+    pub offset: u64,
+    /// The frame.
+    pub frame: Frame<'a>,
+    /// Its bytes.
+    pub raw: &'a [u8],
+}
+
+/// Where valid frames end.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    /// The lsn that a frame here would have.
+    pub lsn: u64,
+    /// The offset.
+    pub offset: u64,
+    /// Why there is none.
+    pub why: FrameError,
+}
+
+/// Walks the frames of one file after its Start.
+#[derive(Debug)]
+pub struct Scan {
+    env: Env,
+    file: Arc<dyn File>,
+    shown: String,
+    salt: u64,
+    len: u64,
+    buf: Vec<u8>,
+    /// File offset of `buf[0]`.
+    base: u64,
+    /// Position in `buf` of the next frame.
+    pos: usize,
+    lsn: u64,
+    why: FrameError,
+}
+
+impl Scan {
+    /// Begins at the first frame after the Start, which has `first_lsn`.
+    pub fn new(
+        env: &Env,
+        file: Arc<dyn File>,
+        header: &WalFileHeader,
+        shown: &str,
+        first_lsn: u64,
+    ) -> Result<Self> {
+        let len = file.len().map_err(|e| StorageError::io(format!("read {shown}"), e))?;
+        let base = (WAL_HEADER + Start::FRAME_LEN) as u64;
+        Ok(Self {
+            env: env.clone(),
+            file,
+            shown: shown.to_owned(),
+            salt: header.salt,
+            len,
+            buf: Vec::new(),
+            base,
+            pos: 0,
+            lsn: first_lsn,
+            why: FrameError::Zero,
+        })
+    }
+
+    /// Goes on at a known frame.
+    pub fn seek(&mut self, offset: u64, lsn: u64) {
+        self.buf.clear();
+        self.base = offset;
+        self.pos = 0;
+        self.lsn = lsn;
+    }
+
+    /// The lsn of the next frame.
+    #[must_use]
+    pub fn next_lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// Where the valid frames ended.
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        Stop { lsn: self.lsn, offset: self.base + self.pos as u64, why: self.why }
+    }
+
+    /// The next frame; `None` where they end. An I/O error is an error, never an end. A frame of an
+    /// unknown type whose checksum is right stops the scan with an error.
+    pub fn next_frame(&mut self) -> Result<Option<Scanned<'_>>> {
+        let size = match self.size()? {
+            Ok(size) => size,
+            Err(why) => {
+                self.why = why;
+                return Ok(None);
+            }
+        };
+        let (at, lsn, offset) = (self.pos, self.lsn, self.base + self.pos as u64);
+        let verified = frame::verify(&self.buf[at..at + size], self.salt, lsn).map(|_| ());
+        if let Err(FrameError::Type(kind)) = verified {
+            return Err(StorageError::Corrupt {
+                file: self.shown.clone(),
+                offset,
+                detail: format!("frame type {kind} is not known to this version (reads up to 21)"),
+            });
+        }
+        if let Err(why) = verified {
+            if !self.env.check("wal.frame", false) {
+                self.why = why;
+                return Ok(None);
+            }
+        }
+        let raw = &self.buf[at..at + size];
+        let Ok((frame, _)) = frame::parse(raw) else {
+            self.why = FrameError::Layout;
+            return Ok(None);
+        };
+        self.pos += size;
+        self.lsn += 1;
+        Ok(Some(Scanned { lsn, offset, frame, raw }))
+    }
+
+    /// Brings the next frame into the buffer; its size, or why there is none.
+    fn size(&mut self) -> Result<std::result::Result<usize, FrameError>> {
+        let mut want = 4;
+        loop {
+            if !self.fill(want)? {
+                return Ok(Err(FrameError::Short(want)));
+            }
+            match frame::parse(&self.buf[self.pos..]) {
+                Ok((_, size)) => return Ok(Ok(size)),
+                Err(FrameError::Short(more)) if more > want => want = more,
+                Err(FrameError::Type(_) | FrameError::Layout) => {
+                    return Ok(Ok(frame::frame_size(&self.buf[self.pos..])));
+                }
+                Err(e) => return Ok(Err(e)),
+            }
+        }
+    }
+
+    /// Makes at least `want` bytes from the position on available; false at the end of the file.
+    fn fill(&mut self, want: usize) -> Result<bool> {
+        if self.buf.len() - self.pos >= want {
+            return Ok(true);
+        }
+        self.base += self.pos as u64;
+        self.buf.drain(..self.pos);
+        self.pos = 0;
+        let have = self.buf.len();
+        let left = self.len.saturating_sub(self.base + have as u64);
+        let take = (want.max(BLOCK) - have).min(usize::try_from(left).unwrap_or(usize::MAX));
+        if have + take < want || want > MAX_FRAME_LEN as usize + 4 {
+            return Ok(false);
+        }
+        self.buf.resize(have + take, 0);
+        self.file
+            .read_exact_at(&mut self.buf[have..], self.base + have as u64)
+            .map_err(|e| StorageError::io(format!("read {}", self.shown), e))?;
+        Ok(true)
+    }
+}
+
+/// How a file begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// With a Start that names the first lsn.
+    At(u64),
+    /// Without one: it holds nothing. What its valid Groups, if any, prove to have been durable.
+    Nothing {
+        /// The highest `synced_lsn` named, 0 for none.
+        synced_lsn: u64,
+    },
+}
+
+/// Reads how a file begins.
+pub fn read_start(
+    env: &Env,
+    file: &Arc<dyn File>,
+    header: &WalFileHeader,
+    shown: &str,
+) -> Result<Begin> {
+    let mut b = [0u8; Start::FRAME_LEN];
+    let io = |e| StorageError::io(format!("read {shown}"), e);
+    let len = file.len().map_err(io)?;
+    if len >= (WAL_HEADER + Start::FRAME_LEN) as u64 {
+        file.read_exact_at(&mut b, WAL_HEADER as u64).map_err(io)?;
+        let start = frame::parse(&b).ok().and_then(|(f, _)| Start::of(&f));
+        if let Some(start) = start {
+            let valid = frame::verify(&b, header.salt, start.first_lsn).is_ok();
+            if env.check("wal.start", valid) {
+                return Ok(Begin::At(start.first_lsn));
+            }
+        }
+    }
+    let group = find_group(file, header, shown, WAL_HEADER as u64, 0)?;
+    Ok(Begin::Nothing { synced_lsn: group.map_or(0, |g| g.synced_lsn_max) })
+}
+
+/// A valid Group found by search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundGroup {
+    /// Its lsn.
+    pub lsn: u64,
+    /// Its offset.
+    pub offset: u64,
+    /// The highest `synced_lsn` that it or any valid Group behind it names.
+    pub synced_lsn_max: u64,
+}
+
+/// Searches every byte position from `offset` on for valid Groups with an lsn above `above`;
+/// returns the first.
+pub fn find_group(
+    file: &Arc<dyn File>,
+    header: &WalFileHeader,
+    shown: &str,
+    offset: u64,
+    above: u64,
+) -> Result<Option<FoundGroup>> {
+    let io = |e| StorageError::io(format!("read {shown}"), e);
+    let len = file.len().map_err(io)?;
+    let mut found: Option<FoundGroup> = None;
+    let mut buf = vec![0u8; BLOCK + Group::FRAME_LEN];
+    let mut at = offset;
+    while at + Group::FRAME_LEN as u64 <= len {
+        let n = usize::try_from(len - at).unwrap_or(usize::MAX).min(buf.len());
+        file.read_exact_at(&mut buf[..n], at).map_err(io)?;
+        let block = &buf[..n];
+        for i in candidates(block) {
+            let Some(bytes) = block.get(i..i + Group::FRAME_LEN) else { continue };
+            let Some(group) = frame::parse(bytes).ok().and_then(|(f, _)| Group::of(&f)) else {
+                continue;
+            };
+            if group.lsn <= above || frame::verify(bytes, header.salt, group.lsn).is_err() {
+                continue;
+            }
+            let here = FoundGroup { lsn: group.lsn, offset: at + i as u64, synced_lsn_max: 0 };
+            let first = found.get_or_insert(here);
+            first.synced_lsn_max = first.synced_lsn_max.max(group.synced_lsn);
+        }
+        at += (n - Group::FRAME_LEN + 1) as u64;
+    }
+    Ok(found)
+}
+
+/// Positions at which a Group frame may begin.
+fn candidates(block: &[u8]) -> impl Iterator<Item = usize> {
+    let last = block.len().saturating_sub(Group::FRAME_LEN - 1);
+    let mut i = 0;
+    std::iter::from_fn(move || {
+        while i < last {
+            // A Group never begins with a zero, and most of a preallocated file is zeros.
+            if block[i..].first_chunk::<64>() == Some(&[0; 64]) {
+                i += 64;
+                continue;
+            }
+            if block[i] != Group::PATTERN[0] {
+                i += 1;
+                continue;
+            }
+            let here = i;
+            i += 1;
+            if block[here..].starts_with(&Group::PATTERN) {
+                return Some(here);
+            }
+        }
+        None
+    })
+}
