@@ -1,0 +1,272 @@
+//! Crash points and survivals: which disks a power cut may leave.
+
+use std::collections::BTreeSet;
+
+use super::clock::mix;
+use super::disk::DiskImage;
+use super::journal::{DiskState, Fate, Op, Pending};
+
+/// How much is tried at each crash point besides what is systematic.
+#[derive(Clone, Debug)]
+pub struct CrashOptions {
+    /// Samples each of random sectors, of random pages and of random names.
+    pub random: usize,
+    /// Cuts at random bytes of a torn write, besides all its sectors.
+    pub torn_bytes: usize,
+    /// Up to this many pending names, all their subsets are tried.
+    pub names: u32,
+    /// Also each pending call as the only survivor, and as the only loss.
+    pub single: bool,
+}
+
+impl Default for CrashOptions {
+    fn default() -> Self {
+        Self { random: 2, torn_bytes: 2, names: 4, single: true }
+    }
+}
+
+/// What becomes of all pending bytes while names are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataFate {
+    /// They survive.
+    Kept,
+    /// They do not, nor do lengths.
+    Lost,
+    /// Lengths survive, the bytes are zero.
+    LengthOnly,
+}
+
+/// What survived a crash of the calls that no sync had covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// Nothing.
+    DropAll,
+    /// Everything.
+    KeepAll,
+    /// The first so many.
+    Prefix(usize),
+    /// All but one.
+    AllBut(usize),
+    /// One alone.
+    Only(usize),
+    /// Names and lengths, no bytes.
+    SizeBeforeData,
+    /// Names and bytes below the durable lengths, no lengths.
+    DataBeforeSize,
+    /// The last call, a write, up to a byte.
+    Torn {
+        /// Bytes of it that are there.
+        cut: usize,
+        /// Whether the earlier calls survived.
+        rest: bool,
+        /// Whether its whole length is there, zeros after the cut.
+        full_length: bool,
+    },
+    /// The names whose bit is set, counted over pending name changes.
+    Names {
+        /// One bit for each.
+        mask: u64,
+        /// The bytes.
+        data: DataFate,
+    },
+    /// Random names.
+    RandomNames {
+        /// Decides each.
+        seed: u64,
+        /// The bytes.
+        data: DataFate,
+    },
+    /// Random 512-byte sectors of each write, random lengths, random names.
+    Sectors {
+        /// Decides each.
+        seed: u64,
+    },
+    /// Random 4 KiB pages of each write, random lengths, random names.
+    Pages {
+        /// Decides each.
+        seed: u64,
+    },
+}
+
+/// One disk that a crash may leave.
+#[derive(Clone, Debug)]
+pub struct CrashState {
+    /// The crash came after (or, torn, in) the last of this many mutating calls.
+    pub after_ops: usize,
+    /// What survived.
+    pub survival: Survival,
+    /// The disk.
+    pub image: DiskImage,
+}
+
+/// Walks the crash points of a journal.
+///
+/// Within a crash point states are distinct by hash. Between points they may repeat, and then
+/// are judged anew: more may have been promised at the later one.
+#[derive(Clone, Debug)]
+pub struct CrashCursor {
+    disk: DiskState,
+    journal: Vec<Op>,
+    at: usize,
+    boot: u64,
+    mount: u64,
+}
+
+const SECTOR: u64 = 512;
+
+impl CrashCursor {
+    pub(super) fn new(disk: DiskState, journal: Vec<Op>, boot: u64, mount: u64) -> Self {
+        Self { disk, journal, at: 0, boot, mount }
+    }
+
+    /// The number of mutating calls before the crash.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// One call further; `false` at the end.
+    pub fn advance(&mut self) -> bool {
+        let Some(op) = self.journal.get(self.at) else { return false };
+        self.disk.step(op);
+        self.at += 1;
+        true
+    }
+
+    /// Further, to right after the first `after_ops` calls.
+    pub fn seek(&mut self, after_ops: usize) {
+        while self.at < after_ops && self.advance() {}
+    }
+
+    /// The disk that this survival leaves here.
+    pub fn image(&self, survival: Survival) -> DiskImage {
+        let reference = self.settle(Survival::KeepAll).tree.hash();
+        let mut image = self.settle(survival);
+        image.lost = image.hash() != reference;
+        image
+    }
+
+    fn settle(&self, survival: Survival) -> DiskImage {
+        let mut fates = self.fates(survival);
+        self.disk.close_names(&mut fates);
+        let tree = self.disk.settle(&fates);
+        DiskImage { tree, cache: None, boot: self.boot, mount: self.mount, lost: false }
+    }
+
+    /// Every distinct state here, in an order that depends on nothing but journal, seed and
+    /// options.
+    pub fn states(&self, seed: u64, options: &CrashOptions, visit: &mut dyn FnMut(CrashState)) {
+        let kept = self.settle(Survival::KeepAll);
+        let reference = kept.hash();
+        let mut met = BTreeSet::new();
+        for survival in self.survivals(seed, options) {
+            let mut image = self.settle(survival);
+            let hash = image.hash();
+            if met.insert(hash) {
+                image.lost = hash != reference;
+                visit(CrashState { after_ops: self.at, survival, image });
+            }
+        }
+    }
+
+    /// Every survival tried here.
+    pub fn survivals(&self, seed: u64, options: &CrashOptions) -> Vec<Survival> {
+        let n = self.disk.pending.len();
+        let mut out = vec![Survival::DropAll, Survival::KeepAll];
+        if n == 0 {
+            return out;
+        }
+        out.extend([Survival::SizeBeforeData, Survival::DataBeforeSize]);
+        out.extend((1..n).map(Survival::Prefix));
+        if options.single {
+            out.extend((0..n).flat_map(|i| [Survival::AllBut(i), Survival::Only(i)]));
+        }
+        let seed = mix(seed ^ mix(self.at as u64));
+        self.torn(seed, options, &mut out);
+        self.names(seed, options, &mut out);
+        for i in 0..options.random as u64 {
+            let seed = mix(seed ^ i);
+            out.extend([Survival::Sectors { seed }, Survival::Pages { seed }]);
+        }
+        out
+    }
+
+    fn torn(&self, seed: u64, options: &CrashOptions, out: &mut Vec<Survival>) {
+        let last = self.at.checked_sub(1).and_then(|i| self.journal.get(i));
+        let Some(Op::Write { offset, data, .. }) = last else { return };
+        let end = offset + data.len() as u64;
+        let sectors = (offset / SECTOR + 1..end.div_ceil(SECTOR)).map(|s| s * SECTOR - offset);
+        let bytes = (0..options.torn_bytes as u64).map(|i| mix(seed ^ mix(i)) % data.len() as u64);
+        let cuts: BTreeSet<usize> =
+            [0].into_iter().chain(sectors).chain(bytes).map(|c| c as usize).collect();
+        for cut in cuts {
+            for rest in [true, false] {
+                out.push(Survival::Torn { cut, rest, full_length: false });
+                out.push(Survival::Torn { cut, rest, full_length: true });
+            }
+        }
+    }
+
+    fn names(&self, seed: u64, options: &CrashOptions, out: &mut Vec<Survival>) {
+        let names = self.disk.pending.iter().filter(|p| p.op.name_of().is_some()).count() as u32;
+        let all_data = [DataFate::Kept, DataFate::Lost, DataFate::LengthOnly];
+        if names <= options.names.min(16) {
+            for mask in 0..1 << names {
+                out.extend(all_data.map(|data| Survival::Names { mask, data }));
+            }
+        } else {
+            // Each alone gone or there, with every fate of the bytes.
+            let all = u64::MAX;
+            for bit in (0..names.min(64)).map(|i| 1 << i) {
+                for mask in [bit, all ^ bit] {
+                    out.extend(all_data.map(|data| Survival::Names { mask, data }));
+                }
+            }
+            for i in 0..options.random as u64 {
+                let seed = mix(seed ^ mix(i));
+                out.extend(all_data.map(|data| Survival::RandomNames { seed, data }));
+            }
+        }
+    }
+
+    fn fates(&self, survival: Survival) -> Vec<Fate> {
+        let n = self.disk.pending.len();
+        let mut name = 0;
+        let fate = |(i, pending): (usize, &Pending)| {
+            let is_name = pending.op.name_of().is_some();
+            let nth_name = name;
+            name += u64::from(is_name);
+            let kept = |yes: bool| if yes { Fate::Keep } else { Fate::Drop };
+            let coin = |seed: u64| kept(mix(seed ^ mix(nth_name ^ 0x6e61_6d65)) & 1 == 1);
+            match survival {
+                Survival::DropAll => Fate::Drop,
+                Survival::KeepAll => Fate::Keep,
+                Survival::Prefix(k) => kept(i < k),
+                Survival::AllBut(k) => kept(i != k),
+                Survival::Only(k) => kept(i == k),
+                Survival::SizeBeforeData => Fate::Length,
+                Survival::DataBeforeSize => Fate::Bytes,
+                Survival::Torn { cut, full_length, .. } if i + 1 == n => {
+                    Fate::Cut { bytes: cut, full_length }
+                }
+                Survival::Torn { rest, .. } => kept(rest),
+                Survival::Names { mask, .. } if is_name => kept(mask >> nth_name.min(63) & 1 == 1),
+                Survival::RandomNames { seed, .. } if is_name => coin(seed),
+                Survival::Names { data, .. } | Survival::RandomNames { data, .. } => match data {
+                    DataFate::Kept => Fate::Keep,
+                    DataFate::Lost => Fate::Drop,
+                    DataFate::LengthOnly => Fate::Length,
+                },
+                // Every other sample keeps all names, so that the bytes are reached.
+                Survival::Sectors { seed } | Survival::Pages { seed } if is_name => {
+                    if mix(seed) & 1 == 0 { Fate::Keep } else { coin(seed) }
+                }
+                // One block pattern for each call, or what one drops another would drop too.
+                Survival::Sectors { seed } => {
+                    Fate::Blocks { size: SECTOR, seed: mix(seed ^ i as u64) }
+                }
+                Survival::Pages { seed } => Fate::Blocks { size: 4096, seed: mix(seed ^ i as u64) },
+            }
+        };
+        self.disk.pending.iter().enumerate().map(fate).collect()
+    }
+}

@@ -1,0 +1,190 @@
+//! Faults: the nth call of a kind fails in a given way.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use rustix::io::Errno;
+
+use super::journal::PageFate;
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CallKind {
+    /// An open of an existing file.
+    Open,
+    /// An open that creates its file.
+    Create,
+    /// A read.
+    Read,
+    /// A mapping.
+    Map,
+    /// A write.
+    Write,
+    /// `set_len`.
+    SetLen,
+    /// `allocate`.
+    Allocate,
+    /// `sync_data`.
+    SyncData,
+    /// `len`, `links` or `exists`.
+    Stat,
+    /// `create_dir`.
+    CreateDir,
+    /// `rename`.
+    Rename,
+    /// `remove_file`.
+    RemoveFile,
+    /// `remove_dir`.
+    RemoveDir,
+    /// `list`.
+    List,
+    /// `sync_dir`.
+    SyncDir,
+    /// `sync_fs`.
+    SyncFs,
+    /// `lock`.
+    Lock,
+    /// `free_space`.
+    FreeSpace,
+}
+
+impl CallKind {
+    /// Every kind.
+    pub const ALL: [Self; 18] = [
+        Self::Open,
+        Self::Create,
+        Self::Read,
+        Self::Map,
+        Self::Write,
+        Self::SetLen,
+        Self::Allocate,
+        Self::SyncData,
+        Self::Stat,
+        Self::CreateDir,
+        Self::Rename,
+        Self::RemoveFile,
+        Self::RemoveDir,
+        Self::List,
+        Self::SyncDir,
+        Self::SyncFs,
+        Self::Lock,
+        Self::FreeSpace,
+    ];
+
+    /// Whether it is a sync.
+    pub fn is_sync(self) -> bool {
+        matches!(self, Self::SyncData | Self::SyncDir | Self::SyncFs)
+    }
+}
+
+/// Which calls a fault counts.
+#[derive(Clone, Debug)]
+pub struct CallFilter {
+    kind: CallKind,
+    path: Option<String>,
+}
+
+impl CallFilter {
+    /// Only calls on paths that contain this text. A file's path is the one it was opened by.
+    pub fn on_path(kind: CallKind, contains: &str) -> Self {
+        Self { kind, path: Some(contains.to_owned()) }
+    }
+
+    fn matches(&self, kind: CallKind, path: &str) -> bool {
+        self.kind == kind && self.path.as_ref().is_none_or(|part| path.contains(part))
+    }
+}
+
+impl From<CallKind> for CallFilter {
+    fn from(kind: CallKind) -> Self {
+        Self { kind, path: None }
+    }
+}
+
+/// How a call fails. Where a kind makes no sense for a call it is `EIO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// This error, and nothing happened.
+    Errno(i32),
+    /// A write, or a read, of half the bytes, at least one.
+    ShortWrite,
+    /// A write of nothing.
+    ZeroProgress,
+    /// A sync that fails with `EIO`; the pages are clean afterwards.
+    SyncFails {
+        /// What the pages hold then.
+        then: PageFate,
+    },
+}
+
+impl FaultKind {
+    /// An I/O error.
+    pub const EIO: Self = Self::Errno(Errno::IO.raw_os_error());
+    /// A full disk.
+    pub const ENOSPC: Self = Self::Errno(Errno::NOSPC.raw_os_error());
+    /// An exhausted quota.
+    pub const EDQUOT: Self = Self::Errno(Errno::DQUOT.raw_os_error());
+    /// An interrupted call.
+    pub const EINTR: Self = Self::Errno(Errno::INTR.raw_os_error());
+
+    pub(super) fn error(self) -> io::Error {
+        match self {
+            Self::Errno(code) => io::Error::from_raw_os_error(code),
+            _ => Errno::IO.into(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Plan {
+    filter: CallFilter,
+    /// Matching calls still to let pass.
+    pass: usize,
+    forever: bool,
+    kind: FaultKind,
+}
+
+/// Counts calls and decides which of them fail.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    plans: Vec<Plan>,
+    counts: BTreeMap<CallKind, usize>,
+    fired: usize,
+}
+
+impl Faults {
+    pub(super) fn plan(&mut self, filter: CallFilter, nth: usize, forever: bool, kind: FaultKind) {
+        self.plans.push(Plan { filter, pass: nth.saturating_sub(1), forever, kind });
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.plans.clear();
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<CallKind, usize> {
+        self.counts.clone()
+    }
+
+    pub(super) fn fired(&self) -> usize {
+        self.fired
+    }
+
+    /// Counts a call; the first fault due wins.
+    pub(super) fn call(&mut self, kind: CallKind, path: &str) -> Option<FaultKind> {
+        *self.counts.entry(kind).or_insert(0) += 1;
+        let mut hit = None;
+        self.plans.retain_mut(|plan| {
+            if hit.is_some() || !plan.filter.matches(kind, path) {
+                return true;
+            }
+            if plan.pass > 0 {
+                plan.pass -= 1;
+                return true;
+            }
+            hit = Some(plan.kind);
+            plan.forever
+        });
+        self.fired += usize::from(hit.is_some());
+        hit
+    }
+}

@@ -1,0 +1,80 @@
+//! Hooks of the durability mutants: what sites a run passes, and a run with one of them removed
+//! or reordered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::SimFs;
+use crate::{Hook, Site, Verdict};
+
+/// Lets everything run and counts the visits of every site.
+#[derive(Debug, Default)]
+pub struct SiteLog {
+    visits: Mutex<BTreeMap<Site, usize>>,
+}
+
+impl SiteLog {
+    /// Every site visited so far, with its number of visits.
+    pub fn sites(&self) -> BTreeMap<Site, usize> {
+        self.visits.lock().clone()
+    }
+}
+
+impl Hook for SiteLog {
+    fn visit(&self, site: Site) -> Verdict {
+        *self.visits.lock().entry(site).or_insert(0) += 1;
+        Verdict::Run
+    }
+}
+
+/// Removes or reorders one site.
+#[derive(Debug)]
+pub struct Mutant {
+    target: Site,
+    nth: Option<usize>,
+    reorder: Option<Arc<SimFs>>,
+    visits: AtomicUsize,
+    hits: AtomicUsize,
+}
+
+impl Mutant {
+    /// Leaves out the `nth` visit of `target` (the first is 1), or every one.
+    pub fn remove(target: Site, nth: Option<usize>) -> Self {
+        let (visits, hits) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { target, nth, reorder: None, visits, hits }
+    }
+
+    /// Lets the `nth` visit of a sync or rename (the first is 1), or every one, take effect only
+    /// after the mutating call that follows it, on this file system. A check is removed.
+    pub fn reorder(target: Site, nth: Option<usize>, fs: Arc<SimFs>) -> Self {
+        Self { reorder: Some(fs), ..Self::remove(target, nth) }
+    }
+
+    /// How often the mutant took effect: 0 means that the run never reached it.
+    pub fn hits(&self) -> usize {
+        self.hits.load(Ordering::SeqCst)
+    }
+}
+
+impl Hook for Mutant {
+    fn visit(&self, site: Site) -> Verdict {
+        if site != self.target {
+            return Verdict::Run;
+        }
+        let visit = self.visits.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.nth.is_some_and(|n| n != visit) {
+            return Verdict::Run;
+        }
+        self.hits.fetch_add(1, Ordering::SeqCst);
+        match (&self.reorder, site) {
+            (None, _) | (_, Site::Check(_)) => Verdict::Skip,
+            (Some(fs), _) => {
+                fs.defer_next();
+                Verdict::Run
+            }
+        }
+    }
+}

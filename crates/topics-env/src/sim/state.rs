@@ -1,0 +1,267 @@
+//! The mutable heart of a simulated file system: volatile tree, durable state, journal, space.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use rustix::io::Errno;
+
+use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
+use super::fault::{CallKind, FaultKind, Faults};
+use super::fs::Violation;
+use super::journal::{DiskState, Fate, Op, PageFate, Scope};
+
+/// A mutating call and the path it was made on.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) op: Op,
+    pub(super) path: Name,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// What the process sees.
+    pub(super) seen: Tree,
+    pub(super) disk: DiskState,
+    /// What the disk was when the journal began.
+    pub(super) base: DiskState,
+    pub(super) journal: Vec<Entry>,
+    pub(super) faults: Faults,
+    pub(super) violations: Vec<Violation>,
+    pub(super) locks: BTreeSet<Ino>,
+    pub(super) boot: u64,
+    pub(super) mount: u64,
+    next_ino: Ino,
+    opens: BTreeMap<Ino, usize>,
+    free: Option<u64>,
+    /// Threads whose next sync or rename is to be deferred.
+    armed: Vec<ThreadId>,
+    deferred: Option<Entry>,
+}
+
+impl State {
+    pub(super) fn new(image: &DiskImage) -> Self {
+        let disk = match &image.cache {
+            Some(cache) => (**cache).clone(),
+            None => DiskState::new(image.tree.clone()),
+        };
+        Self {
+            next_ino: image.tree.next_ino().max(disk.durable.next_ino()),
+            seen: image.tree.clone(),
+            base: disk.clone(),
+            disk,
+            journal: Vec::new(),
+            faults: Faults::default(),
+            violations: Vec::new(),
+            locks: BTreeSet::new(),
+            boot: image.boot,
+            mount: image.mount,
+            opens: BTreeMap::new(),
+            free: None,
+            armed: Vec::new(),
+            deferred: None,
+        }
+    }
+
+    /// Counts a call; an error when it is to fail outright, the fault when it is to fail in its
+    /// own way.
+    pub(super) fn call(&mut self, kind: CallKind, path: &str) -> io::Result<Option<FaultKind>> {
+        match self.faults.call(kind, path) {
+            None => Ok(None),
+            Some(fault) => match fault {
+                FaultKind::ShortWrite if matches!(kind, CallKind::Write | CallKind::Read) => {
+                    Ok(Some(fault))
+                }
+                FaultKind::ZeroProgress if kind == CallKind::Write => Ok(Some(fault)),
+                FaultKind::SyncFails { .. } if kind.is_sync() => Ok(Some(fault)),
+                _ => Err(fault.error()),
+            },
+        }
+    }
+
+    /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
+    pub(super) fn mutate(&mut self, op: Op, path: &Name) {
+        let due = self.deferred.take();
+        self.commit(Entry { op, path: path.clone() });
+        if let Some(entry) = due {
+            self.commit(entry);
+        }
+    }
+
+    fn commit(&mut self, entry: Entry) {
+        if let Op::Rename { from, ino, .. } = &entry.op
+            && self.seen.lookup(from.0, &from.1) != Some(*ino)
+        {
+            return; // a deferred rename whose source is gone
+        }
+        let before = entry.op.data_of().map_or(0, |ino| self.blocks(ino));
+        let replaced = match &entry.op {
+            Op::Rename { to, .. } => self.seen.lookup(to.0, &to.1),
+            Op::Remove { ino, .. } => Some(*ino),
+            Op::Create { ino, is_dir, .. } => {
+                self.seen.insert(*ino, Node::empty(*is_dir));
+                None
+            }
+            _ => None,
+        };
+        entry.op.apply(&mut self.seen, Fate::Keep);
+        if let (Some(free), Some(ino)) = (self.free, entry.op.data_of()) {
+            self.free = Some((free + before * PAGE as u64).saturating_sub(self.used(ino)));
+        }
+        let ghost = match entry.op {
+            Op::SyncFailed(scope, PageFate::Reverted) => self.doomed(scope),
+            _ => BTreeSet::new(),
+        };
+        self.disk.step(&entry.op);
+        ghost.into_iter().for_each(|ino| self.revert(ino));
+        if let Some(ino) = replaced {
+            self.drop_unused(ino);
+        }
+        self.journal.push(entry);
+    }
+
+    /// Files whose pending bytes a failing sync of `scope` covers.
+    fn doomed(&self, scope: Scope) -> BTreeSet<Ino> {
+        let pending = self.disk.pending.iter().filter_map(|p| p.op.data_of());
+        match scope {
+            Scope::File(ino) => pending.filter(|&i| i == ino).collect(),
+            Scope::All => pending.collect(),
+            Scope::Dir(_) => BTreeSet::new(),
+        }
+    }
+
+    /// Reads return the durable bytes again; the length in memory stays.
+    fn revert(&mut self, ino: Ino) {
+        let Some(len) = self.seen.file(ino).map(|f| f.len()) else { return };
+        if let Some(durable) = self.disk.durable.file(ino) {
+            let mut content = (**durable).clone();
+            content.set_len(len);
+            self.seen.insert(ino, Node::File(Arc::new(content)));
+        }
+    }
+
+    /// A sync or rename: when this thread's next one is to be deferred, it is put aside and the
+    /// caller is told that it succeeded.
+    pub(super) fn mutate_or_defer(&mut self, op: Op, path: &Name) {
+        let me = std::thread::current().id();
+        match self.armed.iter().position(|&t| t == me) {
+            Some(at) => {
+                self.armed.remove(at);
+                self.flush();
+                self.deferred = Some(Entry { op, path: path.clone() });
+            }
+            None => self.mutate(op, path),
+        }
+    }
+
+    pub(super) fn arm(&mut self) {
+        self.armed.push(std::thread::current().id());
+    }
+
+    /// Lets a deferred call happen now.
+    pub(super) fn flush(&mut self) {
+        if let Some(entry) = self.deferred.take() {
+            self.commit(entry);
+        }
+    }
+
+    pub(super) fn sync(&mut self, kind: CallKind, scope: Scope, path: &Name) -> io::Result<()> {
+        match self.call(kind, path)? {
+            Some(fault) => {
+                if let FaultKind::SyncFails { then } = fault {
+                    self.mutate(Op::SyncFailed(scope, then), path);
+                }
+                Err(fault.error())
+            }
+            None => {
+                self.mutate_or_defer(Op::Sync(scope), path);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn create(&mut self, dir: Ino, name: &str, is_dir: bool, path: &Name) -> Ino {
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        self.mutate(Op::Create { dir, name: Name::from(name), ino, is_dir }, path);
+        ino
+    }
+
+    /// The directory that holds the last name of a path, and that name.
+    pub(super) fn parent<'p>(&self, path: &'p str) -> io::Result<(Ino, &'p str)> {
+        let (dir, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+        if name.is_empty() {
+            return Err(Errno::INVAL.into());
+        }
+        let dir = self.seen.resolve(dir).ok_or(Errno::NOENT)?;
+        self.seen.dir(dir).ok_or(Errno::NOTDIR)?;
+        Ok((dir, name))
+    }
+
+    pub(super) fn dir(&self, path: &str) -> io::Result<Ino> {
+        let ino = self.seen.resolve(path).ok_or(Errno::NOENT)?;
+        self.seen.dir(ino).ok_or(Errno::NOTDIR)?;
+        Ok(ino)
+    }
+
+    /// How many of `len` bytes at `offset` there is room for; an error when there is none.
+    pub(super) fn room(&self, ino: Ino, offset: u64, len: usize) -> io::Result<usize> {
+        let Some(free) = self.free else { return Ok(len) };
+        let file = self.seen.file(ino).ok_or(Errno::BADF)?;
+        let pages = free / PAGE as u64;
+        let mut fits = len as u64;
+        while fits > 0 && file.missing_blocks(offset, fits) > pages {
+            fits = (offset + fits - 1) / PAGE as u64 * PAGE as u64;
+            fits = fits.saturating_sub(offset);
+        }
+        if fits == 0 && len > 0 { Err(Errno::NOSPC.into()) } else { Ok(fits as usize) }
+    }
+
+    /// Room for one more name.
+    pub(super) fn room_for_name(&self) -> io::Result<()> {
+        if self.free.is_some_and(|free| free < PAGE as u64) {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn free(&self) -> Option<u64> {
+        self.free
+    }
+
+    pub(super) fn set_free(&mut self, free: Option<u64>) {
+        self.free = free;
+    }
+
+    fn blocks(&self, ino: Ino) -> u64 {
+        if self.free.is_none() { 0 } else { self.seen.file(ino).map_or(0, |f| f.blocks()) }
+    }
+
+    fn used(&self, ino: Ino) -> u64 {
+        self.blocks(ino) * PAGE as u64
+    }
+
+    pub(super) fn opened(&mut self, ino: Ino) {
+        *self.opens.entry(ino).or_insert(0) += 1;
+    }
+
+    pub(super) fn closed(&mut self, ino: Ino) {
+        if let Some(n) = self.opens.get_mut(&ino) {
+            *n -= 1;
+            if *n == 0 {
+                self.opens.remove(&ino);
+                self.drop_unused(ino);
+            }
+        }
+    }
+
+    /// Gives back the space of a file that has neither a name nor a handle.
+    fn drop_unused(&mut self, ino: Ino) {
+        if ino != ROOT && !self.opens.contains_key(&ino) && self.seen.links(ino) == 0 {
+            let used = self.used(ino);
+            self.free = self.free.map(|free| free + used);
+            self.seen.remove(ino);
+        }
+    }
+}
