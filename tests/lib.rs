@@ -1,10 +1,14 @@
 //! The suites that prove the engine: an oracle of what was promised, workloads over the simulated
 //! disk, and everything that enumerates, breaks and damages them.
 //!
+//! * [`crash`]: crash states, recoveries, verdicts.
+//! * [`harness`]: a plain test runner.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
+pub mod crash;
+pub mod harness;
 pub mod oracle;
 pub mod run;
 pub mod workloads;

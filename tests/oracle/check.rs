@@ -279,7 +279,9 @@ impl<'w> Verdict<'w> {
     fn slots(&self, inc: &Inc, out: &mut Vec<String>) {
         let mut lost: Option<u64> = None;
         for (&seq, slot) in &inc.slots {
-            let survives = slot.keep >= self.kind;
+            // What was only staged is given up at once when its group fails.
+            let given_up = self.world.troubled && slot.class == Durability::Memory;
+            let survives = slot.keep >= self.kind && !given_up;
             let (silent, evicted) = (self.may_be_silent(seq, slot), self.may_be_evicted(seq, slot));
             let front = seq < self.obs.state.earliest_seq;
             match self.shown(seq) {

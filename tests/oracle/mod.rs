@@ -9,6 +9,7 @@ mod config;
 mod learn;
 mod log;
 mod observe;
+mod retries;
 mod topic;
 mod world;
 

@@ -12,7 +12,7 @@ use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 
 use super::batch::{Batch, Expect};
 use super::{DIR, HookSpec, Life, Recording, Tuning};
-use crate::oracle::{AttemptState, Body, CallId, Event, Keep, Op, Rec, Reply, World, observe};
+use crate::oracle::{AttemptState, Body, CallId, Event, Keep, Observation, Op, Rec, Reply, World, observe};
 
 /// How a run begins.
 #[derive(Clone, Debug)]
@@ -149,6 +149,12 @@ impl Driver {
         self.log().problems.clone()
     }
 
+    /// From now on a failed call is a problem.
+    pub fn strict(&mut self) {
+        self.setup.faults = false;
+        self.log().faults = false;
+    }
+
     /// Opens with the present tuning; false when the open fails.
     pub fn open(&mut self) -> bool {
         let fs = self.fs();
@@ -182,13 +188,19 @@ impl Driver {
         if self.lives[n - 1].boot == self.lives[n - 2].boot { Keep::Kill } else { Keep::Power }
     }
 
+    /// Looks at the engine; once more where a planned fault may have hit a read.
+    fn see(&self, limit: usize) -> Option<(Observation, Vec<String>)> {
+        let engine = self.engine.as_ref()?;
+        let first = observe(engine, self.clock.wall_ms(), limit);
+        let again = self.setup.faults && !first.1.is_empty();
+        Some(if again { observe(engine, self.clock.wall_ms(), limit) } else { first })
+    }
+
     /// Judges and adopts what a fresh open serves.
     fn opened(&mut self, kind: Keep) {
-        let Some(engine) = &self.engine else { return };
-        let (seen, problems) = observe(engine, self.clock.wall_ms(), 7);
+        let Some((seen, mut found)) = self.see(7) else { return };
         let mut log = self.log.lock().unwrap();
         let at = log.events.len();
-        let mut found = if log.faults { Vec::new() } else { problems };
         found.extend(log.world.check(&seen, kind));
         log.problems.extend(found.into_iter().map(|p| format!("event {at}, after open: {p}")));
         log.push(Body::Opened { seen: Arc::new(seen), shards: self.tuning.shards });
@@ -361,11 +373,9 @@ impl Driver {
 
     /// Reads everything, judges and learns.
     pub fn look(&mut self) {
-        let Some(engine) = &self.engine else { return };
-        let (seen, problems) = observe(engine, self.clock.wall_ms(), 5);
+        let Some((seen, mut found)) = self.see(5) else { return };
         let mut log = self.log.lock().unwrap();
         let at = log.events.len();
-        let mut found = if log.faults { Vec::new() } else { problems };
         found.extend(log.world.check(&seen, Keep::Live));
         log.problems.extend(found.into_iter().map(|p| format!("event {at}, live: {p}")));
         log.push(Body::Seen(Arc::new(seen)));
