@@ -2,12 +2,14 @@
 //! disk, and everything that enumerates, breaks and damages them.
 //!
 //! * [`crash`]: crash states, recoveries, verdicts.
+//! * [`faults`]: calls that fail while the engine runs.
 //! * [`harness`]: a plain test runner.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
 pub mod crash;
+pub mod faults;
 pub mod harness;
 pub mod oracle;
 pub mod run;

@@ -7,8 +7,8 @@ mod probe;
 mod report;
 mod second;
 
-pub use enumerate::{Limits, enumerate};
-pub use points::{Point, points};
-pub use probe::{Plan, Probe, Retry, probe};
+pub use enumerate::{Limits, enumerate, verdict};
+pub use points::{Point, Walk, points};
+pub use probe::{Mounted, Plan, Probe, Retry, panic_text, probe, reopened, shape};
 pub use report::{Failure, Report};
 pub use second::{again, second};

@@ -85,6 +85,8 @@ pub struct Driver {
     tunings: Vec<((usize, usize), Tuning)>,
     keyed: Vec<(String, usize)>,
     opens: u64,
+    /// What may be gone at the next open, where boot numbers do not tell.
+    worst: Option<Keep>,
 }
 
 fn appended(a: &Appended) -> Reply {
@@ -123,6 +125,7 @@ impl Driver {
             tunings: Vec::new(),
             keyed: Vec::new(),
             opens: 0,
+            worst: None,
         }
     }
 
@@ -169,7 +172,7 @@ impl Driver {
         match Engine::open(env, Path::new(DIR), self.tuning.options()) {
             Ok(engine) => {
                 self.engine = Some(engine);
-                let kind = if self.lives.len() > 1 { self.last_crash() } else { Keep::Kill };
+                let kind = self.worst.take().unwrap_or_else(|| self.last_crash());
                 self.opened(kind);
                 true
             }
@@ -185,6 +188,9 @@ impl Driver {
 
     fn last_crash(&self) -> Keep {
         let n = self.lives.len();
+        if n < 2 {
+            return Keep::Kill;
+        }
         if self.lives[n - 1].boot == self.lives[n - 2].boot { Keep::Kill } else { Keep::Power }
     }
 
@@ -226,6 +232,13 @@ impl Driver {
         let image = self.fs().kill_image();
         let boot = self.lives[self.lives.len() - 1].boot;
         self.next_life(&image, boot);
+    }
+
+    /// The process dies and the next one opens what is left, judged by what may be gone.
+    pub fn restart(&mut self, image: &DiskImage, kind: Keep) {
+        let boot = self.lives[self.lives.len() - 1].boot;
+        self.next_life(image, boot);
+        self.worst = Some(kind);
     }
 
     /// The power fails; this is what is left.
