@@ -2,6 +2,7 @@
 //! disk, and everything that enumerates, breaks and damages them.
 //!
 //! * [`crash`]: crash states, recoveries, verdicts.
+//! * [`damage`]: damaged directories.
 //! * [`faults`]: calls that fail while the engine runs.
 //! * [`harness`]: a plain test runner.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
@@ -9,6 +10,7 @@
 //! * [`workloads`]: deterministic scripts.
 
 pub mod crash;
+pub mod damage;
 pub mod faults;
 pub mod harness;
 pub mod oracle;

@@ -14,11 +14,19 @@ pub struct Tuning {
     pub wal_bytes: u64,
     pub segment_records: u64,
     pub segment_bytes: u64,
+    /// Recover with `salvage` instead of `strict`.
+    pub salvage: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { shards: 1, wal_bytes: 8 << 10, segment_records: 16, segment_bytes: 8 << 10 }
+        Self {
+            shards: 1,
+            wal_bytes: 8 << 10,
+            segment_records: 16,
+            segment_bytes: 8 << 10,
+            salvage: false,
+        }
     }
 }
 
