@@ -41,7 +41,10 @@ pub fn kinds(call: CallKind) -> Vec<FaultKind> {
         ],
         CallKind::Read => vec![FaultKind::EIO, FaultKind::EINTR, FaultKind::ShortWrite],
         CallKind::SyncData | CallKind::SyncDir | CallKind::SyncFs => syncs.to_vec(),
-        CallKind::Create | CallKind::Allocate | CallKind::SetLen | CallKind::CreateDir
+        CallKind::Create
+        | CallKind::Allocate
+        | CallKind::SetLen
+        | CallKind::CreateDir
         | CallKind::Rename => vec![FaultKind::EIO, FaultKind::ENOSPC],
         _ => vec![FaultKind::EIO],
     }

@@ -112,12 +112,8 @@ fn steps(image: &DiskImage, plan: &Plan, out: &mut Probe) {
 fn retry(engine: &Engine, plan: &Plan, out: &mut Probe) {
     for r in plan.retries.iter() {
         let records: Vec<NewRecord<'_>> = r.recs.iter().map(new_record).collect();
-        let req = Append {
-            records: &records,
-            key: &r.key,
-            create: Some(false),
-            ..Append::default()
-        };
+        let req =
+            Append { records: &records, key: &r.key, create: Some(false), ..Append::default() };
         let answer = match engine.append(&r.topic, &req) {
             Ok(a) => Ok((a.topic_id, a.first_seq, a.deduped)),
             Err(e) => Err(e.code()),

@@ -119,11 +119,8 @@ fn visit(
     mut each: impl FnMut(&World, &Plan, Point, &DiskImage, &mut Report),
 ) -> Report {
     let started = std::time::Instant::now();
-    let mut report = Report {
-        workload: rec.workload.to_owned(),
-        seed: rec.seed,
-        ..Report::default()
-    };
+    let mut report =
+        Report { workload: rec.workload.to_owned(), seed: rec.seed, ..Report::default() };
     let mut walk = Walk::new(rec);
     let mut met = std::collections::HashSet::new();
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };

@@ -317,7 +317,9 @@ impl<'w> Verdict<'w> {
         let fits = match t.reason {
             GapReason::Crash => slot.class != Durability::Ephemeral,
             GapReason::Restart => slot.class < Durability::Disk,
-            GapReason::Cap | GapReason::Ttl | GapReason::Mixed => t.gap_to < self.obs.state.evict_floor,
+            GapReason::Cap | GapReason::Ttl | GapReason::Mixed => {
+                t.gap_to < self.obs.state.evict_floor
+            }
             _ => false,
         };
         if !fits {
@@ -375,7 +377,10 @@ impl<'w> Verdict<'w> {
         }
         let gone = |seq: u64| inc.slots.get(&seq).is_some_and(|x| self.may_be_silent(seq, x));
         for &(from, to) in &inc.gaps {
-            let cut = self.deletes.iter().chain(&inc.dels.iter().map(|d| &d.req).collect::<Vec<_>>())
+            let cut = self
+                .deletes
+                .iter()
+                .chain(&inc.dels.iter().map(|d| &d.req).collect::<Vec<_>>())
                 .any(|d| d.before_seq.is_some_and(|b| b > from));
             let told = |seq| self.obs.tombstone(seq).is_some() || gone(seq);
             if !cut && !(told(from) && told(to)) {
@@ -459,7 +464,9 @@ impl<'w> Verdict<'w> {
             && (bytes..=bytes + more_bytes).contains(&s.bytes);
         if !fits {
             let (c, b) = (s.count, s.bytes);
-            out.push(format!("state says {c} records, {b} bytes; read: {count}, {bytes} (+{more})"));
+            out.push(format!(
+                "state says {c} records, {b} bytes; read: {count}, {bytes} (+{more})"
+            ));
         }
         let first = self.obs.records.first().map_or(s.head_seq + 1, |r| r.seq);
         if s.earliest_seq > first || (more == 0 && s.earliest_seq != first) {

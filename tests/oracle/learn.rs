@@ -79,7 +79,9 @@ impl World {
                 let place = AttemptState::Settled { id: state.topic_id, first, class };
                 let memory = class < Durability::Disk && restart.is_none();
                 self.settle(attempt, place, if memory { Keep::Live } else { keep });
-                if let Some(s) = self.inc(name, state.topic_id).and_then(|i| i.slots.get_mut(&r.seq)) {
+                if let Some(s) =
+                    self.inc(name, state.topic_id).and_then(|i| i.slots.get_mut(&r.seq))
+                {
                     s.ts = (r.ts, r.ts);
                 }
             }
@@ -102,7 +104,10 @@ fn settle_down(inc: &mut super::topic::Inc, shown: &TopicObs, at: usize) {
         } else {
             let why = match slot.mark {
                 Some(mark) => mark.why,
-                None if shown.tombstone(seq).is_some_and(|t| t.gap_to < shown.state.evict_floor) => {
+                None if shown
+                    .tombstone(seq)
+                    .is_some_and(|t| t.gap_to < shown.state.evict_floor) =>
+                {
                     Why::Evicted
                 }
                 None if shown.tombstone(seq).is_some() => Why::Gone,

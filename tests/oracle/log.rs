@@ -55,11 +55,21 @@ pub enum Op {
         sync: bool,
         config: Option<ConfigPatch>,
     },
-    Create { topic: String, patch: ConfigPatch },
-    Drop { topic: String },
-    Delete { topic: String, req: DeleteRequest },
+    Create {
+        topic: String,
+        patch: ConfigPatch,
+    },
+    Drop {
+        topic: String,
+    },
+    Delete {
+        topic: String,
+        req: DeleteRequest,
+    },
     Sync,
-    SyncTopic { topic: String },
+    SyncTopic {
+        topic: String,
+    },
     Checkpoint,
     Tick,
     Close,
@@ -95,9 +105,17 @@ pub fn selects(req: &DeleteRequest, seq: u64, tag: &[u8]) -> bool {
 /// How a call ended.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    Appended { topic_id: u64, first_seq: u64, created: bool, deduped: bool, class: Durability },
+    Appended {
+        topic_id: u64,
+        first_seq: u64,
+        created: bool,
+        deduped: bool,
+        class: Durability,
+    },
     Created(Box<CreatedTopic>),
-    Dropped { existed: bool },
+    Dropped {
+        existed: bool,
+    },
     Deleted(Box<Deleted>),
     Done,
     /// Refused by a rule: nothing happened.
@@ -115,7 +133,10 @@ pub enum Body {
     /// The process ended, by crash or by close; calls in flight stay undetermined.
     Died,
     /// An open returned; this is what it serves. `shards` are those of the new layout.
-    Opened { seen: Arc<Observation>, shards: usize },
+    Opened {
+        seen: Arc<Observation>,
+        shards: usize,
+    },
     /// An open failed.
     OpenFailed(String),
     /// The shards of the engine that is opened first.

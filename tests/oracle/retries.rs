@@ -25,7 +25,9 @@ impl World {
                 }
                 Ok((id, first, true)) => {
                     if placed.is_some_and(|p| p != (id, first)) {
-                        out.push(format!("retry of {attempt} at {placed:?} answered {first} of {id}"));
+                        out.push(format!(
+                            "retry of {attempt} at {placed:?} answered {first} of {id}"
+                        ));
                     }
                     if placed.is_none() && !self.may_be_remembered(attempt) {
                         out.push(format!("retry of {attempt} deduped, but it is not there"));

@@ -125,7 +125,8 @@ impl World {
             Reply::Refused(_) => {
                 if let Op::Append { attempt, .. } = op {
                     let a = &mut self.attempts[attempt];
-                    let failed = |o: &Op| matches!(o, Op::Append { attempt: b, .. } if *b == attempt);
+                    let failed =
+                        |o: &Op| matches!(o, Op::Append { attempt: b, .. } if *b == attempt);
                     let tried = self.undetermined.iter().any(|(_, o)| failed(o));
                     if a.state == AttemptState::Pending && a.open == 0 && !tried {
                         a.state = AttemptState::Dead;

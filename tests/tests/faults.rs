@@ -44,7 +44,8 @@ fn over(wanted: fn(CallKind) -> bool, step: usize) -> Outcome {
                 loop {
                     let i = next.fetch_add(1, Ordering::SeqCst);
                     let Some(&(w, fault)) = jobs.get(i) else { break };
-                    let job = std::panic::AssertUnwindSafe(|| run(w, seed(), fault, &HookSpec::None));
+                    let job =
+                        std::panic::AssertUnwindSafe(|| run(w, seed(), fault, &HookSpec::None));
                     let found = std::panic::catch_unwind(job).unwrap_or_else(|p| {
                         vec![format!("panic: {}", topics_tests::crash::panic_text(&*p))]
                     });

@@ -145,8 +145,7 @@ fn over_workloads(
                 loop {
                     let i = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     let Some(w) = workloads.get(i) else { break };
-                    let outcome =
-                        recorded(w).map(|rec| run(&rec, every, share, &HookSpec::None));
+                    let outcome = recorded(w).map(|rec| run(&rec, every, share, &HookSpec::None));
                     done.lock().unwrap().push((i, outcome));
                 }
             });
