@@ -77,7 +77,8 @@ impl<'r> Walk<'r> {
 fn retries(rec: &Recording) -> Vec<Retry> {
     let mut out: Vec<Retry> = Vec::new();
     for e in &rec.events {
-        if let Body::Begin(_, Op::Append { topic, attempt, recs, key: Some(key), .. }) = &e.body
+        if let Body::Begin(_, op) = &e.body
+            && let Op::Append { topic, attempt, recs, key: Some(key), .. } = &**op
             && out.iter().all(|r| r.attempt != *attempt)
         {
             out.push(Retry {

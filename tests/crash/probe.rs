@@ -7,7 +7,7 @@ use std::sync::Arc;
 use topics_engine::{Append, Durability, Engine, NewRecord};
 use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 
-use crate::oracle::{Observation, Rec, TopicObs, observe};
+use crate::oracle::{Observation, Rec, Retried, TopicObs, observe};
 use crate::run::{DIR, HookSpec, Tuning};
 
 /// A keyed write, to be repeated after recovery.
@@ -30,9 +30,6 @@ pub struct Plan {
     /// Also write, close and open again.
     pub thorough: bool,
 }
-
-/// What a retry was answered: topic id, first seq, deduped; or the error's code.
-pub type Retried = Result<(u64, u64, bool), &'static str>;
 
 /// What a recovery showed.
 #[derive(Clone, Debug, Default)]

@@ -45,7 +45,7 @@ fn opened(c: &Corpus, disk: &mut Mounted, salvage: bool) -> Result<Met, String> 
         return Err(problems.join("; "));
     }
     let met = compare(c, &seen, salvage)?;
-    if met == Met::Reported || disk.fs.ops_len() % 8 == 0 {
+    if met == Met::Reported || disk.fs.ops_len().is_multiple_of(8) {
         lives_on(c, disk, engine, &seen, salvage)?;
     }
     Ok(met)

@@ -383,7 +383,7 @@ impl<'w> Verdict<'w> {
                 .chain(&inc.dels.iter().map(|d| &d.req).collect::<Vec<_>>())
                 .any(|d| d.before_seq.is_some_and(|b| b > from));
             let told = |seq| self.obs.tombstone(seq).is_some() || gone(seq);
-            if !cut && !(told(from) && told(to)) {
+            if !(cut || told(from) && told(to)) {
                 out.push(format!("I4: the gap {from}..={to} is no longer reported"));
             }
         }

@@ -126,7 +126,7 @@ pub enum Reply {
 
 #[derive(Clone, Debug)]
 pub enum Body {
-    Begin(CallId, Op),
+    Begin(CallId, Box<Op>),
     End(CallId, Reply),
     /// A full read of the running engine.
     Seen(Arc<Observation>),

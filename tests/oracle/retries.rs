@@ -7,13 +7,15 @@ use super::observe::Observation;
 use super::topic::{Keep, Why};
 use super::world::{AttemptState, World};
 
+/// What a retry was answered: topic id, first seq, whether deduped; or the error's code.
+pub type Retried = Result<(u64, u64, bool), &'static str>;
+
 impl World {
-    /// A repeat dedups exactly as far as the records survived. Each entry: attempt, then topic
-    /// id, first seq and whether it was deduped, or the error's code.
+    /// A repeat dedups exactly as far as the records survived.
     pub fn check_retries(
         &self,
         seen: &Observation,
-        retried: &[(usize, Result<(u64, u64, bool), &'static str>)],
+        retried: &[(usize, Retried)],
         kind: Keep,
     ) -> Vec<String> {
         let mut out = Vec::new();

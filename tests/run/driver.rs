@@ -53,7 +53,7 @@ impl Log {
     fn begin(&mut self, op: Op) -> CallId {
         self.calls += 1;
         let id = self.calls;
-        self.push(Body::Begin(id, op));
+        self.push(Body::Begin(id, Box::new(op)));
         id
     }
 

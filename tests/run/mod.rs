@@ -22,7 +22,7 @@ impl Dice {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -30,7 +30,7 @@ impl Dice {
     }
 
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.roll() % n
     }
 
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {

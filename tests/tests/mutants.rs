@@ -27,8 +27,7 @@ fn all_caught() -> Outcome {
     std::thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
-                loop {
-                    let Some(m) = all.get(next.fetch_add(1, Ordering::SeqCst)) else { break };
+                while let Some(m) = all.get(next.fetch_add(1, Ordering::SeqCst)) {
                     if equivalent(m) {
                         continue;
                     }

@@ -11,7 +11,7 @@ use topics_engine::{ConfigPatch, Durability};
 
 use crate::run::{Driver, HookSpec, Recording, Setup};
 
-pub use sequences::{KINDS, pairs, run as run_sequence};
+pub use sequences::{KINDS, Kind, pairs, run as run_sequence};
 
 /// A script with a name.
 #[derive(Clone, Copy)]

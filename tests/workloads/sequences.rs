@@ -5,8 +5,11 @@ use topics_engine::{ConfigPatch, Durability, TopicMatch};
 use super::class;
 use crate::run::{Driver, HookSpec, Recording, Setup, batch};
 
-/// The kinds of operation.
-pub const KINDS: [(&str, fn(&mut Driver)); 12] = [
+/// A kind of operation.
+pub type Kind = (&'static str, fn(&mut Driver));
+
+/// All of them.
+pub const KINDS: [Kind; 12] = [
     ("append to fsync", |d| {
         d.append("safe", &batch(2).tags(&["t"]));
     }),
