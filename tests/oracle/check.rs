@@ -368,7 +368,7 @@ impl<'w> Verdict<'w> {
 
     fn heads(&self, inc: &Inc, out: &mut Vec<String>) {
         let s = &self.obs.state;
-        if s.next_seq <= inc.head && (inc.keep >= self.kind) {
+        if s.next_seq <= inc.head {
             out.push(format!("I2: next_seq {} though {} was shown", s.next_seq, inc.head));
         }
         let last = inc.slots.keys().next_back().copied().unwrap_or(0);

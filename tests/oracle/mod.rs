@@ -10,6 +10,8 @@ mod learn;
 mod log;
 mod observe;
 mod retries;
+#[cfg(test)]
+mod tests;
 mod topic;
 mod world;
 
