@@ -5,6 +5,7 @@
 //! * [`damage`]: damaged directories.
 //! * [`faults`]: calls that fail while the engine runs.
 //! * [`harness`]: a plain test runner.
+//! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
@@ -14,6 +15,7 @@ pub mod crash;
 pub mod damage;
 pub mod faults;
 pub mod harness;
+pub mod model;
 pub mod mutants;
 pub mod oracle;
 pub mod run;

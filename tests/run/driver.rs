@@ -326,6 +326,14 @@ impl Driver {
         }
     }
 
+    /// Waits for what is in flight.
+    pub fn settle(&mut self) {
+        self.drive();
+        if !self.log().world.open.is_empty() {
+            self.sync();
+        }
+    }
+
     fn call<T>(
         &mut self,
         op: Op,
