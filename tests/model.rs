@@ -89,8 +89,9 @@ fn step(d: &mut Dice, wild: bool) -> Step {
 }
 
 fn shape(d: &mut Dice, wild: bool) -> Shape {
+    let most = if d.below(10) == 0 { 40 } else { 4 };
     Shape {
-        n: 1 + d.below(if d.below(10) == 0 { 40 } else { 4 }) as usize,
+        n: 1 + d.below(most) as usize,
         size: *d.pick(&[12, 24, 24, 80, 400, 3_000]),
         tagged: d.below(2) == 0,
         meta: d.below(5) == 0,
@@ -148,7 +149,7 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
     match step {
         Step::Append { topic, batch, wait } => {
             let name = TOPICS[*topic];
-            let known = d.world().names.get(name).is_some_and(|i| !i.is_empty());
+            let known = d.knows(name);
             let batch = batch.batch(known);
             // A condition is judged when nothing of the topic is in flight.
             if *wait || batch.expect.is_some() {

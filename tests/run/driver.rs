@@ -409,10 +409,12 @@ impl Driver {
         self.log().world.names.get(topic).and_then(|i| i.last()).map_or(0, |i| i.head)
     }
 
-    /// Writes that were acked so far.
-    pub fn acked(&self) -> usize {
-        let settled = |s: &AttemptState| matches!(s, AttemptState::Settled { .. });
-        self.log().world.attempts.iter().filter(|a| settled(&a.state)).count()
+    /// Whether a topic of this name is there, or may be.
+    pub fn knows(&self, topic: &str) -> bool {
+        let log = self.log();
+        let there = log.world.names.get(topic).and_then(|i| i.last());
+        there.is_some_and(|i| i.dropped.is_none())
+            || log.world.possible().any(|(_, o)| o.may_create() && o.topic() == Some(topic))
     }
 
     /// Ends the run.

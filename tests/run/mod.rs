@@ -5,7 +5,7 @@ mod driver;
 mod hooks;
 mod recording;
 
-pub use batch::{Batch, batch};
+pub use batch::{Batch, Expect, batch};
 pub use driver::{Driver, Setup};
 pub use hooks::HookSpec;
 pub use recording::{Life, Recording, Tuning};
