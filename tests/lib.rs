@@ -4,6 +4,7 @@
 //! * [`crash`]: crash states, recoveries, verdicts.
 //! * [`damage`]: damaged directories.
 //! * [`faults`]: calls that fail while the engine runs.
+//! * [`fixture`]: directories of released format versions.
 //! * [`harness`]: a plain test runner.
 //! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
@@ -14,6 +15,7 @@
 pub mod crash;
 pub mod damage;
 pub mod faults;
+pub mod fixture;
 pub mod harness;
 pub mod model;
 pub mod mutants;

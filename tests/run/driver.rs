@@ -12,9 +12,7 @@ use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 
 use super::batch::{Batch, Expect};
 use super::{DIR, HookSpec, Life, Recording, Tuning};
-use crate::oracle::{
-    AttemptState, Body, CallId, Event, Keep, Observation, Op, Rec, Reply, World, observe,
-};
+use crate::oracle::{Body, CallId, Event, Keep, Observation, Op, Rec, Reply, World, observe};
 
 /// How a run begins.
 #[derive(Clone, Debug)]
