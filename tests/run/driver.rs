@@ -418,6 +418,10 @@ impl Driver {
     /// Ends the run.
     pub fn finish(mut self) -> Recording {
         self.engine = None;
+        let disks = self.lives.iter().flat_map(|l| l.fs.violations());
+        for v in disks.filter(|_| !self.setup.faults) {
+            self.problem(format!("the disk's monitor saw {v:?}"));
+        }
         let log = self.log();
         Recording {
             workload: self.setup.workload,
