@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use topics_engine::Options;
+use topics_engine::{Options, RecoveryMode};
 use topics_env::sim::SimFs;
 
 use crate::oracle::Event;
@@ -32,7 +32,16 @@ impl Default for Tuning {
 
 impl Tuning {
     pub fn options(&self) -> Options {
-        Options { background: false }
+        Options {
+            background: false,
+            recovery: if self.salvage { RecoveryMode::Salvage } else { RecoveryMode::Strict },
+            wal_shards: self.shards as u32,
+            wal_file_min: self.wal_bytes,
+            wal_file_max: self.wal_bytes,
+            segment_max_events: self.segment_records,
+            segment_max_bytes: self.segment_bytes,
+            ..Options::default()
+        }
     }
 }
 
