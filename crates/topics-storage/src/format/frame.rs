@@ -73,6 +73,8 @@ pub enum FrameType {
     TxnDone = 20,
     /// Opens a file; ends the one before.
     Start = 21,
+    /// Any type from 128 on: of a later version, and may be passed over.
+    Skippable = 128,
 }
 
 impl FrameType {
@@ -100,9 +102,15 @@ impl FrameType {
         Self::Start,
     ];
 
+    /// The last type that must be understood.
+    pub const LAST: u8 = Self::Start as u8;
+
     /// The type of this number.
     #[must_use]
     pub fn from_u8(v: u8) -> Option<Self> {
+        if v >= Self::Skippable as u8 {
+            return Some(Self::Skippable);
+        }
         Self::ALL.get(usize::from(v).checked_sub(1)?).copied()
     }
 }
@@ -280,6 +288,14 @@ pub fn seal(frame: &mut [u8], salt: u64, lsn: u64) {
     let inner = u64_at(frame, at);
     let sum = outer(frame, inner, salt, lsn);
     frame[at..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Gives a sealed frame that was verified the checksum of another place.
+pub fn reseal(frame: &mut [u8], salt: u64, lsn: u64) {
+    let inner = inner_hash(frame);
+    let at = frame.len() - FRAME_TRAILER;
+    frame[at..].copy_from_slice(&inner.to_le_bytes());
+    seal(frame, salt, lsn);
 }
 
 /// Sets topic, seq and ts of an encoded frame that is not sealed.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use topics_env::{Env, File, OpenMode};
 
 use super::chain::Folder;
-use super::decide::{Extent, ShardPlan};
+use super::plan::{Extent, ShardPlan};
 use crate::dir::Paths;
 use crate::format::frame;
 use crate::format::record::{Group, Start};
@@ -110,14 +110,15 @@ impl NewFile {
                 if self.buf.len() >= CHUNK {
                     self.flush()?;
                 }
-                let group = Group { frames: 0, bytes: 0, synced_lsn: self.start_lsn - 1, ..group };
+                // The file has its name only when all of it is durable.
+                let group = Group { frames: 0, bytes: 0, synced_lsn: extent.last_lsn, ..group };
                 open = Some((self.buf.len(), group));
                 group.encode_frame(&mut self.buf);
                 continue;
             }
             let at = self.buf.len();
-            frame::encode(&mut self.buf, &f.frame);
-            frame::seal(&mut self.buf[at..], self.header.salt, f.lsn);
+            self.buf.extend_from_slice(f.raw);
+            frame::reseal(&mut self.buf[at..], self.header.salt, f.lsn);
             if let Some((_, group)) = &mut open {
                 group.frames += 1;
                 group.bytes += (self.buf.len() - at) as u64;
@@ -146,7 +147,7 @@ impl NewFile {
             lsn,
             frames: u32::try_from(frames.len()).unwrap_or(u32::MAX),
             bytes: frames.iter().map(|f| f.len() as u64).sum(),
-            synced_lsn: self.start_lsn - 1,
+            synced_lsn: lsn + frames.len() as u64,
         };
         let at = self.buf.len();
         group.encode_frame(&mut self.buf);
@@ -181,7 +182,8 @@ impl NewFile {
     pub fn publish(&mut self, env: &Env) -> Result<()> {
         let io = |e| StorageError::io(format!("publish {}", self.shown), e);
         env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
-        env.rename("recovery.wal.rename", &self.temp, &self.dir.join(&self.name)).map_err(io)?;
+        let (temp, path) = (&self.temp, self.dir.join(&self.name));
+        env.rename("recovery.wal.rename", temp, &path).map_err(io)?;
         env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
         wal_file::write_current(env, &self.dir, &self.name)
     }
