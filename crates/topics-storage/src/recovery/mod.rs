@@ -241,6 +241,7 @@ impl Opening {
             }
             self.env.fs.remove_dir(&dir).map_err(io)?;
         }
+        self.env.sync_dir("recovery.retire", &self.paths.wal()).map_err(io)?;
         Ok(true)
     }
 

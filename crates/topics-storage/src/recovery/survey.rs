@@ -3,9 +3,9 @@
 use topics_env::Env;
 
 use super::plan::Reflected;
-use crate::Result;
 use crate::dir::{Paths, list_dir};
 use crate::snapshot::{ShardSnap, SnapshotBody};
+use crate::Result;
 
 /// A shard to be read.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,8 @@ pub(crate) fn shards(
     let mut ids: Vec<u32> = listed.iter().filter_map(|e| shard_id(&e.name)).collect();
     let mut needed: Vec<u32> = Vec::new();
     if let Some(body) = snapshot {
-        needed.extend(body.shards.iter().map(|s| s.shard));
+        let unfinished = body.retired.iter().filter(|s| s.replay_lsn < s.last_lsn);
+        needed.extend(body.shards.iter().chain(unfinished).map(|s| s.shard));
     }
     ids.extend(&needed);
     ids.sort_unstable();
