@@ -215,7 +215,8 @@ impl Opening {
             let keys = folder.files.iter().map(|_| self.key()).collect();
             self.shards.push(Shard { folder, plan, keys, copied_aside, new: None, next: None });
         }
-        Ok(())
+        let folders: Vec<&Folder> = self.shards.iter().map(|s| &s.folder).collect();
+        survey::check_layout(&self.env, &folders)
     }
 
     /// Removes the folder of a shard that both kept snapshots no longer need. It is gone for good
@@ -266,10 +267,16 @@ impl Opening {
         let (layout, shards) = self.layout;
         self.add_shards(shards)?;
         for i in 0..self.shards.len() {
-            let id = self.shards[i].folder.shard;
-            if id >= shards {
-                continue;
-            }
+            let shard = &self.shards[i];
+            let id = shard.folder.shard;
+            // A shard outside the layout is only read, unless its damage must be stated.
+            let (layout, shards) = match shard.folder.files.last() {
+                _ if id < shards => (layout, shards),
+                Some(last) if shard.plan.fresh().next().is_some() => {
+                    (last.header.layout, last.header.shards)
+                }
+                _ => continue,
+            };
             let key = self.key();
             let shard = &self.shards[i];
             let header = self.header(id, shards, layout);

@@ -131,7 +131,8 @@ impl Opening {
     /// Ends the open: `lost` are the control frames (encoded, not sealed) that say, per shard, what
     /// was lost. Returns the live log.
     pub fn finish(mut self, lost: &[(u32, Vec<u8>)]) -> Result<Opened> {
-        for shard in &mut self.shards {
+        // Shard 0 last: its file says that the layout is complete.
+        for shard in self.shards.iter_mut().rev() {
             let id = shard.folder.shard;
             let Some((_, new)) = &mut shard.new else { continue };
             let frames: Vec<&[u8]> =
@@ -180,7 +181,7 @@ impl Opening {
     fn begin_layout(&mut self) -> Result<()> {
         let (layout, shards) = self.layout;
         self.add_shards(shards)?;
-        for i in 0..shards as usize {
+        for i in (0..shards as usize).rev() {
             let key = self.key();
             let shard = &self.shards[i];
             let header = self.header(shard.folder.shard, shards, layout);

@@ -2,10 +2,12 @@
 
 use topics_env::Env;
 
+use super::chain::{Folder, folder_name};
 use super::plan::Reflected;
 use crate::dir::{Paths, list_dir};
 use crate::snapshot::{ShardSnap, SnapshotBody};
-use crate::Result;
+use crate::wal::scan;
+use crate::{Result, StorageError};
 
 /// A shard to be read.
 #[derive(Clone, Copy, Debug)]
@@ -54,4 +56,29 @@ pub(crate) fn shards(
 pub(crate) fn shard_id(name: &str) -> Option<u32> {
     let id = name.strip_prefix("shard-")?.parse().ok()?;
     (format!("shard-{id:02}") == name).then_some(id)
+}
+
+/// A layout's first files get their names from the last shard to the first. So where shard 0 has a
+/// file of a layout every shard of it has one, and where any shard was written to shard 0 has one.
+pub(crate) fn check_layout(env: &Env, folders: &[&Folder]) -> Result<()> {
+    let missing = |shard| StorageError::Missing { what: folder_name(shard, "CURRENT") };
+    let newest = |f: &Folder| f.files.iter().map(|l| (l.header.layout, l.header.shards)).max();
+    let zero = folders.iter().find(|f| f.shard == 0).and_then(|f| newest(f));
+    let Some((layout, shards)) = zero else {
+        for log in folders.iter().flat_map(|f| &f.files) {
+            let shown = folder_name(log.header.shard, &log.name);
+            let used = scan::holds_live_group(&log.file, &log.header, &shown)?;
+            if !env.check("recovery.layout.first", !used) {
+                return Err(missing(0));
+            }
+        }
+        return Ok(());
+    };
+    for shard in 0..shards {
+        let there = |f: &Folder| f.shard == shard && newest(f).is_some_and(|l| l.0 >= layout);
+        if !env.check("recovery.layout", folders.iter().any(|f| there(f))) {
+            return Err(missing(shard));
+        }
+    }
+    Ok(())
 }

@@ -1,4 +1,5 @@
 mod hostile;
+mod layout;
 
 use std::path::Path;
 use std::sync::Arc;
