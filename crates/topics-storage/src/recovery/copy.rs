@@ -21,10 +21,26 @@ use crate::{Result, StorageError};
 
 const CHUNK: usize = 1 << 20;
 
+/// The temporary name of a file, removed when the file does not get its own: a failed open takes
+/// no space.
+struct Temp {
+    env: Env,
+    path: PathBuf,
+    used: bool,
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        if !self.used {
+            let _ = self.env.fs.remove_file(&self.path);
+        }
+    }
+}
+
 /// A file being made; it has its name only after [`NewFile::publish`].
 pub(super) struct NewFile {
     dir: PathBuf,
-    temp: PathBuf,
+    temp: Temp,
     pub name: String,
     pub shown: String,
     pub file: Arc<dyn File>,
@@ -60,6 +76,7 @@ impl NewFile {
             .fs
             .open(&temp, OpenMode::Truncate)
             .map_err(|e| StorageError::io(format!("create {shown}"), e))?;
+        let temp = Temp { env: env.clone(), path: temp, used: false };
         let (head, salt) = (header.encode(), header.salt);
         let mut new = Self {
             dir,
@@ -182,8 +199,9 @@ impl NewFile {
     pub fn publish(&mut self, env: &Env) -> Result<()> {
         let io = |e| StorageError::io(format!("publish {}", self.shown), e);
         env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
-        let (temp, path) = (&self.temp, self.dir.join(&self.name));
+        let (temp, path) = (&self.temp.path, self.dir.join(&self.name));
         env.rename("recovery.wal.rename", temp, &path).map_err(io)?;
+        self.temp.used = true;
         env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
         wal_file::write_current(env, &self.dir, &self.name)
     }

@@ -29,7 +29,7 @@ use self::decide::decide;
 use self::plan::{NoWatch, ShardPlan};
 pub use self::replay::Opened;
 use crate::dir::{DirLock, Paths, Store, create_dir};
-use crate::format::wal_file::WalFileHeader;
+use crate::format::wal_file::{self, WalFileHeader};
 use crate::snapshot::{self, Loaded, SnapshotBody};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
@@ -281,10 +281,33 @@ impl Opening {
             let shard = &self.shards[i];
             let header = self.header(id, shards, layout);
             let (folder, plan) = (&shard.folder, &shard.plan);
-            let new = NewFile::begin(&self.env, &self.paths, &self.options, header, folder, plan)?;
+            let begin = |h| NewFile::begin(&self.env, &self.paths, &self.options, h, folder, plan);
+            let new = match begin(header.clone()) {
+                Err(StorageError::Full { .. }) => {
+                    self.give_space_up();
+                    begin(header)?
+                }
+                other => other?,
+            };
             self.shards[i].new = Some((key, new));
         }
         Ok(())
+    }
+
+    /// The files that were made ready and hold nothing are the reserve of a full disk: they keep
+    /// their names, because `CURRENT` names one of them, and their headers.
+    fn give_space_up(&self) {
+        for shard in &self.shards {
+            let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
+            let files = shard.folder.files.iter().enumerate();
+            for (_, log) in files.filter(|(i, log)| !holds(*i) && log.found.is_none()) {
+                let path = self.paths.shard(shard.folder.shard).join(&log.name);
+                let cut = self.env.fs.open(&path, topics_env::OpenMode::Write);
+                if let Err(e) = cut.and_then(|f| f.set_len(wal_file::WAL_HEADER as u64)) {
+                    log::warn!("{} cannot be cut: {e}", path.display());
+                }
+            }
+        }
     }
 
     /// Makes sure that shards `0..shards` have a folder.

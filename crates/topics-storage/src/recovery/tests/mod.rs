@@ -1,5 +1,6 @@
 mod hostile;
 mod layout;
+mod space;
 
 use std::path::Path;
 use std::sync::Arc;
