@@ -604,6 +604,8 @@ impl Decision<'_> {
                 dedupe.staged(key.hash, plan.first, ticket, settled);
             }
             if let Some((records, charge)) = shown {
+                // A creation is applied later; its records are shown as its config says.
+                state.config = plan.config.clone();
                 let loader = Loader {
                     segs: &self.core.segments,
                     key: self.topic.key,

@@ -160,16 +160,15 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         FrameType::TopicCreate => {
             let body = record::TopicCreate::decode(f)?;
             let key = TopicKey { topic_id: f.topic_id, epoch: body.epoch };
+            let config = TopicConfig::decode(&body.config)?;
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
                 None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
-                None => {
-                    let config = TopicConfig::decode(&body.config)?;
-                    Arc::new(Topic::new(key, body.name.as_str().into(), config))
-                }
+                None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
             {
                 let mut state = topic.state.write();
+                state.config = Arc::new(config);
                 state.reserved_to = body.reserved_to;
                 // Not synced by itself: if it is lost, so is the topic.
                 state.reserved_synced = body.reserved_to;
