@@ -282,12 +282,26 @@ pub fn seal(frame: &mut [u8], salt: u64, lsn: u64) {
     frame[at..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Sets topic, seq and ts of an encoded frame that is not sealed.
+/// Sets topic and seq of an encoded frame that is not sealed, and its ts where it has none.
 #[inline]
 pub fn patch(frame: &mut [u8], topic_id: u64, seq: u64, ts: u64) {
     frame[6..14].copy_from_slice(&topic_id.to_le_bytes());
     frame[14..22].copy_from_slice(&seq.to_le_bytes());
-    frame[22..30].copy_from_slice(&ts.to_le_bytes());
+    patch_ts(frame, ts);
+}
+
+/// Sets the ts of an encoded frame that is not sealed, where it has none.
+#[inline]
+pub fn patch_ts(frame: &mut [u8], ts: u64) {
+    if u64_at(frame, 22) == 0 {
+        frame[22..30].copy_from_slice(&ts.to_le_bytes());
+    }
+}
+
+/// The length of the whole frame that `buf` begins with, if it is there and within its cap.
+#[inline]
+pub(crate) fn whole_size(buf: &[u8]) -> Option<usize> {
+    checked_size(buf).ok()
 }
 
 /// Sets or clears `batch_more` of an encoded frame that is not sealed.

@@ -1,16 +1,20 @@
 //! The write-ahead log: shards, group commit, succession of files.
 //!
-//! * `shard`: state of one shard; staging, waiting, positions.
-//! * `lead`: what a leader does: one group, one write, apply.
-//! * `sync`: making it durable; the shard's thread.
+//! * `state`: what a shard knows, and the order in which commits are told.
+//! * `shard`: staging, waiting, reading.
+//! * `group`: making one group of staged batches.
+//! * `lead`: what a leader does: one group, one write.
+//! * `sync`: making it durable; the shard's thread; the close.
 //! * `succession`: from one file to the next.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
 mod cache;
+mod group;
 mod lead;
 pub mod scan;
 mod shard;
+mod state;
 mod succession;
 mod sync;
 #[cfg(test)]
@@ -189,6 +193,8 @@ struct Shared {
     env: Env,
     paths: Paths,
     options: WalOptions,
+    /// Whether the backend gains by a write that is linked to its sync.
+    linked: bool,
 }
 
 /// The log of a directory.
@@ -207,7 +213,8 @@ impl Wal {
         starts: Vec<ShardStart>,
     ) -> Result<Self> {
         let background = options.background;
-        let shared = Arc::new(Shared { env, paths, options });
+        let linked = env.fs.backend() != "posix";
+        let shared = Arc::new(Shared { env, paths, options, linked });
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
             shards.push(Arc::new(Shard::new(shared.clone(), i, start)?));
@@ -342,6 +349,13 @@ impl Wal {
             }
         }
         result
+    }
+}
+
+impl Drop for Wal {
+    fn drop(&mut self) {
+        // Whoever still waits is told; the error of a close that did nothing wrong is none.
+        let _ = self.close(false);
     }
 }
 
