@@ -155,6 +155,10 @@ impl Store {
     /// says whether it was made.
     pub fn open_or_create(env: &Env, paths: &Paths) -> Result<(Self, bool)> {
         if let Some(store) = Self::read(env, paths)? {
+            // It is seen, which does not say that whoever made it lived to sync its names.
+            sync_names(env, "store", &paths.meta())?;
+            sync_names(env, "dir.meta", paths.root())?;
+            sync_parent(env, "dir.root", paths.root())?;
             return Ok((store, false));
         }
         if !env.check("store.no-data", !holds_data(env, paths)?) {
@@ -229,19 +233,29 @@ pub fn list_dir(env: &Env, dir: &Path) -> Result<Vec<topics_env::DirEntry>> {
     }
 }
 
-/// Creates a directory when it is missing, and makes its name durable. Returns whether it was
+/// Creates a directory when it is missing, and makes its name durable either way: one that is
+/// there may have been made by a process that did not live to sync it. Returns whether it was
 /// created.
 pub fn create_dir(env: &Env, site: &'static str, dir: &Path) -> Result<bool> {
-    match env.fs.create_dir(dir) {
-        Ok(()) => {
-            if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-                env.sync_dir(site, parent).map_err(|e| StorageError::io(show(parent), e))?;
-            }
-            Ok(true)
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        Err(e) => Err(StorageError::io(show(dir), e)),
+    let created = match env.fs.create_dir(dir) {
+        Ok(()) => true,
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => false,
+        Err(e) => return Err(StorageError::io(show(dir), e)),
+    };
+    sync_parent(env, site, dir)?;
+    Ok(created)
+}
+
+fn sync_parent(env: &Env, site: &'static str, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_names(env, site, Path::new(".")),
+        Some(parent) => sync_names(env, site, parent),
+        None => Ok(()),
     }
+}
+
+fn sync_names(env: &Env, site: &'static str, dir: &Path) -> Result<()> {
+    env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
 }
 
 /// Reads a whole file of at most `cap` bytes; `None` when there is none.
@@ -340,3 +354,6 @@ pub mod reserve {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

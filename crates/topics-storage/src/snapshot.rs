@@ -240,12 +240,14 @@ fn decode_body(bytes: &[u8]) -> std::result::Result<SnapshotBody, String> {
         bincode::decode_from_slice(bytes, CODEC.with_limit::<LIMIT>())
     }
     type Decoded = std::result::Result<(SnapshotBody, usize), bincode::error::DecodeError>;
-    let (body, used) = match bytes.len().saturating_mul(4) {
-        0..=0x10_0000 => limited::<0x10_0000>(bytes),
-        ..=0x100_0000 => limited::<0x100_0000>(bytes),
-        ..=0x1000_0000 => limited::<0x1000_0000>(bytes),
-        ..=0x1_0000_0000 => limited::<0x1_0000_0000>(bytes),
-        _ => limited::<0x100_0000_0000>(bytes),
+    const LIMITS: [usize; 4] = [1 << 20, 1 << 24, 1 << 28, 1 << 32];
+    let most = bytes.len().saturating_mul(4);
+    let (body, used) = match LIMITS.iter().position(|limit| most <= *limit) {
+        Some(0) => limited::<{ LIMITS[0] }>(bytes),
+        Some(1) => limited::<{ LIMITS[1] }>(bytes),
+        Some(2) => limited::<{ LIMITS[2] }>(bytes),
+        Some(_) => limited::<{ LIMITS[3] }>(bytes),
+        None => limited::<{ LIMITS[3] << 8 }>(bytes),
     }
     .map_err(|e| e.to_string())?;
     if used != bytes.len() {
@@ -352,3 +354,6 @@ pub fn prune(env: &Env, paths: &Paths, keep: &[u64]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

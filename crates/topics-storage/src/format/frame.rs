@@ -384,6 +384,16 @@ fn parts(kind: FrameType, frame: &[u8]) -> Result<Frame<'_>, FrameError> {
 /// Checks structure and checksum of the frame that begins at `buf[0]`.
 #[inline]
 pub fn verify(buf: &[u8], salt: u64, lsn: u64) -> Result<(Frame<'_>, usize), FrameError> {
+    verify_inner(buf, salt, lsn).map(|(frame, size, _)| (frame, size))
+}
+
+/// [`verify`], and the inner hash that was computed on the way: a copy carries it over.
+#[inline]
+pub fn verify_inner(
+    buf: &[u8],
+    salt: u64,
+    lsn: u64,
+) -> Result<(Frame<'_>, usize, u64), FrameError> {
     let size = checked_size(buf)?;
     let frame = &buf[..size];
     let at = size - FRAME_TRAILER;
@@ -392,7 +402,7 @@ pub fn verify(buf: &[u8], salt: u64, lsn: u64) -> Result<(Frame<'_>, usize), Fra
         return Err(FrameError::Checksum);
     }
     let kind = FrameType::from_u8(frame[4]).ok_or(FrameError::Type(frame[4]))?;
-    Ok((parts(kind, frame)?, size))
+    Ok((parts(kind, frame)?, size, inner))
 }
 
 /// The inner hash of an encoded frame, computed from its bytes.

@@ -13,7 +13,8 @@
 //!  56   8  salt u64        random
 //!  64  16  boot id
 //!  80   8  mount id u64
-//!  88   8  XXH3-64 of bytes 0…87
+//!  88   8  prior u64       ordinal of the file in use when this one was made ready, 0 for none
+//!  96   8  XXH3-64 of bytes 0…95
 //! ```
 
 use std::path::Path;
@@ -27,7 +28,7 @@ use crate::{Result, StorageError};
 /// The version of the WAL format.
 pub const WAL_VERSION: u32 = 1;
 /// Bytes of the header.
-pub const WAL_HEADER: usize = 96;
+pub const WAL_HEADER: usize = 104;
 /// The mark that a poisoned shard leaves in its folder.
 pub const POISON_MARK: &str = "POISON";
 const MAGIC: [u8; 4] = *b"TWAL";
@@ -54,6 +55,9 @@ pub struct WalFileHeader {
     pub boot_id: [u8; 16],
     /// Of the mount that it was written on.
     pub mount_id: u64,
+    /// Ordinal, in this generation, of the file in use when this one was made ready; 0 for none.
+    /// While this one holds nothing, that file must be there.
+    pub prior: u64,
 }
 
 impl WalFileHeader {
@@ -71,6 +75,7 @@ impl WalFileHeader {
         }
         b.extend_from_slice(&self.boot_id);
         b.extend_from_slice(&self.mount_id.to_le_bytes());
+        b.extend_from_slice(&self.prior.to_le_bytes());
         let sum = xxh3_64(&b);
         b.extend_from_slice(&sum.to_le_bytes());
         b
@@ -91,8 +96,8 @@ impl WalFileHeader {
         if b[0..4] != MAGIC {
             return Err(corrupt(0, "not a WAL file"));
         }
-        if !env.check("wal.header", xxh3_64(&b[..88]) == u64_at(&b, 88)) {
-            return Err(corrupt(88, "the header's checksum differs"));
+        if !env.check("wal.header", xxh3_64(&b[..96]) == u64_at(&b, 96)) {
+            return Err(corrupt(96, "the header's checksum differs"));
         }
         let version = u32_at(&b, 4);
         if version != WAL_VERSION {
@@ -117,6 +122,7 @@ impl WalFileHeader {
             salt: u64_at(&b, 56),
             boot_id: id(64),
             mount_id: u64_at(&b, 80),
+            prior: u64_at(&b, 88),
         })
     }
 }

@@ -73,6 +73,33 @@ impl Block {
         self.buf.capacity() + self.scratch.capacity()
     }
 
+    /// Chooses, among `seqs` in `lo..=hi`, what to read: until `budget`, at least one record
+    /// unless there is `any`. `entries` begins at `lo`. Returns the seq after the last one looked
+    /// at.
+    pub(super) fn pick(
+        &mut self,
+        lo: u64,
+        hi: u64,
+        seqs: impl Iterator<Item = u64>,
+        mut budget: usize,
+        any: bool,
+    ) -> u64 {
+        self.picks.clear();
+        for seq in seqs {
+            let e = self.entries[(seq - lo) as usize];
+            if e.is_hole() {
+                continue;
+            }
+            let len = e.len as usize;
+            if len > budget && (any || !self.picks.is_empty()) {
+                return seq;
+            }
+            budget = budget.saturating_sub(len);
+            self.picks.push((seq, e));
+        }
+        hi + 1
+    }
+
     /// Room for `len` more bytes; returns where they begin.
     pub(super) fn room(&mut self, len: usize) -> usize {
         let at = self.used;

@@ -19,7 +19,8 @@
 //!  24  8  XXH3-64 of bytes 0…23
 //! ```
 //!
-//! `data_len` counts attributes, meta and data with their length prefixes. The inner hash is the
+//! The flags are those of the WAL frame that say something about the record; `durable` and
+//! `batch_more` are left out. `data_len` counts attributes, meta and data with their length prefixes. The inner hash is the
 //! XXH3-64 of node…data, the same bytes as in the WAL frame; the seed is the WAL's, made from
 //! (salt, seq, frame_len).
 

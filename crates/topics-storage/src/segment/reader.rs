@@ -2,18 +2,12 @@
 
 use std::sync::Arc;
 
-use roaring::RoaringBitmap;
-use topics_env::OpenMode;
-
 use super::block::{Block, Slot};
-use super::core::{Core, Data, Index, io_error};
-use super::index::is_chain;
-use super::layout::{DATA_HEADER, frame_ts, parse_frame, verify_frame};
-use super::scan::{Found, scan, start};
-use super::tags::{TagMap, TagsFile};
-use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, Segments, TopicKey, deleted};
-use crate::dir::{read_file, show};
-use crate::format::frame::Flags;
+use super::core::{Core, Data, Index};
+use super::index::{entry_at, is_chain};
+use super::layout::{DATA_HEADER, FRAME_FIXED, corrupt, frame_ts, verify_frame};
+use super::{IdxEntry, SegmentMeta, Segments, TopicKey};
+use crate::dir::show;
 use crate::{Result, StorageError};
 
 /// Dead bytes between two records that are read along rather than passed over.
@@ -23,25 +17,6 @@ const RUN: u32 = 8 << 20;
 /// The most index entries that one read call asks for.
 const ENTRIES: u64 = 8192;
 
-/// What a tag must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TagMatch<'a> {
-    /// Exactly this.
-    Eq(&'a [u8]),
-    /// Anything that begins with this.
-    Prefix(&'a [u8]),
-}
-
-impl TagMatch<'_> {
-    /// Whether a record's tag is one of these. A record without a tag never matches.
-    pub fn matches(&self, tag: &[u8]) -> bool {
-        match self {
-            Self::Eq(t) => tag == *t,
-            Self::Prefix(t) => tag.starts_with(t),
-        }
-    }
-}
-
 /// A reader of one segment. Cheap to make and to clone; files are opened on first use.
 #[derive(Clone, Debug)]
 pub struct Segment {
@@ -50,11 +25,14 @@ pub struct Segment {
     meta: SegmentMeta,
 }
 
-/// Whether a read must be repeated with a checked index.
-#[derive(PartialEq, Eq)]
-enum Doubt {
-    None,
-    Index,
+/// What one read asks for: `seqs` in `lo..=hi`, until `budget` bytes of frames; the first record
+/// even beyond it, unless there is `any` yet.
+struct Want<I> {
+    lo: u64,
+    hi: u64,
+    seqs: I,
+    budget: usize,
+    any: bool,
 }
 
 impl Segment {
@@ -100,7 +78,7 @@ impl Segment {
         Ok(out)
     }
 
-    fn load(
+    pub(super) fn load(
         &self,
         core: &Core,
         index: &Index,
@@ -115,8 +93,7 @@ impl Segment {
         if index.load(from - base, to - base, scratch, out).map_err(io)? {
             return Ok(());
         }
-        let at = super::index::entry_at(from - base);
-        Err(super::layout::corrupt(&show(&path), at, "shorter than named"))
+        Err(corrupt(&show(&path), entry_at(from - base), "shorter than named"))
     }
 
     /// Appends the records of `from..=to` to `out`, without holes and without those for which
@@ -136,10 +113,11 @@ impl Segment {
         let (begin, mut budget) = (out.slots.len(), max_bytes);
         while at <= to && (budget > 0 || out.slots.len() == begin) {
             // The shortest frame says how many records the budget can hold.
-            let most = (budget / super::layout::FRAME_FIXED) as u64 + 1;
+            let most = (budget / FRAME_FIXED) as u64 + 1;
             let end = to.min(at + most.min(ENTRIES) - 1);
             let seqs = (at..=end).filter(|&s| !dead(s));
-            let (next, bytes) = self.fill(at, end, seqs, budget, out.slots.len() > begin, out)?;
+            let any = out.slots.len() > begin;
+            let (next, bytes) = self.fill(&Want { lo: at, hi: end, seqs, budget, any }, out)?;
             let stopped = next <= end;
             at = next;
             budget = budget.saturating_sub(bytes);
@@ -165,8 +143,8 @@ impl Segment {
                 .partition_point(|&s| s < first + ENTRIES / 8 && s <= self.meta.last_seq);
             let part = &seqs[done..done + near];
             let (lo, hi) = (first, part[near - 1]);
-            let any = out.slots.len() > begin;
-            let (next, bytes) = self.fill(lo, hi, part.iter().copied(), budget, any, out)?;
+            let (seqs, any) = (part.iter().copied(), out.slots.len() > begin);
+            let (next, bytes) = self.fill(&Want { lo, hi, seqs, budget, any }, out)?;
             done += part.partition_point(|&s| s < next);
             budget = budget.saturating_sub(bytes);
             if next <= hi || budget == 0 {
@@ -176,16 +154,10 @@ impl Segment {
         Ok(done)
     }
 
-    /// Appends the records among `seqs`, which lie in `lo..=hi`; stops where `budget` does, but
-    /// not before the first record of a read that has `any` none yet. Returns the next seq and
-    /// the bytes of the frames.
-    fn fill(
+    /// Appends what is wanted. Returns the next seq and the bytes of the frames.
+    fn fill<I: Iterator<Item = u64> + Clone>(
         &self,
-        lo: u64,
-        hi: u64,
-        seqs: impl Iterator<Item = u64> + Clone,
-        budget: usize,
-        any: bool,
+        want: &Want<I>,
         out: &mut Block,
     ) -> Result<(u64, usize)> {
         let core = self.core();
@@ -196,118 +168,70 @@ impl Segment {
                 Ok(index) => index,
                 // Neither the index nor the records can be read: every seq is damaged.
                 Err(StorageError::Corrupt { file, .. }) => {
-                    let seqs = seqs.clone();
-                    seqs.for_each(|seq| {
+                    for seq in want.seqs.clone() {
                         self.segs.count_corrupt(&file, seq, 0);
                         out.corrupt(seq);
-                    });
-                    return Ok((hi + 1, 0));
+                    }
+                    return Ok((want.hi + 1, 0));
                 }
                 Err(e) => return Err(e),
             };
-            let trusted = index.trusted_to >= hi;
-            let mut entries = std::mem::take(&mut out.entries);
-            let mut scratch = std::mem::take(&mut out.scratch);
-            let sound = self.load_checked(&core, &index, lo, hi, &mut scratch, &mut entries);
-            out.scratch = scratch;
-            let next = match sound {
-                Ok(true) => self.pick(lo, hi, seqs.clone(), &entries, budget, any, out),
-                Ok(false) => lo,
-                Err(ref e) => {
-                    out.entries = entries;
-                    return Err(e.clone());
+            let trusted = index.trusted_to >= want.hi;
+            if self.load_checked(&core, &index, want.lo, want.hi, out)? {
+                let next = out.pick(want.lo, want.hi, want.seqs.clone(), want.budget, want.any);
+                let picks = std::mem::take(&mut out.picks);
+                let sound = self.fetch(&core, trusted, &picks, out);
+                let bytes = picks.iter().map(|(_, e)| e.len as usize).sum();
+                out.picks = picks;
+                if sound? {
+                    return Ok((next, bytes));
                 }
-            };
-            out.entries = entries;
-            let doubt = match sound {
-                Ok(true) => self.fetch(&core, trusted, out)?,
-                _ => Doubt::Index,
-            };
-            if doubt == Doubt::Index && !trusted {
-                out.slots.truncate(before.0);
-                out.used = before.1;
-                trust = hi;
-                continue;
             }
-            let bytes = out.picks.iter().map(|(_, e)| e.len as usize).sum();
-            return Ok((next, bytes));
+            // Once more, with an index that was compared with the records.
+            out.slots.truncate(before.0);
+            out.used = before.1;
+            trust = want.hi;
         }
     }
 
-    /// Loads the entries `lo..=hi`; of an index that was not checked, also looks whether they
-    /// and their neighbours are a chain.
+    /// Loads the entries `lo..=hi` into `out`; of an index that was not checked, also looks
+    /// whether they and their neighbours are a chain.
     fn load_checked(
         &self,
         core: &Core,
         index: &Index,
         lo: u64,
         hi: u64,
-        scratch: &mut Vec<u8>,
-        out: &mut Vec<IdxEntry>,
+        out: &mut Block,
     ) -> Result<bool> {
+        let (scratch, entries) = (&mut out.scratch, &mut out.entries);
         if index.trusted_to >= hi {
-            return self.load(core, index, lo, hi, scratch, out).map(|()| true);
+            return self.load(core, index, lo, hi, scratch, entries).map(|()| true);
         }
         let m = &self.meta;
         let (from, to) = (lo.max(m.first_seq + 1) - 1, (hi + 1).min(m.last_seq));
-        match self.load(core, index, from, to, scratch, out) {
+        match self.load(core, index, from, to, scratch, entries) {
             Err(StorageError::Corrupt { .. }) => return Ok(false),
             other => other?,
         }
         let begin = (from == m.first_seq).then_some(DATA_HEADER as u64);
         let end = (to == m.last_seq).then_some(m.data_len);
-        let sound = self.segs.env.check("segment.idx-chain", is_chain(out, begin, end));
-        out.drain(..(lo - from) as usize);
-        Ok(sound)
+        let sound = is_chain(entries, begin, end);
+        entries.drain(..(lo - from) as usize);
+        Ok(self.segs.env.check("segment.idx-chain", sound))
     }
 
-    /// Chooses what to read: into `out.picks`. Returns the seq after the last one looked at.
-    #[allow(clippy::too_many_arguments)]
-    fn pick(
-        &self,
-        lo: u64,
-        hi: u64,
-        seqs: impl Iterator<Item = u64>,
-        entries: &[IdxEntry],
-        budget: usize,
-        any: bool,
-        out: &mut Block,
-    ) -> u64 {
-        out.picks.clear();
-        let mut left = budget;
-        for seq in seqs {
-            let e = entries[(seq - lo) as usize];
-            if e.is_hole() {
-                continue;
-            }
-            let len = e.len as usize;
-            if len > left && (any || !out.picks.is_empty()) {
-                return seq;
-            }
-            left = left.saturating_sub(len);
-            out.picks.push((seq, e));
-        }
-        hi + 1
-    }
-
-    /// Reads and checks what was picked.
-    fn fetch(&self, core: &Core, trusted: bool, out: &mut Block) -> Result<Doubt> {
-        if out.picks.is_empty() {
-            return Ok(Doubt::None);
-        }
-        let picks = std::mem::take(&mut out.picks);
-        let outcome = self.fetch_picks(core, trusted, &picks, out);
-        out.picks = picks;
-        outcome
-    }
-
-    fn fetch_picks(
+    /// Reads and checks what was picked; `false`: an index that was not checked is in doubt.
+    fn fetch(
         &self,
         core: &Core,
         trusted: bool,
         picks: &[(u64, IdxEntry)],
         out: &mut Block,
-    ) -> Result<Doubt> {
+    ) -> Result<bool> {
+        if picks.is_empty() {
+            return Ok(true);
+        }
         let (data, salt) = match core.data_and_salt(&self.segs, &self.meta) {
             Ok(found) => found,
             Err(StorageError::Corrupt { file, .. }) => {
@@ -315,7 +239,7 @@ impl Segment {
                     self.segs.count_corrupt(&file, *seq, e.offset);
                     out.corrupt(*seq);
                 }
-                return Ok(Doubt::None);
+                return Ok(true);
             }
             Err(e) => return Err(e),
         };
@@ -336,11 +260,11 @@ impl Segment {
                     self.segs.count_corrupt(&data.file, *seq, e.offset);
                     out.corrupt(*seq);
                 } else {
-                    return Ok(Doubt::Index);
+                    return Ok(false);
                 }
             }
         }
-        Ok(Doubt::None)
+        Ok(true)
     }
 
     /// Whether the frame that an entry names is at `at` of the buffer (I12), and says the same as
@@ -358,164 +282,6 @@ impl Segment {
         let good = verify_frame(frame, salt, seq).is_some();
         self.segs.env.check("segment.frame", good)
             && (trusted || !good || (frame_ts(frame) == e.ts && frame[4] == e.flags))
-    }
-
-    /// The first seq whose commit time is at least `ts`; `last_seq + 1` when there is none. A
-    /// hole has the time of the record before it.
-    pub fn seek_ts(&self, ts: u64) -> Result<u64> {
-        let m = &self.meta;
-        if m.span() == 0 || ts > m.last_ts {
-            return Ok(m.last_seq + 1);
-        }
-        let core = self.core();
-        let index = core.index(&self.segs, m, m.last_seq)?;
-        let (mut scratch, mut out) = (Vec::new(), Vec::new());
-        let (mut lo, mut hi) = (m.first_seq, m.last_seq + 1);
-        while hi - lo > 256 {
-            let mid = lo + (hi - lo) / 2;
-            self.load(&core, &index, mid, mid, &mut scratch, &mut out)?;
-            if out[0].ts < ts { lo = mid + 1 } else { hi = mid }
-        }
-        if lo < hi {
-            self.load(&core, &index, lo, hi - 1, &mut scratch, &mut out)?;
-            lo += out.partition_point(|e| e.ts < ts) as u64;
-        }
-        Ok(lo)
-    }
-
-    /// The ascending seqs, at most `upto`, of records whose tag matches, deleted ones included.
-    /// A sealed segment answers from `.tags`; an active one, and one whose `.tags` is damaged,
-    /// from its records.
-    pub fn tag_seqs(&self, tag: TagMatch<'_>, upto: u64) -> Result<Vec<u64>> {
-        let m = &self.meta;
-        if !m.has_tags || m.span() == 0 {
-            return Ok(Vec::new());
-        }
-        let mut found = match self.lookup_tags(tag) {
-            Ok(found) => found,
-            Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) if m.sealed => {
-                self.segs.count_rebuilt(&e);
-                self.scan_tags(tag)?
-            }
-            Err(e) => return Err(e),
-        };
-        found.retain(|&offset| m.first_seq + u64::from(offset) <= upto);
-        Ok(found.into_iter().map(|offset| m.first_seq + u64::from(offset)).collect())
-    }
-
-    fn lookup_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
-        let m = &self.meta;
-        if !m.sealed {
-            return self.scan_tags(tag);
-        }
-        let path = self.segs.paths.segment(&m.name(self.topic.topic_id), Part::Tags);
-        let env = &self.segs.env;
-        let file = env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
-        TagsFile::open(env, &*file, &path, self.salt()?, m.file_no)?.lookup(tag, m.first_seq)
-    }
-
-    fn scan_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
-        let mut out = Vec::new();
-        self.scan_frames(|frame| {
-            if frame.flags.has(Flags::HAS_TAG) && tag.matches(frame.tag) {
-                out.push((frame.seq - self.meta.first_seq) as u32);
-            }
-        })?;
-        Ok(out)
-    }
-
-    /// Every sound record, without the index, in seq order.
-    pub(super) fn scan_frames(
-        &self,
-        mut f: impl FnMut(&crate::format::frame::Frame<'_>),
-    ) -> Result<()> {
-        let (data, salt) = self.data()?;
-        scan(&data, salt, &self.meta, start(&self.meta), |found| {
-            if let Found::Record(_, _, bytes) = found
-                && let Some(frame) = parse_frame(bytes, self.topic.topic_id)
-            {
-                f(&frame);
-            }
-            Ok(())
-        })
-    }
-
-    /// Tags and attributes of every sound record: what a seal writes beside the records, and what
-    /// memory must know of an active segment after it was opened.
-    pub fn scan_side(&self) -> Result<(TagMap, Vec<AttrRow>)> {
-        let (mut tags, mut attrs) = (TagMap::new(), Vec::new());
-        self.scan_frames(|frame| {
-            if frame.flags.has(Flags::HAS_TAG) {
-                let offset = (frame.seq - self.meta.first_seq) as u32;
-                match tags.get_mut(frame.tag) {
-                    Some(seqs) => seqs.push(offset),
-                    None => drop(tags.insert(frame.tag.to_vec(), vec![offset])),
-                }
-            }
-            if frame.flags.has(Flags::HAS_ATTRS) {
-                attrs.push(AttrRow::parse(frame.seq, frame.attrs));
-            }
-        })?;
-        Ok((tags, attrs))
-    }
-
-    /// The deleted records by offset from `first_seq`, from its `.del`. A missing or damaged one
-    /// is an error: it is never made again.
-    pub fn deleted(&self) -> Result<Arc<RoaringBitmap>> {
-        let m = &self.meta;
-        let Some(name) = m.del_name(self.topic.topic_id) else { return Ok(Arc::default()) };
-        let core = self.core();
-        let mut slot = core.deleted.lock();
-        if let Some((no, dead)) = &*slot
-            && *no == m.del_no
-        {
-            return Ok(dead.clone());
-        }
-        let path = self.segs.paths.segment(&name, Part::Del);
-        let Some(bytes) = read_file(&self.segs.env, &path, u64::MAX)? else {
-            return Err(StorageError::Missing { what: show(&path) });
-        };
-        let salt = core.salt(&self.segs, m)?;
-        let dead =
-            deleted::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.del_no)?;
-        let dead = Arc::new(dead);
-        *slot = Some((m.del_no, dead.clone()));
-        Ok(dead)
-    }
-
-    /// The records with attributes, deleted ones included; empty when it has none.
-    pub fn attrs(&self) -> Result<Arc<AttrsTable>> {
-        let m = &self.meta;
-        if !m.has_attrs || m.span() == 0 {
-            return Ok(Arc::default());
-        }
-        let core = self.core();
-        let mut slot = core.attrs.lock();
-        if let Some(table) = slot.upgrade().filter(|_| m.sealed) {
-            return Ok(table);
-        }
-        let table = match self.load_attrs(&core) {
-            Ok(table) => table,
-            Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
-                if m.sealed {
-                    self.segs.count_rebuilt(&e);
-                }
-                AttrsTable::new(self.scan_side()?.1)
-            }
-            Err(e) => return Err(e),
-        };
-        let table = Arc::new(table);
-        *slot = if m.sealed { Arc::downgrade(&table) } else { std::sync::Weak::new() };
-        Ok(table)
-    }
-
-    fn load_attrs(&self, core: &Core) -> Result<AttrsTable> {
-        let m = &self.meta;
-        let path = self.segs.paths.segment(&m.name(self.topic.topic_id), Part::Attrs);
-        let bytes = if m.sealed { read_file(&self.segs.env, &path, u64::MAX)? } else { None };
-        let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
-        let salt = core.salt(&self.segs, m)?;
-        AttrsTable::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.file_no)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A round: everything that one checkpoint, seal, rewrite or merge makes durable together.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -9,7 +9,7 @@ use topics_env::OpenMode;
 
 use super::copy::{Copier, Source};
 use super::core::io_error;
-use super::writer::Written;
+use super::files::Written;
 use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
 use crate::{Result, StorageError};
@@ -53,9 +53,6 @@ impl Round {
     /// what the snapshot will say, once [`Self::sync`] has succeeded.
     pub fn add(&mut self, mut writer: SegmentWriter) -> Result<SegmentMeta> {
         debug_assert!(writer.belongs_to(&self.segs));
-        if writer.new_dir {
-            self.dirs.insert(self.segs.paths.topics());
-        }
         let (meta, files) = writer.finish()?;
         self.file_nos.push(meta.file_no);
         files.into_iter().try_for_each(|f| self.keep(f))?;
@@ -109,14 +106,25 @@ impl Round {
             }
         } else {
             self.sync_files()?;
-            for dir in &self.dirs {
-                self.segs
-                    .env
-                    .sync_dir("segment.dir", dir)
-                    .map_err(|e| StorageError::io(show(dir), e))?;
-            }
+            self.sync_names()?;
         }
         self.done = true;
+        Ok(())
+    }
+
+    /// Makes the names durable that lead to new files, the folders' own too: that a folder is
+    /// there does not say that whoever made it lived to sync its name.
+    fn sync_names(&self) -> Result<()> {
+        let sync = |site, dir: &Path| {
+            self.segs.env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
+        };
+        for dir in &self.dirs {
+            sync("segment.dir", dir)?;
+        }
+        if !self.dirs.is_empty() {
+            sync("segment.topics", &self.segs.paths.topics())?;
+            sync("segment.root", self.segs.paths.root())?;
+        }
         Ok(())
     }
 

@@ -1,59 +1,24 @@
 //! Writing the active segment.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use topics_env::{File, OpenMode};
+use topics_env::OpenMode;
 
 use super::copy::{Copier, Source};
 use super::core::io_error;
+use super::files::{Out, Written, create_file, open_file, salts_agree};
 use super::index::{
     ENTRY, IDX_MAGIC, decode_entries, encode_entry, encode_footer, entry_at, is_chain, whole_sum,
 };
-use super::layout::{
-    DATA_HEADER, SIDE_HEADER, check_side_header, corrupt, encode_frame, frame_len, side_header,
-};
+use super::layout::{DATA_HEADER, SIDE_HEADER, corrupt, encode_frame, frame_len, side_header};
 use super::tags::encode as encode_tags;
 use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
-use crate::dir::{create_dir, le_u64, show};
+use crate::dir::show;
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
 
 /// Buffered bytes after which a writer writes.
 const BUFFER: usize = 256 << 10;
-
-/// A file with what was not written to it yet.
-#[derive(Debug)]
-struct Out {
-    file: Arc<dyn File>,
-    path: PathBuf,
-    /// Where the buffer goes.
-    at: u64,
-    buf: Vec<u8>,
-}
-
-impl Out {
-    fn flush(&mut self) -> Result<()> {
-        if !self.buf.is_empty() {
-            self.file
-                .write_all_at(&self.buf, self.at)
-                .map_err(|e| StorageError::io(show(&self.path), e))?;
-            self.at += self.buf.len() as u64;
-            self.buf.clear();
-        }
-        Ok(())
-    }
-}
-
-/// A file that a round must make durable.
-#[derive(Debug)]
-pub(super) struct Written {
-    pub file: Arc<dyn File>,
-    pub path: PathBuf,
-    pub site: &'static str,
-    /// Whether its name is new.
-    pub created: bool,
-}
 
 /// Appends to a topic's active segment. Nothing that it writes counts until the round that it is
 /// added to was synced; dropped before that, the file is suspect and made again at the next use.
@@ -70,7 +35,6 @@ pub struct SegmentWriter {
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
-    pub(super) new_dir: bool,
 }
 
 impl SegmentWriter {
@@ -87,8 +51,8 @@ impl SegmentWriter {
     ) -> Result<Self> {
         let file_no = segs.next_file_no();
         let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
-        let (data, new_dir) = create_file(segs, &name, Part::Data)?;
-        let (idx, _) = create_file(segs, &name, Part::Idx).inspect_err(|_| {
+        let data = create_file(segs, &name, Part::Data)?;
+        let idx = create_file(segs, &name, Part::Idx).inspect_err(|_| {
             let _ = segs.env.fs.remove_file(&data.path);
         })?;
         let mut this = Self {
@@ -108,7 +72,6 @@ impl SegmentWriter {
             side: Vec::new(),
             created: true,
             dirty: true,
-            new_dir,
         };
         let header = segs.data_header(topic, first_seq, file_no, salt).encode();
         this.data.buf.extend_from_slice(&header);
@@ -157,7 +120,6 @@ impl SegmentWriter {
             side: Vec::new(),
             created: false,
             dirty: false,
-            new_dir: false,
         };
         this.cut(meta.data_len, idx_len)?;
         Ok(this)
@@ -224,6 +186,7 @@ impl SegmentWriter {
     pub fn append(&mut self, frame: &Frame<'_>, inner: u64) -> Result<()> {
         let len = frame_len(frame);
         self.check_next(frame.seq, len)?;
+        let frame = &Frame { flags: Flags(frame.flags.0 & Flags::RECORD), ..*frame };
         encode_frame(&mut self.data.buf, frame, self.salt, inner);
         if frame.flags.has(Flags::HAS_TAG) {
             self.meta.has_tags = true;
@@ -352,9 +315,9 @@ impl SegmentWriter {
         };
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::Truncate).map_err(io)?;
-        file.write_all_at(bytes, 0).map_err(io)?;
+        let written = file.write_all_at(bytes, 0).map_err(io);
         self.side.push(Written { file, path, site, created: true });
-        Ok(())
+        written
     }
 
     /// Writes what is buffered and hands the files over to a round, which must sync them.
@@ -391,57 +354,5 @@ impl Drop for SegmentWriter {
         for written in &self.side {
             let _ = self.segs.env.fs.remove_file(&written.path);
         }
-    }
-}
-
-/// Creates a file of a segment; the flag says whether the topic's folder was created for it.
-fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<(Out, bool)> {
-    let path = segs.paths.segment(name, part);
-    let mut new_dir = false;
-    let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            create_dir(&segs.env, "segment.topics", &segs.paths.topics())?;
-            let dir = segs.paths.topic(name.topic_id);
-            match segs.env.fs.create_dir(&dir) {
-                Ok(()) => new_dir = true,
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(StorageError::io(show(&dir), e)),
-            }
-            segs.env.fs.open(&path, OpenMode::CreateNew)
-        }
-        other => other,
-    };
-    let file = file.map_err(|e| io_error(&path, e))?;
-    Ok((Out { file, path, at: 0, buf: Vec::new() }, new_dir))
-}
-
-fn open_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
-    let path = segs.paths.segment(name, part);
-    let file = segs.env.fs.open(&path, OpenMode::Write).map_err(|e| io_error(&path, e))?;
-    Ok(Out { file, path, at: 0, buf: Vec::new() })
-}
-
-/// The salt of the files that a writer goes on in; `None`: one of the headers is damaged.
-fn salts_agree(
-    segs: &Segments,
-    topic: TopicKey,
-    meta: &SegmentMeta,
-    data: &Out,
-    idx: &Out,
-) -> Result<Option<u64>> {
-    let (mut head, mut side) = ([0; DATA_HEADER], [0; SIDE_HEADER]);
-    for (out, buf) in [(data, &mut head[..]), (idx, &mut side[..])] {
-        out.file.read_exact_at(buf, 0).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => corrupt(&show(&out.path), 0, "it has no header"),
-            _ => io_error(&out.path, e),
-        })?;
-    }
-    let want = segs.data_header(topic, meta.first_seq, meta.file_no, le_u64(&head, 48));
-    let name = show(&idx.path);
-    let side = check_side_header(&segs.env, &name, &side, IDX_MAGIC, meta.file_no);
-    match side {
-        Err(e @ StorageError::Version { .. }) => Err(e),
-        Ok(salt) if want.encode() == head && salt == want.salt => Ok(Some(salt)),
-        _ => Ok(None),
     }
 }

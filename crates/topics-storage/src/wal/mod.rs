@@ -20,7 +20,9 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -44,7 +46,7 @@ pub enum Level {
     Synced,
 }
 
-/// A file of one shard within this process.
+/// A file within this process; keys of one shard ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileKey(pub u32);
 
@@ -195,26 +197,35 @@ struct Shared {
     options: WalOptions,
     /// Whether the backend gains by a write that is linked to its sync.
     linked: bool,
+    /// The next key: files of all shards share one sequence.
+    next_key: AtomicU32,
 }
 
 /// The log of a directory.
 #[derive(Debug)]
 pub struct Wal {
     shards: Vec<Arc<Shard>>,
+    /// Files of shards outside the layout, for reads.
+    elsewhere: BTreeMap<FileKey, Arc<WalFile>>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
 impl Wal {
-    /// Starts on what recovery prepared, one [`ShardStart`] per shard.
+    /// Starts on what recovery prepared: one [`ShardStart`] per shard, and the files of shards
+    /// outside the layout.
     pub fn start(
         env: Env,
         paths: Paths,
         options: WalOptions,
         starts: Vec<ShardStart>,
+        elsewhere: Vec<WalFile>,
     ) -> Result<Self> {
         let background = options.background;
         let linked = env.fs.backend() != "posix";
-        let shared = Arc::new(Shared { env, paths, options, linked });
+        let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
+        let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
+        let shared = Arc::new(Shared { env, paths, options, linked, next_key });
+        let elsewhere = elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
             shards.push(Arc::new(Shard::new(shared.clone(), i, start)?));
@@ -227,12 +238,8 @@ impl Wal {
                 let thread = std::thread::Builder::new().name(name).spawn(move || shard.run());
                 threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
             }
-        } else {
-            for shard in &shards {
-                drop(shard.prepare(shard.state.lock()));
-            }
         }
-        Ok(Self { shards, threads: Mutex::new(threads) })
+        Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
     }
 
     /// Number of shards.
@@ -298,22 +305,36 @@ impl Wal {
         self.shards[shard].full()
     }
 
-    /// Appends `len` bytes at a place to `out`. [`StorageError::Missing`] when the file is gone.
+    /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
+    /// be where the file is. [`StorageError::Missing`] when the file is gone.
     pub fn read(
         &self,
         shard: usize,
-        file: FileKey,
+        key: FileKey,
         offset: u32,
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        self.shards[shard].read(file, offset, len, out)
+        if self.shards[shard].read_cached(key, offset, len, out) {
+            return Ok(());
+        }
+        let Some(file) = self.file(shard, key) else {
+            return Err(StorageError::Missing { what: format!("log file {}", key.0) });
+        };
+        let at = out.len();
+        out.resize(at + len, 0);
+        file.file.read_exact_at(&mut out[at..], u64::from(offset)).map_err(|e| {
+            out.truncate(at);
+            StorageError::io(format!("read wal/shard-{:02}/{}", file.header.shard, file.name), e)
+        })
     }
 
     /// A file, while it is there.
     #[must_use]
     pub fn file(&self, shard: usize, key: FileKey) -> Option<Arc<WalFile>> {
-        self.shards[shard].file(key)
+        let here = self.shards[shard].file(key);
+        here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
+            .or_else(|| self.elsewhere.get(&key).cloned())
     }
 
     /// Removes files whose last lsn is at or below `lsn`, never the one in use; the names.

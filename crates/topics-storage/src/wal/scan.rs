@@ -172,14 +172,25 @@ impl Scan {
     }
 }
 
-/// The first lsn that a file's Start frame names; `None` when the file holds nothing. A file without
-/// a Start that holds a valid Group is damaged.
+/// How a file begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// With a Start that names the first lsn.
+    At(u64),
+    /// Without one: it holds nothing. What its valid Groups, if any, prove to have been durable.
+    Nothing {
+        /// The highest `synced_lsn` named, 0 for none.
+        synced_lsn: u64,
+    },
+}
+
+/// Reads how a file begins.
 pub fn read_start(
     env: &Env,
     file: &Arc<dyn File>,
     header: &WalFileHeader,
     shown: &str,
-) -> Result<Option<u64>> {
+) -> Result<Begin> {
     let mut b = [0u8; Start::FRAME_LEN];
     let io = |e| StorageError::io(format!("read {shown}"), e);
     let len = file.len().map_err(io)?;
@@ -189,21 +200,12 @@ pub fn read_start(
         if let Some(start) = start {
             let valid = frame::verify(&b, header.salt, start.first_lsn).is_ok();
             if env.check("wal.start", valid) {
-                return Ok(Some(start.first_lsn));
+                return Ok(Begin::At(start.first_lsn));
             }
         }
     }
-    match find_group(file, header, shown, WAL_HEADER as u64, 0)? {
-        None => Ok(None),
-        Some(g) => Err(StorageError::Corrupt {
-            file: shown.to_owned(),
-            offset: WAL_HEADER as u64,
-            detail: format!(
-                "no valid Start, but a group with lsn {} at offset {}",
-                g.lsn, g.offset
-            ),
-        }),
-    }
+    let group = find_group(file, header, shown, WAL_HEADER as u64, 0)?;
+    Ok(Begin::Nothing { synced_lsn: group.map_or(0, |g| g.synced_lsn_max) })
 }
 
 /// A valid Group found by search.

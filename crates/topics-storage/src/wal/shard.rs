@@ -382,20 +382,13 @@ impl Shard {
         self.files.read().get(&key).cloned()
     }
 
-    pub fn read(&self, key: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let cached = self.cache.read().find(key, offset, len);
-        if let Some((group, at)) = cached {
-            out.extend_from_slice(&group[at..at + len]);
-            return Ok(());
+    /// Appends the bytes at a place to `out`, if the tail cache has them.
+    pub fn read_cached(&self, key: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> bool {
+        let found = self.cache.read().find(key, offset, len);
+        if let Some((group, at)) = &found {
+            out.extend_from_slice(&group[*at..at + len]);
         }
-        let name = || format!("log file {} of shard {}", key.0, self.id);
-        let file = self.file(key).ok_or_else(|| StorageError::Missing { what: name() })?;
-        let at = out.len();
-        out.resize(at + len, 0);
-        file.file.read_exact_at(&mut out[at..], u64::from(offset)).map_err(|e| {
-            out.truncate(at);
-            StorageError::io(format!("read wal/shard-{:02}/{}", self.id, file.name), e)
-        })
+        found.is_some()
     }
 
     pub fn bytes_on_disk(&self) -> u64 {

@@ -128,8 +128,8 @@ pub(super) struct State {
     pub file: Option<Arc<WalFile>>,
     pub offset: u64,
     pub capacity: u64,
-    /// The ordinal that the next file gets.
-    pub next_ordinal: u64,
+    /// The last ordinal given to a file.
+    pub last_ordinal: u64,
     pub prepared: Option<Prepared>,
     /// Why the last attempt to make it failed.
     pub prepare_error: Option<StorageError>,
@@ -169,7 +169,7 @@ impl State {
         Self {
             next_lsn: start.next_lsn,
             synced_lsn: start.next_lsn - 1,
-            next_ordinal: file.as_ref().map_or(1, |f| f.header.ordinal + 1),
+            last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
             file,
             offset: start.offset,
             capacity: start.capacity,

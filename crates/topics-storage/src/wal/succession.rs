@@ -48,8 +48,12 @@ impl Shard {
         let options = &self.shared.options;
         let max = options.file_max.max(options.file_initial);
         let size = st.capacity.saturating_mul(2).clamp(options.file_initial, max);
-        let header = WalFileHeader { ordinal: st.next_ordinal, ..current.header.clone() };
-        let orphans = std::mem::take(&mut st.orphans);
+        // Never given twice: a file that was given up keeps its number.
+        st.last_ordinal += 1;
+        let (ordinal, prior) = (st.last_ordinal, current.header.ordinal);
+        let header = WalFileHeader { ordinal, prior, ..current.header.clone() };
+        let name = wal_file::name(header.generation, ordinal);
+        let mut orphans = std::mem::take(&mut st.orphans);
         let made = self.unlocked(&mut st, || {
             let made = self.make_file(header, size);
             if made.is_ok() {
@@ -64,7 +68,6 @@ impl Shard {
         match made {
             Ok(prepared) => {
                 self.disk_bytes.fetch_add(prepared.capacity, Ordering::Relaxed);
-                st.next_ordinal = prepared.header.ordinal + 1;
                 st.prepared = Some(prepared);
                 st.no_space = false;
                 st.prepare_error = None;
@@ -73,6 +76,7 @@ impl Shard {
                 log::warn!("shard {} has no next log file: {e}", self.id);
                 st.no_space = matches!(e, StorageError::Full { .. });
                 st.prepare_error = Some(e);
+                orphans.push(name);
                 st.orphans = orphans;
             }
         }
@@ -111,8 +115,8 @@ impl Shard {
         match made {
             Ok(file) => Ok(Prepared { name, header, file, capacity: size }),
             Err(e) => {
-                // What is left of it holds nothing, whether `CURRENT` names it or not; the next
-                // attempt replaces it under the same name.
+                // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
+                // when a later file is made ready.
                 let _ = env.fs.remove_file(&temp);
                 Err(e)
             }
@@ -175,7 +179,7 @@ impl Shard {
     /// The file in use is the new one from now on.
     fn go_on(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
-        let key = FileKey(st.file.as_ref().map_or(0, |f| f.key.0 + 1));
+        let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
         let Prepared { name, header, file, .. } = next;
         let file = Arc::new(WalFile { key, name, header, first_lsn, file });
         self.files.write().insert(key, file.clone());

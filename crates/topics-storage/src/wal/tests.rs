@@ -40,6 +40,7 @@ fn first_file(env: &Env, paths: &Paths, capacity: u64) -> ShardStart {
         salt: 77,
         boot_id: [0; 16],
         mount_id: 0,
+        prior: 0,
     };
     for dir in [paths.root().to_owned(), paths.wal(), paths.shard(0)] {
         env.fs.create_dir(&dir).unwrap();
@@ -59,7 +60,7 @@ fn first_file(env: &Env, paths: &Paths, capacity: u64) -> ShardStart {
 fn wal(env: &Env, options: WalOptions) -> Wal {
     let paths = Paths::new(Path::new("/db"));
     let start = first_file(env, &paths, options.file_initial);
-    Wal::start(env.clone(), paths, options, vec![start]).unwrap()
+    Wal::start(env.clone(), paths, options, vec![start], vec![]).unwrap()
 }
 
 fn small() -> WalOptions {
@@ -230,7 +231,7 @@ fn an_empty_engine_folder_of_threads_commits_everything_in_order() {
     let paths = Paths::new(&dir);
     let options = WalOptions { file_initial: 65_536, file_max: 65_536, ..WalOptions::default() };
     let start = first_file(&env, &paths, options.file_initial);
-    let wal = Wal::start(env.clone(), paths, options, vec![start]).unwrap();
+    let wal = Wal::start(env.clone(), paths, options, vec![start], vec![]).unwrap();
     let log = Arc::new(Log::default());
     let next = PlMutex::new(1u64);
     std::thread::scope(|s| {
@@ -266,7 +267,7 @@ fn callbacks_come_once_and_idle_tails_are_synced_by_the_thread() {
     let env = topics_env::real::real_env(topics_env::real::Backend::Posix).unwrap();
     let paths = Paths::new(&dir);
     let start = first_file(&env, &paths, 65_536);
-    let wal = Wal::start(env.clone(), paths, WalOptions::default(), vec![start]).unwrap();
+    let wal = Wal::start(env.clone(), paths, WalOptions::default(), vec![start], vec![]).unwrap();
     let log = Arc::new(Log::default());
     let (tx, rx) = std::sync::mpsc::channel();
     for seq in 1..=50 {

@@ -119,6 +119,6 @@ impl Gap {
         if f.kind != FrameType::Gap || f.topic_id != 0 {
             return None;
         }
-        <Self as Body>::from_frame(f).ok()
+        <Self as Body>::decode(f).ok()
     }
 }

@@ -41,7 +41,7 @@ pub trait Body: Encode + Decode<()> {
     }
 
     /// Decodes the body of a frame of this kind.
-    fn from_frame(f: &Frame<'_>) -> Result<Self, StorageError> {
+    fn decode(f: &Frame<'_>) -> Result<Self, StorageError> {
         let what = || format!("{:?} frame", Self::KIND);
         let corrupt = |detail: String| StorageError::Corrupt { file: what(), offset: 0, detail };
         let Some((version, body)) = f.data.split_first() else {

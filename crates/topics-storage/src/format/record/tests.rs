@@ -8,19 +8,19 @@ fn round_trip<B: Body + PartialEq + std::fmt::Debug>(body: &B) {
     body.encode_frame(&mut bytes, 3, 4, 5);
     let (f, _) = parse(&bytes).unwrap();
     assert_eq!((f.kind, f.topic_id, f.seq, f.ts), (B::KIND, 3, 4, 5));
-    assert_eq!(&B::from_frame(&f).unwrap(), body);
+    assert_eq!(&<B as Body>::decode(&f).unwrap(), body);
     let mut newer = f.data.to_vec();
     newer[0] += 1;
     let newer = crate::format::frame::Frame { data: &newer, ..f };
     assert!(
-        matches!(B::from_frame(&newer), Err(StorageError::Version { .. })),
+        matches!(<B as Body>::decode(&newer), Err(StorageError::Version { .. })),
         "a newer version is refused"
     );
     let mut longer = f.data.to_vec();
     longer.push(0);
     let longer = crate::format::frame::Frame { data: &longer, ..f };
     assert!(
-        matches!(B::from_frame(&longer), Err(StorageError::Corrupt { .. })),
+        matches!(<B as Body>::decode(&longer), Err(StorageError::Corrupt { .. })),
         "bytes behind are refused"
     );
 }

@@ -1,0 +1,176 @@
+use std::sync::Arc;
+
+use topics_env::sim::{
+    CallKind, CrashOptions, FaultKind, Mutant, SimClock, SimFs, SiteLog, env_on, sim_env,
+};
+use topics_env::{Fs, Hook, Site};
+
+use super::*;
+
+fn paths() -> Paths {
+    Paths::new("/data/topics")
+}
+
+/// A root whose parent is there and durable.
+fn world(hook: Option<Arc<dyn Hook>>) -> (Env, Arc<SimFs>) {
+    let (mut env, fs, _) = sim_env(1);
+    env.fs.create_dir("/data".as_ref()).unwrap();
+    env.fs.sync_dir("/".as_ref()).unwrap();
+    if let Some(hook) = hook {
+        env = env.with_hook(hook);
+    }
+    (env, fs)
+}
+
+fn remount(image: &topics_env::sim::DiskImage) -> (Env, Arc<SimFs>) {
+    let fs = Arc::new(SimFs::from_image(image));
+    (env_on(&fs, &Arc::new(SimClock::new(1)), 2), fs)
+}
+
+#[test]
+fn a_second_opener_is_told_who_has_it() {
+    let (env, _fs) = world(None);
+    let lock = DirLock::acquire(&env, &paths(), 41).unwrap();
+    let refused = |env: &Env| match DirLock::acquire(env, &paths(), 42) {
+        Err(StorageError::Locked { pid, url }) => (pid, url),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&env), (41, None));
+    lock.set_url("http://127.0.0.1:1").unwrap();
+    assert_eq!(refused(&env), (41, Some("http://127.0.0.1:1".into())));
+    drop(lock);
+    DirLock::acquire(&env, &paths(), 42).unwrap();
+}
+
+#[test]
+fn a_store_is_made_once() {
+    let (env, _fs) = world(None);
+    let (store, created) = Store::open_or_create(&env, &paths()).unwrap();
+    assert!(created);
+    assert_eq!(Store::open_or_create(&env, &paths()).unwrap(), (store, false));
+    assert_eq!(Store::read(&env, &paths()).unwrap(), Some(store));
+}
+
+#[test]
+fn data_without_a_store_is_refused() {
+    for dir in ["wal", "topics", "txn", "meta"] {
+        let (env, fs) = world(None);
+        create_dir(&env, "t", paths().root()).unwrap();
+        let dir = paths().root().join(dir);
+        create_dir(&env, "t", &dir).unwrap();
+        env.fs.open(&dir.join("STORE.tmp"), OpenMode::CreateNew).unwrap();
+        if dir.ends_with("meta") {
+            Store::open_or_create(&env, &paths()).unwrap();
+            fs.remove_file(&dir.join("STORE")).unwrap();
+            env.fs.open(&dir.join("snapshot.3.bin"), OpenMode::CreateNew).unwrap();
+        }
+        let refused = Store::open_or_create(&env, &paths());
+        assert!(matches!(refused, Err(StorageError::Missing { .. })), "{dir:?}: {refused:?}");
+        assert!(!env.fs.exists(&paths().meta().join("STORE")).unwrap());
+    }
+}
+
+#[test]
+fn a_damaged_store_is_refused() {
+    let (env, fs) = world(None);
+    Store::open_or_create(&env, &paths()).unwrap();
+    let image = fs.kill_image();
+    let good = image.read("/data/topics/meta/STORE").unwrap();
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let mut image = image.clone();
+        image.put("/data/topics/meta/STORE", &bytes);
+        match Store::open_or_create(&remount(&image).0, &paths()) {
+            Err(StorageError::Corrupt { file, .. }) => assert!(file.ends_with("meta/STORE")),
+            other => panic!("bit {bit}: {other:?}"),
+        }
+    }
+    let mut newer = good[..24].to_vec();
+    newer[4] = 2;
+    let sum = xxh3_64(&newer);
+    newer.extend_from_slice(&sum.to_le_bytes());
+    let mut image = image;
+    image.put("/data/topics/meta/STORE", &newer);
+    let refused = Store::read(&remount(&image).0, &paths());
+    assert!(matches!(refused, Err(StorageError::Version { found: 2, supported: 1, .. })));
+}
+
+/// Creates a store in two lives, the first one dying at a call; then a power cut: what the
+/// second life used must be what is found, from every disk that the cut may leave.
+fn store_survives(hook: &dyn Fn() -> Option<Arc<dyn Hook>>) -> std::result::Result<usize, String> {
+    let mut states = 0;
+    let kinds = [
+        CallKind::Create,
+        CallKind::CreateDir,
+        CallKind::Write,
+        CallKind::SyncData,
+        CallKind::Rename,
+        CallKind::SyncDir,
+    ];
+    for dies_at in kinds.into_iter().flat_map(|k| (1..6).map(move |n| (k, n))) {
+        let (env, fs) = world(hook());
+        fs.fail_from(dies_at.0, dies_at.1, FaultKind::EIO);
+        let _ = Store::open_or_create(&env, &paths());
+        let fs2 = Arc::new(SimFs::from_image(&fs.kill_image()));
+        let mut env = env_on(&fs2, &Arc::new(SimClock::new(1)), 2);
+        if let Some(hook) = hook() {
+            env = env.with_hook(hook);
+        }
+        let (store, _) = Store::open_or_create(&env, &paths()).map_err(|e| e.to_string())?;
+        // A directory in use.
+        create_dir(&env, "test", &paths().wal()).map_err(|e| e.to_string())?;
+        let mut cursor = fs2.crash_cursor();
+        cursor.seek(usize::MAX);
+        let mut broken = None;
+        cursor.states(1, &CrashOptions::default(), &mut |state| {
+            states += 1;
+            let found = Store::read(&remount(&state.image).0, &paths());
+            if !matches!(found, Ok(Some(s)) if s == store) {
+                broken = Some(format!("{dies_at:?}, {:?}: {found:?}", state.survival));
+            }
+        });
+        if let Some(broken) = broken {
+            return Err(broken);
+        }
+    }
+    Ok(states)
+}
+
+#[test]
+fn a_store_that_was_used_survives() {
+    store_survives(&|| None).unwrap();
+    let log = Arc::new(SiteLog::default());
+    store_survives(&|| Some(log.clone())).unwrap();
+    for (site, _) in log.sites() {
+        if matches!(site, Site::Check(_)) || matches!(site, Site::SyncDir("test")) {
+            continue;
+        }
+        let mutant = || -> Option<Arc<dyn Hook>> { Some(Arc::new(Mutant::remove(site, None))) };
+        // The folder that holds the directory's name: only what hangs below it could show that.
+        let caught = store_survives(&mutant).is_err();
+        let covered = matches!(site, Site::SyncDir("dir.meta"));
+        assert!(caught || covered, "nothing notices that {site:?} is missing");
+    }
+}
+
+#[test]
+fn the_reserve_grows_and_is_given_up() {
+    let (env, fs) = world(None);
+    create_dir(&env, "t", paths().root()).unwrap();
+    create_dir(&env, "t", &paths().meta()).unwrap();
+    let len = || env.fs.open(&paths().reserve(), OpenMode::Read).unwrap().len().unwrap();
+    assert!(reserve::ensure(&env, &paths(), 100).unwrap());
+    assert_eq!(len(), 1 << 20);
+    assert!(reserve::ensure(&env, &paths(), 1 << 20).unwrap());
+    assert_eq!(len(), 2 << 20);
+    assert!(reserve::ensure(&env, &paths(), 5).unwrap());
+    assert_eq!(len(), 2 << 20);
+    fs.set_free_space(Some(0));
+    assert!(!reserve::ensure(&env, &paths(), 8 << 20).unwrap());
+    reserve::release(&env, &paths()).unwrap();
+    reserve::release(&env, &paths()).unwrap();
+    assert!(!env.fs.exists(&paths().reserve()).unwrap());
+    let file = env.fs.open(&paths().meta().join("x"), OpenMode::CreateNew).unwrap();
+    file.write_all_at(&[1; 1 << 20], 0).unwrap();
+}

@@ -1,0 +1,188 @@
+//! The first file of a new generation: what is kept but not proven durable, written again.
+//!
+//! After a failed or missing sync, pages may read well and not be on the disk. So the groups above
+//! the proven lsn are copied, each frame under its lsn, into a file that is synced before anything
+//! of it is served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use topics_env::{Env, File, OpenMode};
+
+use super::chain::Folder;
+use super::decide::{Extent, ShardPlan};
+use crate::dir::Paths;
+use crate::format::frame;
+use crate::format::record::{Group, Start};
+use crate::format::wal_file::{self, WalFileHeader};
+use crate::wal::WalOptions;
+use crate::wal::scan::Scan;
+use crate::{Result, StorageError};
+
+const CHUNK: usize = 1 << 20;
+
+/// A file being made; it has its name only after [`NewFile::publish`].
+pub(super) struct NewFile {
+    dir: PathBuf,
+    temp: PathBuf,
+    pub name: String,
+    pub shown: String,
+    pub file: Arc<dyn File>,
+    pub header: WalFileHeader,
+    pub start_lsn: u64,
+    /// The lsn of the next frame.
+    pub next_lsn: u64,
+    /// Where the next byte goes.
+    pub offset: u64,
+    /// Where the copied groups begin.
+    pub copied_at: u64,
+    /// Bytes not written yet.
+    buf: Vec<u8>,
+    /// How many bytes the file has been given.
+    pub capacity: u64,
+}
+
+impl NewFile {
+    /// Makes the file: header, Start, the copied groups.
+    pub fn begin(
+        env: &Env,
+        paths: &Paths,
+        options: &WalOptions,
+        header: WalFileHeader,
+        folder: &Folder,
+        plan: &ShardPlan,
+    ) -> Result<Self> {
+        let dir = paths.shard(header.shard);
+        let name = wal_file::name(header.generation, header.ordinal);
+        let shown = format!("wal/shard-{:02}/{name}", header.shard);
+        let temp = dir.join(format!("{name}.tmp"));
+        let file = env
+            .fs
+            .open(&temp, OpenMode::Truncate)
+            .map_err(|e| StorageError::io(format!("create {shown}"), e))?;
+        let (head, salt) = (header.encode(), header.salt);
+        let mut new = Self {
+            dir,
+            temp,
+            name,
+            shown,
+            file,
+            start_lsn: plan.start_lsn,
+            next_lsn: plan.start_lsn,
+            offset: 0,
+            copied_at: 0,
+            buf: head,
+            capacity: 0,
+            header,
+        };
+        let start = Start { first_lsn: plan.start_lsn };
+        let at = new.buf.len();
+        start.encode_frame(&mut new.buf);
+        frame::seal(&mut new.buf[at..], salt, plan.start_lsn);
+        new.copied_at = new.buf.len() as u64;
+        if let Some(extent) = plan.copied {
+            new.copy(env, folder, extent)?;
+        }
+        new.flush()?;
+        new.reserve(options.file_initial.max(new.offset + options.file_initial / 2))?;
+        Ok(new)
+    }
+
+    /// Copies groups; each is written anew for what is kept of it.
+    fn copy(&mut self, env: &Env, folder: &Folder, extent: Extent) -> Result<()> {
+        let log = &folder.files[extent.file];
+        let shown = folder.shown(log);
+        let mut scan = Scan::new(env, log.file.clone(), &log.header, &shown, extent.first_lsn)?;
+        scan.seek(extent.offset, extent.first_lsn);
+        let mut open: Option<(usize, Group)> = None;
+        while scan.next_lsn() <= extent.last_lsn {
+            let Some(f) = scan.next_frame()? else {
+                let stop = scan.stop();
+                return Err(StorageError::Corrupt {
+                    file: shown,
+                    offset: stop.offset,
+                    detail: format!("lsn {} no longer reads as it did ({})", stop.lsn, stop.why),
+                });
+            };
+            self.next_lsn = f.lsn + 1;
+            if let Some(group) = Group::of(&f.frame) {
+                self.close_group(open.take());
+                if self.buf.len() >= CHUNK {
+                    self.flush()?;
+                }
+                let group = Group { frames: 0, bytes: 0, synced_lsn: self.start_lsn - 1, ..group };
+                open = Some((self.buf.len(), group));
+                group.encode_frame(&mut self.buf);
+                continue;
+            }
+            let at = self.buf.len();
+            frame::encode(&mut self.buf, &f.frame);
+            frame::seal(&mut self.buf[at..], self.header.salt, f.lsn);
+            if let Some((_, group)) = &mut open {
+                group.frames += 1;
+                group.bytes += (self.buf.len() - at) as u64;
+            }
+        }
+        self.close_group(open);
+        Ok(())
+    }
+
+    /// Writes a group's frame for what was kept of it.
+    fn close_group(&mut self, open: Option<(usize, Group)>) {
+        let Some((at, group)) = open else { return };
+        let mut bytes = Vec::with_capacity(Group::FRAME_LEN);
+        group.encode_frame(&mut bytes);
+        frame::seal(&mut bytes, self.header.salt, group.lsn);
+        self.buf[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+
+    /// Appends control frames as one group.
+    pub fn append_group(&mut self, frames: &[&[u8]]) -> Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let lsn = self.next_lsn;
+        let group = Group {
+            lsn,
+            frames: u32::try_from(frames.len()).unwrap_or(u32::MAX),
+            bytes: frames.iter().map(|f| f.len() as u64).sum(),
+            synced_lsn: self.start_lsn - 1,
+        };
+        let at = self.buf.len();
+        group.encode_frame(&mut self.buf);
+        frame::seal(&mut self.buf[at..], self.header.salt, lsn);
+        for (i, f) in frames.iter().enumerate() {
+            let at = self.buf.len();
+            self.buf.extend_from_slice(f);
+            frame::seal(&mut self.buf[at..], self.header.salt, lsn + 1 + i as u64);
+        }
+        self.next_lsn = lsn + 1 + frames.len() as u64;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file
+            .write_all_at(&self.buf, self.offset)
+            .map_err(|e| StorageError::io(format!("write {}", self.shown), e))?;
+        self.offset += self.buf.len() as u64;
+        self.buf.clear();
+        Ok(())
+    }
+
+    fn reserve(&mut self, len: u64) -> Result<()> {
+        self.file
+            .allocate(len)
+            .map_err(|e| StorageError::io(format!("allocate {}", self.shown), e))?;
+        self.capacity = len;
+        Ok(())
+    }
+
+    /// Makes the file durable, gives it its name and points `CURRENT` to it.
+    pub fn publish(&mut self, env: &Env) -> Result<()> {
+        let io = |e| StorageError::io(format!("publish {}", self.shown), e);
+        env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
+        env.rename("recovery.wal.rename", &self.temp, &self.dir.join(&self.name)).map_err(io)?;
+        env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
+        wal_file::write_current(env, &self.dir, &self.name)
+    }
+}

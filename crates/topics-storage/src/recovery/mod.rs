@@ -1,0 +1,339 @@
+//! Opening a data directory: prove what is served, change nothing old.
+//!
+//! ```text
+//! Opening::begin   lock → STORE → newest valid snapshot → scan and decide per shard
+//!                  → copy what is kept but not proven into the first file of a new generation
+//! Opening::replay  every kept frame, generation by generation, lsn by lsn, from where it now lies
+//! Opening::finish  Gap frames of what was lost → sync → CURRENT → (new layout) → a live Wal
+//! ```
+//!
+//! No old WAL file is changed, so a crash anywhere in here leaves the same input; recovering again
+//! gives the same state.
+
+mod chain;
+mod copy;
+mod decide;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use topics_env::Env;
+
+use self::chain::Folder;
+use self::copy::NewFile;
+use self::decide::{Reflected, ShardPlan, decide};
+pub use self::replay::Opened;
+use crate::dir::{DirLock, Paths, Store, create_dir};
+use crate::format::wal_file::WalFileHeader;
+use crate::snapshot::{self, Loaded, ShardSnap, SnapshotBody};
+use crate::wal::{FileKey, WalOptions};
+use crate::{Result, StorageError};
+
+/// What is done about damage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Refuse the open, naming file, offset and lsn.
+    #[default]
+    Strict,
+    /// Give the damaged range up, report it, go on behind it.
+    Salvage,
+}
+
+/// A range of lsns that damage took, inclusive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The shard.
+    pub shard: u32,
+    /// The file, relative to the data directory.
+    pub file: String,
+    /// Where the damage begins in it.
+    pub offset: u64,
+    /// First lsn given up (the start of the batch that the damage touches).
+    pub from_lsn: u64,
+    /// Last lsn given up.
+    pub to_lsn: u64,
+    /// An earlier recovery gave it up and logged the gaps.
+    pub announced: bool,
+}
+
+/// What is known about one shard after its log was read.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardReport {
+    /// The shard.
+    pub shard: u32,
+    /// The last kept lsn.
+    pub end_lsn: u64,
+    /// The log ends with a clean close.
+    pub clean: bool,
+    /// The machine and the mount did not go down since the log was written and no sync failed:
+    /// every write that returned is there.
+    pub same_boot: bool,
+}
+
+struct Shard {
+    folder: Folder,
+    plan: ShardPlan,
+    /// Keys of the folder's files, in order.
+    keys: Vec<FileKey>,
+    /// The file that this generation begins.
+    new: Option<(FileKey, NewFile)>,
+    /// The file that a new layout begins.
+    next: Option<(FileKey, NewFile)>,
+}
+
+/// A directory being opened.
+pub struct Opening {
+    env: Env,
+    paths: Paths,
+    lock: DirLock,
+    store: Store,
+    loaded: Loaded,
+    shards: Vec<Shard>,
+    options: WalOptions,
+    /// The layout on disk: the generation that began with its shard count, and the count.
+    layout: (u64, u32),
+    generation: u64,
+    boot: ([u8; 16], u64),
+    next_key: u32,
+}
+
+impl Opening {
+    /// Locks and reads a directory, creating it when it is missing.
+    pub fn begin(
+        env: Env,
+        paths: Paths,
+        pid: u32,
+        options: WalOptions,
+        mode: Mode,
+    ) -> Result<Self> {
+        let lock = DirLock::acquire(&env, &paths, pid)?;
+        // The mount is looked at before the first write, so that a later `sync_fs` reports errors
+        // of every write of this open.
+        let mount = env.fs.mount_id(paths.root());
+        let boot = (
+            env.fs.boot_id().map_err(|e| StorageError::io("read the boot id", e))?,
+            mount.map_err(|e| StorageError::io("read the mount id", e))?,
+        );
+        let (store, _) = Store::open_or_create(&env, &paths)?;
+        for (site, dir) in
+            [("dir.wal", paths.wal()), ("dir.topics", paths.topics()), ("dir.txn", paths.txn())]
+        {
+            create_dir(&env, site, &dir)?;
+        }
+        let loaded = snapshot::load_newest(&env, &paths, store.id)?;
+        for (n, e) in &loaded.rejected {
+            log::warn!("snapshot {n} is invalid, an older one is used: {e}");
+        }
+        let mut opening = Self {
+            env,
+            paths,
+            lock,
+            store,
+            loaded,
+            shards: Vec::new(),
+            options,
+            layout: (0, 0),
+            generation: 0,
+            boot,
+            next_key: 0,
+        };
+        opening.read_shards(mode)?;
+        opening.find_layout();
+        opening.copy_tails()?;
+        Ok(opening)
+    }
+
+    /// The newest valid snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&SnapshotBody> {
+        self.loaded.newest.as_ref().map(|(_, body)| body)
+    }
+
+    /// Everything known about the snapshots on disk.
+    #[must_use]
+    pub fn snapshots(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// The store's identity.
+    #[must_use]
+    pub fn store(&self) -> Store {
+        self.store
+    }
+
+    /// The generation of this open; a new layout takes the next one too.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What is known about the shards of the directory.
+    #[must_use]
+    pub fn reports(&self) -> Vec<ShardReport> {
+        self.shards.iter().map(|s| s.report(self.boot)).collect()
+    }
+
+    /// The shard count of the layout on disk: where a topic's frames lie.
+    #[must_use]
+    pub fn shard_count(&self) -> u32 {
+        self.layout.1
+    }
+
+    /// The layout on disk.
+    #[must_use]
+    pub fn layout(&self) -> u64 {
+        self.layout.0
+    }
+
+    /// The damage that was given up, now or by an earlier recovery.
+    pub fn losses(&self) -> impl Iterator<Item = &Loss> {
+        self.shards.iter().flat_map(|s| &s.plan.losses)
+    }
+
+    /// What the newest snapshot says about a shard.
+    fn reflected(&self, shard: u32) -> Option<&ShardSnap> {
+        let body = self.snapshot()?;
+        body.shards.iter().chain(&body.retired).find(|s| s.shard == shard)
+    }
+
+    fn read_shards(&mut self, mode: Mode) -> Result<()> {
+        let listed = crate::dir::list_dir(&self.env, &self.paths.wal())?;
+        let mut ids: Vec<u32> =
+            listed.iter().filter_map(|e| e.name.strip_prefix("shard-")?.parse().ok()).collect();
+        let in_layout: Vec<u32> =
+            self.snapshot().iter().flat_map(|b| &b.shards).map(|s| s.shard).collect();
+        ids.extend(&in_layout);
+        ids.sort_unstable();
+        ids.dedup();
+        for shard in ids {
+            if self.retire(shard)? {
+                continue;
+            }
+            let known = in_layout.contains(&shard);
+            let folder = Folder::read(&self.env, &self.paths, shard, &self.store.id, known)?;
+            let Some(folder) = folder else { continue };
+            let reflected = self.reflected(shard).map_or(Reflected::default(), |s| Reflected {
+                replay_lsn: s.replay_lsn,
+                durable_lsn: s.synced_lsn.max(s.replay_lsn),
+            });
+            let plan = decide(&self.env, &folder, reflected, mode)?;
+            let keys = folder.files.iter().map(|_| self.key()).collect();
+            self.shards.push(Shard { folder, plan, keys, new: None, next: None });
+        }
+        Ok(())
+    }
+
+    /// Removes the folder of a shard that both kept snapshots no longer need.
+    fn retire(&mut self, shard: u32) -> Result<bool> {
+        let done = |b: &SnapshotBody| {
+            b.retired.iter().any(|s| s.shard == shard && s.replay_lsn >= s.last_lsn)
+        };
+        if !self.snapshot().is_some_and(done) || self.loaded.numbers.len() < 2 {
+            return Ok(false);
+        }
+        for n in &self.loaded.numbers {
+            match snapshot::load(&self.env, &self.paths, *n, self.store.id) {
+                Ok(body) if done(&body) => {}
+                _ => return Ok(false),
+            }
+        }
+        let dir = self.paths.shard(shard);
+        let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
+        if self.env.fs.exists(&dir).map_err(io)? {
+            // CURRENT goes last: without it what is left would look like damage.
+            let mut names = crate::dir::list_dir(&self.env, &dir)?;
+            names.sort_by_key(|e| e.name == "CURRENT");
+            for e in names {
+                self.env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
+            }
+            self.env.fs.remove_dir(&dir).map_err(io)?;
+        }
+        Ok(true)
+    }
+
+    fn key(&mut self) -> FileKey {
+        self.next_key += 1;
+        FileKey(self.next_key - 1)
+    }
+
+    /// The newest layout that any file carries, and the generation of this open.
+    fn find_layout(&mut self) {
+        let headers = || self.shards.iter().flat_map(|s| &s.folder.files).map(|f| &f.header);
+        let newest = headers().map(|h| h.generation).max().unwrap_or(0);
+        let snap = self.snapshot().map_or(0, |b| b.generation);
+        let layout = headers().map(|h| (h.layout, h.shards)).max();
+        self.generation = newest.max(snap) + 1;
+        self.layout = layout.unwrap_or((self.generation, self.options.shards));
+    }
+
+    /// Begins the new generation's file of every shard of the layout on disk.
+    fn copy_tails(&mut self) -> Result<()> {
+        let (layout, shards) = self.layout;
+        self.add_shards(shards)?;
+        for i in 0..self.shards.len() {
+            if self.shards[i].folder.shard >= shards {
+                continue;
+            }
+            let key = self.key();
+            let shard = &self.shards[i];
+            let header = self.header(shard.folder.shard, shards, layout);
+            let (folder, plan) = (&shard.folder, &shard.plan);
+            let new = NewFile::begin(&self.env, &self.paths, &self.options, header, folder, plan)?;
+            self.shards[i].new = Some((key, new));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that shards `0..shards` have a folder.
+    fn add_shards(&mut self, shards: u32) -> Result<()> {
+        for id in 0..shards {
+            if self.shards.iter().any(|s| s.folder.shard == id) {
+                continue;
+            }
+            create_dir(&self.env, "dir.shard", &self.paths.shard(id))?;
+            let last = self.reflected(id).map_or(0, |s| s.last_lsn);
+            self.shards.push(Shard {
+                folder: Folder::empty(id),
+                plan: ShardPlan::first(last),
+                keys: Vec::new(),
+                new: None,
+                next: None,
+            });
+        }
+        self.shards.sort_by_key(|s| s.folder.shard);
+        Ok(())
+    }
+
+    fn header(&self, shard: u32, shards: u32, layout: u64) -> WalFileHeader {
+        WalFileHeader {
+            store_id: self.store.id,
+            shard,
+            shards,
+            layout,
+            generation: self.generation,
+            ordinal: 1,
+            salt: self.env.rng.next_u64(),
+            boot_id: self.boot.0,
+            mount_id: self.boot.1,
+            prior: 0,
+        }
+    }
+}
+
+impl Shard {
+    fn report(&self, boot: ([u8; 16], u64)) -> ShardReport {
+        let last = self.folder.files.iter().rev().find(|f| f.first_lsn.is_some());
+        ShardReport {
+            shard: self.folder.shard,
+            end_lsn: self.plan.end_lsn,
+            clean: last.is_none() || self.plan.clean,
+            same_boot: !self.folder.poisoned
+                && last.is_some_and(|f| (f.header.boot_id, f.header.mount_id) == boot),
+        }
+    }
+
+    /// The last lsn that has been given, this open's own frames included.
+    fn last_lsn(&self) -> u64 {
+        self.new.as_ref().map_or(self.plan.end_lsn, |(_, f)| f.next_lsn - 1)
+    }
+}

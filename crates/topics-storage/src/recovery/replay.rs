@@ -1,0 +1,294 @@
+//! Replaying what is kept, and the end of an open.
+
+use std::sync::Arc;
+
+use topics_env::{Env, File};
+
+use super::copy::NewFile;
+use super::decide::{Extent, ShardPlan};
+use super::{Opening, Shard};
+use crate::dir::{DirLock, Store};
+use crate::format::frame::FrameType;
+use crate::format::wal_file::WalFileHeader;
+use crate::snapshot::{Loaded, ShardSnap};
+use crate::wal::scan::Scan;
+use crate::wal::{FileKey, Placed, ShardStart, Wal, WalFile};
+use crate::{Result, StorageError};
+
+/// What an open leaves to run on.
+#[derive(Debug)]
+pub struct Opened {
+    /// Held while open.
+    pub lock: DirLock,
+    /// The log.
+    pub wal: Wal,
+    /// The directory's identity.
+    pub store: Store,
+    /// The generation of this open.
+    pub generation: u64,
+    /// The layout in force.
+    pub layout: u64,
+    /// Shards outside the layout whose folders are still there, with their last lsn.
+    pub outside: Vec<ShardSnap>,
+    /// The snapshots that the open found.
+    pub snapshots: Loaded,
+}
+
+/// Kept frames of one file.
+struct Part {
+    shard: usize,
+    key: FileKey,
+    extent: Extent,
+    first_lsn: u64,
+    header: WalFileHeader,
+    file: Arc<dyn File>,
+    shown: String,
+    /// Where the frames stood in time: a copied tail belongs to the generation that wrote it.
+    generation: u64,
+    layout: u64,
+}
+
+impl Shard {
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for extent in &self.plan.extents {
+            let log = &self.folder.files[extent.file];
+            parts.push(Part {
+                shard: self.folder.shard as usize,
+                key: self.keys[extent.file],
+                extent: *extent,
+                first_lsn: log.first_lsn.unwrap_or(0),
+                header: log.header.clone(),
+                file: log.file.clone(),
+                shown: self.folder.shown(log),
+                generation: log.header.generation,
+                layout: log.header.layout,
+            });
+        }
+        if let Some(from) = self.plan.copied {
+            let log = &self.folder.files[from.file];
+            let (key, header, file, shown, first_lsn, offset) = match &self.new {
+                Some((key, new)) => {
+                    let shown = new.shown.clone();
+                    (
+                        *key,
+                        new.header.clone(),
+                        new.file.clone(),
+                        shown,
+                        new.start_lsn,
+                        new.copied_at,
+                    )
+                }
+                // A shard outside the layout is only read.
+                None => {
+                    let shown = self.folder.shown(log);
+                    let first = log.first_lsn.unwrap_or(0);
+                    (
+                        self.keys[from.file],
+                        log.header.clone(),
+                        log.file.clone(),
+                        shown,
+                        first,
+                        from.offset,
+                    )
+                }
+            };
+            parts.push(Part {
+                shard: self.folder.shard as usize,
+                key,
+                extent: Extent { offset, ..from },
+                first_lsn,
+                header,
+                file,
+                shown,
+                generation: log.header.generation,
+                layout: log.header.layout,
+            });
+        }
+        parts
+    }
+}
+
+impl Opening {
+    /// Gives every kept batch to `apply` with its layout, in the order in which it was logged.
+    ///
+    /// Frames that the snapshot reflects for their topic are given too: the caller knows the
+    /// topics' positions.
+    pub fn replay(&self, mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>) -> Result<()> {
+        let mut parts: Vec<Part> = self.shards.iter().flat_map(Shard::parts).collect();
+        parts.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
+        for part in &parts {
+            replay_part(&self.env, part, &mut apply)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the open: `lost` are the control frames (encoded, not sealed) that say, per shard, what
+    /// was lost. Returns the live log.
+    pub fn finish(mut self, lost: &[(u32, Vec<u8>)]) -> Result<Opened> {
+        for shard in &mut self.shards {
+            let id = shard.folder.shard;
+            let Some((_, new)) = &mut shard.new else { continue };
+            let frames: Vec<&[u8]> =
+                lost.iter().filter(|(s, _)| *s == id).map(|(_, f)| f.as_slice()).collect();
+            new.append_group(&frames)?;
+            new.publish(&self.env)?;
+        }
+        let shards = self.options.shards;
+        if self.layout.1 != shards {
+            self.generation += 1;
+            self.layout = (self.generation, shards);
+            self.begin_layout()?;
+        }
+        self.remove_stray()?;
+        let outside = self.outside();
+        let mut starts = Vec::new();
+        let mut elsewhere = Vec::new();
+        for shard in self.shards {
+            let inside = shard.folder.shard < shards;
+            let start = shard.start();
+            if inside {
+                starts.push(start);
+            } else {
+                elsewhere.extend(start.files);
+            }
+        }
+        let wal = Wal::start(
+            self.env.clone(),
+            self.paths.clone(),
+            self.options.clone(),
+            starts,
+            elsewhere,
+        )?;
+        Ok(Opened {
+            lock: self.lock,
+            wal,
+            store: self.store,
+            generation: self.generation,
+            layout: self.layout.0,
+            outside,
+            snapshots: self.loaded,
+        })
+    }
+
+    /// The first files of a new layout, each following the last lsn of its shard.
+    fn begin_layout(&mut self) -> Result<()> {
+        let (layout, shards) = self.layout;
+        self.add_shards(shards)?;
+        for i in 0..shards as usize {
+            let key = self.key();
+            let shard = &self.shards[i];
+            let header = self.header(shard.folder.shard, shards, layout);
+            let plan = ShardPlan::first(shard.last_lsn());
+            let mut file = NewFile::begin(
+                &self.env,
+                &self.paths,
+                &self.options,
+                header,
+                &shard.folder,
+                &plan,
+            )?;
+            file.publish(&self.env)?;
+            self.shards[i].next = Some((key, file));
+        }
+        Ok(())
+    }
+
+    fn outside(&self) -> Vec<ShardSnap> {
+        let out = self.shards.iter().filter(|s| s.folder.shard >= self.options.shards);
+        out.map(|s| ShardSnap {
+            shard: s.folder.shard,
+            layout: s.folder.files.iter().map(|f| f.header.layout).max().unwrap_or(0),
+            replay_lsn: s.last_lsn(),
+            last_lsn: s.last_lsn(),
+            synced_lsn: s.last_lsn(),
+        })
+        .collect()
+    }
+
+    /// Removes what nothing names any more: files above the old `CURRENT`, temporary ones, files that
+    /// hold nothing, the mark
+    /// of a poisoned shard (what it meant has been decided).
+    fn remove_stray(&self) -> Result<()> {
+        for shard in &self.shards {
+            let dir = self.paths.shard(shard.folder.shard);
+            let void = shard.folder.files.iter().filter(|f| f.first_lsn.is_none()).map(|f| &f.name);
+            let poison =
+                shard.folder.poisoned.then(|| crate::format::wal_file::POISON_MARK.to_owned());
+            for name in shard.folder.stray.iter().chain(&poison).chain(void) {
+                let path = dir.join(name);
+                match self.env.fs.remove_file(&path) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(StorageError::io(format!("remove {}", path.display()), e));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shard {
+    /// What the live log needs of this shard.
+    fn start(self) -> ShardStart {
+        let next_lsn = self.last_lsn() + 1;
+        let mut files: Vec<WalFile> = Vec::new();
+        for (log, key) in self.folder.files.into_iter().zip(self.keys) {
+            let (name, header, file) = (log.name, log.header, log.file);
+            if let Some(first_lsn) = log.first_lsn {
+                files.push(WalFile { key, name, header, first_lsn, file });
+            }
+        }
+        let (mut offset, mut capacity) = (0, 0);
+        for (key, new) in self.new.into_iter().chain(self.next) {
+            (offset, capacity) = (new.offset, new.capacity);
+            let (name, header, file) = (new.name, new.header, new.file);
+            files.push(WalFile { key, name, header, first_lsn: new.start_lsn, file });
+        }
+        ShardStart { files, offset, capacity, next_lsn }
+    }
+}
+
+fn replay_part(
+    env: &Env,
+    part: &Part,
+    apply: &mut impl FnMut(u64, &Placed<'_>) -> Result<()>,
+) -> Result<()> {
+    let first = part.extent.first_lsn;
+    let mut scan = Scan::new(env, part.file.clone(), &part.header, &part.shown, first)?;
+    scan.seek(part.extent.offset, first);
+    let mut batch = Vec::new();
+    let (mut offset, mut first_lsn) = (0, 0);
+    while scan.next_lsn() <= part.extent.last_lsn {
+        let Some(f) = scan.next_frame()? else {
+            let stop = scan.stop();
+            return Err(StorageError::Corrupt {
+                file: part.shown.clone(),
+                offset: stop.offset,
+                detail: format!("lsn {} no longer reads as it did ({})", stop.lsn, stop.why),
+            });
+        };
+        if f.frame.kind == FrameType::Group {
+            continue;
+        }
+        if batch.is_empty() {
+            (offset, first_lsn) = (f.offset, f.lsn);
+        }
+        batch.extend_from_slice(f.raw);
+        if f.frame.flags.batch_more() {
+            continue;
+        }
+        let placed = Placed {
+            shard: part.shard,
+            file: part.key,
+            offset: u32::try_from(offset).unwrap_or(u32::MAX),
+            first_lsn,
+            file_first_lsn: part.first_lsn,
+            bytes: &batch,
+        };
+        apply(part.layout, &placed)?;
+        batch.clear();
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The files that a writer holds.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use topics_env::{File, OpenMode};
+
+use super::core::io_error;
+use super::index::IDX_MAGIC;
+use super::layout::{DATA_HEADER, SIDE_HEADER, check_side_header, corrupt};
+use super::{Part, SegmentMeta, SegmentName, Segments, TopicKey};
+use crate::dir::{le_u64, show};
+use crate::{Result, StorageError};
+
+/// A file with what was not written to it yet.
+#[derive(Debug)]
+pub struct Out {
+    pub file: Arc<dyn File>,
+    pub path: PathBuf,
+    /// Where the buffer goes.
+    pub at: u64,
+    pub buf: Vec<u8>,
+}
+
+impl Out {
+    pub fn flush(&mut self) -> Result<()> {
+        if !self.buf.is_empty() {
+            self.file
+                .write_all_at(&self.buf, self.at)
+                .map_err(|e| StorageError::io(show(&self.path), e))?;
+            self.at += self.buf.len() as u64;
+            self.buf.clear();
+        }
+        Ok(())
+    }
+}
+
+/// A file that a round must make durable.
+#[derive(Debug)]
+pub struct Written {
+    pub file: Arc<dyn File>,
+    pub path: PathBuf,
+    pub site: &'static str,
+    /// Whether its name is new.
+    pub created: bool,
+}
+
+/// Creates a file of a segment, and the folders that it needs; the round makes them durable.
+pub fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
+    let path = segs.paths.segment(name, part);
+    let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            for dir in [segs.paths.topics(), segs.paths.topic(name.topic_id)] {
+                match segs.env.fs.create_dir(&dir) {
+                    Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                        return Err(StorageError::io(show(&dir), e));
+                    }
+                    _ => {}
+                }
+            }
+            segs.env.fs.open(&path, OpenMode::CreateNew)
+        }
+        other => other,
+    };
+    let file = file.map_err(|e| io_error(&path, e))?;
+    Ok(Out { file, path, at: 0, buf: Vec::new() })
+}
+
+pub fn open_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
+    let path = segs.paths.segment(name, part);
+    let file = segs.env.fs.open(&path, OpenMode::Write).map_err(|e| io_error(&path, e))?;
+    Ok(Out { file, path, at: 0, buf: Vec::new() })
+}
+
+/// The salt of the files that a writer goes on in; `None`: one of the headers is damaged.
+pub fn salts_agree(
+    segs: &Segments,
+    topic: TopicKey,
+    meta: &SegmentMeta,
+    data: &Out,
+    idx: &Out,
+) -> Result<Option<u64>> {
+    let (mut head, mut side) = ([0; DATA_HEADER], [0; SIDE_HEADER]);
+    for (out, buf) in [(data, &mut head[..]), (idx, &mut side[..])] {
+        out.file.read_exact_at(buf, 0).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => corrupt(&show(&out.path), 0, "it has no header"),
+            _ => io_error(&out.path, e),
+        })?;
+    }
+    let want = segs.data_header(topic, meta.first_seq, meta.file_no, le_u64(&head, 48));
+    let name = show(&idx.path);
+    let side = check_side_header(&segs.env, &name, &side, IDX_MAGIC, meta.file_no);
+    match side {
+        Err(e @ StorageError::Version { .. }) => Err(e),
+        Ok(salt) if want.encode() == head && salt == want.salt => Ok(Some(salt)),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,191 @@
+//! What a segment answers beside its records: times, tags, attributes, deletes.
+
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_env::OpenMode;
+
+use super::core::{Core, io_error};
+use super::layout::parse_frame;
+use super::scan::{Found, scan, start};
+use super::tags::{TagMap, TagsFile};
+use super::{AttrRow, AttrsTable, Part, Segment, deleted};
+use crate::dir::{read_file, show};
+use crate::format::frame::{Flags, Frame};
+use crate::{Result, StorageError};
+
+/// What a tag must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagMatch<'a> {
+    /// Exactly this.
+    Eq(&'a [u8]),
+    /// Anything that begins with this.
+    Prefix(&'a [u8]),
+}
+
+impl TagMatch<'_> {
+    /// Whether a record's tag is one of these. A record without a tag never matches.
+    pub fn matches(&self, tag: &[u8]) -> bool {
+        match self {
+            Self::Eq(t) => tag == *t,
+            Self::Prefix(t) => tag.starts_with(t),
+        }
+    }
+}
+
+impl Segment {
+    /// The first seq whose commit time is at least `ts`; `last_seq + 1` when there is none. A
+    /// hole has the time of the record before it.
+    pub fn seek_ts(&self, ts: u64) -> Result<u64> {
+        let m = self.meta();
+        if m.span() == 0 || ts > m.last_ts {
+            return Ok(m.last_seq + 1);
+        }
+        let core = self.core();
+        let index = core.index(&self.segs, m, m.last_seq)?;
+        let (mut scratch, mut out) = (Vec::new(), Vec::new());
+        let (mut lo, mut hi) = (m.first_seq, m.last_seq + 1);
+        while hi - lo > 256 {
+            let mid = lo + (hi - lo) / 2;
+            self.load(&core, &index, mid, mid, &mut scratch, &mut out)?;
+            if out[0].ts < ts { lo = mid + 1 } else { hi = mid }
+        }
+        if lo < hi {
+            self.load(&core, &index, lo, hi - 1, &mut scratch, &mut out)?;
+            lo += out.partition_point(|e| e.ts < ts) as u64;
+        }
+        Ok(lo)
+    }
+
+    /// The ascending seqs, at most `upto`, of records whose tag matches, deleted ones included.
+    /// A sealed segment answers from `.tags`; an active one, and one whose `.tags` is damaged,
+    /// from its records.
+    pub fn tag_seqs(&self, tag: TagMatch<'_>, upto: u64) -> Result<Vec<u64>> {
+        let m = self.meta();
+        if !m.has_tags || m.span() == 0 {
+            return Ok(Vec::new());
+        }
+        let mut found = match self.lookup_tags(tag) {
+            Ok(found) => found,
+            Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) if m.sealed => {
+                self.segs.count_rebuilt(&e);
+                self.scan_tags(tag)?
+            }
+            Err(e) => return Err(e),
+        };
+        found.retain(|&offset| m.first_seq + u64::from(offset) <= upto);
+        Ok(found.into_iter().map(|offset| m.first_seq + u64::from(offset)).collect())
+    }
+
+    fn lookup_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
+        let m = self.meta();
+        if !m.sealed {
+            return self.scan_tags(tag);
+        }
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Tags);
+        let env = &self.segs.env;
+        let file = env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
+        TagsFile::open(env, &*file, &path, self.salt()?, m.file_no)?.lookup(tag, m.first_seq)
+    }
+
+    fn scan_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
+        let mut out = Vec::new();
+        self.scan_frames(|frame| {
+            if frame.flags.has(Flags::HAS_TAG) && tag.matches(frame.tag) {
+                out.push((frame.seq - self.meta().first_seq) as u32);
+            }
+        })?;
+        Ok(out)
+    }
+
+    /// Every sound record, without the index, in seq order.
+    pub(super) fn scan_frames(&self, mut f: impl FnMut(&Frame<'_>)) -> Result<()> {
+        let (data, salt) = self.data()?;
+        scan(&data, salt, self.meta(), start(self.meta()), |found| {
+            if let Found::Record(_, _, bytes) = found
+                && let Some(frame) = parse_frame(bytes, self.topic().topic_id)
+            {
+                f(&frame);
+            }
+            Ok(())
+        })
+    }
+
+    /// Tags and attributes of every sound record: what a seal writes beside the records, and what
+    /// memory must know of an active segment after it was opened.
+    pub fn scan_side(&self) -> Result<(TagMap, Vec<AttrRow>)> {
+        let (mut tags, mut attrs) = (TagMap::new(), Vec::new());
+        self.scan_frames(|frame| {
+            if frame.flags.has(Flags::HAS_TAG) {
+                let offset = (frame.seq - self.meta().first_seq) as u32;
+                match tags.get_mut(frame.tag) {
+                    Some(seqs) => seqs.push(offset),
+                    None => drop(tags.insert(frame.tag.to_vec(), vec![offset])),
+                }
+            }
+            if frame.flags.has(Flags::HAS_ATTRS) {
+                attrs.push(AttrRow::parse(frame.seq, frame.attrs));
+            }
+        })?;
+        Ok((tags, attrs))
+    }
+
+    /// The deleted records by offset from `first_seq`, from its `.del`. A missing or damaged one
+    /// is an error: it is never made again.
+    pub fn deleted(&self) -> Result<Arc<RoaringBitmap>> {
+        let m = self.meta();
+        let Some(name) = m.del_name(self.topic().topic_id) else { return Ok(Arc::default()) };
+        let core = self.core();
+        let mut slot = core.deleted.lock();
+        if let Some((no, dead)) = &*slot
+            && *no == m.del_no
+        {
+            return Ok(dead.clone());
+        }
+        let path = self.segs.paths.segment(&name, Part::Del);
+        let Some(bytes) = read_file(&self.segs.env, &path, u64::MAX)? else {
+            return Err(StorageError::Missing { what: show(&path) });
+        };
+        let salt = core.salt(&self.segs, m)?;
+        let dead =
+            deleted::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.del_no)?;
+        let dead = Arc::new(dead);
+        *slot = Some((m.del_no, dead.clone()));
+        Ok(dead)
+    }
+
+    /// The records with attributes, deleted ones included; empty when it has none.
+    pub fn attrs(&self) -> Result<Arc<AttrsTable>> {
+        let m = self.meta();
+        if !m.has_attrs || m.span() == 0 {
+            return Ok(Arc::default());
+        }
+        let core = self.core();
+        let mut slot = core.attrs.lock();
+        if let Some(table) = slot.upgrade().filter(|_| m.sealed) {
+            return Ok(table);
+        }
+        let table = match self.load_attrs(&core) {
+            Ok(table) => table,
+            Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
+                if m.sealed {
+                    self.segs.count_rebuilt(&e);
+                }
+                AttrsTable::new(self.scan_side()?.1)
+            }
+            Err(e) => return Err(e),
+        };
+        let table = Arc::new(table);
+        *slot = if m.sealed { Arc::downgrade(&table) } else { std::sync::Weak::new() };
+        Ok(table)
+    }
+
+    fn load_attrs(&self, core: &Core) -> Result<AttrsTable> {
+        let m = self.meta();
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Attrs);
+        let bytes = if m.sealed { read_file(&self.segs.env, &path, u64::MAX)? } else { None };
+        let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
+        let salt = core.salt(&self.segs, m)?;
+        AttrsTable::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.file_no)
+    }
+}
