@@ -157,7 +157,7 @@ impl Store {
         if let Some(store) = Self::read(env, paths)? {
             // It is seen, which does not say that whoever made it lived to sync its names.
             sync_names(env, "store", &paths.meta())?;
-            sync_names(env, "dir.meta", paths.root())?;
+            sync_names(env, "dir.names", paths.root())?;
             sync_parent(env, "dir.root", paths.root())?;
             return Ok((store, false));
         }
@@ -170,7 +170,7 @@ impl Store {
         env.rng.fill(&mut id);
         let store = Self { id, version: STORE_VERSION };
         create_dir(env, "dir.root", paths.root())?;
-        create_dir(env, "dir.meta", &paths.meta())?;
+        create_dir(env, "dir.names", &paths.meta())?;
         atomic_replace(env, "store", &paths.meta(), STORE_NAME, &store.encode())?;
         Ok((store, true))
     }

@@ -71,6 +71,30 @@ fn data_without_a_store_is_refused() {
 }
 
 #[test]
+fn every_removed_check_is_noticed() {
+    let (env, fs) = world(None);
+    Store::open_or_create(&env, &paths()).unwrap();
+    create_dir(&env, "t", &paths().wal().join("shard-00")).unwrap_err();
+    create_dir(&env, "t", &paths().wal()).unwrap();
+    create_dir(&env, "t", &paths().wal().join("shard-00")).unwrap();
+    let good = fs.kill_image().read("/data/topics/meta/STORE").unwrap();
+    for name in ["store.no-data", "store.checksum"] {
+        let mutant = Arc::new(Mutant::remove(Site::Check(name), None));
+        let mut image = fs.kill_image();
+        if name == "store.no-data" {
+            image.remove("/data/topics/meta/STORE");
+        } else {
+            let mut bytes = good.clone();
+            bytes[9] ^= 1;
+            image.put("/data/topics/meta/STORE", &bytes);
+        }
+        assert!(Store::open_or_create(&remount(&image).0, &paths()).is_err());
+        let env = remount(&image).0.with_hook(mutant);
+        assert!(Store::open_or_create(&env, &paths()).is_ok(), "{name} is what refuses it");
+    }
+}
+
+#[test]
 fn a_damaged_store_is_refused() {
     let (env, fs) = world(None);
     Store::open_or_create(&env, &paths()).unwrap();
@@ -149,7 +173,7 @@ fn a_store_that_was_used_survives() {
         let mutant = || -> Option<Arc<dyn Hook>> { Some(Arc::new(Mutant::remove(site, None))) };
         // The folder that holds the directory's name: only what hangs below it could show that.
         let caught = store_survives(&mutant).is_err();
-        let covered = matches!(site, Site::SyncDir("dir.meta"));
+        let covered = matches!(site, Site::SyncDir("dir.names"));
         assert!(caught || covered, "nothing notices that {site:?} is missing");
     }
 }

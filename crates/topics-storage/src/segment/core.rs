@@ -370,7 +370,7 @@ fn check_sealed(
     let mut bytes = vec![0; body + FOOTER];
     file.read_exact_at(&mut bytes, 0).map_err(io)?;
     let (body, footer) = bytes.split_at(body);
-    let whole = check_footer(&segs.env, &name, footer, salt, meta)?;
+    let whole = check_footer(&name, footer, salt, meta)?;
     if !segs.env.check("segment.idx", whole_sum(salt, &[body]) == whole) {
         return Err(corrupt(&name, SIDE_HEADER as u64, "the checksum of the index does not match"));
     }

@@ -47,8 +47,7 @@ pub fn decode(
     if !env.check("segment.del", good) {
         return Err(corrupt(file, body.len() as u64, "the checksum does not match"));
     }
-    let same = found == salt && le_u64(body, SIDE_HEADER) == first_seq;
-    if !env.check("segment.del-identity", same) {
+    if found != salt || le_u64(body, SIDE_HEADER) != first_seq {
         return Err(corrupt(file, 8, "it belongs to another segment"));
     }
     if le_u64(body, SIDE_HEADER + 16) != (body.len() - BITMAP) as u64 {

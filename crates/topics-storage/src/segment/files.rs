@@ -45,18 +45,18 @@ pub struct Written {
     pub created: bool,
 }
 
-/// Creates a file of a segment, and the folders that it needs; the round makes them durable.
+/// Creates a file of a segment, and the topic's folder when it needs one; the round makes the
+/// names durable.
 pub fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
     let path = segs.paths.segment(name, part);
     let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            for dir in [segs.paths.topics(), segs.paths.topic(name.topic_id)] {
-                match segs.env.fs.create_dir(&dir) {
-                    Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
-                        return Err(StorageError::io(show(&dir), e));
-                    }
-                    _ => {}
+            let dir = segs.paths.topic(name.topic_id);
+            match segs.env.fs.create_dir(&dir) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(StorageError::io(show(&dir), e));
                 }
+                _ => {}
             }
             segs.env.fs.open(&path, OpenMode::CreateNew)
         }

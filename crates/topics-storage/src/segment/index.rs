@@ -17,7 +17,6 @@
 //! one before it. An active `.idx` has no checksum: this chain, and the fields that the frames
 //! repeat, are what is checked instead.
 
-use topics_env::Env;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::layout::{DATA_HEADER, SIDE_HEADER, VERSION, corrupt};
@@ -87,19 +86,12 @@ pub fn encode_footer(meta: &SegmentMeta, salt: u64, whole: u64) -> [u8; FOOTER] 
 }
 
 /// Checks a footer against what the snapshot says; returns the checksum of the whole.
-pub fn check_footer(
-    env: &Env,
-    file: &str,
-    bytes: &[u8],
-    salt: u64,
-    meta: &SegmentMeta,
-) -> Result<u64> {
+pub fn check_footer(file: &str, bytes: &[u8], salt: u64, meta: &SegmentMeta) -> Result<u64> {
     let at = entry_at(meta.span());
     if bytes.len() < FOOTER {
         return Err(corrupt(file, at, "the footer is not there"));
     }
-    let sum = xxh3_64_with_seed(&bytes[..64], salt) == le_u64(bytes, 64);
-    if !env.check("segment.idx-footer", sum) {
+    if xxh3_64_with_seed(&bytes[..64], salt) != le_u64(bytes, 64) {
         return Err(corrupt(file, at, "the footer's checksum does not match"));
     }
     if le_u32(bytes, 4) != VERSION {

@@ -128,7 +128,7 @@ pub fn check_side_header(
     if bytes[..4] != magic {
         return Err(corrupt(file, 0, "not the file that its name says"));
     }
-    if !env.check("segment.side-header", xxh3_64(&bytes[..24]) == le_u64(bytes, 24)) {
+    if xxh3_64(&bytes[..24]) != le_u64(bytes, 24) {
         return Err(corrupt(file, 24, "the header's checksum does not match"));
     }
     let version = le_u32(bytes, 4);

@@ -27,6 +27,7 @@ pub struct Round {
     dirs: BTreeSet<PathBuf>,
     /// One sync of the file system at the end; no descriptors are held.
     wide: bool,
+    fs_sync_mark: u64,
     file_nos: Vec<u64>,
     created: Vec<PathBuf>,
     /// Why it cannot succeed any more.
@@ -42,6 +43,7 @@ impl Round {
             files: Vec::new(),
             dirs: BTreeSet::new(),
             wide: false,
+            fs_sync_mark: segs.fs_sync_mark(),
             file_nos: Vec::new(),
             created: Vec::new(),
             broken: None,
@@ -97,13 +99,7 @@ impl Round {
             return Err(e);
         }
         if self.wide {
-            let root = self.segs.paths.topics();
-            if let Err(e) = self.segs.env.sync_fs("segment.sync-fs", &root) {
-                if e.kind() == std::io::ErrorKind::Unsupported {
-                    self.segs.cannot_sync_fs();
-                }
-                return Err(StorageError::io(show(&root), e));
-            }
+            self.segs.sync_fs(self.fs_sync_mark)?;
         } else {
             self.sync_files()?;
             self.sync_names()?;
@@ -112,7 +108,7 @@ impl Round {
         Ok(())
     }
 
-    /// Makes the names durable that lead to new files, the folders' own too: that a folder is
+    /// Makes the names durable that lead to new files, the topics' folders too: that a folder is
     /// there does not say that whoever made it lived to sync its name.
     fn sync_names(&self) -> Result<()> {
         let sync = |site, dir: &Path| {
@@ -123,7 +119,6 @@ impl Round {
         }
         if !self.dirs.is_empty() {
             sync("segment.topics", &self.segs.paths.topics())?;
-            sync("segment.root", self.segs.paths.root())?;
         }
         Ok(())
     }

@@ -56,12 +56,16 @@ pub struct Segments {
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
     sync_fs: AtomicU8,
+    /// How many syncs of the file system have failed. The kernel reports an error to one of them
+    /// only, so it counts against every round that was under way.
+    failed_fs_syncs: Mutex<u64>,
     corrupt: AtomicU64,
     rebuilt: AtomicU64,
 }
 
 impl Segments {
-    /// `generation` must be above every generation that gave file numbers in this directory.
+    /// The folder of the topics must be there, its name durable. `generation` must be above every
+    /// generation that gave file numbers in this directory.
     pub fn new(
         env: Env,
         paths: Paths,
@@ -82,6 +86,7 @@ impl Segments {
             suspects: Mutex::default(),
             fresh: Mutex::default(),
             sync_fs: AtomicU8::new(UNKNOWN),
+            failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
             options,
@@ -149,7 +154,7 @@ impl Segments {
     pub fn remove_files(&self, files: &[(SegmentName, Part)]) -> Result<()> {
         for (name, part) in files {
             remove_if_there(&self.env, &self.paths.segment(name, *part))?;
-            if *part == Part::Data {
+            if matches!(part, Part::Data | Part::Idx) {
                 self.forget(name.file_no);
             }
         }
@@ -245,8 +250,25 @@ impl Segments {
         }
     }
 
-    pub(super) fn cannot_sync_fs(&self) {
-        self.sync_fs.store(NO, Ordering::Relaxed);
+    /// What [`Self::sync_fs`] compares with.
+    pub(super) fn fs_sync_mark(&self) -> u64 {
+        *self.failed_fs_syncs.lock()
+    }
+
+    /// Makes everything written durable, if nothing has failed since `mark`.
+    pub(super) fn sync_fs(&self, mark: u64) -> Result<()> {
+        let mut failed = self.failed_fs_syncs.lock();
+        let dir = self.paths.topics();
+        let outcome = self.env.sync_fs("segment.sync-fs", &dir);
+        if let Err(e) = &outcome {
+            *failed += 1;
+            if e.kind() == std::io::ErrorKind::Unsupported {
+                self.sync_fs.store(NO, Ordering::Relaxed);
+            }
+        }
+        let lost = || std::io::Error::other("another sync of the file system failed meanwhile");
+        let outcome = outcome.and_then(|()| if *failed == mark { Ok(()) } else { Err(lost()) });
+        outcome.map_err(|e| StorageError::io(show(&dir), e))
     }
 }
 

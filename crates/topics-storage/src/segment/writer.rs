@@ -221,9 +221,11 @@ impl SegmentWriter {
         self.hole_at(self.meta.last_ts)
     }
 
-    /// Writes the next seq as a hole that keeps the place in time of what it was.
-    pub(super) fn hole_at(&mut self, ts: u64) -> Result<()> {
+    /// Writes the next seq as a hole that keeps the place in time of what it was. A segment that
+    /// begins with holes has the time of its topic only if they are written so.
+    pub fn hole_at(&mut self, ts: u64) -> Result<()> {
         self.dirty = true;
+        let ts = ts.max(self.meta.last_ts);
         self.meta.last_ts = ts;
         self.enter(0, ts, 0)
     }

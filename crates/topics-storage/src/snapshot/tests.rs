@@ -210,6 +210,25 @@ fn i9_every_crash_leaves_a_snapshot_and_every_step_is_needed() {
     assert_eq!(tried, 3);
 }
 
+#[test]
+fn every_removed_check_is_noticed() {
+    for name in ["snapshot.checksum", "snapshot.number", "snapshot.store"] {
+        let (env, _fs) = world(None);
+        let mutant = Arc::new(Mutant::remove(Site::Check(name), None));
+        let env = env.with_hook(mutant.clone());
+        let good = encode(2, &body(2)).unwrap();
+        let mut flipped = good.clone();
+        flipped[HEADER + 20] ^= 1;
+        let mut other = body(2);
+        other.store_id[3] ^= 1;
+        let passed = [flipped, encode(1, &body(1)).unwrap(), encode(2, &other).unwrap()]
+            .iter()
+            .filter(|bytes| decode(&env, "f", 2, STORE, bytes).is_ok())
+            .count();
+        assert_eq!((passed, mutant.hits()), (1, mutant.hits().max(1)), "{name}");
+    }
+}
+
 fn blob() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..40)
 }

@@ -1,6 +1,7 @@
 //! The write-ahead log: shards, group commit, succession of files.
 //!
 //! * `state`: what a shard knows, and the order in which commits are told.
+//! * `outcome`: what is known about tickets, and who wants to know.
 //! * `shard`: staging, waiting, reading.
 //! * `group`: making one group of staged batches.
 //! * `lead`: what a leader does: one group, one write.
@@ -12,6 +13,7 @@
 mod cache;
 mod group;
 mod lead;
+mod outcome;
 pub mod scan;
 mod shard;
 mod state;

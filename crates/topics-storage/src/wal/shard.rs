@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use super::cache::TailCache;
-use super::state::{Callback, Effect, Queued, State, Thread, Waiter};
+use super::outcome::{Callback, Waiter};
+use super::state::{Effect, Queued, State, Thread};
 use super::{Batch, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile};
 use crate::format::wal_file;
 use crate::{Result, StorageError};
@@ -222,7 +223,7 @@ impl Shard {
     pub fn wait(&self, n: u64, level: Level) -> Result<()> {
         let mut st = self.state.lock();
         loop {
-            if let Some(outcome) = st.outcome(n, level) {
+            if let Some(outcome) = st.outcomes.of(n, level) {
                 return outcome;
             }
             st = self.help(st, n, level);
@@ -238,9 +239,9 @@ impl Shard {
             return self.run_sync(st);
         }
         WAKE.with(|wake| {
-            st.park(Waiter { n, level, wake: wake.clone() });
+            st.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
             wake.wait(&mut st);
-            st.unpark(wake);
+            st.outcomes.unpark(wake);
         });
         st
     }
@@ -252,8 +253,8 @@ impl Shard {
             self.unlocked(&mut st, || self.run_effects(&effects));
             st.end_drain(effects);
         }
-        let woken = st.to_wake();
-        let due = st.due();
+        let woken = st.take_woken();
+        let due = st.outcomes.due();
         let wanted = st.lead_wanted || (!st.syncing && (st.sync_wanted || st.sync_called_for()));
         let unwatched = st.thread == Thread::Idle && (st.dirty() || !st.queue.is_empty());
         if wanted || unwatched || (st.wants_file() && st.thread == Thread::Idle) {
@@ -285,11 +286,11 @@ impl Shard {
 
     pub fn notify(&self, n: u64, level: Level, done: Callback) {
         let mut st = self.state.lock();
-        if let Some(outcome) = st.outcome(n, level) {
+        if let Some(outcome) = st.outcomes.of(n, level) {
             drop(st);
             return done(outcome);
         }
-        st.on_done(n, level, done);
+        st.outcomes.call(n, level, done);
         if level == Level::Synced {
             st.lead_wanted = true;
             self.kick(&mut st);
@@ -313,7 +314,7 @@ impl Shard {
     pub fn sync_all(&self) -> Result<u64> {
         let mut st = self.state.lock();
         let n = st.last_ticket;
-        while st.outcome(n, Level::Written).is_none() && n > 0 {
+        while st.outcomes.of(n, Level::Written).is_none() && n > 0 {
             st = self.help(st, n, Level::Written);
         }
         let lsn = st.written_lsn();
@@ -324,7 +325,7 @@ impl Shard {
             if st.closed {
                 return Err(StorageError::Closed);
             }
-            if st.synced_lsn >= lsn && st.outcome(n, Level::Synced).is_some() {
+            if st.synced_lsn >= lsn && st.outcomes.of(n, Level::Synced).is_some() {
                 return Ok(st.synced_lsn);
             }
             if st.syncing || st.draining {

@@ -4,18 +4,17 @@
 //! through one queue of [`Effect`]s that one thread at a time drains. That keeps commits in order,
 //! and no waiter returns before its batch's commit has been told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Condvar;
 
+use super::outcome::{Outcomes, Waiter};
 use super::succession::Prepared;
 use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile};
+use crate::StorageError;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::WAL_HEADER;
-use crate::{Result, StorageError};
-
-pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A staged batch.
 pub(super) struct Queued {
@@ -76,13 +75,6 @@ pub(super) enum Effect {
     Synced(u64),
 }
 
-/// A blocked thread. It is taken off the list by whoever wakes it.
-pub(super) struct Waiter {
-    pub n: u64,
-    pub level: Level,
-    pub wake: Arc<Condvar>,
-}
-
 /// What the shard's thread is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Thread {
@@ -107,14 +99,7 @@ pub(super) struct State {
     pub written_ticket: u64,
     /// Tickets up to here were covered by a sync.
     pub synced_ticket: u64,
-    /// How far waiters of level `Written` see.
-    written_done: u64,
-    /// How far waiters of level `Synced` see.
-    synced_done: u64,
-    /// Why nothing more is acked.
-    ended: Option<StorageError>,
-    /// Failed tickets, ascending ranges.
-    failed: VecDeque<(u64, u64, StorageError)>,
+    pub outcomes: Outcomes,
     pub next_lsn: u64,
     pub synced_lsn: u64,
     pub unsynced: VecDeque<Unsynced>,
@@ -149,8 +134,6 @@ pub(super) struct State {
     pub thread: Thread,
     pub sync_wanted: bool,
     pub lead_wanted: bool,
-    waiters: Vec<Waiter>,
-    callbacks: [BTreeMap<u64, Vec<Callback>>; 2],
     pub counters: Counters,
 }
 
@@ -217,25 +200,6 @@ impl State {
         });
         let lowest = [self.applying_from, pending, unsynced].into_iter().flatten().min();
         lowest.map_or(self.written_lsn(), |lsn| lsn - 1)
-    }
-
-    /// What is known about a ticket at a level; `None`: nothing yet.
-    pub fn outcome(&self, n: u64, level: Level) -> Option<Result<()>> {
-        let done = match level {
-            Level::Staged => return Some(Ok(())),
-            Level::Written => n <= self.written_done,
-            Level::Synced => n <= self.synced_done,
-        };
-        if !self.failed.is_empty() && n <= self.written_done {
-            let i = self.failed.partition_point(|f| f.1 < n);
-            if let Some((_, _, e)) = self.failed.get(i).filter(|f| f.0 <= n) {
-                return Some(Err(e.clone()));
-            }
-        }
-        if done {
-            return Some(Ok(()));
-        }
-        self.ended.clone().map(Err)
     }
 
     /// Takes the next batches that fit into the file, up to `cap` bytes unless the first alone is
@@ -356,108 +320,40 @@ impl State {
         for effect in effects {
             match effect {
                 Effect::Apply(_) => {}
-                Effect::Written(n) => self.written_done = self.written_done.max(n),
-                Effect::Synced(n) => self.synced_done = self.synced_done.max(n),
+                Effect::Written(n) => self.outcomes.reached(n, Level::Written),
+                Effect::Synced(n) => self.outcomes.reached(n, Level::Synced),
                 Effect::Fail(f) => {
-                    self.note_failure(f.from, f.to, &f.error);
+                    self.outcomes.fail(f.from, f.to, &f.error);
                     if f.last {
-                        self.ended.get_or_insert(f.error);
+                        self.outcomes.end(&f.error);
                     }
                 }
             }
         }
     }
 
-    /// Writes down that tickets failed; what is known already stays.
-    fn note_failure(&mut self, from: u64, to: u64, error: &StorageError) {
-        if from > to {
-            return;
-        }
-        self.written_done = self.written_done.max(to);
-        let known = self.failed.partition_point(|f| f.1 < from);
-        let known: Vec<_> = self.failed.drain(known..).collect();
-        let mut at = from;
-        for (f, t, e) in known {
-            if at < f {
-                self.push_failure(at, to.min(f - 1), error.clone());
-            }
-            self.push_failure(f, t, e);
-            at = t + 1;
-        }
-        if at <= to {
-            self.push_failure(at, to, error.clone());
-        }
-        // Whoever waits looks right after his group: what is this old has been asked for.
-        while self.failed.len() > 4096 {
-            self.failed.pop_front();
-        }
-    }
-
-    fn push_failure(&mut self, from: u64, to: u64, error: StorageError) {
-        let same = |a: &StorageError| std::mem::discriminant(a) == std::mem::discriminant(&error);
-        match self.failed.back_mut() {
-            Some(f) if f.1 + 1 == from && same(&f.2) => f.1 = to,
-            _ => self.failed.push_back((from, to, error)),
-        }
-    }
-
-    pub fn park(&mut self, waiter: Waiter) {
-        self.waiters.push(waiter);
-    }
-
-    /// Takes a waiter that woke by itself off the list.
-    pub fn unpark(&mut self, wake: &Arc<Condvar>) {
-        self.waiters.retain(|w| !Arc::ptr_eq(&w.wake, wake));
-    }
-
-    pub fn on_done(&mut self, n: u64, level: Level, done: Callback) {
-        self.callbacks[usize::from(level == Level::Synced)].entry(n).or_default().push(done);
-    }
-
     /// Whether a callback waits for a sync of what is written.
     pub fn sync_called_for(&self) -> bool {
-        let first = self.callbacks[1].first_key_value();
-        first.is_some_and(|(n, _)| *n <= self.written_ticket) && self.dirty()
-    }
-
-    /// Callbacks whose outcome is known now.
-    pub fn due(&mut self) -> Vec<(Callback, Result<()>)> {
-        let mut due = Vec::new();
-        for (i, level) in [Level::Written, Level::Synced].into_iter().enumerate() {
-            // A failure is known at both levels as soon as it is written down.
-            while let Some((&n, _)) = self.callbacks[i].first_key_value() {
-                let Some(outcome) = self.outcome(n, level) else { break };
-                let calls = self.callbacks[i].pop_first().map(|(_, c)| c).unwrap_or_default();
-                due.extend(calls.into_iter().map(|c| (c, outcome.clone())));
-            }
-        }
-        due
+        let first = self.outcomes.first_synced_call();
+        first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
     }
 
     /// Takes the waiters off the list that have something to do: their outcome is known, or one
     /// of them is to lead, or to sync. Asks the shard's thread to lead where no blocked thread
     /// will although somebody waits for what is queued.
-    pub fn to_wake(&mut self) -> Vec<Arc<Condvar>> {
-        let mut woken = Vec::new();
-        let mut i = 0;
-        while i < self.waiters.len() {
-            if self.outcome(self.waiters[i].n, self.waiters[i].level).is_some() {
-                woken.push(self.waiters.swap_remove(i).wake);
-            } else {
-                i += 1;
-            }
-        }
+    pub fn take_woken(&mut self) -> Vec<Arc<Condvar>> {
+        let mut woken = self.outcomes.known();
         if !self.alive() {
             return woken;
         }
         // One that needs a sync anyway leads first, so that its sync covers what is queued.
         let mut will_sync = self.syncing;
+        let waiters = &self.outcomes.waiters;
         if !self.leading && !self.queue.is_empty() {
             let queued = |w: &Waiter| self.is_queued(w.n);
-            let synced = |w: &Waiter| queued(w) && w.level == Level::Synced;
-            let at = self.waiters.iter().position(synced);
-            if let Some(at) = at.or_else(|| self.waiters.iter().position(queued)) {
-                let leader = self.waiters.swap_remove(at);
+            let at = waiters.iter().position(|w| queued(w) && w.level == Level::Synced);
+            if let Some(at) = at.or_else(|| waiters.iter().position(queued)) {
+                let leader = self.outcomes.waiters.swap_remove(at);
                 will_sync |= leader.level == Level::Synced;
                 woken.push(leader.wake);
             } else {
@@ -465,8 +361,8 @@ impl State {
             }
         }
         if !will_sync {
-            let at = self.waiters.iter().position(|w| self.needs_sync(w.n, w.level));
-            woken.extend(at.map(|at| self.waiters.swap_remove(at).wake));
+            let at = self.outcomes.waiters.iter().position(|w| self.needs_sync(w.n, w.level));
+            woken.extend(at.map(|at| self.outcomes.waiters.swap_remove(at).wake));
         }
         woken
     }
@@ -481,8 +377,8 @@ impl State {
         let queue: Vec<Queued> = self.queue.drain(..).collect();
         self.release(&queue);
         self.written_ticket = self.last_ticket;
-        self.note_failure(self.synced_done + 1, self.last_ticket, error);
-        self.ended.get_or_insert_with(|| error.clone());
+        self.outcomes.fail(self.synced_ticket + 1, self.last_ticket, error);
+        self.outcomes.end(error);
     }
 }
 

@@ -106,7 +106,6 @@ fn crash_everywhere(hook: Option<Arc<dyn Hook>>, many: u64) -> (usize, Option<St
         env = env.with_hook(hook);
     }
     let world = World::with_env(fs, env, SegmentOptions::default(), 1);
-    world.env.sync_dir("test.root", "/".as_ref()).unwrap();
     let log = workload(&world, many);
     let (mut states, mut broken) = (0, None);
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: true };
@@ -289,4 +288,93 @@ fn removed_topics_leave_nothing() {
     world.segs.remove_topic(7).unwrap();
     assert!(world.segs.list_topics().unwrap().is_empty());
     assert!(matches!(read_all(&segment), Err(crate::StorageError::Missing { .. })));
+}
+
+#[test]
+fn i9_a_failed_sync_of_the_file_system_fails_every_round_under_way() {
+    let world = World::new(SegmentOptions::default());
+    let begin = |first: u64| {
+        let mut round = Round::new(&world.segs);
+        for n in 0..40 {
+            let topic = TopicKey { topic_id: first + n, epoch: 1 };
+            let mut writer = SegmentWriter::create(&world.segs, topic, 1).unwrap();
+            fill(&mut writer, &sample(3)).unwrap();
+            round.add(writer).unwrap();
+        }
+        round
+    };
+    begin(100).sync().unwrap();
+    let (one, two) = (begin(200), begin(300));
+    world.fs.fail_nth(CallKind::SyncFs, 1, FaultKind::SyncFails { then: PageFate::Lost });
+    assert!(one.sync().is_err());
+    assert!(two.sync().is_err(), "its bytes may be among those that were lost");
+    assert_eq!(world.segs.list_files(300).unwrap(), []);
+    begin(400).sync().unwrap();
+}
+
+#[test]
+fn deletes_stay_with_files_that_are_made_again() {
+    let world = World::new(SegmentOptions::default());
+    let recs = sample(20);
+    let mut meta = world.append(None, 1, &recs[..10], false).unwrap();
+    let mut round = Round::new(&world.segs);
+    meta.del_no = round.write_del(&world.segment(&meta), &[1, 2].into_iter().collect()).unwrap();
+    round.sync().unwrap();
+    let mut round = Round::new(&world.segs);
+    let mut writer = SegmentWriter::remake(&world.segs, TOPIC, &meta).unwrap();
+    fill(&mut writer, &recs[10..]).unwrap();
+    writer.seal().unwrap();
+    let again = round.add(writer).unwrap();
+    round.sync().unwrap();
+    assert!(again.file_no != meta.file_no && again.del_no == meta.del_no);
+    let mut named = Named::default();
+    named.put(again, &recs);
+    named.holds(&world.fs.kill_image()).unwrap();
+}
+
+/// A backup shares the files of the segment: it must not see what is written later.
+#[test]
+fn files_with_two_names_are_copied() {
+    use std::path::PathBuf;
+    let root = std::env::temp_dir().join(format!("topics-segments-{}", std::process::id()));
+    let env = topics_env::real::real_env(topics_env::real::Backend::Posix).unwrap();
+    let paths = Paths::new(&root);
+    crate::dir::create_dir(&env, "test.root", paths.root()).unwrap();
+    crate::dir::create_dir(&env, "test.topics", &paths.topics()).unwrap();
+    let segs = Segments::new(env, paths.clone(), STORE, 1, SegmentOptions::default(), None);
+    let recs = sample(30);
+    let append = |meta: Option<&SegmentMeta>, recs: &[Rec], seal: bool| {
+        let mut round = Round::new(&segs);
+        let mut writer = match meta {
+            Some(meta) => SegmentWriter::reopen(&segs, TOPIC, meta).unwrap(),
+            None => SegmentWriter::create(&segs, TOPIC, 1).unwrap(),
+        };
+        fill(&mut writer, recs).unwrap();
+        if seal {
+            writer.seal().unwrap();
+        }
+        let meta = round.add(writer).unwrap();
+        round.sync().unwrap();
+        meta
+    };
+    let first = append(None, &recs[..10], false);
+    let second = append(Some(&first), &recs[10..15], false);
+    assert_eq!(second.file_no, first.file_no, "one name: it goes on in place");
+    let backup: Vec<PathBuf> = [Part::Data, Part::Idx]
+        .iter()
+        .map(|part| {
+            let file = paths.segment(&second.name(7), *part);
+            let copy = root.join(format!("backup.{}", part.extension()));
+            std::fs::hard_link(&file, &copy).unwrap();
+            copy
+        })
+        .collect();
+    let before: Vec<_> = backup.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    let third = append(Some(&second), &recs[15..], true);
+    assert_ne!(third.file_no, first.file_no);
+    assert_eq!(read_all(&segs.segment(TOPIC, third)).unwrap(), want(1, &recs));
+    let after: Vec<_> = backup.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    assert_eq!(before, after);
+    segs.remove_topic(7).unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
 }

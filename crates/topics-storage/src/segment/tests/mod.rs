@@ -2,6 +2,8 @@
 
 mod damage;
 mod faults;
+mod format;
+mod mutants;
 mod reclaim;
 mod roundtrip;
 
@@ -105,7 +107,8 @@ impl World {
 
     pub fn with_env(fs: Arc<SimFs>, env: Env, options: SegmentOptions, generation: u64) -> Self {
         let paths = Paths::new("/d");
-        crate::dir::create_dir(&env, "dir.root", paths.root()).unwrap();
+        crate::dir::create_dir(&env, "test.root", paths.root()).unwrap();
+        crate::dir::create_dir(&env, "test.topics", &paths.topics()).unwrap();
         let segs = Segments::new(env.clone(), paths, STORE, generation, options, None);
         Self { fs, env, segs }
     }

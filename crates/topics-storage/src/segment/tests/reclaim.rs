@@ -90,6 +90,29 @@ fn neighbours_are_merged() {
 }
 
 #[test]
+fn times_ascend_across_holes() {
+    let world = World::new(SegmentOptions::default());
+    let first = world.append(None, 1, &[Rec::new(50, "a"), Rec::hole()], true).unwrap();
+    let mut writer = SegmentWriter::create(&world.segs, TOPIC, 3).unwrap();
+    fill(&mut writer, &[Rec::hole(), Rec::hole(), Rec::new(60, "b")]).unwrap();
+    writer.hole_at(70).unwrap();
+    writer.seal().unwrap();
+    let mut round = Round::new(&world.segs);
+    let second = round.add(writer).unwrap();
+    let none = Arc::new(RoaringBitmap::new());
+    let parts = [(world.segment(&first), none.clone()), (world.segment(&second), none)];
+    let meta = round.merge(&parts).unwrap();
+    round.sync().unwrap();
+    let segment = world.segment(&meta);
+    let times: Vec<u64> = segment.entries(1, 6).unwrap().iter().map(|e| e.ts).collect();
+    assert_eq!(times, [50, 50, 50, 50, 60, 70]);
+    for (ts, seq) in [(50, 1), (51, 5), (60, 5), (61, 6), (70, 6), (71, 7)] {
+        assert_eq!(segment.seek_ts(ts).unwrap(), seq);
+    }
+    assert_eq!(world.segs.damage_counts(), (0, 0));
+}
+
+#[test]
 fn cold_records_are_read_and_the_rest_stays_hot() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(20);
