@@ -378,6 +378,7 @@ impl Run {
 
     fn step(&mut self) {
         let op = self.rng.below(100);
+        let reads = self.w.engine().metrics().apply_reads;
         self.log.push(format!("op {op}"));
         match op {
             0..40 => self.append(),
@@ -396,6 +397,10 @@ impl Run {
             }
             _ => {}
         }
+        if !(86..96).contains(&op) {
+            let now = self.w.engine().metrics().apply_reads;
+            assert_eq!(now, reads, "apply read a file while it held the state");
+        }
         self.check_state();
         self.check_read();
     }
@@ -409,8 +414,6 @@ impl Run {
                 std::panic::resume_unwind(e);
             }
         }
-        let reads = self.w.engine().metrics().apply_reads;
-        assert!(reads == 0 || self.class == Durability::Ephemeral || reads > 0);
     }
 }
 
