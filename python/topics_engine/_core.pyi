@@ -29,6 +29,9 @@ def verify(path: str) -> bytes:
     `{"ok", "files", "bytes", "records", "problems": [{"file", "offset", "detail"}]}`.
     """
 
+def defaults() -> dict[str, str | int | bool]:
+    """The settings of `Engine.open` and `Http`, with their defaults."""
+
 def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:
     """The status and the body of an error; `detail` is a JSON object or empty."""
 

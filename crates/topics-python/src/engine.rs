@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{Append, Appended, DeleteRequest, NewRecord, ReadFrom, ReadRequest};
 use topics_wire::arrow::{Scan, ScanRequest};
-use topics_wire::{Failure, config};
+use topics_wire::{Failure, config, metrics};
 
 use crate::args::{AppendArgs, Held, check, config_of, match_of, nodes_of};
 use crate::arrow::ArrowStream;
@@ -31,7 +31,7 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (path, settings=None))]
     fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
-        let (env, options) = settings::options(py, settings)?;
+        let (env, options, _url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let shared = patiently(py, move || {
             let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
@@ -281,6 +281,13 @@ impl Engine {
 
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
+    }
+
+    #[pyo3(signature = (json=false))]
+    fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
+        let text = if json { metrics::json } else { metrics::prometheus };
+        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        Ok(PyBytes::new(py, &body))
     }
 
     #[allow(clippy::too_many_arguments)]
