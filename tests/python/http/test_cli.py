@@ -163,7 +163,9 @@ def test_settings_come_from_four_places(tmp_path: Path) -> None:
     assert found.sources["data_dir"] == "default"
     for bad in ({"TOPICS_PORT": "x"}, {"TOPICS_PORT": "65536"}, {"TOPICS_PORT": "-1"}):
         with pytest.raises(InvalidRequest, match="port"):
-            resolve({}, bad, tmp_path / "none")
+            resolve({}, bad, file)
+    with pytest.raises(InvalidRequest, match="none"):
+        resolve({}, {}, tmp_path / "none")
     file.write_text("prot = 1\n")
     with pytest.raises(InvalidRequest, match="prot"):
         resolve({}, {}, file)
