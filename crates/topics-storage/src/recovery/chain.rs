@@ -33,6 +33,8 @@ pub(super) struct Folder {
     pub stray: Vec<String>,
     /// A failed sync or write left its mark.
     pub poisoned: bool,
+    /// The newest generation that any file's name carries, stray ones too: no name is given twice.
+    pub generation: u64,
 }
 
 impl Folder {
@@ -68,6 +70,7 @@ impl Folder {
                 .map(|e| e.name.clone())
                 .collect(),
             poisoned: names.iter().any(|e| e.name == wal_file::POISON_MARK),
+            generation: logs.last().map_or(0, |l| l.0),
         };
         let Some(current) = wal_file::read_current(env, &dir)? else {
             return folder.without_current(env, paths, known, logs);
@@ -156,7 +159,7 @@ impl Folder {
 
     /// A shard that the layout gains.
     pub fn empty(shard: u32) -> Self {
-        Self { shard, files: Vec::new(), stray: Vec::new(), poisoned: false }
+        Self { shard, files: Vec::new(), stray: Vec::new(), poisoned: false, generation: 0 }
     }
 
     /// Whether a later file says that an earlier recovery gave these lsns up.

@@ -115,10 +115,8 @@ impl Opening {
             mount.map_err(|e| StorageError::io("read the mount id", e))?,
         );
         let (store, _) = Store::open_or_create(&env, &paths)?;
-        for (site, dir) in
-            [("dir.wal", paths.wal()), ("dir.topics", paths.topics()), ("dir.txn", paths.txn())]
-        {
-            create_dir(&env, site, &dir)?;
+        for dir in [paths.wal(), paths.topics(), paths.txn()] {
+            create_dir(&env, "dir.names", &dir)?;
         }
         let loaded = snapshot::load_newest(&env, &paths, store.id)?;
         for (n, e) in &loaded.rejected {
@@ -259,7 +257,7 @@ impl Opening {
     /// The newest layout that any file carries, and the generation of this open.
     fn find_layout(&mut self) {
         let headers = || self.shards.iter().flat_map(|s| &s.folder.files).map(|f| &f.header);
-        let newest = headers().map(|h| h.generation).max().unwrap_or(0);
+        let newest = self.shards.iter().map(|s| s.folder.generation).max().unwrap_or(0);
         let snap = self.snapshot().map_or(0, |b| b.generation);
         let layout = headers().map(|h| (h.layout, h.shards)).max();
         self.generation = newest.max(snap) + 1;
