@@ -216,7 +216,9 @@ impl GapReason {
     /// The reason with this number.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         use GapReason::*;
-        [Cap, Ttl, Mixed, Recreated, SourceTrim, Crash, Restart, Corrupt].get(usize::from(code)).copied()
+        [Cap, Ttl, Mixed, Recreated, SourceTrim, Crash, Restart, Corrupt]
+            .get(usize::from(code))
+            .copied()
     }
 
     /// The word on the wire.

@@ -1,6 +1,6 @@
 //! What the parts of an engine share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Bound, Deref};
 use std::path::PathBuf;
@@ -18,10 +18,11 @@ use topics_storage::segment::Segments;
 use topics_storage::snapshot::ShardSnap;
 use topics_storage::wal::{Level, Room, Ticket, Wal};
 
+use crate::capture::Rounds;
 use crate::clock::Time;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
-use crate::maintain::Sweeps;
+use crate::maintain::{Background, Sweeps};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
@@ -70,6 +71,7 @@ pub(crate) struct Core {
     /// Records with a resident entry, at the last count.
     pub resident: AtomicU64,
     pub sweeps: Sweeps,
+    pub background: Background,
     /// What only opening, checkpoints and closing look at.
     pub disk: Disk,
 }
@@ -85,7 +87,9 @@ pub(crate) struct Disk {
     /// Shards outside the layout.
     pub outside: Vec<ShardSnap>,
     /// Held for a checkpoint round.
-    pub round: Mutex<()>,
+    pub round: Mutex<Rounds>,
+    /// Bytes logged when the last round began.
+    pub logged_at_round: AtomicU64,
 }
 
 impl Deref for Core {
@@ -110,6 +114,7 @@ impl Core {
             closing: AtomicBool::new(false),
             resident: AtomicU64::new(0),
             sweeps: Sweeps::default(),
+            background: Background::default(),
             disk,
         })
     }
@@ -271,6 +276,11 @@ impl Registry {
             .take(limit)
             .map(|(_, t)| t.clone())
             .collect()
+    }
+
+    /// The ids of all topics.
+    pub(crate) fn all_ids(&self) -> BTreeSet<u64> {
+        self.ids.iter().map(|t| *t.key()).collect()
     }
 
     /// Every topic, in pages, so that the list is never held for long.

@@ -88,10 +88,13 @@ impl Engine {
         let topic = self.find(topic)?;
         let woken = Arc::new((Mutex::new(false), Condvar::new()));
         let wake = woken.clone();
-        let id = topic.gate.on_head(seq, Box::new(move || {
-            *wake.0.lock() = true;
-            wake.1.notify_all();
-        }));
+        let id = topic.gate.on_head(
+            seq,
+            Box::new(move || {
+                *wake.0.lock() = true;
+                wake.1.notify_all();
+            }),
+        );
         let deadline = Instant::now().checked_add(timeout);
         let mut done = woken.0.lock();
         while !*done && self.core.check_open().is_ok() && topic.life() == Life::Live {
@@ -169,6 +172,11 @@ impl Engine {
         &self.core.options
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
         let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
@@ -193,7 +201,7 @@ impl Engine {
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
         self.core.check_open()?;
-        crate::capture::checkpoint(&self.core)
+        crate::capture::checkpoint(&self.core).map(|_| ())
     }
 
     /// One pass of what the background threads do: sync tails, sweep TTL, lower idle

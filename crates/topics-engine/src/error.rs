@@ -186,7 +186,9 @@ impl From<StorageError> for Error {
             StorageError::Staging => {
                 Self::Throttled { limit: "staging_bytes", max: 0, retry_after_ms: 100 }
             }
-            StorageError::Corrupt { file, offset, detail } => Self::Corrupt { file, offset, detail },
+            StorageError::Corrupt { file, offset, detail } => {
+                Self::Corrupt { file, offset, detail }
+            }
             StorageError::Version { what, found, supported } => {
                 Self::Version { what, found, supported }
             }

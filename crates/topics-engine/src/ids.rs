@@ -160,7 +160,12 @@ impl Ids {
     }
 }
 
-fn stage(core: &Arc<Core>, room: topics_storage::wal::Room, to: u64, lowered: bool) -> Result<Ticket> {
+fn stage(
+    core: &Arc<Core>,
+    room: topics_storage::wal::Room,
+    to: u64,
+    lowered: bool,
+) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
     let batch = Batch {

@@ -157,7 +157,10 @@ mod tests {
             h.record(ns);
         }
         let s = h.snapshot();
-        assert_eq!((s.buckets[0], s.buckets[1], s.buckets[2], s.buckets[BUCKETS - 1]), (2, 2, 1, 1));
+        assert_eq!(
+            (s.buckets[0], s.buckets[1], s.buckets[2], s.buckets[BUCKETS - 1]),
+            (2, 2, 1, 1)
+        );
         assert_eq!(s.count, 6);
     }
 

@@ -27,7 +27,9 @@ impl Quota {
         });
         match took {
             Ok(_) => Ok(Charge { quota: self.clone(), n }),
-            Err(_) => Err(Error::Throttled { limit: self.limit, max: self.max, retry_after_ms: 1000 }),
+            Err(_) => {
+                Err(Error::Throttled { limit: self.limit, max: self.max, retry_after_ms: 1000 })
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! One rule trims everything. Two snapshots are kept. A WAL file goes when it ends at or below the
 //! replay position of the *older* one; a segment file goes when neither names it.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,22 +15,38 @@ use crate::snapshot::{self, Loaded, SnapshotBody};
 use crate::wal::Wal;
 use crate::{Result, StorageError};
 
-/// Files that memory no longer uses, and when a snapshot could last have named them.
-#[derive(Debug)]
-struct Garbage {
-    /// The newest snapshot that may name them.
-    named_by: u64,
-    files: Vec<(SegmentName, Part)>,
-    /// Topics that are gone: their folders.
-    topic: Option<u64>,
-}
-
 /// What a kept snapshot holds back.
 #[derive(Debug)]
 struct Kept {
     n: u64,
     /// Replay position per shard.
     replay: BTreeMap<u32, u64>,
+    /// The files that it names, ascending.
+    files: Vec<(SegmentName, Part)>,
+    /// Its topics, ascending.
+    topics: Vec<u64>,
+}
+
+impl Kept {
+    fn of(n: u64, body: &SnapshotBody) -> Self {
+        let all = body.shards.iter().chain(&body.retired);
+        let named = |t: &snapshot::TopicSnap| {
+            t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect::<Vec<_>>()
+        };
+        let mut files: Vec<_> = body.topics.iter().flat_map(named).collect();
+        let mut topics: Vec<u64> = body.topics.iter().map(|t| t.topic_id).collect();
+        files.sort_unstable();
+        topics.sort_unstable();
+        Self { n, replay: all.map(|s| (s.shard, s.replay_lsn)).collect(), files, topics }
+    }
+
+    fn names(&self, file: &(SegmentName, Part)) -> bool {
+        self.files.binary_search(file).is_ok()
+    }
+
+    fn has(&self, topic: u64) -> bool {
+        self.topics.binary_search(&topic).is_ok()
+    }
 }
 
 #[derive(Debug)]
@@ -39,9 +55,8 @@ struct Inner {
     next: u64,
     /// Kept snapshots, oldest first, at most two.
     kept: VecDeque<Kept>,
-    /// A capture has begun: what is dropped from now on may be named by snapshot `next`.
-    capturing: bool,
-    garbage: VecDeque<Garbage>,
+    /// Snapshots that are not kept any more, until what only they name is gone.
+    leaving: Vec<Kept>,
     bytes: u64,
 }
 
@@ -50,14 +65,8 @@ struct Inner {
 pub struct Checkpoints {
     env: Env,
     paths: Paths,
-    store_id: [u8; 16],
     segments: Arc<Segments>,
     inner: Mutex<Inner>,
-}
-
-fn positions(n: u64, body: &SnapshotBody) -> Kept {
-    let all = body.shards.iter().chain(&body.retired);
-    Kept { n, replay: all.map(|s| (s.shard, s.replay_lsn)).collect() }
 }
 
 impl Checkpoints {
@@ -73,46 +82,24 @@ impl Checkpoints {
         if let Some((newest, body)) = &found.newest {
             for n in found.numbers.iter().filter(|n| *n < newest).take(1) {
                 if let Ok(older) = snapshot::load(&env, &paths, *n, store_id) {
-                    kept.push_back(positions(*n, &older));
+                    kept.push_back(Kept::of(*n, &older));
                 }
             }
-            kept.push_back(positions(*newest, body));
+            kept.push_back(Kept::of(*newest, body));
         }
         let inner = Inner {
             next: found.numbers.iter().max().map_or(1, |n| n + 1),
             kept,
-            capturing: false,
-            garbage: VecDeque::new(),
+            leaving: Vec::new(),
             bytes: found.bytes,
         };
-        Ok(Self { env, paths, store_id, segments, inner: Mutex::new(inner) })
+        Ok(Self { env, paths, segments, inner: Mutex::new(inner) })
     }
 
     /// The number of the newest kept snapshot, 0 for none.
     #[must_use]
     pub fn newest(&self) -> u64 {
         self.inner.lock().kept.back().map_or(0, |k| k.n)
-    }
-
-    /// Says that a capture begins: what is dropped while it runs may be in it.
-    pub fn begin_capture(&self) {
-        self.inner.lock().capturing = true;
-    }
-
-    /// Files that memory does not use any more; they go when no kept snapshot names them.
-    pub fn drop_files(&self, files: Vec<(SegmentName, Part)>) {
-        self.push(files, None);
-    }
-
-    /// A topic that is gone, with its folder.
-    pub fn drop_topic(&self, topic_id: u64) {
-        self.push(Vec::new(), Some(topic_id));
-    }
-
-    fn push(&self, files: Vec<(SegmentName, Part)>, topic: Option<u64>) {
-        let mut inner = self.inner.lock();
-        let named_by = if inner.capturing { inner.next } else { inner.next - 1 };
-        inner.garbage.push_back(Garbage { named_by, files, topic });
     }
 
     /// Writes a snapshot; `wait` returns when all that it reflects is durable in the log. It takes
@@ -129,71 +116,60 @@ impl Checkpoints {
             other => other,
         };
         let mut inner = self.inner.lock();
-        inner.capturing = false;
         // The number is not given again: a failed write may have left a file of that name.
         inner.next = n + 1;
         inner.bytes = written?;
-        inner.kept.push_back(positions(n, body));
+        inner.kept.push_back(Kept::of(n, body));
         while inner.kept.len() > 2 {
-            inner.kept.pop_front();
+            let gone = inner.kept.pop_front();
+            inner.leaving.extend(gone);
         }
         Ok(n)
     }
 
     /// Removes snapshots, WAL files and segment files that nothing needs any more.
     pub fn trim(&self, wal: &Wal) -> Result<()> {
-        let (keep, replay, garbage, bytes) = {
-            let mut inner = self.inner.lock();
-            let keep: Vec<u64> = inner.kept.iter().map(|k| k.n).collect();
-            let older = inner.kept.front().filter(|_| keep.len() == 2);
-            let replay = older.map(|k| k.replay.clone()).unwrap_or_default();
-            let oldest = older.map_or(0, |k| k.n);
-            let due = inner.garbage.iter().take_while(|g| g.named_by < oldest).count();
-            let garbage: Vec<Garbage> = inner.garbage.drain(..due).collect();
-            (keep, replay, garbage, inner.bytes)
-        };
+        let mut inner = self.inner.lock();
+        let keep: Vec<u64> = inner.kept.iter().map(|k| k.n).collect();
         snapshot::prune(&self.env, &self.paths, &keep)?;
-        for (shard, lsn) in replay {
-            if (shard as usize) < wal.shards() {
-                wal.trim(shard as usize, lsn)?;
+        if let Some(older) = inner.kept.front().filter(|_| keep.len() == 2) {
+            for (shard, lsn) in &older.replay {
+                if (*shard as usize) < wal.shards() {
+                    wal.trim(*shard as usize, *lsn)?;
+                }
             }
         }
-        for g in garbage {
-            self.segments.remove_files(&g.files)?;
-            if let Some(topic) = g.topic {
-                self.segments.remove_topic(topic)?;
+        while let Some(gone) = inner.leaving.last() {
+            let unnamed = gone.files.iter().filter(|f| !inner.kept.iter().any(|k| k.names(f)));
+            let files: Vec<_> = unnamed.copied().collect();
+            self.segments.remove_files(&files)?;
+            for topic in &gone.topics {
+                if !inner.kept.iter().any(|k| k.has(*topic)) {
+                    self.segments.remove_topic(*topic)?;
+                }
             }
+            inner.leaving.pop();
         }
-        if let Err(e) = reserve::ensure(&self.env, &self.paths, bytes) {
+        if let Err(e) = reserve::ensure(&self.env, &self.paths, inner.bytes) {
             log::warn!("no reserve for snapshots on a full disk: {e}");
         }
         Ok(())
     }
 
-    /// After an open: removes segment files of earlier generations that neither kept snapshot names
-    /// and no live topic uses. `live` says what memory uses.
-    pub fn sweep(&self, generation: u64, live: &HashSet<u64>) -> Result<u64> {
-        let mut named: HashSet<(SegmentName, Part)> = HashSet::new();
-        let mut topics = live.clone();
-        let kept: Vec<u64> = self.inner.lock().kept.iter().map(|k| k.n).collect();
-        for n in kept {
-            let body = snapshot::load(&self.env, &self.paths, n, self.store_id)?;
-            for t in &body.topics {
-                topics.insert(t.topic_id);
-                named.extend(t.segments.iter().flat_map(|s| s.files(t.topic_id)));
-            }
-        }
+    /// After an open, before the first write: removes segment files that neither kept snapshot
+    /// names, and folders of topics that are in neither and not `live`.
+    pub fn sweep(&self, live: &BTreeSet<u64>) -> Result<u64> {
+        let inner = self.inner.lock();
         let mut removed = 0;
         for topic in self.segments.list_topics()? {
-            if !topics.contains(&topic) {
+            let known = inner.kept.iter().any(|k| k.has(topic));
+            if !known && !live.contains(&topic) {
                 self.segments.remove_topic(topic)?;
                 continue;
             }
             let files = self.segments.list_files(topic)?;
-            let stray: Vec<_> = files
-                .into_iter()
-                .filter(|f| f.0.file_no >> 32 < generation && !named.contains(f))
-                .collect();
+            let stray: Vec<_> =
+                files.into_iter().filter(|f| !inner.kept.iter().any(|k| k.names(f))).collect();
             removed += stray.len() as u64;
             self.segments.remove_files(&stray)?;
         }

@@ -91,7 +91,10 @@ fn values_are_clamped() {
         ..ConfigPatch::default()
     };
     let p = p.checked("t").unwrap();
-    assert_eq!((p.priority, p.lease_ms, p.claim_jitter_ms), (Some(Some(1000)), Some(100), Some(5000)));
+    assert_eq!(
+        (p.priority, p.lease_ms, p.claim_jitter_ms),
+        (Some(Some(1000)), Some(100), Some(5000))
+    );
     let p = ConfigPatch { lease_ms: Some(u64::MAX), ..ConfigPatch::default() };
     assert_eq!(p.checked("t").unwrap().lease_ms, Some(86_400_000));
 }

@@ -417,11 +417,7 @@ impl Decision<'_> {
     }
 
     /// Fits the write into the topic's caps.
-    fn caps(
-        &self,
-        a: &mut AppendState,
-        mut plan: Plan,
-    ) -> Result<std::result::Result<Plan, Need>> {
+    fn caps(&self, a: &mut AppendState, mut plan: Plan) -> Result<std::result::Result<Plan, Need>> {
         let p = &*self.p;
         let caps = retention::Caps::of(&plan.config);
         let sizes = p.sizes();
@@ -432,7 +428,8 @@ impl Decision<'_> {
             if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
                 return Err(Error::RecordTooLarge { index: 0, what, got, max });
             }
-            if let Some((what, _, max)) = caps.over(outlook.count + p.count, outlook.bytes + p.bytes)
+            if let Some((what, _, max)) =
+                caps.over(outlook.count + p.count, outlook.bytes + p.bytes)
             {
                 return Err(Error::TopicFull { topic: p.topic.to_string(), what, max });
             }
@@ -507,17 +504,19 @@ impl Decision<'_> {
     fn remember(&self, plan: &Plan) -> Result<()> {
         let Some(key) = self.p.key else { return Ok(()) };
         let mut state = self.topic.state.write();
-        let dedupe =
-            state.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&self.core.keys)));
+        let dedupe = state.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&self.core.keys)));
         dedupe.reserve().inspect_err(|_| self.core.metrics.throttled.add(1))?;
-        dedupe.insert(key.hash, Remembered {
-            request: key.request,
-            first_seq: plan.first,
-            last_seq: plan.last,
-            expires_at: self.expires_at(plan),
-            ticket: None,
-            settled: false,
-        });
+        dedupe.insert(
+            key.hash,
+            Remembered {
+                request: key.request,
+                first_seq: plan.first,
+                last_seq: plan.last,
+                expires_at: self.expires_at(plan),
+                ticket: None,
+                settled: false,
+            },
+        );
         Ok(())
     }
 
@@ -565,8 +564,12 @@ impl Decision<'_> {
         }
         if let Some(e) = &plan.eviction {
             let (evict_floor, reason) = (e.floor, Evicted::CAP.code());
-            EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }
-                .encode_frame(&mut f.tail, id, 0, 0);
+            EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }.encode_frame(
+                &mut f.tail,
+                id,
+                0,
+                0,
+            );
         }
         f
     }
@@ -601,6 +604,8 @@ impl Decision<'_> {
                 dedupe.staged(key.hash, plan.first, ticket, settled);
             }
             if let Some((records, charge)) = shown {
+                // A creation is applied later; its records are shown as its config says.
+                state.config = plan.config.clone();
                 let loader = Loader {
                     segs: &self.core.segments,
                     key: self.topic.key,

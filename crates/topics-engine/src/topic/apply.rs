@@ -98,8 +98,13 @@ fn of_topic(frame: &Frame<'_>) -> bool {
     frame.topic_id != 0
         && matches!(
             frame.kind,
-            T::Append | T::Delete | T::EvictWatermark | T::ConfigUpdate | T::HeadWatermark
-                | T::Idempotency | T::Gap
+            T::Append
+                | T::Delete
+                | T::EvictWatermark
+                | T::ConfigUpdate
+                | T::HeadWatermark
+                | T::Idempotency
+                | T::Gap
         )
 }
 
@@ -155,16 +160,15 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         FrameType::TopicCreate => {
             let body = record::TopicCreate::decode(f)?;
             let key = TopicKey { topic_id: f.topic_id, epoch: body.epoch };
+            let config = TopicConfig::decode(&body.config)?;
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
                 None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
-                None => {
-                    let config = TopicConfig::decode(&body.config)?;
-                    Arc::new(Topic::new(key, body.name.as_str().into(), config))
-                }
+                None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
             {
                 let mut state = topic.state.write();
+                state.config = Arc::new(config);
                 state.reserved_to = body.reserved_to;
                 // Not synced by itself: if it is lost, so is the topic.
                 state.reserved_synced = body.reserved_to;
@@ -177,7 +181,8 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         }
         FrameType::TopicDelete => {
             let body = record::TopicDelete::decode(f)?;
-            if let Some(topic) = base.registry.by_id(f.topic_id).filter(|t| t.key.epoch == body.epoch)
+            if let Some(topic) =
+                base.registry.by_id(f.topic_id).filter(|t| t.key.epoch == body.epoch)
             {
                 topic.die(base);
                 base.metrics.topics_deleted.add(1);
@@ -187,7 +192,8 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             let body = record::HeadWatermark::decode(f)?;
             base.ids.logged(body.reserved_to);
         }
-        FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {}
+        FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
+        }
         // A gap of a shard as a whole says which lsns are gone: nothing to change here.
         FrameType::Gap => {}
         kind => {
@@ -244,17 +250,19 @@ impl State {
             FrameType::Idempotency => {
                 let body = record::Idempotency::decode(f)?;
                 if body.expires_at > base.time.steady() {
-                    let dedupe = self
-                        .dedupe
-                        .get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
-                    dedupe.settle(body.key, Remembered {
-                        request: body.request,
-                        first_seq: body.first_seq,
-                        last_seq: body.last_seq,
-                        expires_at: body.expires_at,
-                        ticket: None,
-                        settled: true,
-                    });
+                    let dedupe =
+                        self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
+                    dedupe.settle(
+                        body.key,
+                        Remembered {
+                            request: body.request,
+                            first_seq: body.first_seq,
+                            last_seq: body.last_seq,
+                            expires_at: body.expires_at,
+                            ticket: None,
+                            settled: true,
+                        },
+                    );
                 }
             }
             FrameType::Gap => {
@@ -424,9 +432,6 @@ impl State {
 
     /// Whether a segment's dead are known, by file number.
     pub(super) fn unknown_dead(&self, file_no: u64) -> bool {
-        self.index
-            .segs
-            .iter()
-            .any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
+        self.index.segs.iter().any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
     }
 }

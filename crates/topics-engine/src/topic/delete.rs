@@ -51,12 +51,16 @@ pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) 
     if req.before_seq == Some(0) {
         return Ok(0);
     }
-    run(core, topic, record::Delete {
-        before_seq: req.before_seq,
-        matching: req.matching.as_ref().map(TopicMatch::to_record),
-        seqs: Vec::new(),
-        bound: 0,
-    })
+    run(
+        core,
+        topic,
+        record::Delete {
+            before_seq: req.before_seq,
+            matching: req.matching.as_ref().map(TopicMatch::to_record),
+            seqs: Vec::new(),
+            bound: 0,
+        },
+    )
 }
 
 /// Deletes exactly these ascending seqs.
@@ -115,7 +119,8 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result
         let level = apply_level(a.config.durability);
         let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
-        let staged = Flight::plain(core, topic, hints, Undo::Delete).stage(&mut a, frames, order, room);
+        let staged =
+            Flight::plain(core, topic, hints, Undo::Delete).stage(&mut a, frames, order, room);
         drop(a);
         let (ticket, flight) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);

@@ -182,7 +182,8 @@ pub(super) struct Order {
 /// Appends the frames of losses that the log does not know yet.
 pub(super) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
     for g in gaps {
-        GapBody { from: g.from, to: g.to, reason: g.reason.code() }.encode_frame(out, topic_id, 0, 0);
+        GapBody { from: g.from, to: g.to, reason: g.reason.code() }
+            .encode_frame(out, topic_id, 0, 0);
     }
 }
 

@@ -76,7 +76,9 @@ pub(crate) enum Place {
 impl Place {
     fn same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::File { shard: a, file: x }, Self::File { shard: b, file: y }) => a == b && x == y,
+            (Self::File { shard: a, file: x }, Self::File { shard: b, file: y }) => {
+                a == b && x == y
+            }
             (Self::Held { bytes: a, .. }, Self::Held { bytes: b, .. }) => Arc::ptr_eq(a, b),
             _ => false,
         }
@@ -330,9 +332,10 @@ impl Index {
             self.runs[i].first += 1;
         }
         entry.off = off;
-        let joins = i.checked_sub(1).and_then(|p| self.runs.get_mut(p)).filter(|r| {
-            r.first + r.entries.len() as u64 == seq && r.place.same(place)
-        });
+        let joins = i
+            .checked_sub(1)
+            .and_then(|p| self.runs.get_mut(p))
+            .filter(|r| r.first + r.entries.len() as u64 == seq && r.place.same(place));
         if let Some(run) = joins
             && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
         {

@@ -254,15 +254,23 @@ fn update(
     ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);
     if let Some((floor, hints)) = hints {
         let reason = Evicted::CAP.code();
-        EvictWatermark { evict_floor: floor, earliest_seq: floor, reason }
-            .encode_frame(&mut frames.head, topic.id(), 0, 0);
+        EvictWatermark { evict_floor: floor, earliest_seq: floor, reason }.encode_frame(
+            &mut frames.head,
+            topic.id(),
+            0,
+            0,
+        );
         staging.hints = hints;
     }
     let ticket = {
         let mut a = topic.append.lock();
         if to == Durability::Fsync && from != to {
-            HeadWatermark { reserved_to: a.head(), lowered: true }
-                .encode_frame(&mut frames.head, topic.id(), 0, 0);
+            HeadWatermark { reserved_to: a.head(), lowered: true }.encode_frame(
+                &mut frames.head,
+                topic.id(),
+                0,
+                0,
+            );
         }
         topic.log(core, &mut a, frames, staging)?
     };
@@ -288,8 +296,12 @@ fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
         let now = core.time.mono_ms();
         let reserve = Reserve::found(a.head() + super::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
-        HeadWatermark { reserved_to: reserve.to, lowered: false }
-            .encode_frame(&mut frames.head, topic.id(), 0, 0);
+        HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
+            &mut frames.head,
+            topic.id(),
+            0,
+            0,
+        );
         (topic.log(core, &mut a, frames, staging)?, reserve)
     };
     core.wait(ticket, Level::Synced)?;
@@ -369,8 +381,12 @@ pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Resul
             return Ok(false);
         }
         let mut frames = Frames::default();
-        HeadWatermark { reserved_to: head, lowered: true }
-            .encode_frame(&mut frames.head, topic.id(), 0, 0);
+        HeadWatermark { reserved_to: head, lowered: true }.encode_frame(
+            &mut frames.head,
+            topic.id(),
+            0,
+            0,
+        );
         let ticket = topic.log(core, &mut a, frames, staging)?;
         // From here on a write needs a new reservation, whatever becomes of this frame.
         a.reserve = Reserve::found(head, head, core.time.mono_ms());

@@ -42,9 +42,9 @@ mod retention;
 mod snap;
 mod state;
 mod tags;
-mod view;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};

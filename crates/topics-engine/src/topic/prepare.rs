@@ -183,11 +183,10 @@ mod tests {
             ..NewRecord::default()
         };
         let records = [r, NewRecord { binary: true, ..NewRecord::default() }];
-        let p = prepare(&Options::default(), &Append {
-            records: &records,
-            node: b"node",
-            ..Append::default()
-        })
+        let p = prepare(
+            &Options::default(),
+            &Append { records: &records, node: b"node", ..Append::default() },
+        )
         .unwrap();
         assert_eq!(p.records.len(), p.records.capacity());
         let sizes = p.sizes();
@@ -212,7 +211,8 @@ mod tests {
         };
         let rec = |data: &'static [u8]| NewRecord { data, ..NewRecord::default() };
         let code = |records: &[NewRecord<'_>]| {
-            prepare(&o, &Append { records, ..Append::default() }).map_or_else(|e| e.code(), |_| "ok")
+            prepare(&o, &Append { records, ..Append::default() })
+                .map_or_else(|e| e.code(), |_| "ok")
         };
         assert_eq!(code(&[]), "invalid_request");
         assert_eq!(code(&[rec(b"1234")]), "ok");

@@ -155,7 +155,9 @@ impl<'a> Reader<'a> {
                     retention::provide(self.core, self.topic, &Need::Dead(file_no))?;
                     Ok(true)
                 }
-                Piece::Run { place, lsn, records, upto } => self.run_piece(&place, lsn, &records, upto),
+                Piece::Run { place, lsn, records, upto } => {
+                    self.run_piece(&place, lsn, &records, upto)
+                }
                 Piece::Segment { segment, dead, from, to } => {
                     self.segment_piece(&segment, &dead, from, to)
                 }
@@ -244,7 +246,8 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let far = run.in_file() && !records.is_empty() && u64::from(e.off) > end + BRIDGE;
-            let full = records.len() >= want || (!records.is_empty() && bytes >= self.left().min(BLOCK));
+            let full =
+                records.len() >= want || (!records.is_empty() && bytes >= self.left().min(BLOCK));
             if far || full {
                 upto = seq - 1;
                 break;
@@ -315,7 +318,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a stretch of a segment. False: the read ends.
-    fn segment_piece(&mut self, segment: &Segment, dead: &Dead, from: u64, to: u64) -> Result<bool> {
+    fn segment_piece(
+        &mut self,
+        segment: &Segment,
+        dead: &Dead,
+        from: u64,
+        to: u64,
+    ) -> Result<bool> {
         let first = segment.meta().first_seq;
         let is_dead = |seq: u64| dead.contains(u32::try_from(seq - first).unwrap_or(u32::MAX));
         let mut block = Block::new();
@@ -331,7 +340,11 @@ impl<'a> Reader<'a> {
             }
             None => {
                 // Dead records cost nothing to pass: reach as far as `want` live ones may lie.
-                let to = if want < to - from { reach(dead, from - first, want, to - first) + first } else { to };
+                let to = if want < to - from {
+                    reach(dead, from - first, want, to - first) + first
+                } else {
+                    to
+                };
                 segment.read(from, to, self.left(), &is_dead, &mut block).map_err(gone)? - 1
             }
         };
@@ -569,12 +582,7 @@ fn position(
 
 impl State {
     /// The cursor that has `n` live records behind it up to `last`, none below `earliest`.
-    fn back(
-        &self,
-        last: u64,
-        n: u64,
-        earliest: u64,
-    ) -> std::result::Result<u64, Unknown> {
+    fn back(&self, last: u64, n: u64, earliest: u64) -> std::result::Result<u64, Unknown> {
         let mut at = last + 1;
         for _ in 0..n {
             match self.index.prev_live(at.saturating_sub(1), earliest)? {

@@ -77,9 +77,9 @@ impl Topic {
         Ok(Arc::new(topic))
     }
 
-    /// What must be copied so that the log up to `synced` lsn of `shard` can go. Notes what
-    /// changes from here on, for [`Self::install`].
-    pub(crate) fn checkpoint_plan(&self, shard: u32, synced: u64) -> CopyPlan {
+    /// What must be copied so that the log up to `synced` lsn of `shard` can go; of every shard
+    /// when there is none. Notes what changes from here on, for [`Self::install`].
+    pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64) -> CopyPlan {
         let mut state = self.state.write();
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
         let mut plan = CopyPlan { key: self.key, active, runs: Vec::new(), deletes: Vec::new() };
@@ -88,13 +88,13 @@ impl Topic {
                 Place::Held { charge: Some(_), .. } => {}
                 // Not written yet: nor is anything after it.
                 Place::Held { charge: None, .. } => break,
-                Place::File { shard: s, .. } if *s != shard => break,
-                Place::File { file, .. } => {
+                Place::File { shard: s, .. } if shard.is_some_and(|want| want != *s) => break,
+                Place::File { file, shard } => {
                     let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= synced);
                     if n > 0 {
                         plan.runs.push(CopyRun {
                             first: run.first,
-                            shard,
+                            shard: *shard,
                             file: *file,
                             lsn: run.lsn,
                             entries: run.entries.range(..n).copied().collect(),
@@ -159,15 +159,18 @@ impl Topic {
         }
     }
 
-    /// The state for the snapshot, with the position up to which frames are reflected.
-    pub(crate) fn capture(&self, layout: u64) -> TopicSnap {
+    /// The state for the snapshot, with the position up to which frames are reflected; and the
+    /// first lsn that must be replayed for it, if any.
+    pub(crate) fn capture(&self, layout: u64) -> (TopicSnap, Option<u64>) {
         let state = self.state.read();
+        let outstanding = state.outstanding();
+        let lsn = outstanding.map_or(state.applied_lsn, |lsn| lsn - 1);
         let mut snap = TopicSnap {
             topic_id: self.key.topic_id,
             epoch: self.key.epoch,
             name: self.name.to_string(),
             config: state.config.encode(),
-            replay: ReplayPos { layout, lsn: state.replay_lsn() },
+            replay: ReplayPos { layout, lsn },
             head: state.indexed_to,
             reserved_to: state.reserved_to,
             earliest_seq: state.earliest,
@@ -196,7 +199,14 @@ impl Topic {
                 .collect();
             snap.idempotency.sort_unstable_by_key(|k| k.key);
         }
-        snap
+        (snap, outstanding)
+    }
+
+    /// A resident record failed its check: it is lost, and the log learns of it with the next write.
+    pub(crate) fn damaged(&self, gap: Gap) {
+        let mut a = self.append.lock();
+        self.state.write().lose(gap.from, gap.to, gap.reason);
+        a.unlogged.push(gap);
     }
 
     /// What an unclean close took from the topic: the seqs from the last one kept to the
@@ -207,11 +217,15 @@ impl Topic {
     }
 
     /// Recovery is done, and everything that was replayed is synced: writes may begin.
-    pub(crate) fn recovered(&self, base: &Base) {
+    pub(crate) fn recovered(&self, base: &Base, moved: bool) {
         let mut a = self.append.lock();
         let mut state = self.state.write();
         state.reserved_synced = state.reserved_to.max(state.indexed_to);
         state.reflected = ReplayPos::default();
+        if moved {
+            // The lsns of another shard, or of the layout before, say nothing any more.
+            state.applied_lsn = 0;
+        }
         a.config = state.config.clone();
         a.next_seq = state.indexed_to + 1;
         a.last_ts = state.last_ts;
@@ -294,14 +308,17 @@ impl State {
             let now = base.time.steady();
             let mut dedupe = Dedupe::new(&base.keys);
             for k in snap.idempotency.iter().filter(|k| k.expires_at > now) {
-                dedupe.settle(k.key, Remembered {
-                    request: k.request,
-                    first_seq: k.first_seq,
-                    last_seq: k.last_seq,
-                    expires_at: k.expires_at,
-                    ticket: None,
-                    settled: true,
-                });
+                dedupe.settle(
+                    k.key,
+                    Remembered {
+                        request: k.request,
+                        first_seq: k.first_seq,
+                        last_seq: k.last_seq,
+                        expires_at: k.expires_at,
+                        ticket: None,
+                        settled: true,
+                    },
+                );
             }
             self.dedupe = Some(Box::new(dedupe));
         }
@@ -313,14 +330,17 @@ impl State {
         Ok(())
     }
 
-    /// Everything up to here needs no replay: one below the first record in no segment, or the
-    /// first delete in no `.del`; the last applied lsn without either.
-    fn replay_lsn(&self) -> u64 {
-        let record = self.index.runs.iter().find(|r| r.in_file()).and_then(|r| {
-            r.entries.front().map(|e| r.lsn + u64::from(e.lsn))
-        });
+    /// The first lsn that must be replayed: of the first record in no segment, or of the first
+    /// delete in no `.del`.
+    fn outstanding(&self) -> Option<u64> {
+        let record = self
+            .index
+            .runs
+            .iter()
+            .find(|r| r.in_file())
+            .and_then(|r| r.entries.front().map(|e| r.lsn + u64::from(e.lsn)));
         let delete = self.index.segs.iter().filter_map(|s| s.dirty.as_ref()).map(|d| d.first_lsn);
-        record.into_iter().chain(delete).min().map_or(self.applied_lsn, |lsn| lsn - 1)
+        record.into_iter().chain(delete).min()
     }
 
     fn install(&mut self, done: &Install) {
@@ -360,7 +380,9 @@ impl State {
         let old = self.index.segs.iter().find(|s| s.meta.first_seq == meta.first_seq);
         let mut seg = match old {
             Some(old) => Seg { meta: *meta, ..old.clone() },
-            None => Seg { meta: *meta, live_count: 0, live_bytes: 0, dead: Dead::None, dirty: None },
+            None => {
+                Seg { meta: *meta, live_count: 0, live_bytes: 0, dead: Dead::None, dirty: None }
+            }
         };
         if let Some(old) = old {
             seg.meta.del_no = old.meta.del_no;
@@ -450,7 +472,12 @@ impl State {
     }
 
     /// See [`Topic::lost`].
-    pub(crate) fn state_lost(&self, kept_last: u64, reserved_to: u64, same_boot: bool) -> Option<Gap> {
+    pub(crate) fn state_lost(
+        &self,
+        kept_last: u64,
+        reserved_to: u64,
+        same_boot: bool,
+    ) -> Option<Gap> {
         if reserved_to <= kept_last {
             return None;
         }

@@ -183,10 +183,7 @@ impl State {
             Ok(Some(seq)) => (seq, true),
             Ok(None) => (self.indexed_to + 1, true),
             Err(Unknown(file_no)) => {
-                let first = self
-                    .index
-                    .seg_numbered(file_no)
-                    .map_or(from, |seg| seg.meta.first_seq);
+                let first = self.index.seg_numbered(file_no).map_or(from, |seg| seg.meta.first_seq);
                 (from.max(first), false)
             }
         };
@@ -203,7 +200,8 @@ impl State {
         {
             seg.dead = dead;
             if let Some(dirty) = &seg.dirty {
-                seg.dead = std::mem::replace(&mut seg.dead, Dead::None).with(dirty.sizes.keys().copied());
+                seg.dead =
+                    std::mem::replace(&mut seg.dead, Dead::None).with(dirty.sizes.keys().copied());
             }
             if !self.earliest_exact {
                 self.move_earliest();
@@ -268,9 +266,8 @@ impl State {
         }
         let (old, before) = (self.floor, self.count);
         let whole = self.index.seg_from(floor);
-        let cut = self.index.segs.get(whole).filter(|s| {
-            s.meta.first_seq < floor && s.live_count > 0
-        });
+        let cut =
+            self.index.segs.get(whole).filter(|s| s.meta.first_seq < floor && s.live_count > 0);
         let cut_sizes = match cut {
             Some(s) => {
                 let from = s.meta.first_seq.max(old);

@@ -116,7 +116,8 @@ impl NewFile {
                 continue;
             }
             let at = self.buf.len();
-            frame::encode(&mut self.buf, &f.frame);
+            self.buf.extend_from_slice(f.raw);
+            frame::unseal(&mut self.buf[at..]);
             frame::seal(&mut self.buf[at..], self.header.salt, f.lsn);
             if let Some((_, group)) = &mut open {
                 group.frames += 1;

@@ -115,10 +115,8 @@ impl Opening {
             mount.map_err(|e| StorageError::io("read the mount id", e))?,
         );
         let (store, _) = Store::open_or_create(&env, &paths)?;
-        for (site, dir) in
-            [("dir.wal", paths.wal()), ("dir.topics", paths.topics()), ("dir.txn", paths.txn())]
-        {
-            create_dir(&env, site, &dir)?;
+        for dir in [paths.wal(), paths.topics(), paths.txn()] {
+            create_dir(&env, "dir.names", &dir)?;
         }
         let loaded = snapshot::load_newest(&env, &paths, store.id)?;
         for (n, e) in &loaded.rejected {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use topics_env::{Env, File};
 
-use crate::format::frame::{self, Frame, FrameError, MAX_FRAME_LEN};
+use crate::format::frame::{self, Frame, FrameError, FrameType, MAX_FRAME_LEN};
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::{WAL_HEADER, WalFileHeader};
 use crate::{Result, StorageError};
@@ -110,17 +110,17 @@ impl Scan {
         let (at, lsn, offset) = (self.pos, self.lsn, self.base + self.pos as u64);
         let verified = frame::verify(&self.buf[at..at + size], self.salt, lsn).map(|_| ());
         if let Err(FrameError::Type(kind)) = verified {
-            return Err(StorageError::Corrupt {
-                file: self.shown.clone(),
-                offset,
-                detail: format!("frame type {kind} is not known to this version (reads up to 21)"),
+            return Err(StorageError::Version {
+                what: format!("the type of the frame at offset {offset} of {}", self.shown),
+                found: kind.into(),
+                supported: FrameType::NEWEST.into(),
             });
         }
-        if let Err(why) = verified {
-            if !self.env.check("wal.frame", false) {
-                self.why = why;
-                return Ok(None);
-            }
+        if let Err(why) = verified
+            && !self.env.check("wal.frame", false)
+        {
+            self.why = why;
+            return Ok(None);
         }
         let raw = &self.buf[at..at + size];
         let Ok((frame, _)) = frame::parse(raw) else {

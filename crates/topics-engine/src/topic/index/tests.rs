@@ -70,12 +70,8 @@ fn held_records_settle_in_order() {
 }
 
 fn seg(first: u64, last: u64, dead: Dead, live: u64) -> Seg {
-    let meta = SegmentMeta {
-        first_seq: first,
-        last_seq: last,
-        file_no: first,
-        ..SegmentMeta::default()
-    };
+    let meta =
+        SegmentMeta { first_seq: first, last_seq: last, file_no: first, ..SegmentMeta::default() };
     Seg { meta, live_count: live, live_bytes: live, dead, dirty: None }
 }
 

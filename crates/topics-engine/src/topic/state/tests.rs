@@ -20,11 +20,14 @@ fn a_gap_is_announced_once() {
     assert_eq!(s.gaps, [gap(1, 12, GapReason::Crash)], "what joins is one");
     s.add_gap(gap(20, 30, GapReason::Corrupt));
     s.list_gap(gap(11, 22, GapReason::Restart));
-    assert_eq!(s.gaps, [
-        gap(1, 12, GapReason::Crash),
-        gap(13, 19, GapReason::Restart),
-        gap(20, 30, GapReason::Corrupt),
-    ]);
+    assert_eq!(
+        s.gaps,
+        [
+            gap(1, 12, GapReason::Crash),
+            gap(13, 19, GapReason::Restart),
+            gap(20, 30, GapReason::Corrupt),
+        ]
+    );
     assert_eq!((s.indexed_to, s.earliest), (30, 31));
 }
 

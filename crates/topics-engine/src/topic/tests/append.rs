@@ -47,9 +47,15 @@ fn records_come_back_as_they_were_sent() {
     for round in 0..4 {
         let got = w.read("t", 0);
         let (a, b) = (got.get(0).unwrap(), got.get(1).unwrap());
-        assert_eq!((a.data, a.binary, a.tag, a.node), (&b"\x00\xff"[..], true, &b"tag"[..], &b"node"[..]));
+        assert_eq!(
+            (a.data, a.binary, a.tag, a.node),
+            (&b"\x00\xff"[..], true, &b"tag"[..], &b"node"[..])
+        );
         assert_eq!(a.meta, br#"{"k":"v"}"#);
-        assert_eq!((b.data, b.binary, b.tag, b.node), (&b"{}"[..], false, &b""[..], &b"default"[..]));
+        assert_eq!(
+            (b.data, b.binary, b.tag, b.node),
+            (&b"{}"[..], false, &b""[..], &b"default"[..])
+        );
         assert!(b.meta.is_empty());
         // data, meta, tag, node, and the 10 bytes of the expiry attribute
         assert_eq!(w.state("t").bytes, 2 + 9 + 3 + 4 + 10 + 2 + 7);
@@ -89,10 +95,8 @@ fn creation_is_lazy_explicit_or_refused() {
     assert!(w.engine().append("bad name", &none).is_err());
     assert!(w.engine().state("no", false).is_err());
 
-    let w = World::with(Options {
-        auto_create: AutoCreate::Patterns(vec!["ok.*".into()]),
-        ..small()
-    });
+    let w =
+        World::with(Options { auto_create: AutoCreate::Patterns(vec!["ok.*".into()]), ..small() });
     assert!(w.try_put("ok.1", &["1"]).is_ok());
     assert_eq!(w.try_put("other", &["1"]).unwrap_err().code(), "topic_not_found");
     let forced = Append { records: &records, create: Some(true), ..Append::default() };
@@ -130,7 +134,10 @@ fn config_of_a_write_applies_at_creation_only() {
     let req = Append { records: &records, config: Some(&queue), ..Append::default() };
     assert!(w.engine().append("t", &req).unwrap().created);
     let s = w.state("t");
-    assert_eq!((s.config.kind, s.config.cap_records, s.config.discard), (TopicType::Queue, 9, Discard::Reject));
+    assert_eq!(
+        (s.config.kind, s.config.cap_records, s.config.discard),
+        (TopicType::Queue, 9, Discard::Reject)
+    );
     assert!(!w.engine().append("t", &req).unwrap().created);
     let other = ConfigPatch { cap_records: Some(8), ..ConfigPatch::default() };
     let req = Append { records: &records, config: Some(&other), ..Append::default() };
@@ -225,13 +232,17 @@ fn asynchronous_writes_complete_when_led() {
             let key: &[u8] = if i == 1 || i == 2 { b"same" } else { b"" };
             let data = [rec("x")];
             let records = if key.is_empty() { &records } else { &data };
-            w.engine().append_async("t", &keyed(records, key), Box::new(move |r| match r {
-                Ok(a) => {
-                    assert_eq!(a.deduped, i == 2);
-                    got.lock().push(a.last_seq);
-                }
-                Err(_) => drop(errors.fetch_add(1, Ordering::SeqCst)),
-            }));
+            w.engine().append_async(
+                "t",
+                &keyed(records, key),
+                Box::new(move |r| match r {
+                    Ok(a) => {
+                        assert_eq!(a.deduped, i == 2);
+                        got.lock().push(a.last_seq);
+                    }
+                    Err(_) => drop(errors.fetch_add(1, Ordering::SeqCst)),
+                }),
+            );
         }
         match c {
             Durability::Ephemeral | Durability::Memory => {}
@@ -246,7 +257,11 @@ fn asynchronous_writes_complete_when_led() {
                 w.engine().sync().unwrap();
             }
         }
-        assert_eq!((got.lock().clone(), errors.load(Ordering::SeqCst)), (vec![2, 3, 3, 4], 0), "{c:?}");
+        assert_eq!(
+            (got.lock().clone(), errors.load(Ordering::SeqCst)),
+            (vec![2, 3, 3, 4], 0),
+            "{c:?}"
+        );
         assert_eq!(w.seqs("t"), [1, 2, 3, 4]);
     }
 }
