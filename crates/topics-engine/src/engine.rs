@@ -172,6 +172,11 @@ impl Engine {
         &self.core.options
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
         let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);

@@ -124,7 +124,7 @@ impl Engine {
 
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (topic, *, after=None, tail=None, before=None, upto=None, limit=256,
-        max_bytes=1 << 20, skip_nodes=Vec::new(), r#match=None, topic_id=None, strong=false,
+        max_bytes=1 << 20, skip_nodes=None, r#match=None, topic_id=None, strong=false,
         touch=true))]
     fn read(
         &self,
@@ -136,7 +136,7 @@ impl Engine {
         upto: Option<u64>,
         limit: usize,
         max_bytes: usize,
-        skip_nodes: Vec<String>,
+        skip_nodes: Option<Vec<String>>,
         r#match: Option<&str>,
         topic_id: Option<u64>,
         strong: bool,
@@ -291,7 +291,7 @@ impl Engine {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=Vec::new(), r#match=None,
+    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=None, r#match=None,
         topic_id=None, binary=None, batch_bytes=4 << 20))]
     fn scan(
         &self,
@@ -299,7 +299,7 @@ impl Engine {
         topic: &str,
         after: Option<u64>,
         upto: Option<u64>,
-        skip_nodes: Vec<String>,
+        skip_nodes: Option<Vec<String>>,
         r#match: Option<&str>,
         topic_id: Option<u64>,
         binary: Option<bool>,

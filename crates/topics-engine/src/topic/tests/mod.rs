@@ -4,7 +4,7 @@ mod append;
 mod classes;
 mod delete;
 mod lifecycle;
-// mod model;
+mod model;
 mod read;
 mod retention;
 
