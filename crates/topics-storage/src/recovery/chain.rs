@@ -33,7 +33,8 @@ pub(super) struct Folder {
     pub stray: Vec<String>,
     /// A failed sync or write left its mark.
     pub poisoned: bool,
-    /// The newest generation that any file's name carries, stray ones too: no name is given twice.
+    /// The highest generation in any name of the folder, stray ones included: a name that is to
+    /// be removed must never be given again.
     pub generation: u64,
 }
 
@@ -70,7 +71,7 @@ impl Folder {
                 .map(|e| e.name.clone())
                 .collect(),
             poisoned: names.iter().any(|e| e.name == wal_file::POISON_MARK),
-            generation: logs.last().map_or(0, |l| l.0),
+            generation: names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0),
         };
         let Some(current) = wal_file::read_current(env, &dir)? else {
             return folder.without_current(env, paths, known, logs);
@@ -189,4 +190,10 @@ impl Folder {
     pub fn shown(&self, log: &LogFile) -> String {
         format!("wal/shard-{:02}/{}", self.shard, log.name)
     }
+}
+
+/// The generation in the name of a WAL file, finished or not.
+fn generation(name: &str) -> Option<u64> {
+    wal_file::parse_name(name.strip_suffix(".tmp").unwrap_or(name))
+        .map(|(generation, _)| generation)
 }
