@@ -390,10 +390,11 @@ impl State {
         let from = old.map_or(meta.first_seq, |o| o.meta.last_seq + 1);
         let mut dead = Vec::new();
         for run in &plan.runs {
-            for (seq, then) in (run.first..).zip(&run.entries) {
-                if seq < from || seq > meta.last_seq {
-                    continue;
-                }
+            // Only the entries of this segment: a round may have copied many.
+            let skip = from.saturating_sub(run.first).min(run.entries.len() as u64);
+            let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.entries.len() as u64);
+            let mine = run.entries.get(skip as usize..end as usize).unwrap_or_default();
+            for (seq, then) in (run.first + skip..).zip(mine) {
                 let offset = seg.offset(seq);
                 let now = if seq < self.floor { None } else { self.index.entry(seq) };
                 if now.is_some_and(|e| !e.dead()) {
