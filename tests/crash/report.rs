@@ -1,6 +1,6 @@
 //! What an enumeration found, for a person and for comparison with another run.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -43,14 +43,35 @@ pub struct Report {
     pub hashes: HashSet<u64>,
     /// Distinct disks that lost something un-synced.
     pub lost: HashSet<u64>,
+    /// One of each kind.
     pub failures: Vec<Failure>,
+    /// How often each kind of failure was met.
+    pub kinds: BTreeMap<String, usize>,
     pub failed: usize,
     /// Over every state and verdict, in order.
     pub digest: u64,
     pub took: Duration,
 }
 
+impl Failure {
+    /// Its first message without what differs from case to case.
+    pub fn kind(&self) -> String {
+        let text = self.messages.first().map_or("", String::as_str);
+        text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(60).collect()
+    }
+}
+
 impl Report {
+    /// Notes a failure, the first of each kind in full.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failed += 1;
+        let n = self.kinds.entry(failure.kind()).or_default();
+        *n += 1;
+        if *n == 1 {
+            self.failures.push(failure);
+        }
+    }
+
     pub fn states(&self) -> usize {
         self.hashes.len()
     }
@@ -60,7 +81,14 @@ impl Report {
         self.judged += other.judged;
         self.hashes.extend(other.hashes);
         self.lost.extend(other.lost);
-        self.failures.extend(other.failures);
+        for f in other.failures {
+            if self.failures.iter().all(|g| g.kind() != f.kind()) {
+                self.failures.push(f);
+            }
+        }
+        for (kind, n) in other.kinds {
+            *self.kinds.entry(kind).or_default() += n;
+        }
         self.failed += other.failed;
         self.digest = self.digest.rotate_left(7) ^ other.digest;
         self.took += other.took;
