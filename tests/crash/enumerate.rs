@@ -165,7 +165,8 @@ impl<'r> Worker<'r> {
         if !messages.is_empty() {
             let fs = &self.rec.lives[point.life].fs;
             let call = point.at.checked_sub(1).map(|i| fs.describe_op(i)).unwrap_or_default();
-            report.fail(Failure { point, survival, killed, call, messages, image });
+            let plan = plan.clone();
+            report.fail(Failure { point, survival, killed, call, messages, image, plan });
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use topics_env::sim::{DiskImage, Survival};
 
 use super::points::Point;
+use super::probe::{Plan, probe};
 
 /// A crash state that breaks a promise.
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub struct Failure {
     pub call: String,
     pub messages: Vec<String>,
     pub image: DiskImage,
+    pub plan: Plan,
 }
 
 impl fmt::Display for Failure {
@@ -26,6 +28,12 @@ impl fmt::Display for Failure {
         writeln!(f, "  life {life} after {at} calls, {how}; last {}", self.call)?;
         for m in self.messages.iter().take(6) {
             writeln!(f, "    {m}")?;
+        }
+        if std::env::var("TOPICS_JOURNAL").is_ok() {
+            self.image.files().iter().try_for_each(|(p, b)| writeln!(f, "      {p} {}", b.len()))?;
+            let plan = Plan { journal: true, ..self.plan.clone() };
+            let journal = probe(&self.image, &plan).journal;
+            journal.iter().try_for_each(|line| writeln!(f, "      {line}"))?;
         }
         Ok(())
     }
