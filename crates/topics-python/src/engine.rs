@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{Append, Appended, DeleteRequest, NewRecord, ReadFrom, ReadRequest};
 use topics_wire::arrow::{Scan, ScanRequest};
-use topics_wire::{Failure, config};
+use topics_wire::{Failure, config, metrics};
 
 use crate::args::{AppendArgs, Held, check, config_of, match_of, nodes_of};
 use crate::arrow::ArrowStream;
@@ -31,7 +31,7 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (path, settings=None))]
     fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
-        let (env, options) = settings::options(py, settings)?;
+        let (env, options, _url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let shared = patiently(py, move || {
             let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
@@ -124,7 +124,7 @@ impl Engine {
 
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (topic, *, after=None, tail=None, before=None, upto=None, limit=256,
-        max_bytes=1 << 20, skip_nodes=Vec::new(), r#match=None, topic_id=None, strong=false,
+        max_bytes=1 << 20, skip_nodes=None, r#match=None, topic_id=None, strong=false,
         touch=true))]
     fn read(
         &self,
@@ -136,7 +136,7 @@ impl Engine {
         upto: Option<u64>,
         limit: usize,
         max_bytes: usize,
-        skip_nodes: Vec<String>,
+        skip_nodes: Option<Vec<String>>,
         r#match: Option<&str>,
         topic_id: Option<u64>,
         strong: bool,
@@ -283,8 +283,15 @@ impl Engine {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
     }
 
+    #[pyo3(signature = (json=false))]
+    fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
+        let text = if json { metrics::json } else { metrics::prometheus };
+        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=Vec::new(), r#match=None,
+    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=None, r#match=None,
         topic_id=None, binary=None, batch_bytes=4 << 20))]
     fn scan(
         &self,
@@ -292,7 +299,7 @@ impl Engine {
         topic: &str,
         after: Option<u64>,
         upto: Option<u64>,
-        skip_nodes: Vec<String>,
+        skip_nodes: Option<Vec<String>>,
         r#match: Option<&str>,
         topic_id: Option<u64>,
         binary: Option<bool>,

@@ -9,6 +9,7 @@ pub mod config;
 mod error;
 pub mod json;
 mod limits;
+pub mod metrics;
 pub mod query;
 pub mod read;
 mod render;
