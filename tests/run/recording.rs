@@ -1,7 +1,6 @@
 //! What a run leaves for the enumerator.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use topics_engine::{Options, RecoveryMode};
 use topics_env::sim::SimFs;

@@ -483,14 +483,13 @@ impl State {
             return None;
         }
         let (from, to) = (kept_last + 1, reserved_to);
-        match self.config.durability {
-            Durability::Ephemeral | Durability::Memory => {
-                Some(Gap { from, to, reason: GapReason::Restart })
-            }
-            _ if self.volatile => Some(Gap { from, to, reason: GapReason::Restart }),
-            Durability::Disk if same_boot => None,
-            Durability::Disk => Some(Gap { from, to, reason: GapReason::Crash }),
-            Durability::Fsync => None,
+        let volatile = self.volatile || self.config.durability <= Durability::Memory;
+        match (volatile, same_boot) {
+            (true, _) => Some(Gap { from, to, reason: GapReason::Restart }),
+            (false, true) => None,
+            // Of class `fsync` too: the reservation is there because the topic was leaving the
+            // class, and what said so is lost with what was written after it.
+            (false, false) => Some(Gap { from, to, reason: GapReason::Crash }),
         }
     }
 }
