@@ -198,6 +198,15 @@ impl Engine {
         crate::capture::close(&self.core)
     }
 
+    /// Names the server that serves this engine, to whoever finds the directory locked.
+    pub fn set_url(&self, url: &str) -> Result<()> {
+        self.core.check_open()?;
+        match &*self.core.disk.lock.lock() {
+            Some(lock) => Ok(lock.set_url(url)?),
+            None => Err(Error::Closed),
+        }
+    }
+
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
         self.core.check_open()?;
