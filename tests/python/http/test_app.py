@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
+
 from topics_engine import _core
 from topics_engine.asgi.access import (
     BindRefused,
