@@ -31,10 +31,13 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (path, settings=None))]
     fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
-        let (env, options, _url) = settings::options(py, settings)?;
+        let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let shared = patiently(py, move || {
             let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
+            if !url.is_empty() {
+                engine.set_url(&url)?;
+            }
             Ok(Shared::new(engine, env, dir))
         })?;
         Ok(Self { shared })
