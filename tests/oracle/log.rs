@@ -135,12 +135,12 @@ pub enum Body {
     /// An open returned; this is what it serves. `shards` are those of the new layout.
     Opened {
         seen: Arc<Observation>,
-        shards: usize,
+        shards: u32,
     },
     /// An open failed.
     OpenFailed(String),
     /// The shards of the engine that is opened first.
-    Shards(usize),
+    Shards(u32),
     /// The clock was moved.
     Clock,
 }

@@ -49,7 +49,7 @@ pub struct World {
     pub max_wall: u64,
     /// Events so far.
     pub events: usize,
-    pub shards: usize,
+    pub shards: u32,
     /// A call of this life failed for the disk's fault.
     pub troubled: bool,
     /// What contradicts the model in the answers themselves.

@@ -1,6 +1,7 @@
 //! What a run leaves for the enumerator.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use topics_engine::{Options, RecoveryMode};
 use topics_env::sim::SimFs;
@@ -10,7 +11,7 @@ use crate::oracle::Event;
 /// The sizes an engine is opened with: small, so that files turn over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    pub shards: usize,
+    pub shards: u32,
     pub wal_bytes: u64,
     pub segment_records: u64,
     pub segment_bytes: u64,

@@ -65,7 +65,6 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     }
     replayed?;
     let lost = replay.lost(&base, &opening);
-    let relaid = opening.layout();
     let opened = opening.finish(&lost)?;
     let core = start(base, paths, segments, opened)?;
     for topic in core.registry.settle() {
@@ -76,7 +75,8 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         );
     }
     core.ids.recovered();
-    let moved = relaid != core.disk.layout;
+    // Also when an earlier open changed the layout and got no further.
+    let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
     if moved {
         capture::relay(&core)?;
     }
@@ -131,6 +131,8 @@ struct Replay {
     reflected: HashMap<u64, ReplayPos>,
     /// Per topic, the lsn of the last record seen: its loss before that is settled.
     seen: HashMap<u64, u64>,
+    /// The first layout that a replayed batch was logged under.
+    oldest_layout: Option<u64>,
 }
 
 impl Replay {
@@ -148,6 +150,8 @@ impl Replay {
 
     /// Applies a batch, but for the frames that the snapshot reflects for their topic.
     fn batch(&mut self, base: &Base, layout: u64, placed: &Placed<'_>) -> Result<()> {
+        let oldest = self.oldest_layout.get_or_insert(layout);
+        *oldest = layout.min(*oldest);
         let at = Placement { layout, ..Placement::from(placed) };
         if let Ok((f, _)) = frame::parse(at.bytes)
             && f.topic_id != 0

@@ -57,7 +57,11 @@ impl Model {
         let r = self.recs.get_mut(&seq).unwrap();
         (r.live, r.evicted) = (false, true);
         self.evict_floor = seq + 1;
-        if ttl { self.evicted.1 = true } else { self.evicted.0 = true }
+        if ttl {
+            self.evicted.1 = true
+        } else {
+            self.evicted.0 = true
+        }
         self.gaps.retain(|g| g.1 > seq);
     }
 
@@ -65,8 +69,11 @@ impl Model {
         if self.ttl == 0 {
             return;
         }
-        let old: Vec<u64> =
-            self.live().filter(|(_, r)| now.saturating_sub(r.ts) > self.ttl).map(|(s, _)| *s).collect();
+        let old: Vec<u64> = self
+            .live()
+            .filter(|(_, r)| now.saturating_sub(r.ts) > self.ttl)
+            .map(|(s, _)| *s)
+            .collect();
         for seq in old {
             self.evict(seq, true);
         }
@@ -92,7 +99,8 @@ struct Lcg(u64);
 
 impl Lcg {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 }
@@ -196,7 +204,9 @@ impl Run {
                 && match &matching {
                     None => true,
                     Some(TopicMatch::Eq(t)) => !r.tag.is_empty() && r.tag.as_bytes() == t,
-                    Some(TopicMatch::Glob(t)) => !r.tag.is_empty() && r.tag.as_bytes().starts_with(t),
+                    Some(TopicMatch::Glob(t)) => {
+                        !r.tag.is_empty() && r.tag.as_bytes().starts_with(t)
+                    }
                 }
         };
         let mut n = 0;
@@ -265,7 +275,8 @@ impl Run {
         }
         // So may what evicted from it: a gap announces the lost records instead.
         assert!(s.evict_floor <= self.m.evict_floor);
-        let told = |seq| seq < s.evict_floor || s.gaps.iter().any(|g| (g.from..=g.to).contains(&seq));
+        let told =
+            |seq| seq < s.evict_floor || s.gaps.iter().any(|g| (g.from..=g.to).contains(&seq));
         for (seq, r) in self.m.recs.range_mut(kept + 1..) {
             assert!(*seq <= s.head_seq, "I2");
             assert!(!r.live || told(*seq), "I4: the loss of {seq} must be announced");
@@ -311,7 +322,13 @@ impl Run {
             skip_nodes: crate::NodeFilter(
                 (!node.is_empty()).then(|| node.as_bytes().to_vec()).into_iter().collect(),
             ),
-            matching: if tag.is_empty() { None } else if tag == "ab" { glob(tag) } else { eq(tag) },
+            matching: if tag.is_empty() {
+                None
+            } else if tag == "ab" {
+                glob(tag)
+            } else {
+                eq(tag)
+            },
             ..ReadRequest::default()
         };
         let got = self.w.engine().read("t", &req).unwrap();
@@ -344,7 +361,9 @@ impl Run {
                     && match &req.matching {
                         None => true,
                         Some(TopicMatch::Eq(t)) => r.tag.as_bytes() == t,
-                        Some(TopicMatch::Glob(t)) => !r.tag.is_empty() && r.tag.as_bytes().starts_with(t),
+                        Some(TopicMatch::Glob(t)) => {
+                            !r.tag.is_empty() && r.tag.as_bytes().starts_with(t)
+                        }
                     }
             });
             if hit {
@@ -368,7 +387,11 @@ impl Run {
         assert_eq!(told.map(range), tombstone.map(range), "tombstone of {req:?}");
         let found: Vec<u64> = got.iter().map(|r| r.seq).collect();
         assert_eq!(found, seqs, "records of {req:?}");
-        assert!((at..=may.max(at)).contains(&got.next_from_seq), "{} of {at}..={may}", got.next_from_seq);
+        assert!(
+            (at..=may.max(at)).contains(&got.next_from_seq),
+            "{} of {at}..={may}",
+            got.next_from_seq
+        );
         for r in got.iter() {
             let want = &m.recs[&r.seq];
             assert_eq!((r.ts, r.tag, r.node), (want.ts, want.tag.as_bytes(), want.node.as_bytes()));

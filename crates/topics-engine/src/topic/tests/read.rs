@@ -23,10 +23,16 @@ fn where_a_read_begins() {
     w.put("t", &["x"; 10]);
     let get = |f, limit| w.engine().read("t", &from(f, limit)).unwrap();
     let first = get(ReadFrom::After(0), 3);
-    assert_eq!(first.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)), Some((1, 2, GapReason::Cap)));
+    assert_eq!(
+        first.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)),
+        Some((1, 2, GapReason::Cap))
+    );
     let t = first.tombstone.unwrap();
     assert_eq!((t.missed_estimate, t.earliest_seq, t.head_seq), (2, 3, 10));
-    assert_eq!((seqs(&first), first.next_from_seq, first.lag, first.caught_up), (vec![3, 4, 5], 5, 5, false));
+    assert_eq!(
+        (seqs(&first), first.next_from_seq, first.lag, first.caught_up),
+        (vec![3, 4, 5], 5, 5, false)
+    );
     let kept = get(ReadFrom::Earliest, 2);
     assert_eq!((kept.tombstone, seqs(&kept)), (None, vec![3, 4]));
     assert_eq!(seqs(&get(ReadFrom::Tail(3), 99)), [8, 9, 10]);
@@ -62,7 +68,10 @@ fn a_cursor_of_another_topic_of_that_name_is_told() {
     let new = w.put("t", &["a"]);
     assert_ne!(old.topic_id, new.topic_id);
     let b = w.read("t", 3);
-    assert_eq!(b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)), Some((1, 1, GapReason::Recreated)));
+    assert_eq!(
+        b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)),
+        Some((1, 1, GapReason::Recreated))
+    );
     assert_eq!(seqs(&b), [1], "then it starts at the new earliest");
     let with_id = ReadRequest { topic_id: Some(old.topic_id), ..from(ReadFrom::After(1), 9) };
     let b = w.engine().read("t", &with_id).unwrap();
@@ -141,7 +150,11 @@ fn gaps_outlast_reopening() {
     w.put("t", &["2"]);
     w.checkpoint();
     for clean in [true, false, true] {
-        if clean { w.reopen() } else { w.kill() }
+        if clean {
+            w.reopen()
+        } else {
+            w.kill()
+        }
         assert_eq!(w.state("t").gaps.first(), lost.first());
     }
 }
@@ -314,18 +327,18 @@ fn i12_damage_in_the_tail_cache_or_log_is_not_served() {
     let live = w.engine().clone();
     // The bytes change under the running engine.
     let image = w.fs.kill_image();
-    let (path, bytes) = image
-        .files()
-        .into_iter()
-        .find(|(_, b)| b.windows(2).any(|x| x == b"bb"))
-        .unwrap();
+    let (path, bytes) =
+        image.files().into_iter().find(|(_, b)| b.windows(2).any(|x| x == b"bb")).unwrap();
     let at = bytes.windows(2).rposition(|x| x == b"bb").unwrap();
     let file = topics_env::Fs::open(&*w.fs, Path::new(&path), topics_env::OpenMode::Write).unwrap();
     file.write_all_at(b"xb", at as u64).unwrap();
     let b = live.read("t", &after(0)).unwrap();
     assert_eq!((seqs(&b), b.next_from_seq), (vec![1], 1));
     let b = live.read("t", &after(1)).unwrap();
-    assert_eq!(b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)), Some((2, 2, GapReason::Corrupt)));
+    assert_eq!(
+        b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)),
+        Some((2, 2, GapReason::Corrupt))
+    );
 }
 
 #[test]
