@@ -79,7 +79,7 @@ pub(crate) struct Core {
 /// The directory that is open.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// Gone once the engine is closed: the directory is free for the next one.
+    /// Given back by closing.
     pub lock: Mutex<Option<DirLock>>,
     pub checkpoints: Checkpoints,
     pub store_id: [u8; 16],

@@ -198,7 +198,7 @@ impl Engine {
         crate::capture::close(&self.core)
     }
 
-    /// Names the server that serves this engine, to whoever finds the directory locked.
+    /// Says in the lock file where this engine is served.
     pub fn set_url(&self, url: &str) -> Result<()> {
         self.core.check_open()?;
         match &*self.core.disk.lock.lock() {

@@ -86,6 +86,10 @@ def test_a_second_open_is_locked(data_dir: Path) -> None:
         other = run("import sys, topics_engine as te; te.open(sys.argv[1])", data_dir)
         assert other.returncode == 1
         assert f"is open in process {os.getpid()}" in other.stderr
+    with te.open(data_dir, url="http://127.0.0.1:4000"):
+        with pytest.raises(te.Locked, match=r"te\.connect\('http://127\.0\.0\.1:4000'\)") as caught:
+            te.open(data_dir)
+        assert caught.value.url == "http://127.0.0.1:4000"
     te.open(data_dir).close()
 
 
