@@ -145,6 +145,7 @@ fn segment(
     if report.problems.len() > before {
         return Ok(());
     }
+    report.take(&data, segments.segment(key, meta).check_header())?;
     let (_, rebuilt) = segments.damage_counts();
     let outcome = read_segment(segments, key, meta, report);
     report.take(&data, outcome)?;
