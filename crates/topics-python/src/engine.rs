@@ -286,6 +286,11 @@ impl Engine {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
     }
 
+    fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
+        Ok(PyBytes::new(py, &topics_wire::report(&report)))
+    }
+
     #[pyo3(signature = (json=false))]
     fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
         let text = if json { metrics::json } else { metrics::prometheus };
@@ -350,6 +355,7 @@ impl Engine {
 /// Checks every byte of a closed data directory.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: String) -> PyResult<Bound<'_, PyBytes>> {
-    let _ = path;
-    Ok(PyBytes::new(py, b"{}"))
+    let (env, _, _) = settings::options(py, None)?;
+    let report = patiently(py, move || Ok(topics_engine::verify(&env, Path::new(&path))?))?;
+    Ok(PyBytes::new(py, &topics_wire::report(&report)))
 }

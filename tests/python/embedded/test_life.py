@@ -166,8 +166,8 @@ def test_ctrl_c_interrupts_a_wait(data_dir: Path, wait: str) -> None:
         with te.open(sys.argv[1]) as db:
             t = db.topic("t")
             t.append(1)
-            print("waiting", flush=True)
             try:
+                print("waiting", flush=True)
                 {wait}
             except KeyboardInterrupt:
                 t.append(2)
