@@ -359,6 +359,8 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let outcome = close_clean(core);
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
+    // Nothing is written from here on, whoever still holds the engine.
+    drop(core.disk.lock.lock().take());
     outcome.and(closed)
 }
 
