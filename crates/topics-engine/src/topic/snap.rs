@@ -33,7 +33,6 @@ pub(crate) struct CopyRun {
 /// What a checkpoint does for a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
-    pub key: TopicKey,
     /// The segment to go on in. A run that does not follow it ends it.
     pub active: Option<SegmentMeta>,
     /// Ascending; where one does not follow the one before, a segment ends.
@@ -82,7 +81,7 @@ impl Topic {
     pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64) -> CopyPlan {
         let mut state = self.state.write();
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
-        let mut plan = CopyPlan { key: self.key, active, runs: Vec::new(), deletes: Vec::new() };
+        let mut plan = CopyPlan { active, runs: Vec::new(), deletes: Vec::new() };
         for run in &state.index.runs {
             match &run.place {
                 Place::Held { charge: Some(_), .. } => {}
