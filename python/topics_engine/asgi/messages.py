@@ -25,7 +25,7 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 # all of its body before it reads gets the answer instead of a reset.
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
-LINGERING = frozenset({413, 415})
+LINGERING = frozenset({413})
 MAX_HEADERS = 128
 MAX_HEADER_BYTES = 64 << 10
 
