@@ -1,1 +1,24 @@
-//! Shared pieces of the suites.
+//! The suites that prove the engine: an oracle of what was promised, workloads over the simulated
+//! disk, and everything that enumerates, breaks and damages them.
+//!
+//! * [`crash`]: crash states, recoveries, verdicts.
+//! * [`damage`]: damaged directories.
+//! * [`faults`]: calls that fail while the engine runs.
+//! * [`fixture`]: directories of released format versions.
+//! * [`harness`]: a plain test runner.
+//! * [`model`]: random operations against the oracle.
+//! * [`mutants`]: the engine without one of its syncs, renames or checks.
+//! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
+//! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
+//! * [`workloads`]: deterministic scripts.
+
+pub mod crash;
+pub mod damage;
+pub mod faults;
+pub mod fixture;
+pub mod harness;
+pub mod model;
+pub mod mutants;
+pub mod oracle;
+pub mod run;
+pub mod workloads;

@@ -16,6 +16,19 @@ pub enum Durability {
     Fsync,
 }
 
+impl Durability {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ephemeral => "ephemeral",
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::Fsync => "fsync",
+        }
+    }
+}
+
 /// One record of a write. Byte strings are stored as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewRecord<'a> {
@@ -192,6 +205,22 @@ pub enum GapReason {
 }
 
 impl GapReason {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 8;
+
+    /// The number in frames and snapshots.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The reason with this number.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        use GapReason::*;
+        [Cap, Ttl, Mixed, Recreated, SourceTrim, Crash, Restart, Corrupt]
+            .get(usize::from(code))
+            .copied()
+    }
+
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {

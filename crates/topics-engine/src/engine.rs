@@ -1,10 +1,10 @@
-//! The façade: open, registries, delegation only.
-#![allow(clippy::todo, unused_variables)]
+//! The façade: delegation only.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use topics_env::Env;
 
 use crate::api::{
@@ -12,7 +12,12 @@ use crate::api::{
     TopicState, TopicSummary,
 };
 use crate::config::ConfigPatch;
-use crate::error::Result;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::metrics::MetricsSnapshot;
+use crate::options::Options;
+use crate::topic::{self, Life, Topic};
+use crate::{maintain, name};
 
 /// Called once with the outcome, from whichever thread completed it; must not block.
 pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
@@ -20,102 +25,197 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
 /// An open engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    _inner: Arc<()>,
+    core: Arc<Core>,
 }
 
-/// Settings of an engine. Every field states its default.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Threads that sync, checkpoint and sweep; default true. Without them the caller drives
-    /// [`Engine::tick`], [`Engine::checkpoint`] and [`Engine::sync`] (simulation).
-    pub background: bool,
-}
+impl Engine {
+    /// An engine over what recovery made.
+    pub(crate) fn over(core: Arc<Core>) -> Self {
+        Self { core }
+    }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { background: true }
+    /// Appends a batch and waits for the topic's class.
+    pub fn append(&self, topic: &str, req: &Append<'_>) -> Result<Appended> {
+        topic::append(&self.core, topic, req)
+    }
+
+    /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
+    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`].
+    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) {
+        topic::append_async(&self.core, topic, req, done);
+    }
+
+    /// Leads one group on every idle shard with staged batches; writes, never syncs.
+    pub fn drive(&self) {
+        for shard in 0..self.core.wal.shards() {
+            self.core.wal.drive(shard);
+        }
+    }
+
+    /// Creates a topic or updates the named fields of its config.
+    pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
+        topic::create(&self.core, topic, config)
+    }
+
+    /// Deletes a topic and all that belongs to it.
+    pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
+        topic::delete_topic(&self.core, topic, if_empty)
+    }
+
+    /// The state of a topic; `touch` counts as consumption.
+    pub fn state(&self, topic: &str, touch: bool) -> Result<TopicState> {
+        let topic = self.find(topic)?;
+        if touch {
+            topic.touch(self.core.time.wall());
+        }
+        topic::state(&self.core, &topic)
+    }
+
+    /// Topics in name order after `after`, with `prefix`; at most `limit`.
+    pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
+        let topics = self.core.registry.list(prefix, after, limit);
+        topics.iter().map(|t| topic::summary(&self.core, t)).collect()
+    }
+
+    /// Reads records.
+    pub fn read(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
+        topic::read(&self.core, &*self.find(topic)?, req)
+    }
+
+    /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when
+    /// there is something to read.
+    pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
+        let topic = self.find(topic)?;
+        let woken = Arc::new((Mutex::new(false), Condvar::new()));
+        let wake = woken.clone();
+        let id = topic.gate.on_head(
+            seq,
+            Box::new(move || {
+                *wake.0.lock() = true;
+                wake.1.notify_all();
+            }),
+        );
+        let deadline = Instant::now().checked_add(timeout);
+        let mut done = woken.0.lock();
+        while !*done && self.core.check_open().is_ok() && topic.life() == Life::Live {
+            match deadline {
+                Some(at) if woken.1.wait_until(&mut done, at).timed_out() => break,
+                Some(_) => {}
+                None => woken.1.wait(&mut done),
+            }
+        }
+        drop(done);
+        topic.gate.cancel(id);
+        self.core.check_open()?;
+        if topic.life() == Life::Dead {
+            return Err(Error::TopicNotFound(topic.name.to_string()));
+        }
+        Ok(topic.gate.head() > seq)
+    }
+
+    /// The same without blocking: `done` is called once, when the head is above `seq`, when the
+    /// topic is deleted or the engine closed. The returned id cancels it.
+    pub fn on_head(&self, topic: &str, seq: u64, done: Box<dyn FnOnce() + Send>) -> Result<u64> {
+        let topic = self.find(topic)?;
+        let id = topic.gate.on_head(seq, done);
+        // A topic that went, or an engine that closed, before the entry was there wakes nobody.
+        if topic.life() == Life::Dead || self.core.check_open().is_err() {
+            topic.gate.release();
+        }
+        Ok(id)
+    }
+
+    /// Forgets an [`Engine::on_head`] that has not fired.
+    pub fn cancel_on_head(&self, topic: &str, id: u64) {
+        if let Ok(topic) = self.find(topic) {
+            topic.gate.cancel(id);
+        }
+    }
+
+    /// Deletes records.
+    pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
+        let topic = self.find(topic)?;
+        let deleted = topic::delete_records(&self.core, &topic, req)?;
+        Ok(Deleted { deleted, state: topic::state(&self.core, &topic)? })
+    }
+
+    /// The cursor just before the first record at or after `ts` (ms).
+    pub fn seek(&self, topic: &str, ts: u64) -> Result<u64> {
+        topic::seek(&self.core, &*self.find(topic)?, ts)
+    }
+
+    /// Returns when everything acked before is durable.
+    pub fn sync(&self) -> Result<()> {
+        self.core.check_open()?;
+        for shard in 0..self.core.wal.shards() {
+            self.core.wal.sync(shard)?;
+        }
+        Ok(())
+    }
+
+    /// The same for one topic.
+    pub fn sync_topic(&self, topic: &str) -> Result<()> {
+        let topic = self.find(topic)?;
+        self.core.wal.sync(self.core.shard(topic.id()))?;
+        Ok(())
+    }
+
+    /// What the engine counts.
+    #[must_use]
+    pub fn metrics(&self) -> MetricsSnapshot {
+        self.core.metrics_snapshot()
+    }
+
+    /// The settings it was opened with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.core.options
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn find(&self, topic: &str) -> Result<Arc<Topic>> {
+        self.core.check_open()?;
+        let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
+        found.ok_or_else(|| match name::check(topic) {
+            Ok(()) => Error::TopicNotFound(topic.to_owned()),
+            Err(e) => e,
+        })
     }
 }
 
 impl Engine {
     /// Opens a directory, creating it when missing, and recovers.
     pub fn open(env: Env, dir: &Path, options: Options) -> Result<Self> {
-        todo!()
+        crate::recovery::open(env, dir, options).map(Self::over)
     }
+
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
     pub fn close(&self) -> Result<()> {
-        todo!()
+        crate::capture::close(&self.core)
     }
-    /// Appends a batch and waits for the topic's class.
-    pub fn append(&self, topic: &str, req: &Append<'_>) -> Result<Appended> {
-        todo!()
+
+    /// Says in the lock file where this engine is served.
+    pub fn set_url(&self, url: &str) -> Result<()> {
+        self.core.check_open()?;
+        match &*self.core.disk.lock.lock() {
+            Some(lock) => Ok(lock.set_url(url)?),
+            None => Err(Error::Closed),
+        }
     }
-    /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
-    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`].
-    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) {
-        todo!()
-    }
-    /// Leads one group on every idle shard with staged batches; writes, never syncs.
-    pub fn drive(&self) {
-        todo!()
-    }
-    /// Creates a topic or updates the named fields of its config.
-    pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
-        todo!()
-    }
-    /// Deletes a topic and all that belongs to it.
-    pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
-        todo!()
-    }
-    /// The state of a topic; `touch` counts as consumption.
-    pub fn state(&self, topic: &str, touch: bool) -> Result<TopicState> {
-        todo!()
-    }
-    /// Topics in name order after `after`, with `prefix`; at most `limit`.
-    pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
-        todo!()
-    }
-    /// Reads records.
-    pub fn read(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
-        todo!()
-    }
-    /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when
-    /// there is something to read.
-    pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
-        todo!()
-    }
-    /// The same without blocking: `done` is called once, when the head is above `seq`, when the
-    /// topic is deleted or the engine closed. The returned id cancels it.
-    pub fn on_head(&self, topic: &str, seq: u64, done: Box<dyn FnOnce() + Send>) -> Result<u64> {
-        todo!()
-    }
-    /// Forgets an [`Engine::on_head`] that has not fired.
-    pub fn cancel_on_head(&self, topic: &str, id: u64) {
-        todo!()
-    }
-    /// Deletes records.
-    pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
-        todo!()
-    }
-    /// The cursor just before the first record at or after `ts` (ms).
-    pub fn seek(&self, topic: &str, ts: u64) -> Result<u64> {
-        todo!()
-    }
-    /// Returns when everything acked before is durable.
-    pub fn sync(&self) -> Result<()> {
-        todo!()
-    }
-    /// The same for one topic.
-    pub fn sync_topic(&self, topic: &str) -> Result<()> {
-        todo!()
-    }
+
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
-        todo!()
+        self.core.check_open()?;
+        crate::capture::checkpoint(&self.core).map(|_| ())
     }
+
     /// One pass of what the background threads do: sync tails, sweep TTL, lower idle
     /// reservations, checkpoint when due, rewrite, merge.
     pub fn tick(&self) -> Result<()> {
-        todo!()
+        maintain::tick(&self.core)
     }
 }

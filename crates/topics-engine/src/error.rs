@@ -1,5 +1,7 @@
 //! The engine's errors: what went wrong in the terms of the verbs, with the facts a caller needs.
 
+use topics_storage::StorageError;
+
 /// The result of a verb.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -172,5 +174,27 @@ impl Error {
             self,
             Self::TopicFull { .. } | Self::Throttled { .. } | Self::StorageUnavailable { .. }
         )
+    }
+}
+
+impl From<StorageError> for Error {
+    fn from(e: StorageError) -> Self {
+        let unavailable = |reason, detail| Self::StorageUnavailable { reason, detail };
+        match e {
+            StorageError::Full { detail } => unavailable("no_space", detail),
+            StorageError::Poisoned { detail } => unavailable("poisoned", detail),
+            StorageError::Staging => {
+                Self::Throttled { limit: "staging_bytes", max: 0, retry_after_ms: 100 }
+            }
+            StorageError::Corrupt { file, offset, detail } => {
+                Self::Corrupt { file, offset, detail }
+            }
+            StorageError::Version { what, found, supported } => {
+                Self::Version { what, found, supported }
+            }
+            StorageError::Locked { pid, url } => Self::Locked { dir: String::new(), pid, url },
+            StorageError::Closed => Self::Closed,
+            e => unavailable("io", e.to_string()),
+        }
     }
 }

@@ -4,9 +4,22 @@
 #![deny(missing_docs)]
 
 mod api;
+mod capture;
+mod clock;
 mod config;
+mod core;
 mod engine;
 mod error;
+mod ids;
+mod maintain;
+mod metrics;
+pub mod name;
+mod options;
+mod priority;
+mod quota;
+mod recovery;
+mod topic;
+mod verify;
 
 pub use api::{
     Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
@@ -14,5 +27,8 @@ pub use api::{
     TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
-pub use engine::{Completion, Engine, Options};
+pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
+pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
+pub use options::{AutoCreate, Options, RecoveryMode};
+pub use verify::{Problem, Report, verify};

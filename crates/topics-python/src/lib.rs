@@ -1,1 +1,46 @@
-//! topics-python
+//! The native module `topics_engine._core`: bytes in, bytes out.
+//!
+//! Thin on purpose. What a request means is known below; here are the GIL, signals, forks, and the
+//! way from engine threads to an event loop. The surface is stated in `_core.pyi`.
+
+mod args;
+mod arrow;
+mod batch;
+mod bridge;
+mod engine;
+mod errors;
+mod http;
+mod settings;
+mod shared;
+
+use pyo3::prelude::*;
+
+/// The module.
+#[pymodule]
+mod _core {
+    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_export]
+    use crate::arrow::ArrowStream;
+    #[pymodule_export]
+    use crate::batch::Batch;
+    #[pymodule_export]
+    use crate::bridge::Bridge;
+    #[pymodule_export]
+    use crate::engine::{Engine, verify};
+    #[pymodule_export]
+    use crate::errors::{error_body, retry_after};
+    #[pymodule_export]
+    use crate::http::Http;
+    #[pymodule_export]
+    use crate::settings::defaults;
+
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        m.add("BODY_NDJSON", crate::http::BODY_NDJSON)?;
+        m.add("BODY_OCTETS", crate::http::BODY_OCTETS)?;
+        m.add("ACCEPT_ARROW", crate::http::ACCEPT_ARROW)?;
+        m.add("ACCEPT_JSON", crate::http::ACCEPT_JSON)
+    }
+}

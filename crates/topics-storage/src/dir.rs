@@ -296,6 +296,21 @@ pub fn atomic_replace(
     env.sync_dir(site, dir).map_err(io(dir))
 }
 
+/// Keeps damaged bytes that are given up, in `damaged/`; a copy made before is never replaced.
+pub fn set_aside(env: &Env, paths: &Paths, name: &str, bytes: &[u8]) -> Result<()> {
+    let dir = paths.root().join("damaged");
+    create_dir(env, "dir.names", &dir)?;
+    let path = dir.join(name);
+    let io = |e| StorageError::io(show(&path), e);
+    if env.fs.exists(&path).map_err(io)? {
+        return Ok(());
+    }
+    let file = env.fs.open(&path, topics_env::OpenMode::CreateNew).map_err(io)?;
+    file.write_all_at(bytes, 0).map_err(io)?;
+    env.sync("dir.damaged", &*file).map_err(io)?;
+    env.sync_dir("dir.names", &dir).map_err(io)
+}
+
 pub(crate) fn le_u16(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(b, at))
 }

@@ -1,1 +1,22 @@
-//! topics-wire
+//! The codec: what requests and answers of `/v0` look like, over `topics-engine`.
+//!
+//! Knows JSON, Arrow and the status table; knows no sockets, no threads, no Python.
+#![deny(missing_docs)]
+
+pub mod arrow;
+pub mod base64;
+pub mod config;
+mod error;
+pub mod json;
+mod limits;
+pub mod metrics;
+pub mod query;
+pub mod read;
+mod render;
+pub mod service;
+pub mod small;
+pub mod write;
+
+pub use error::{Failure, status};
+pub use limits::Limits;
+pub use render::{created, deleted, dropped, list, report, state, states};

@@ -33,6 +33,9 @@ pub(super) struct Folder {
     pub stray: Vec<String>,
     /// A failed sync or write left its mark.
     pub poisoned: bool,
+    /// The highest generation in any name of the folder, stray ones included: a name that is to
+    /// be removed must never be given again.
+    pub generation: u64,
 }
 
 impl Folder {
@@ -68,6 +71,7 @@ impl Folder {
                 .map(|e| e.name.clone())
                 .collect(),
             poisoned: names.iter().any(|e| e.name == wal_file::POISON_MARK),
+            generation: names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0),
         };
         let Some(current) = wal_file::read_current(env, &dir)? else {
             return folder.without_current(env, paths, known, logs);
@@ -156,7 +160,7 @@ impl Folder {
 
     /// A shard that the layout gains.
     pub fn empty(shard: u32) -> Self {
-        Self { shard, files: Vec::new(), stray: Vec::new(), poisoned: false }
+        Self { shard, files: Vec::new(), stray: Vec::new(), poisoned: false, generation: 0 }
     }
 
     /// Whether a later file says that an earlier recovery gave these lsns up.
@@ -186,4 +190,10 @@ impl Folder {
     pub fn shown(&self, log: &LogFile) -> String {
         format!("wal/shard-{:02}/{}", self.shard, log.name)
     }
+}
+
+/// The generation in the name of a WAL file, finished or not.
+fn generation(name: &str) -> Option<u64> {
+    wal_file::parse_name(name.strip_suffix(".tmp").unwrap_or(name))
+        .map(|(generation, _)| generation)
 }

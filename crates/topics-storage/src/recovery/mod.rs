@@ -16,6 +16,7 @@ mod decide;
 mod replay;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use topics_env::Env;
 
@@ -23,6 +24,7 @@ use self::chain::Folder;
 use self::copy::NewFile;
 use self::decide::{Reflected, ShardPlan, decide};
 pub use self::replay::Opened;
+pub use self::verify::{Problem, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir};
 use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{self, Loaded, ShardSnap, SnapshotBody};
@@ -254,13 +256,14 @@ impl Opening {
         FileKey(self.next_key - 1)
     }
 
-    /// The newest layout that any file carries, and the generation of this open.
+    /// The newest layout that any file carries, and the generation of this open: above that of every
+    /// file, an open that crashed half-way included.
     fn find_layout(&mut self) {
         let headers = || self.shards.iter().flat_map(|s| &s.folder.files).map(|f| &f.header);
-        let newest = headers().map(|h| h.generation).max().unwrap_or(0);
+        let named = self.shards.iter().map(|s| s.folder.generation).max().unwrap_or(0);
         let snap = self.snapshot().map_or(0, |b| b.generation);
         let layout = headers().map(|h| (h.layout, h.shards)).max();
-        self.generation = newest.max(snap) + 1;
+        self.generation = named.max(snap) + 1;
         self.layout = layout.unwrap_or((self.generation, self.options.shards));
     }
 

@@ -1,5 +1,7 @@
 //! The buffer that a read fills.
 
+use std::sync::Arc;
+
 use super::IdxEntry;
 use super::layout::parse_frame;
 use crate::format::frame::Frame;
@@ -49,13 +51,7 @@ impl Block {
 
     /// Records and damaged seqs, ascending within each read.
     pub fn items(&self) -> impl ExactSizeIterator<Item = Item<'_>> {
-        self.slots.iter().map(|slot| {
-            let frame = &self.buf[slot.at..slot.at + slot.len as usize];
-            match parse_frame(frame, self.topic_id) {
-                Some(frame) => Item::Record(frame),
-                None => Item::Corrupt(slot.seq),
-            }
-        })
+        items(&self.buf, &self.slots, self.topic_id)
     }
 
     /// How many items it holds.
@@ -113,4 +109,47 @@ impl Block {
     pub(super) fn corrupt(&mut self, seq: u64) {
         self.slots.push(Slot { seq, at: 0, len: 0 });
     }
+}
+
+/// A block whose buffer is shared: what lies in it may be referred to for as long as the buffer
+/// is kept.
+#[derive(Debug)]
+pub struct Frozen {
+    topic_id: u64,
+    buf: Arc<Vec<u8>>,
+    slots: Vec<Slot>,
+}
+
+impl Block {
+    /// Gives the buffer away, cut to what was read.
+    pub fn freeze(mut self) -> Frozen {
+        self.buf.truncate(self.used);
+        Frozen { topic_id: self.topic_id, buf: Arc::new(self.buf), slots: self.slots }
+    }
+}
+
+impl Frozen {
+    /// The buffer that the records of [`Self::items`] lie in.
+    pub fn buffer(&self) -> &Arc<Vec<u8>> {
+        &self.buf
+    }
+
+    /// As [`Block::items`].
+    pub fn items(&self) -> impl ExactSizeIterator<Item = Item<'_>> {
+        items(&self.buf, &self.slots, self.topic_id)
+    }
+}
+
+fn items<'a>(
+    buf: &'a [u8],
+    slots: &'a [Slot],
+    topic_id: u64,
+) -> impl ExactSizeIterator<Item = Item<'a>> {
+    slots.iter().map(move |slot| {
+        let frame = &buf[slot.at..slot.at + slot.len as usize];
+        match parse_frame(frame, topic_id) {
+            Some(frame) => Item::Record(frame),
+            None => Item::Corrupt(slot.seq),
+        }
+    })
 }

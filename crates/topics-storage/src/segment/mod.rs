@@ -30,7 +30,7 @@ mod tests;
 mod writer;
 
 pub use attrs::{AttrOrder, AttrRow, AttrsTable};
-pub use block::{Block, Item};
+pub use block::{Block, Frozen, Item};
 pub use lookup::TagMatch;
 pub use meta::{IdxEntry, Part, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 pub use reader::Segment;

@@ -317,7 +317,8 @@ impl Wal {
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        if self.shards[shard].read_cached(key, offset, len, out) {
+        let cached = self.shards.get(shard).is_some_and(|s| s.read_cached(key, offset, len, out));
+        if cached {
             return Ok(());
         }
         let Some(file) = self.file(shard, key) else {
@@ -334,7 +335,7 @@ impl Wal {
     /// A file, while it is there.
     #[must_use]
     pub fn file(&self, shard: usize, key: FileKey) -> Option<Arc<WalFile>> {
-        let here = self.shards[shard].file(key);
+        let here = self.shards.get(shard).and_then(|s| s.file(key));
         here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
             .or_else(|| self.elsewhere.get(&key).cloned())
     }

@@ -1,3 +1,5 @@
+mod hostile;
+
 use std::path::Path;
 use std::sync::Arc;
 

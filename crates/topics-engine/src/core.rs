@@ -1,0 +1,297 @@
+//! What the parts of an engine share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::{Bound, Deref};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use parking_lot::{Mutex, RwLock};
+use topics_env::Env;
+use topics_storage::StorageError;
+use topics_storage::checkpoint::Checkpoints;
+use topics_storage::dir::DirLock;
+use topics_storage::segment::Segments;
+use topics_storage::snapshot::ShardSnap;
+use topics_storage::wal::{Level, Room, Ticket, Wal};
+
+use crate::capture::Rounds;
+use crate::clock::Time;
+use crate::error::{Error, Result};
+use crate::ids::Ids;
+use crate::maintain::{Background, Sweeps};
+use crate::metrics::{Metrics, MetricsSnapshot};
+use crate::options::Options;
+use crate::quota::Quota;
+use crate::topic::Topic;
+
+/// Everything but the log: enough to apply frames.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub env: Env,
+    pub dir: PathBuf,
+    pub options: Options,
+    pub segments: Arc<Segments>,
+    pub registry: Registry,
+    pub ids: Ids,
+    pub metrics: Metrics,
+    pub time: Time,
+    /// Idempotency keys in all.
+    pub keys: Arc<Quota>,
+    /// Payload bytes of `ephemeral` topics.
+    pub ephemeral: Arc<Quota>,
+}
+
+impl Base {
+    /// What recovery begins with.
+    pub(crate) fn new(env: Env, dir: PathBuf, options: Options, segments: Arc<Segments>) -> Self {
+        Self {
+            registry: Registry::default(),
+            ids: Ids::default(),
+            metrics: Metrics::default(),
+            time: Time::new(env.clock.clone()),
+            keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
+            ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
+            env,
+            dir,
+            options,
+            segments,
+        }
+    }
+}
+
+/// An open engine.
+pub(crate) struct Core {
+    base: Base,
+    pub wal: Wal,
+    closing: AtomicBool,
+    /// Records with a resident entry, at the last count.
+    pub resident: AtomicU64,
+    pub sweeps: Sweeps,
+    pub background: Background,
+    /// What only opening, checkpoints and closing look at.
+    pub disk: Disk,
+}
+
+/// The directory that is open.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// Given back by closing.
+    pub lock: Mutex<Option<DirLock>>,
+    pub checkpoints: Checkpoints,
+    pub store_id: [u8; 16],
+    pub generation: u64,
+    pub layout: u64,
+    /// Shards outside the layout.
+    pub outside: Vec<ShardSnap>,
+    /// Held for a checkpoint round.
+    pub round: Mutex<Rounds>,
+    /// Bytes logged when the last round began.
+    pub logged_at_round: AtomicU64,
+}
+
+impl Deref for Core {
+    type Target = Base;
+    fn deref(&self) -> &Base {
+        &self.base
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// An engine over what recovery made.
+    pub(crate) fn new(base: Base, wal: Wal, disk: Disk) -> Arc<Self> {
+        Arc::new(Self {
+            base,
+            wal,
+            closing: AtomicBool::new(false),
+            resident: AtomicU64::new(0),
+            sweeps: Sweeps::default(),
+            background: Background::default(),
+            disk,
+        })
+    }
+
+    /// What the engine counts.
+    pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        MetricsSnapshot {
+            topics: self.registry.len() as u64,
+            idempotency_keys: self.keys.used(),
+            ephemeral_bytes: self.ephemeral.used(),
+            resident_records: self.resident.load(Ordering::Relaxed),
+            clock_steps: self.time.steps(),
+            ..self.metrics.snapshot()
+        }
+    }
+
+    /// Refuses once the engine is closing.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closing.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Begins to close; false when that was done before.
+    pub(crate) fn begin_close(&self) -> bool {
+        !self.closing.swap(true, Ordering::AcqRel)
+    }
+
+    /// The shard of a topic.
+    pub(crate) fn shard(&self, topic_id: u64) -> usize {
+        self.wal.shard_of(topic_id)
+    }
+
+    /// Room in a shard's queue for a batch of this many bytes.
+    pub(crate) fn room(&self, shard: usize, bytes: usize, wait: Wait) -> Result<Room> {
+        let bound = match wait {
+            Wait::No => None,
+            Wait::Bounded => Some(self.options.staging_wait),
+            Wait::Patient => Some(PATIENCE),
+        };
+        self.wal.reserve(shard, bytes, bound).map_err(|e| match e {
+            StorageError::Staging => {
+                self.metrics.throttled.add(1);
+                Error::Throttled {
+                    limit: "staging_bytes",
+                    max: self.options.staging_bytes as u64,
+                    retry_after_ms: 100,
+                }
+            }
+            e => e.into(),
+        })
+    }
+
+    /// Waits for a staged batch.
+    pub(crate) fn wait(&self, ticket: Ticket, level: Level) -> Result<()> {
+        Ok(self.wal.wait(ticket, level)?)
+    }
+}
+
+/// How long a caller waits that waits for as long as it takes; a close wakes it.
+const PATIENCE: Duration = Duration::from_secs(365 * 86_400);
+
+/// Whether a caller waits for staging room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Never.
+    No,
+    /// As long as the settings say.
+    Bounded,
+    /// Until there is room.
+    Patient,
+}
+
+/// The topics by name and id.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    names: DashMap<Arc<str>, Arc<Topic>>,
+    ids: DashMap<u64, Arc<Topic>>,
+    /// The same names in order, without those that are not born.
+    listed: RwLock<BTreeMap<Arc<str>, Arc<Topic>>>,
+    creating: Mutex<()>,
+}
+
+impl Registry {
+    /// The topic that a name means now, born or not.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Topic>> {
+        self.names.get(name).map(|t| t.clone())
+    }
+
+    pub(crate) fn by_id(&self, id: u64) -> Option<Arc<Topic>> {
+        self.ids.get(&id).map(|t| t.clone())
+    }
+
+    /// How many names there are.
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Gives a name to a topic that `make` makes, unless it has one.
+    pub(crate) fn claim(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<Arc<Topic>>,
+    ) -> Result<Arc<Topic>> {
+        let _one = self.creating.lock();
+        if let Some(topic) = self.named(name) {
+            return Ok(topic);
+        }
+        let topic = make()?;
+        self.ids.insert(topic.id(), topic.clone());
+        self.names.insert(topic.name.clone(), topic.clone());
+        Ok(topic)
+    }
+
+    /// Takes in a topic that is born. Of two with one name the higher epoch has it; the other is
+    /// known by its id until its delete is replayed, or [`Self::settle`].
+    pub(crate) fn adopt(&self, topic: Arc<Topic>) {
+        self.ids.insert(topic.id(), topic.clone());
+        let mut listed = self.listed.write();
+        if listed.get(&topic.name).is_none_or(|t| t.key.epoch <= topic.key.epoch) {
+            listed.insert(topic.name.clone(), topic.clone());
+            self.names.insert(topic.name.clone(), topic);
+        }
+    }
+
+    /// Forgets a topic; its name too, if that means it.
+    pub(crate) fn remove(&self, topic: &Topic) {
+        self.ids.remove(&topic.id());
+        let mut listed = self.listed.write();
+        if listed.get(&topic.name).is_some_and(|t| t.key == topic.key) {
+            listed.remove(&topic.name);
+        }
+        self.names.remove_if(&topic.name, |_, t| t.key == topic.key);
+    }
+
+    /// After a replay: forgets topics whose name another has. Their deletes were lost, or are
+    /// still in a log that was not read; their records cannot be reached.
+    pub(crate) fn settle(&self) -> Vec<Arc<Topic>> {
+        let losers: Vec<_> = self
+            .ids
+            .iter()
+            .filter(|t| self.names.get(&t.name).is_none_or(|n| n.key != t.key))
+            .map(|t| t.clone())
+            .collect();
+        for topic in &losers {
+            self.ids.remove(&topic.id());
+        }
+        losers
+    }
+
+    /// Born topics in name order after `after`, with `prefix`; at most `limit`.
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Arc<Topic>> {
+        let from = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let listed = self.listed.read();
+        listed
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(name, _)| name.starts_with(prefix))
+            .take(limit)
+            .map(|(_, t)| t.clone())
+            .collect()
+    }
+
+    /// The ids of all topics.
+    pub(crate) fn all_ids(&self) -> BTreeSet<u64> {
+        self.ids.iter().map(|t| *t.key()).collect()
+    }
+
+    /// Every topic, in pages, so that the list is never held for long.
+    pub(crate) fn each(&self, mut f: impl FnMut(&Arc<Topic>)) {
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let page = self.list("", after.as_deref(), 256);
+            let Some(last) = page.last() else { return };
+            after = Some(last.name.clone());
+            page.iter().for_each(&mut f);
+        }
+    }
+}

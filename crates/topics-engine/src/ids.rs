@@ -1,0 +1,198 @@
+//! Topic ids. One counter gives ids and epochs: neither is ever given again.
+//!
+//! Ids are reserved ahead by a HeadWatermark of topic 0 on shard 0, and given only below a synced
+//! reservation: then a lost create frame loses nothing that could be mistaken later.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use topics_storage::StorageError;
+use topics_storage::format::record::{Body, HeadWatermark};
+use topics_storage::wal::{Batch, Commit, Level, Placed, Ticket};
+
+use crate::core::{Core, Wait};
+use crate::error::Result;
+use crate::topic;
+
+/// How many ids are reserved at a time.
+const CHUNK: u64 = 1024;
+
+#[derive(Debug)]
+struct State {
+    /// The next id.
+    next: u64,
+    /// Logged: ids below are reserved.
+    logged: u64,
+    /// Synced.
+    synced: u64,
+    /// A reservation that is staged.
+    pending: Option<(Ticket, u64)>,
+}
+
+/// The counter.
+#[derive(Debug)]
+pub(crate) struct Ids(Mutex<State>);
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self(Mutex::new(State { next: 1, logged: 1, synced: 1, pending: None }))
+    }
+}
+
+/// What [`Ids::take`] says.
+pub(crate) enum Id {
+    /// A new id.
+    Taken(u64),
+    /// Ask again when this batch is synced.
+    After(Ticket),
+}
+
+impl Ids {
+    /// What a snapshot says.
+    pub(crate) fn found(&self, next: u64, reserved: u64) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(next);
+        s.logged = s.logged.max(reserved);
+    }
+
+    /// A topic has this id.
+    pub(crate) fn seen(&self, id: u64) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(id + 1);
+    }
+
+    /// A reservation was logged.
+    pub(crate) fn logged(&self, to: u64) {
+        self.0.lock().logged = to;
+    }
+
+    /// Recovery is done; what was replayed is synced. After an unclean close ids up to the
+    /// reservation may have been given.
+    pub(crate) fn recovered(&self) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(s.logged);
+        s.synced = s.next;
+        s.logged = s.next;
+    }
+
+    /// (next, reserved) for the snapshot.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        let s = self.0.lock();
+        (s.next, s.logged.max(s.next))
+    }
+
+    /// The next id, if it is below a synced reservation. Reserves ahead when half is used.
+    pub(crate) fn take(&self, core: &Arc<Core>) -> Result<Id> {
+        loop {
+            let (low, pending) = {
+                let mut s = self.0.lock();
+                let low = s.next + CHUNK / 2 > s.synced;
+                if s.next < s.synced {
+                    s.next += 1;
+                    let id = s.next - 1;
+                    let pending = s.pending.is_some();
+                    drop(s);
+                    if low && !pending {
+                        // Ahead of need: a failure shows when the ids are used up.
+                        let _ = self.reserve(core);
+                    }
+                    return Ok(Id::Taken(id));
+                }
+                (low, s.pending)
+            };
+            debug_assert!(low);
+            if let Some((ticket, _)) = pending {
+                return Ok(Id::After(ticket));
+            }
+            self.reserve(core)?;
+        }
+    }
+
+    /// Stages a reservation and asks for its sync.
+    fn reserve(&self, core: &Arc<Core>) -> Result<()> {
+        let room = core.room(0, 128, Wait::No)?;
+        let mut s = self.0.lock();
+        if s.pending.is_some() {
+            return Ok(());
+        }
+        let to = s.next.max(s.logged) + CHUNK;
+        let ticket = stage(core, room, to, false)?;
+        s.pending = Some((ticket, to));
+        drop(s);
+        let ids = core.clone();
+        let done = move |outcome| ids.ids.synced(ticket, to, outcome);
+        core.wal.notify(ticket, Level::Synced, Box::new(done));
+        Ok(())
+    }
+
+    /// A reservation was synced, or failed.
+    pub(crate) fn synced(&self, ticket: Ticket, to: u64, outcome: topics_storage::Result<()>) {
+        let mut s = self.0.lock();
+        if s.pending.is_some_and(|(t, _)| t == ticket) {
+            s.pending = None;
+            if outcome.is_ok() {
+                s.synced = s.synced.max(to);
+            }
+        }
+    }
+
+    /// Learns, on the caller's thread, that a batch is synced: callbacks may come later.
+    pub(crate) fn settle(&self, ticket: Ticket) {
+        let pending = self.0.lock().pending;
+        if let Some((t, to)) = pending.filter(|(t, _)| *t == ticket) {
+            self.synced(t, to, Ok(()));
+        }
+    }
+
+    /// Gives back what is reserved and not used, at a clean close.
+    pub(crate) fn lower(&self, core: &Arc<Core>) -> Result<()> {
+        let next = {
+            let mut s = self.0.lock();
+            if s.logged <= s.next {
+                return Ok(());
+            }
+            s.synced = s.next;
+            s.next
+        };
+        let room = core.room(0, 128, Wait::Bounded)?;
+        stage(core, room, next, true)?;
+        Ok(())
+    }
+}
+
+fn stage(
+    core: &Arc<Core>,
+    room: topics_storage::wal::Room,
+    to: u64,
+    lowered: bool,
+) -> Result<Ticket> {
+    let mut head = Vec::new();
+    HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
+    let batch = Batch {
+        head,
+        records: Vec::new(),
+        tail: Vec::new(),
+        first_seq: 0,
+        ts: core.time.wall(),
+        topic_id: 0,
+        level: Level::Written,
+        frees_space: false,
+        commit: Arc::new(Logged(core.clone())),
+    };
+    Ok(core.wal.stage(batch, room)?)
+}
+
+/// Applies a reservation.
+struct Logged(Arc<Core>);
+
+impl Commit for Logged {
+    fn apply(&self, placed: &Placed<'_>) {
+        if let Err(e) = topic::apply(&self.0, &placed.into(), None) {
+            log::error!("a reservation of topic ids cannot be applied: {e}");
+        }
+    }
+    fn failed(&self, error: &StorageError) {
+        log::warn!("a reservation of topic ids failed: {error}");
+        self.0.metrics.failed_batches.add(1);
+    }
+}

@@ -1,0 +1,179 @@
+//! What happens without being asked: expiry, idle reservations, forgetting keys, counting what is
+//! resident.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use topics_storage::StorageError;
+
+use crate::capture;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::topic::{self, Topic};
+
+/// Between two sweeps of all topics; with the time a sweep takes, below 10 s.
+const SWEEP_MS: u64 = 5_000;
+/// How long a topic is not written to before its reservation is lowered.
+const IDLE_MS: u64 = 60_000;
+
+/// When the sweep, and the checkpoint on the timer, were last run, on the monotonic clock.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps(AtomicU64, AtomicU64);
+
+/// One pass: cheap when nothing is due.
+pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
+    core.check_open()?;
+    let now = core.time.mono_ms();
+    let last = core.sweeps.0.load(Ordering::Relaxed);
+    if last != 0 && now.saturating_sub(last) < SWEEP_MS {
+        return Ok(());
+    }
+    core.sweeps.0.store(now.max(1), Ordering::Relaxed);
+    sweep(core)
+}
+
+/// Looks at every topic. What fails for one does not keep the others from their turn.
+fn sweep(core: &Arc<Core>) -> Result<()> {
+    let mut first = Ok(());
+    let mut resident = 0;
+    core.registry.each(|t| {
+        if core.check_open().is_err() {
+            return;
+        }
+        resident += t.resident();
+        if let Err(e) = one(core, t)
+            && first.is_ok()
+            && !matches!(e, Error::TopicNotFound(_))
+        {
+            first = Err(e);
+        }
+    });
+    core.resident.store(resident, Ordering::Relaxed);
+    first
+}
+
+fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
+    topic::expire(core, t)?;
+    topic::sweep_records(core, t)?;
+    t.rest(core);
+    topic::lower(core, t, IDLE_MS)?;
+    Ok(())
+}
+
+impl Topic {
+    /// How many records have a resident entry.
+    pub(crate) fn resident(&self) -> u64 {
+        self.state.read().index.resident()
+    }
+
+    /// Lets go of what a topic at rest does not need.
+    fn rest(&self, core: &Core) {
+        let keys = {
+            let state = self.state.read();
+            state.window.is_some() || state.dedupe.is_some()
+        };
+        if keys {
+            let mut state = self.state.write();
+            state.window = None;
+            if let Some(dedupe) = &mut state.dedupe {
+                dedupe.expire(core.time.steady());
+                if dedupe.is_empty() {
+                    state.dedupe = None;
+                }
+            }
+        }
+    }
+}
+
+/// Lowers every reservation and gives unused ids back, for a clean close.
+pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
+    let mut first = Ok(());
+    core.registry.each(|t| {
+        if let Err(e) = topic::lower(core, t, 0)
+            && first.is_ok()
+        {
+            first = Err(e);
+        }
+    });
+    first.and_then(|()| core.ids.lower(core))
+}
+
+/// Between two looks at what is due.
+const PASS: Duration = Duration::from_millis(200);
+
+/// The thread of an engine that is not driven by its owner.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Core {
+    /// Starts the thread that sweeps and checkpoints.
+    pub(crate) fn start_background(self: &Arc<Self>) -> Result<()> {
+        if !self.options.background {
+            return Ok(());
+        }
+        let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
+        let run = move || {
+            let mut stopped = stop.0.lock();
+            while !*stopped {
+                let _ = stop.1.wait_for(&mut stopped, PASS);
+                let Some(core) = core.upgrade().filter(|_| !*stopped) else { return };
+                drop(stopped);
+                pass(&core);
+                drop(core);
+                stopped = stop.0.lock();
+            }
+        };
+        let thread = std::thread::Builder::new().name("topics-maintain".into()).spawn(run);
+        let thread = thread.map_err(|e| StorageError::io("start the maintenance thread", e))?;
+        *self.background.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Stops it and waits for the pass that it may be in.
+    pub(crate) fn stop_background(&self) {
+        *self.background.stop.0.lock() = true;
+        self.background.stop.1.notify_all();
+        if let Some(thread) = self.background.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            log::error!("the maintenance thread panicked");
+        }
+    }
+
+    /// Whether enough was logged, or enough time has passed, for a checkpoint.
+    fn checkpoint_due(&self) -> bool {
+        let logged = self.wal.counters().bytes;
+        let fresh = logged.saturating_sub(self.disk.logged_at_round.load(Ordering::Relaxed));
+        let last = self.sweeps.1.load(Ordering::Relaxed);
+        let waited = self.time.mono_ms().saturating_sub(last);
+        fresh >= self.options.checkpoint_bytes
+            || (fresh > CHECKPOINT_MIN
+                && waited >= self.options.checkpoint_interval.as_millis() as u64)
+    }
+}
+
+/// Logged bytes that are not worth a round by themselves: a mark of the last one.
+const CHECKPOINT_MIN: u64 = 1024;
+
+fn pass(core: &Arc<Core>) {
+    if let Err(e) = tick(core)
+        && !matches!(e, Error::Closed)
+    {
+        log::warn!("maintenance: {e}");
+    }
+    if core.checkpoint_due() {
+        core.sweeps.1.store(core.time.mono_ms(), Ordering::Relaxed);
+        if let Err(e) = capture::checkpoint(core)
+            && !matches!(e, Error::Closed)
+        {
+            log::warn!("checkpoint: {e}");
+        }
+    }
+}

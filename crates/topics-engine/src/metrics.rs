@@ -1,0 +1,175 @@
+//! Counters and histograms, as plain atomics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::api::GapReason;
+
+/// A counter.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A histogram of nanoseconds in powers of two.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum: AtomicU64,
+}
+
+/// Buckets of a histogram: the `i`-th counts values below `2^(i + 8)` ns, the last all others.
+pub const BUCKETS: usize = 32;
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn record(&self, ns: u64) {
+        let bits = (64 - ns.leading_zeros()) as usize;
+        let i = bits.saturating_sub(8).min(BUCKETS - 1);
+        self.buckets[i].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> HistogramSnapshot {
+        let buckets = std::array::from_fn(|i| self.buckets[i].load(Ordering::Relaxed));
+        HistogramSnapshot {
+            buckets,
+            count: buckets.iter().sum(),
+            sum_ns: self.sum.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A histogram at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistogramSnapshot {
+    /// The `i`-th counts values below `2^(i + 8)` ns, the last all others.
+    pub buckets: [u64; BUCKETS],
+    /// Values.
+    pub count: u64,
+    /// Their sum.
+    pub sum_ns: u64,
+}
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What the engine counts.
+        #[derive(Debug, Default)]
+        pub(crate) struct Metrics {
+            $(pub $name: Counter,)*
+            pub tombstones: [Counter; GapReason::COUNT],
+            pub append: Histogram,
+            pub sync_wait: Histogram,
+        }
+
+        /// The counters at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct MetricsSnapshot {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Tombstones served, by reason, in the order of [`GapReason`].
+            pub tombstones: [u64; GapReason::COUNT],
+            /// Time of a write from call to answer.
+            pub append: HistogramSnapshot,
+            /// Time that writes waited for a sync.
+            pub sync_wait: HistogramSnapshot,
+            /// Topics.
+            pub topics: u64,
+            /// Live idempotency keys.
+            pub idempotency_keys: u64,
+            /// Payload bytes of `ephemeral` topics.
+            pub ephemeral_bytes: u64,
+            /// Records with a resident index entry.
+            pub resident_records: u64,
+            /// Steps of the wall clock of more than an hour.
+            pub clock_steps: u64,
+        }
+
+        impl Metrics {
+            pub(crate) fn snapshot(&self) -> MetricsSnapshot {
+                MetricsSnapshot {
+                    $($name: self.$name.get(),)*
+                    tombstones: std::array::from_fn(|i| self.tombstones[i].get()),
+                    append: self.append.snapshot(),
+                    sync_wait: self.sync_wait.snapshot(),
+                    ..MetricsSnapshot::default()
+                }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Writes applied.
+    appends,
+    /// Their records.
+    append_records,
+    /// Their payload bytes.
+    append_bytes,
+    /// Writes answered from an idempotency key.
+    dedupe_hits,
+    /// Calls refused as throttled.
+    throttled,
+    /// Batches that failed after they were staged.
+    failed_batches,
+    /// Reads.
+    reads,
+    /// Records returned.
+    read_records,
+    /// Payload bytes returned.
+    read_bytes,
+    /// Deletes applied.
+    deletes,
+    /// Records that they removed.
+    deleted_records,
+    /// Records evicted by a cap or by TTL.
+    evicted_records,
+    /// Records that failed their checksum on a read.
+    corrupt_records,
+    /// Topics created.
+    topics_created,
+    /// Topics deleted.
+    topics_deleted,
+    /// Frames of topics that are gone, passed over by recovery.
+    orphan_frames,
+    /// Times that applying a frame had to read a file (never while running; recovery may).
+    apply_reads,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histogram_buckets() {
+        let h = Histogram::default();
+        for ns in [0, 255, 256, 511, 512, u64::MAX >> 1] {
+            h.record(ns);
+        }
+        let s = h.snapshot();
+        assert_eq!(
+            (s.buckets[0], s.buckets[1], s.buckets[2], s.buckets[BUCKETS - 1]),
+            (2, 2, 1, 1)
+        );
+        assert_eq!(s.count, 6);
+    }
+
+    #[test]
+    fn a_snapshot_has_what_was_counted() {
+        let m = Metrics::default();
+        m.appends.add(3);
+        m.tombstones[GapReason::Ttl as usize].add(2);
+        let s = m.snapshot();
+        assert_eq!((s.appends, s.tombstones[1]), (3, 2));
+    }
+}

@@ -1,0 +1,185 @@
+//! The engine's settings.
+
+use std::time::Duration;
+
+use crate::name;
+
+/// What recovery does about damage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecoveryMode {
+    /// Refuses to open and says what is damaged.
+    #[default]
+    Strict,
+    /// Copies the damaged ranges aside, gives them up as gaps, goes on.
+    Salvage,
+}
+
+/// Which topics a write may create.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AutoCreate {
+    /// Any.
+    #[default]
+    On,
+    /// None.
+    Off,
+    /// Those whose name is listed, or begins with what precedes a final `*`.
+    Patterns(Vec<String>),
+}
+
+impl AutoCreate {
+    /// Whether a write may create a topic of this name.
+    #[must_use]
+    pub fn allows(&self, topic: &str) -> bool {
+        match self {
+            Self::On => true,
+            Self::Off => false,
+            Self::Patterns(list) => list.iter().any(|p| name::matches_pattern(p, topic)),
+        }
+    }
+}
+
+/// Settings of an engine. Every field states its default; 0 switches a limit off where that is
+/// said.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads that sync, checkpoint and sweep; default true. Without them the caller drives
+    /// [`crate::Engine::tick`], [`crate::Engine::checkpoint`] and [`crate::Engine::sync`]
+    /// (simulation).
+    pub background: bool,
+    /// What recovery does about damage; default `Strict`.
+    pub recovery: RecoveryMode,
+    /// Which topics a write may create; default `On`.
+    pub auto_create: AutoCreate,
+
+    /// WAL shards; default 1. 0: `min(cpus, 8)`.
+    pub wal_shards: u32,
+    /// Size of a shard's first WAL file; default 1 MiB, doubling from file to file.
+    pub wal_file_min: u64,
+    /// Size of a shard's largest WAL file; default 0: `min(64 MiB, 256 MiB / (4 × shards))`.
+    pub wal_file_max: u64,
+    /// WAL bytes on disk above which writes are refused; default 4 GiB.
+    pub wal_max_bytes: u64,
+    /// Bytes staged per shard and not written yet; default 64 MiB. A larger single write is
+    /// admitted alone.
+    pub staging_bytes: usize,
+    /// Frames staged per shard and not written yet; default 1 000 000.
+    pub staging_frames: usize,
+    /// How long a write waits for staging room; default 1 s.
+    pub staging_wait: Duration,
+    /// How long a tail of class `disk` stays unsynced; default 50 ms.
+    pub sync_interval: Duration,
+    /// Bytes of newest WAL groups kept in memory, all shards together; default 16 MiB.
+    pub tail_cache_bytes: usize,
+    /// WAL bytes after which a checkpoint is due; default 64 MiB.
+    pub checkpoint_bytes: u64,
+    /// Time after which a checkpoint is due if there is anything to do; default 60 s.
+    pub checkpoint_interval: Duration,
+
+    /// Records per segment; default 10 000.
+    pub segment_max_events: u64,
+    /// Bytes of `.data` per segment, at most 1 GiB; default 64 MiB.
+    pub segment_max_bytes: u64,
+    /// Age at which a segment is sealed where TTL or tiers gain by it; default 1 h. 0: off.
+    pub segment_max_age: Duration,
+
+    /// Most topics; default 100 000. 0: off.
+    pub max_topics: u64,
+    /// Most records per write; default 10 000 000.
+    pub max_batch_records: usize,
+    /// Most payload bytes per write; default 1 GiB.
+    pub max_batch_bytes: u64,
+    /// Most bytes of `data` and `meta` per record; default 16 MiB.
+    pub max_record_bytes: usize,
+    /// Most bytes of `meta` per record; default 16 KiB.
+    pub max_meta_bytes: usize,
+    /// Most bytes of `tag` per record; default 256.
+    pub max_tag_bytes: usize,
+    /// Most bytes of `node` per record; default 128.
+    pub max_node_bytes: usize,
+    /// Most live idempotency keys in all; default 1 000 000.
+    pub max_idempotency_keys: u64,
+    /// Most live payload bytes in all; default 0: off.
+    pub max_total_bytes: u64,
+    /// Payload bytes of all `ephemeral` topics together; default 256 MiB.
+    pub ephemeral_bytes: u64,
+    /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
+    /// much; default 64 MiB.
+    pub memory_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            background: true,
+            recovery: RecoveryMode::Strict,
+            auto_create: AutoCreate::On,
+            wal_shards: 1,
+            wal_file_min: 1 << 20,
+            wal_file_max: 0,
+            wal_max_bytes: 4 << 30,
+            staging_bytes: 64 << 20,
+            staging_frames: 1_000_000,
+            staging_wait: Duration::from_secs(1),
+            sync_interval: Duration::from_millis(50),
+            tail_cache_bytes: 16 << 20,
+            checkpoint_bytes: 64 << 20,
+            checkpoint_interval: Duration::from_secs(60),
+            segment_max_events: 10_000,
+            segment_max_bytes: 64 << 20,
+            segment_max_age: Duration::from_secs(3600),
+            max_topics: 100_000,
+            max_batch_records: 10_000_000,
+            max_batch_bytes: 1 << 30,
+            max_record_bytes: 16 << 20,
+            max_meta_bytes: 16 << 10,
+            max_tag_bytes: 256,
+            max_node_bytes: 128,
+            max_idempotency_keys: 1_000_000,
+            max_total_bytes: 0,
+            ephemeral_bytes: 256 << 20,
+            memory_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// The number of WAL shards that these settings mean.
+    #[must_use]
+    pub fn shards(&self) -> u32 {
+        match self.wal_shards {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)) as u32,
+            n => n,
+        }
+    }
+
+    /// The size of a shard's largest WAL file that these settings mean.
+    #[must_use]
+    pub fn largest_wal_file(&self) -> u64 {
+        match self.wal_file_max {
+            0 => (64 << 20).min((256 << 20) / (4 * u64::from(self.shards()))),
+            n => n,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_create() {
+        assert!(AutoCreate::On.allows("x"));
+        assert!(!AutoCreate::Off.allows("x"));
+        let p = AutoCreate::Patterns(vec!["a.*".into(), "b".into()]);
+        assert!(p.allows("a.1") && p.allows("b"));
+        assert!(!p.allows("a") && !p.allows("b1"));
+    }
+
+    #[test]
+    fn derived_sizes() {
+        let o = |wal_shards| Options { wal_shards, ..Options::default() };
+        assert_eq!(o(1).largest_wal_file(), 64 << 20);
+        assert_eq!(o(8).largest_wal_file(), 8 << 20);
+        assert!((1..=8).contains(&o(0).shards()));
+    }
+}

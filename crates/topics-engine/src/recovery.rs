@@ -1,0 +1,229 @@
+//! Opening: snapshot → replay → what was lost → a running engine.
+//!
+//! Recovery only applies: what was decided is in the log.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use topics_env::Env;
+use topics_storage::StorageError;
+use topics_storage::checkpoint::Checkpoints;
+use topics_storage::dir::Paths;
+use topics_storage::format::frame::{self, FrameType};
+use topics_storage::format::record::{Body, Gap as GapBody};
+use topics_storage::recovery::{Loss, Mode, Opened, Opening, ShardReport};
+use topics_storage::segment::{SegmentOptions, Segments};
+use topics_storage::snapshot::ReplayPos;
+use topics_storage::wal::{Placed, WalOptions};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::api::{Gap, GapReason};
+use crate::capture;
+use crate::core::{Base, Core, Disk};
+use crate::error::{Error, Result};
+use crate::options::{Options, RecoveryMode};
+use crate::topic::{self, Placement, Topic};
+
+/// Opens a directory and recovers what it holds.
+pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
+    let paths = Paths::new(dir);
+    let mode = match options.recovery {
+        RecoveryMode::Strict => Mode::Strict,
+        RecoveryMode::Salvage => Mode::Salvage,
+    };
+    let pid = std::process::id();
+    let opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
+        .map_err(|e| match e {
+            StorageError::Locked { pid, url } => {
+                Error::Locked { dir: dir.display().to_string(), pid, url }
+            }
+            e => e.into(),
+        })?;
+    let segments = Segments::new(
+        env.clone(),
+        paths.clone(),
+        opening.store().id,
+        opening.generation(),
+        segment_options(&options),
+        None,
+    );
+    let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone());
+    let mut replay = Replay::default();
+    replay.snapshot(&base, &opening)?;
+    let mut failed = None;
+    let replayed = opening.replay(|layout, placed| {
+        replay.batch(&base, layout, placed).map_err(|e| {
+            failed = Some(e);
+            StorageError::Closed
+        })
+    });
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    replayed?;
+    let lost = replay.lost(&base, &opening);
+    let opened = opening.finish(&lost)?;
+    let core = start(base, paths, segments, opened)?;
+    for topic in core.registry.settle() {
+        log::warn!(
+            "topic {:?} (id {}) is another now: its records are gone",
+            topic.name,
+            topic.id()
+        );
+    }
+    core.ids.recovered();
+    // Also when an earlier open changed the layout and got no further.
+    let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
+    if moved {
+        capture::relay(&core)?;
+    }
+    core.registry.each(|t| t.recovered(&core, moved));
+    core.start_background()?;
+    Ok(core)
+}
+
+fn wal_options(options: &Options) -> WalOptions {
+    WalOptions {
+        shards: options.shards(),
+        file_initial: options.wal_file_min,
+        file_max: options.largest_wal_file(),
+        staging_bytes: options.staging_bytes,
+        staging_batches: options.staging_frames,
+        tail_cache_bytes: options.tail_cache_bytes / options.shards() as usize,
+        sync_interval: options.sync_interval,
+        background: options.background,
+    }
+}
+
+fn segment_options(options: &Options) -> SegmentOptions {
+    SegmentOptions {
+        max_events: options.segment_max_events,
+        max_bytes: options.segment_max_bytes,
+        ..SegmentOptions::default()
+    }
+}
+
+fn start(base: Base, paths: Paths, segments: Arc<Segments>, opened: Opened) -> Result<Arc<Core>> {
+    let checkpoints =
+        Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots)?;
+    let live: BTreeSet<u64> = base.registry.all_ids();
+    checkpoints.sweep(&live)?;
+    let disk = Disk {
+        lock: Mutex::new(Some(opened.lock)),
+        checkpoints,
+        store_id: opened.store.id,
+        generation: opened.generation,
+        layout: opened.layout,
+        outside: opened.outside,
+        round: Mutex::new(capture::Rounds::default()),
+        logged_at_round: AtomicU64::new(0),
+    };
+    Ok(Core::new(base, opened.wal, disk))
+}
+
+/// What the replay knows beside the topics' own state.
+#[derive(Default)]
+struct Replay {
+    /// Up to where the snapshot reflects each topic.
+    reflected: HashMap<u64, ReplayPos>,
+    /// Per topic, the lsn of the last record seen: its loss before that is settled.
+    seen: HashMap<u64, u64>,
+    /// The first layout that a replayed batch was logged under.
+    oldest_layout: Option<u64>,
+}
+
+impl Replay {
+    fn snapshot(&mut self, base: &Base, opening: &Opening) -> Result<()> {
+        let Some(body) = opening.snapshot() else { return Ok(()) };
+        base.ids.found(body.next_topic_id, body.reserved_topic_id);
+        for snap in &body.topics {
+            let topic = Topic::from_snapshot(base, snap)?;
+            base.segments.check_named(topic.key, &snap.segments, true)?;
+            self.reflected.insert(snap.topic_id, snap.replay);
+            base.registry.adopt(topic);
+        }
+        Ok(())
+    }
+
+    /// Applies a batch, but for the frames that the snapshot reflects for their topic.
+    fn batch(&mut self, base: &Base, layout: u64, placed: &Placed<'_>) -> Result<()> {
+        let oldest = self.oldest_layout.get_or_insert(layout);
+        *oldest = layout.min(*oldest);
+        let at = Placement { layout, ..Placement::from(placed) };
+        if let Ok((f, _)) = frame::parse(at.bytes)
+            && f.topic_id != 0
+        {
+            self.seen.insert(f.topic_id, at.lsn);
+        }
+        topic::apply(base, &at, None)
+    }
+
+    /// States what was lost: applies it, and returns the frames that say so, per shard.
+    fn lost(&self, base: &Base, opening: &Opening) -> Vec<(u32, Vec<u8>)> {
+        let reports: HashMap<u32, ShardReport> =
+            opening.reports().into_iter().map(|r| (r.shard, r)).collect();
+        let losses: Vec<&Loss> = opening.losses().filter(|l| !l.announced).collect();
+        let mut out = Vec::new();
+        for loss in &losses {
+            log::error!(
+                "{}: damaged at offset {}, lsn {} to {} are given up",
+                loss.file,
+                loss.offset,
+                loss.from_lsn,
+                loss.to_lsn
+            );
+            let code = GapReason::Corrupt.code();
+            let gap = GapBody { from: loss.from_lsn, to: loss.to_lsn, reason: code };
+            out.push((loss.shard, encode(&gap, 0)));
+        }
+        base.registry.each(|topic| {
+            let shard = shard_of(topic.id(), opening.shard_count());
+            let mut gaps = Vec::new();
+            for loss in losses.iter().filter(|l| l.shard == shard) {
+                gaps.extend(self.given_up(topic, loss));
+            }
+            let report = reports.get(&shard);
+            let spared = report.is_none_or(|r| r.clean || r.same_boot);
+            for gap in &gaps {
+                topic.state.write().add_gap(*gap);
+            }
+            if let Some(gap) = topic.lost(spared) {
+                topic.state.write().add_gap(gap);
+                gaps.push(gap);
+            }
+            for gap in gaps {
+                let body = GapBody { from: gap.from, to: gap.to, reason: gap.reason.code() };
+                out.push((shard, encode(&body, topic.id())));
+            }
+        });
+        out
+    }
+
+    /// The gap of a topic whose loss no later record settles: each of the missing lsns may have
+    /// been one of its records.
+    fn given_up(&self, topic: &Topic, loss: &Loss) -> Option<Gap> {
+        let settled = self.seen.get(&topic.id()).is_some_and(|lsn| *lsn > loss.to_lsn)
+            || self.reflected.get(&topic.id()).is_some_and(|p| p.lsn >= loss.to_lsn);
+        if settled {
+            return None;
+        }
+        let head = topic.state.read().indexed_to;
+        let to = head + (loss.to_lsn + 1 - loss.from_lsn);
+        Some(Gap { from: head + 1, to, reason: GapReason::Corrupt })
+    }
+}
+
+fn encode(gap: &GapBody, topic_id: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    gap.encode_frame(&mut out, topic_id, 0, 0);
+    debug_assert_eq!(out.get(4), Some(&(FrameType::Gap as u8)));
+    out
+}
+
+/// Where a topic's frames lie in a layout of so many shards.
+fn shard_of(topic_id: u64, shards: u32) -> u32 {
+    (xxh3_64(&topic_id.to_le_bytes()) % u64::from(shards)) as u32
+}

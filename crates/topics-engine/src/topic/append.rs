@@ -1,0 +1,659 @@
+//! A write: prepared → decided and staged under the append lock → awaited.
+//!
+//! The blocking and the asynchronous call share every stage; they differ in how they wait.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use topics_storage::format::record::{
+    Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
+};
+use topics_storage::segment::TopicKey;
+use topics_storage::wal::{Level, Room, Ticket};
+
+use super::dedupe::{Dedupe, Remembered};
+use super::flight::{Flight, Frames, Order, Undo, encode_gaps};
+use super::held::Shown;
+use super::lifecycle::Parked;
+use super::load::{Hints, Loader};
+use super::planned::Planned;
+use super::prepare::Prepared;
+use super::reserve::Reserve;
+use super::retention::{self, Eviction, Need};
+use super::state::Evicted;
+use super::{Life, Topic};
+use crate::api::{Append, Appended, Durability, Gap};
+use crate::config::{Discard, TopicConfig};
+use crate::core::{Core, Wait};
+use crate::engine::Completion;
+use crate::error::{Error, Result};
+use crate::ids::Id;
+
+/// What orders a topic's writes.
+#[derive(Debug)]
+pub(crate) struct AppendState {
+    pub config: Arc<TopicConfig>,
+    pub next_seq: u64,
+    pub last_ts: u64,
+    /// Whether the creation is staged or logged.
+    pub logged: bool,
+    /// A verb has the topic alone.
+    pub held: bool,
+    /// The topic is gone: look the name up again.
+    pub closed: bool,
+    pub reserve: Reserve,
+    /// The part of the reservation that is known to be synced.
+    pub synced_to: u64,
+    /// The newest batch, and the level at which it is applied.
+    pub last: Option<(Ticket, Level)>,
+    /// How often seqs were given back.
+    pub round: u32,
+    /// Kept while the topic has a cap.
+    pub planned: Option<Box<Planned>>,
+    /// Losses that are not in the log yet.
+    pub unlogged: Vec<Gap>,
+    /// Asynchronous writes that came while the topic was held.
+    pub parked: Vec<Parked>,
+}
+
+impl AppendState {
+    pub(crate) fn new(config: Arc<TopicConfig>) -> Self {
+        Self {
+            config,
+            next_seq: 1,
+            last_ts: 0,
+            logged: false,
+            held: false,
+            closed: false,
+            reserve: Reserve::default(),
+            synced_to: 0,
+            last: None,
+            round: 0,
+            planned: None,
+            unlogged: Vec::new(),
+            parked: Vec::new(),
+        }
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.next_seq - 1
+    }
+}
+
+/// Room for the control frames of a write, beside its name and config.
+const CONTROL: usize = 1024;
+
+/// The level at which a topic's batches are applied.
+pub(super) fn apply_level(class: Durability) -> Level {
+    if class == Durability::Fsync { Level::Synced } else { Level::Written }
+}
+
+/// A write that is decided.
+struct Decided {
+    answer: Appended,
+    /// Nothing to wait for when `None`.
+    ticket: Option<Ticket>,
+    level: Level,
+    /// The reservation that is synced when the ticket is, at level `Synced`.
+    reserved: u64,
+    /// A reservation went with it: its sync is started.
+    renewed: bool,
+}
+
+/// How far one attempt came.
+enum Step {
+    Decided(Arc<Topic>, Decided),
+    /// A verb has the topic alone.
+    Held(Arc<Topic>),
+    /// The topic is gone: look the name up again.
+    Gone,
+    /// A topic id must be reserved first.
+    Id(Ticket),
+}
+
+/// Appends and waits for the class.
+pub(crate) fn append(core: &Arc<Core>, topic: &str, req: &Append<'_>) -> Result<Appended> {
+    let began = core.time.mono_ns();
+    let mut p = Prepared::new(&core.options, topic, req, core.time.wall(), began)?;
+    let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
+    loop {
+        match step(core, &mut p, wait)? {
+            Step::Gone => {}
+            Step::Held(topic) => topic.wait_unheld(),
+            Step::Id(ticket) => {
+                core.wait(ticket, Level::Synced)?;
+                core.ids.settle(ticket);
+            }
+            Step::Decided(topic, d) => {
+                start_sync(core, &topic, &d);
+                let staged = core.time.mono_ns();
+                if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
+                    core.wait(ticket, d.level)?;
+                }
+                return Ok(answer(core, &topic, d, p.began, staged));
+            }
+        }
+    }
+}
+
+/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs.
+pub(crate) fn append_async(
+    core: &Arc<Core>,
+    topic: &str,
+    req: &Append<'_>,
+    done: Completion<Appended>,
+) {
+    let began = core.time.mono_ns();
+    match Prepared::new(&core.options, topic, req, core.time.wall(), began) {
+        Ok(p) => submit(core, p, done),
+        Err(e) => done(Err(e)),
+    }
+}
+
+/// Goes on with an asynchronous write, from the beginning or where it was parked.
+pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<Appended>) {
+    loop {
+        match step(core, &mut p, Wait::No) {
+            Err(e) => return done(Err(e)),
+            Ok(Step::Gone) => {}
+            Ok(Step::Held(topic)) => match topic.park(p, done) {
+                None => return,
+                Some(back) => (p, done) = back,
+            },
+            Ok(Step::Id(ticket)) => {
+                let at = core.clone();
+                let resume = move |outcome: topics_storage::Result<()>| match outcome {
+                    Ok(()) => {
+                        at.ids.settle(ticket);
+                        submit(&at, p, done);
+                    }
+                    Err(e) => done(Err(e.into())),
+                };
+                return core.wal.notify(ticket, Level::Synced, Box::new(resume));
+            }
+            Ok(Step::Decided(topic, d)) => {
+                start_sync(core, &topic, &d);
+                let staged = core.time.mono_ns();
+                let began = p.began;
+                let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
+                    return done(Ok(answer(core, &topic, d, began, staged)));
+                };
+                let (at, level) = (core.clone(), d.level);
+                let finish = move |outcome: topics_storage::Result<()>| {
+                    done(match outcome {
+                        Ok(()) => Ok(answer(&at, &topic, d, began, staged)),
+                        Err(e) => Err(e.into()),
+                    });
+                };
+                return core.wal.notify(ticket, level, Box::new(finish));
+            }
+        }
+    }
+}
+
+/// A reservation that went with the write is synced at once, so that no write has to wait for it.
+fn start_sync(core: &Arc<Core>, topic: &Arc<Topic>, d: &Decided) {
+    let Some(ticket) = d.ticket.filter(|_| d.renewed) else { return };
+    let (topic, to) = (topic.clone(), d.reserved);
+    let done = move |outcome: topics_storage::Result<()>| {
+        if outcome.is_ok() {
+            topic.reservation_synced(to);
+        }
+    };
+    core.wal.notify(ticket, Level::Synced, Box::new(done));
+}
+
+/// The class is reached.
+fn answer(core: &Core, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
+    let now = core.time.mono_ns();
+    let mut a = d.answer;
+    if d.level == Level::Synced {
+        topic.reservation_synced(d.reserved);
+        a.fsync_ns = now.saturating_sub(staged);
+        core.metrics.sync_wait.record(a.fsync_ns);
+    } else {
+        a.wal_append_ns = now.saturating_sub(staged);
+    }
+    core.metrics.append.record(now.saturating_sub(began));
+    a
+}
+
+/// One attempt: finds the topic, takes room, decides.
+fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
+    core.check_open()?;
+    let topic = match core.registry.named(&p.topic) {
+        Some(topic) => topic,
+        None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
+        None => match make(core, &p.topic)? {
+            Ok(topic) => topic,
+            Err(ticket) => return Ok(Step::Id(ticket)),
+        },
+    };
+    topic.check_sound()?;
+    retention::expire_before_write(core, &topic, wait)?;
+    let shard = core.shard(topic.id());
+    loop {
+        let room = core.room(shard, p.records.len() + CONTROL + p.topic.len(), wait)?;
+        let mut a = topic.append.lock();
+        if a.closed {
+            return Ok(Step::Gone);
+        }
+        if a.held {
+            drop(a);
+            return Ok(Step::Held(topic));
+        }
+        let decided = Decision { core, topic: &topic, p }.run(&mut a, room);
+        let unlogged = !a.logged;
+        if unlogged {
+            // The write that was to create the topic was refused: there is none.
+            a.closed = true;
+        }
+        drop(a);
+        if unlogged {
+            topic.die(core);
+        }
+        match decided? {
+            Ok(d) => return Ok(Step::Decided(topic, d)),
+            Err(need) => retention::provide(core, &topic, &need)?,
+        }
+    }
+}
+
+/// A topic that is not logged yet; `Err`: an id must be reserved first.
+pub(super) fn make(
+    core: &Arc<Core>,
+    name: &Arc<str>,
+) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
+    let max = core.options.max_topics;
+    if max > 0 && core.registry.len() as u64 >= max {
+        core.metrics.throttled.add(1);
+        return Err(Error::Throttled { limit: "topics", max, retry_after_ms: 1000 });
+    }
+    let id = match core.ids.take(core)? {
+        Id::Taken(id) => id,
+        Id::After(ticket) => return Ok(Err(ticket)),
+    };
+    let topic = core.registry.claim(name, || {
+        let key = TopicKey { topic_id: id, epoch: id };
+        Ok(Arc::new(Topic::new(key, name.clone(), TopicConfig::default())))
+    })?;
+    Ok(Ok(topic))
+}
+
+/// What is decided under the append lock.
+struct Decision<'a> {
+    core: &'a Arc<Core>,
+    topic: &'a Arc<Topic>,
+    p: &'a mut Prepared,
+}
+
+/// What a write brings along.
+struct Plan {
+    config: Arc<TopicConfig>,
+    birth: bool,
+    first: u64,
+    last: u64,
+    ts: u64,
+    reserve: Option<Reserve>,
+    eviction: Option<Eviction>,
+    sizes: Option<Vec<u32>>,
+    hints: Hints,
+}
+
+impl Decision<'_> {
+    /// `Err` inside: something must be read first.
+    fn run(
+        &mut self,
+        a: &mut AppendState,
+        room: Room,
+    ) -> Result<std::result::Result<Decided, Need>> {
+        if !a.logged && !self.p.create {
+            return Err(Error::TopicNotFound(self.p.topic.to_string()));
+        }
+        if let Some(repeat) = self.repeat(a)? {
+            return Ok(Ok(repeat));
+        }
+        let plan = match self.plan(a)? {
+            Ok(plan) => plan,
+            Err(need) => return Ok(Err(need)),
+        };
+        self.stage(a, plan, room).map(Ok)
+    }
+
+    /// The answer to an earlier call with the same key.
+    fn repeat(&self, a: &AppendState) -> Result<Option<Decided>> {
+        let Some(key) = self.p.key else { return Ok(None) };
+        let mut state = self.topic.state.write();
+        let Some(dedupe) = &mut state.dedupe else { return Ok(None) };
+        dedupe.expire(self.core.time.steady());
+        let Some(r) = dedupe.get(key.hash).copied() else { return Ok(None) };
+        drop(state);
+        if r.request != key.request {
+            return Err(Error::IdempotencyMismatch { topic: self.p.topic.to_string() });
+        }
+        self.core.metrics.dedupe_hits.add(1);
+        let level = self.wait_level(a, r.last_seq, false);
+        // With `sync`, everything acked before counts: the newest batch stands for it.
+        let ticket = if self.p.sync { a.last.map(|(t, _)| t) } else { r.ticket };
+        let mut answer = self.answer(a, r.first_seq, r.last_seq);
+        answer.head_seq = a.head().max(r.last_seq);
+        answer.deduped = true;
+        Ok(Some(Decided { answer, ticket, level, reserved: r.last_seq, renewed: false }))
+    }
+
+    fn answer(&self, a: &AppendState, first: u64, last: u64) -> Appended {
+        Appended {
+            topic_id: self.topic.id(),
+            first_seq: first,
+            last_seq: last,
+            head_seq: last,
+            count: last + 1 - first,
+            created: false,
+            deduped: false,
+            durability: a.config.durability,
+            wal_append_ns: 0,
+            fsync_ns: 0,
+        }
+    }
+
+    /// What the caller waits for.
+    fn wait_level(&self, a: &AppendState, last: u64, birth: bool) -> Level {
+        let class = a.config.durability;
+        let reserved = class == Durability::Fsync || birth || last <= a.synced_to;
+        match class {
+            _ if self.p.sync || class == Durability::Fsync || !reserved => Level::Synced,
+            Durability::Disk => Level::Written,
+            // A creation is shown when it is written.
+            _ if birth => Level::Written,
+            _ => Level::Staged,
+        }
+    }
+
+    /// Conditions, caps, seqs, reservation; changes nothing.
+    fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
+        let p = &*self.p;
+        let birth = !a.logged;
+        let config = match &p.config {
+            _ if birth => {
+                Arc::new(TopicConfig::created(&p.config.as_deref().cloned().unwrap_or_default()))
+            }
+            Some(patch) => {
+                if let Some((field, actual, wanted)) = patch.conflict(&a.config) {
+                    let topic = p.topic.to_string();
+                    return Err(Error::TopicExistsIncompatible { topic, field, actual, wanted });
+                }
+                a.config.clone()
+            }
+            None => a.config.clone(),
+        };
+        if let Some(expected) = p.expect_head.filter(|e| *e != a.head()) {
+            let (topic, actual) = (p.topic.to_string(), a.head());
+            return Err(Error::HeadMismatch { topic, expected, actual });
+        }
+        let (first, last) = (a.next_seq, a.next_seq + p.count - 1);
+        let mut plan = Plan {
+            birth,
+            first,
+            last,
+            ts: a.last_ts.max(self.core.time.wall()),
+            reserve: None,
+            eviction: None,
+            sizes: None,
+            hints: Hints::default(),
+            config,
+        };
+        let now = self.core.time.mono_ms();
+        let class = plan.config.durability;
+        plan.reserve = if birth {
+            Some(Reserve::first(class, p.count, now))
+        } else {
+            a.reserve.next(class, last, now)
+        };
+        if plan.config.cap_records == 0 && plan.config.cap_bytes == 0 {
+            a.planned = None;
+            return Ok(Ok(plan));
+        }
+        self.caps(a, plan)
+    }
+
+    /// Fits the write into the topic's caps.
+    fn caps(&self, a: &mut AppendState, mut plan: Plan) -> Result<std::result::Result<Plan, Need>> {
+        let p = &*self.p;
+        let caps = retention::Caps::of(&plan.config);
+        let sizes = p.sizes();
+        let state = self.topic.state.read();
+        let planned = a.planned.get_or_insert_default();
+        let outlook = planned.outlook(&state);
+        if plan.config.discard == Discard::Reject {
+            if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
+                return Err(Error::RecordTooLarge { index: 0, what, got, max });
+            }
+            if let Some((what, _, max)) =
+                caps.over(outlook.count + p.count, outlook.bytes + p.bytes)
+            {
+                return Err(Error::TopicFull { topic: p.topic.to_string(), what, max });
+            }
+        } else {
+            match retention::evict_to_fit(&state, planned, outlook, (plan.first, &sizes), &caps) {
+                Ok(eviction) => plan.eviction = eviction,
+                Err(need) => return Ok(Err(need)),
+            }
+            plan.hints.windows.extend(state.window.clone());
+        }
+        plan.sizes = Some(sizes);
+        Ok(Ok(plan))
+    }
+
+    /// Logs the plan. From here on the write happens, or fails and leaves no trace.
+    fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
+        let class = plan.config.durability;
+        let charge = match class {
+            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.bytes)?),
+            _ => None,
+        };
+        self.remember(&plan)?;
+        let gaps = std::mem::take(&mut a.unlogged);
+        let mut frames = self.control_frames(&plan, &gaps);
+        let records = std::mem::take(&mut self.p.records);
+        let shown = match class {
+            Durability::Ephemeral => Some(records),
+            Durability::Memory => {
+                frames.records = records.clone();
+                Some(records)
+            }
+            _ => {
+                frames.records = records;
+                None
+            }
+        };
+        let ticket = if frames.records.is_empty() && frames.head.is_empty() {
+            Ok(None)
+        } else {
+            let flight = Flight {
+                core: self.core.clone(),
+                topic: self.topic.clone(),
+                hints: plan.hints.clone(),
+                undo: Undo::Write {
+                    first: plan.first,
+                    last: plan.last,
+                    key: self.p.key.map(|k| k.hash),
+                    round: a.round,
+                    shown: shown.is_some(),
+                    logged: class != Durability::Ephemeral,
+                    gaps: gaps.clone(),
+                },
+                birth: plan.birth,
+                removed: AtomicU64::new(0),
+            };
+            let level = match class {
+                // Nobody waits for it: the shard's thread sees to it.
+                Durability::Memory if !plan.birth && !self.p.sync => Level::Staged,
+                _ => apply_level(class),
+            };
+            let order = Order { ts: plan.ts, level, frees_space: false };
+            flight.stage(a, frames, order, room).map(|(t, _)| Some(t))
+        };
+        let ticket = match ticket {
+            Ok(ticket) => ticket,
+            Err(e) => {
+                a.unlogged = gaps;
+                self.forget(&plan);
+                return Err(e);
+            }
+        };
+        self.staged(a, plan, ticket, shown.map(|s| (s, charge)))
+    }
+
+    /// Puts the key into the topic, before anything can be applied.
+    fn remember(&self, plan: &Plan) -> Result<()> {
+        let Some(key) = self.p.key else { return Ok(()) };
+        let mut state = self.topic.state.write();
+        let dedupe = state.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&self.core.keys)));
+        dedupe.reserve().inspect_err(|_| self.core.metrics.throttled.add(1))?;
+        dedupe.insert(
+            key.hash,
+            Remembered {
+                request: key.request,
+                first_seq: plan.first,
+                last_seq: plan.last,
+                expires_at: self.expires_at(plan),
+                ticket: None,
+                settled: false,
+            },
+        );
+        Ok(())
+    }
+
+    fn forget(&self, plan: &Plan) {
+        if let Some(key) = self.p.key
+            && let Some(dedupe) = &mut self.topic.state.write().dedupe
+        {
+            dedupe.forget(key.hash, plan.first);
+        }
+    }
+
+    fn expires_at(&self, plan: &Plan) -> u64 {
+        self.core.time.steady().saturating_add(plan.config.idempotency_window_ms)
+    }
+
+    /// The control frames of the write. An `ephemeral` one logs only what outlives its records.
+    fn control_frames(&self, plan: &Plan, gaps: &[Gap]) -> Frames {
+        let id = self.topic.id();
+        let mut f = Frames::default();
+        let reserved_to = plan.reserve.map_or(0, |r| r.to);
+        if plan.birth {
+            TopicCreate {
+                name: self.topic.name.to_string(),
+                epoch: self.topic.key.epoch,
+                config: plan.config.encode(),
+                reserved_to,
+            }
+            .encode_frame(&mut f.head, id, 0, 0);
+        } else if reserved_to > 0 {
+            HeadWatermark { reserved_to, lowered: false }.encode_frame(&mut f.head, id, 0, 0);
+        }
+        encode_gaps(&mut f.head, id, gaps);
+        if plan.config.durability == Durability::Ephemeral {
+            return f;
+        }
+        if let Some(key) = self.p.key {
+            Idempotency {
+                key: key.hash,
+                request: key.request,
+                first_seq: plan.first,
+                last_seq: plan.last,
+                expires_at: self.expires_at(plan),
+            }
+            .encode_frame(&mut f.tail, id, 0, 0);
+        }
+        if let Some(e) = &plan.eviction {
+            let (evict_floor, reason) = (e.floor, Evicted::CAP.code());
+            EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }.encode_frame(
+                &mut f.tail,
+                id,
+                0,
+                0,
+            );
+        }
+        f
+    }
+
+    /// The batch is in the queue: the plan becomes what later writes build on.
+    fn staged(
+        &self,
+        a: &mut AppendState,
+        plan: Plan,
+        ticket: Option<Ticket>,
+        shown: Option<(Vec<u8>, Option<crate::quota::Charge>)>,
+    ) -> Result<Decided> {
+        assert!(plan.first == a.next_seq, "I2: seqs were given out of turn");
+        a.next_seq = plan.last + 1;
+        a.last_ts = a.last_ts.max(plan.ts);
+        a.logged = true;
+        a.config = plan.config.clone();
+        if let Some(reserve) = plan.reserve {
+            a.reserve = reserve;
+            if plan.birth {
+                a.synced_to = reserve.to;
+            }
+        }
+        let eviction = plan.eviction.unwrap_or_default();
+        if let (Some(planned), Some(sizes)) = (&mut a.planned, plan.sizes) {
+            planned.write(plan.first, sizes, eviction.floor, eviction.gone);
+        }
+        if self.p.key.is_some() || shown.is_some() {
+            let mut state = self.topic.state.write();
+            if let (Some(key), Some(dedupe)) = (self.p.key, &mut state.dedupe) {
+                let settled = plan.config.durability == Durability::Ephemeral;
+                dedupe.staged(key.hash, plan.first, ticket, settled);
+            }
+            if let Some((records, charge)) = shown {
+                // A creation is applied later; its records are shown as its config says.
+                state.config = plan.config.clone();
+                let loader = Loader {
+                    segs: &self.core.segments,
+                    key: self.topic.key,
+                    hints: Some(&plan.hints),
+                    reads: Some(&self.core.metrics.apply_reads),
+                };
+                let floor = eviction.floor;
+                let shown = Shown { records, first: plan.first, ts: plan.ts, charge, floor };
+                let gone = state.show(shown, &loader)?;
+                self.core.metrics.append_records.add(self.p.count);
+                self.core.metrics.evicted_records.add(gone);
+                let head = state.visible();
+                drop(state);
+                self.topic.gate.publish(head);
+            }
+        }
+        self.core.metrics.append_bytes.add(self.p.bytes);
+        let level = self.wait_level(a, plan.last, plan.birth);
+        let mut answer = self.answer(a, plan.first, plan.last);
+        answer.created = plan.birth;
+        let renewed = plan.reserve.is_some() && !plan.birth;
+        // Without a batch of its own, a write that must be synced waits for the newest one.
+        let ticket = ticket.or(a.last.map(|(t, _)| t).filter(|_| level == Level::Synced));
+        Ok(Decided { answer, ticket, level, reserved: a.reserve.to, renewed })
+    }
+}
+
+impl Topic {
+    /// Everything up to a reservation may be shown: it is synced.
+    pub(super) fn reservation_synced(&self, to: u64) {
+        {
+            let mut a = self.append.lock();
+            if a.config.durability == Durability::Fsync || to <= a.synced_to {
+                return;
+            }
+            a.synced_to = to;
+        }
+        let head = {
+            let mut state = self.state.write();
+            state.reserved_synced = state.reserved_synced.max(to);
+            state.visible()
+        };
+        if self.life() != Life::Dead {
+            self.gate.publish(head);
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Apply: finished frames change topics. The one way, for a commit and for recovery.
+//!
+//! Every step may be repeated over a state that already reflects it: floors move by maximum,
+//! deletes by union, configs and reservations in log order, records only above what is indexed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use topics_storage::format::frame::{self, Frame, FrameType};
+use topics_storage::format::record::{self, Body};
+use topics_storage::segment::{AttrRow, TagMatch, TopicKey};
+use topics_storage::snapshot::ReplayPos;
+use topics_storage::wal::{FileKey, Placed};
+
+use super::dedupe::{Dedupe, Remembered};
+use super::index::{Dead, Entry, Place};
+use super::load::{Hints, Loader};
+use super::state::{Evicted, State};
+use super::{Life, Topic};
+use crate::api::{Durability, Gap, GapReason, TopicMatch};
+use crate::config::TopicConfig;
+use crate::core::Base;
+use crate::error::{Error, Result};
+
+/// Finished frames and where they lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement<'a> {
+    pub shard: u32,
+    pub file: FileKey,
+    /// Of the first frame in the file.
+    pub offset: u32,
+    /// Of the first frame; the others follow.
+    pub lsn: u64,
+    /// Whole frames.
+    pub bytes: &'a [u8],
+    /// The layout that they were logged in; recovery passes over what a snapshot reflects.
+    pub layout: u64,
+}
+
+impl<'a> From<&Placed<'a>> for Placement<'a> {
+    fn from(p: &Placed<'a>) -> Self {
+        Self {
+            shard: p.shard as u32,
+            file: p.file,
+            offset: p.offset,
+            lsn: p.first_lsn,
+            bytes: p.bytes,
+            layout: u64::MAX,
+        }
+    }
+}
+
+/// What a commit knows beside the frames.
+#[derive(Debug)]
+pub(crate) struct Live<'a> {
+    pub topic: &'a Arc<Topic>,
+    pub hints: &'a Hints,
+    /// Takes how many records the frames removed.
+    pub removed: &'a AtomicU64,
+}
+
+/// One frame and its place.
+struct At<'a> {
+    frame: Frame<'a>,
+    len: u32,
+    offset: u32,
+    lsn: u64,
+}
+
+struct Cursor<'a> {
+    rest: &'a [u8],
+    offset: u32,
+    lsn: u64,
+}
+
+impl<'a> Cursor<'a> {
+    fn peek(&self) -> Result<Option<At<'a>>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let (frame, len) = frame::parse(self.rest)
+            .map_err(|e| Error::Internal(format!("frame {} does not parse: {e}", self.lsn)))?;
+        let len = u32::try_from(len)
+            .map_err(|_| Error::Internal(format!("frame {} is too long", self.lsn)))?;
+        Ok(Some(At { frame, len, offset: self.offset, lsn: self.lsn }))
+    }
+
+    fn pass(&mut self, len: u32) {
+        self.rest = &self.rest[len as usize..];
+        self.offset += len;
+        self.lsn += 1;
+    }
+}
+
+/// Whether a frame changes the state of a topic that is there.
+fn of_topic(frame: &Frame<'_>) -> bool {
+    use FrameType as T;
+    frame.topic_id != 0
+        && matches!(
+            frame.kind,
+            T::Append
+                | T::Delete
+                | T::EvictWatermark
+                | T::ConfigUpdate
+                | T::HeadWatermark
+                | T::Idempotency
+                | T::Gap
+        )
+}
+
+/// Applies the frames of one batch, or of a stretch of the log.
+pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) -> Result<()> {
+    let mut cursor = Cursor { rest: at.bytes, offset: at.offset, lsn: at.lsn };
+    let place = Place::File { shard: at.shard, file: at.file };
+    while let Some(next) = cursor.peek()? {
+        let id = next.frame.topic_id;
+        if !of_topic(&next.frame) {
+            apply_global(base, &next, live)?;
+            cursor.pass(next.len);
+            continue;
+        }
+        let known = live.map(|l| l.topic).filter(|t| t.id() == id);
+        let Some(topic) = known.cloned().or_else(|| base.registry.by_id(id)) else {
+            base.metrics.orphan_frames.add(1);
+            cursor.pass(next.len);
+            continue;
+        };
+        let loader = Loader {
+            segs: &base.segments,
+            key: topic.key,
+            hints: live.map(|l| l.hints),
+            reads: Some(&base.metrics.apply_reads),
+        };
+        let mut state = topic.state.write();
+        let mut removed = 0;
+        while let Some(next) = cursor.peek()? {
+            if next.frame.topic_id != id || !of_topic(&next.frame) {
+                break;
+            }
+            let here = ReplayPos { layout: at.layout, lsn: next.lsn };
+            if here > state.reflected {
+                removed += state.apply(base, &next, &place, &loader)?;
+            }
+            cursor.pass(next.len);
+        }
+        let head = state.visible();
+        drop(state);
+        topic.gate.publish(head);
+        if let Some(live) = live {
+            live.removed.fetch_add(removed, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// A frame of no topic, or of a topic's birth or death.
+fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()> {
+    let f = &at.frame;
+    match f.kind {
+        FrameType::TopicCreate => {
+            let body = record::TopicCreate::decode(f)?;
+            let key = TopicKey { topic_id: f.topic_id, epoch: body.epoch };
+            let config = TopicConfig::decode(&body.config)?;
+            let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
+                Some(topic) => topic.clone(),
+                None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
+                None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
+            };
+            {
+                let mut state = topic.state.write();
+                state.config = Arc::new(config);
+                state.reserved_to = body.reserved_to;
+                // Not synced by itself: if it is lost, so is the topic.
+                state.reserved_synced = body.reserved_to;
+                state.applied_lsn = at.lsn;
+            }
+            base.ids.seen(f.topic_id);
+            topic.set_life(Life::Live);
+            base.registry.adopt(topic);
+            base.metrics.topics_created.add(1);
+        }
+        FrameType::TopicDelete => {
+            let body = record::TopicDelete::decode(f)?;
+            if let Some(topic) =
+                base.registry.by_id(f.topic_id).filter(|t| t.key.epoch == body.epoch)
+            {
+                topic.die(base);
+                base.metrics.topics_deleted.add(1);
+            }
+        }
+        FrameType::HeadWatermark => {
+            let body = record::HeadWatermark::decode(f)?;
+            base.ids.logged(body.reserved_to);
+        }
+        FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
+        }
+        // A gap of a shard as a whole says which lsns are gone: nothing to change here.
+        FrameType::Gap => {}
+        kind => {
+            return Err(Error::Internal(format!(
+                "the log has a {kind:?} frame (lsn {}), which this build cannot apply",
+                at.lsn
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl State {
+    /// Applies a frame of this topic; returns how many records a delete or eviction removed.
+    fn apply(
+        &mut self,
+        base: &Base,
+        at: &At<'_>,
+        place: &Place,
+        loader: &Loader<'_>,
+    ) -> Result<u64> {
+        let f = &at.frame;
+        self.applied_lsn = at.lsn;
+        match f.kind {
+            FrameType::Append => self.apply_append(base, at, place),
+            FrameType::Delete => {
+                let body = record::Delete::decode(f)?;
+                let n = self.apply_delete(&body, at.lsn, loader)?;
+                base.metrics.deletes.add(1);
+                base.metrics.deleted_records.add(n);
+                return Ok(n);
+            }
+            FrameType::EvictWatermark => {
+                let body = record::EvictWatermark::decode(f)?;
+                let why = Evicted::from_code(body.reason).ok_or_else(|| {
+                    Error::Internal(format!("evict reason {} (lsn {})", body.reason, at.lsn))
+                })?;
+                let n = self.apply_floor(body.evict_floor, loader)?;
+                self.raise_evict_floor(body.evict_floor, why);
+                base.metrics.evicted_records.add(n);
+                return Ok(n);
+            }
+            FrameType::ConfigUpdate => {
+                let body = record::ConfigUpdate::decode(f)?;
+                // What was given under the class before may not be in the log.
+                self.volatile |= self.config.durability <= Durability::Memory;
+                self.config = Arc::new(TopicConfig::decode(&body.config)?);
+            }
+            FrameType::HeadWatermark => {
+                let body = record::HeadWatermark::decode(f)?;
+                self.reserved_to = body.reserved_to;
+                if body.lowered {
+                    self.reserved_synced = self.reserved_synced.min(body.reserved_to);
+                }
+            }
+            FrameType::Idempotency => {
+                let body = record::Idempotency::decode(f)?;
+                if body.expires_at > base.time.steady() {
+                    let dedupe =
+                        self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
+                    dedupe.settle(
+                        body.key,
+                        Remembered {
+                            request: body.request,
+                            first_seq: body.first_seq,
+                            last_seq: body.last_seq,
+                            expires_at: body.expires_at,
+                            ticket: None,
+                            settled: true,
+                        },
+                    );
+                }
+            }
+            FrameType::Gap => {
+                let body = record::Gap::decode(f)?;
+                let reason = GapReason::from_code(body.reason).ok_or_else(|| {
+                    Error::Internal(format!("gap reason {} (lsn {})", body.reason, at.lsn))
+                })?;
+                self.add_gap(Gap { from: body.from, to: body.to, reason });
+            }
+            _ => {}
+        }
+        Ok(0)
+    }
+
+    fn apply_append(&mut self, base: &Base, at: &At<'_>, place: &Place) {
+        let f = &at.frame;
+        if f.seq <= self.indexed_to {
+            // Shown when it was staged, or reflected by the snapshot.
+            self.index.settle(f.seq, place, at.lsn, at.offset);
+            return;
+        }
+        let entry = Entry::new(f.ts, at.offset, at.len, 0, f.flags);
+        self.admit(f, entry, place, at.lsn);
+        base.metrics.append_records.add(1);
+    }
+
+    /// Takes a record into the index, above all others. A seq that was passed over is lost.
+    pub(super) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
+        let seq = f.seq;
+        let from = (self.indexed_to + 1).max(self.floor);
+        if from < seq {
+            let volatile = self.config.durability <= Durability::Memory || self.volatile;
+            let reason = if volatile { GapReason::Restart } else { GapReason::Crash };
+            self.add_gap(Gap { from, to: seq - 1, reason });
+        }
+        assert!(seq > self.indexed_to, "I2: seq {seq} given twice");
+        self.indexed_to = seq;
+        self.last_ts = self.last_ts.max(f.ts);
+        self.last_write_ts = f.ts;
+        self.volatile = self.config.durability <= Durability::Memory;
+        if seq < self.floor {
+            return;
+        }
+        if self.count == 0 {
+            (self.earliest, self.earliest_exact) = (seq.max(self.earliest), true);
+        }
+        self.count += 1;
+        self.bytes += entry.payload();
+        self.index.push(seq, place, lsn, entry);
+        if !f.tag.is_empty() {
+            self.tags.get_or_insert_default().push(f.tag, seq);
+        }
+        if !f.attrs.is_empty() {
+            let expires = AttrRow::parse(seq, f.attrs).expires_at;
+            if expires != 0 {
+                self.expiries.get_or_insert_default().insert((expires, seq));
+            }
+        }
+    }
+
+    /// Raises the floor; makes sure of what that needs to know about the segment that it cuts.
+    pub(super) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
+        if floor > self.floor
+            && let Some(seg) = self.index.seg_of(floor)
+            && seg.meta.first_seq < floor
+            && !seg.dead.known()
+            && seg.live_count > 0
+        {
+            let (file_no, dead) = (seg.meta.file_no, loader.dead(&seg.meta)?);
+            self.set_dead(file_no, dead);
+        }
+        self.raise_floor(floor, |meta, from, to| loader.sizes(meta, from, to))
+    }
+
+    fn apply_delete(
+        &mut self,
+        body: &record::Delete,
+        lsn: u64,
+        loader: &Loader<'_>,
+    ) -> Result<u64> {
+        let below = body.before_seq.unwrap_or(u64::MAX).min(body.bound.saturating_add(1));
+        if body.matching.is_none() && body.seqs.is_empty() {
+            return self.apply_floor(below, loader);
+        }
+        let mut hits: Vec<u64> = Vec::new();
+        if let Some((kind, pattern)) = &body.matching {
+            let want = TopicMatch::from_record(*kind, pattern);
+            hits = self.tagged(want.as_tags(), below - 1, loader)?;
+        }
+        for (from, to) in &body.seqs {
+            hits.extend((*from).max(self.floor)..=(*to).min(below - 1));
+        }
+        hits.sort_unstable();
+        hits.dedup();
+        self.kill_all(&hits, lsn, loader)
+    }
+
+    /// The ascending seqs from the floor to `upto` whose tag matches; dead ones may be among them.
+    pub(super) fn tagged(
+        &self,
+        want: TagMatch<'_>,
+        upto: u64,
+        loader: &Loader<'_>,
+    ) -> Result<Vec<u64>> {
+        let mut hits = Vec::new();
+        for seg in &self.index.segs {
+            if seg.meta.first_seq >= self.tags_from || seg.meta.first_seq > upto {
+                break;
+            }
+            if seg.live_count > 0 {
+                hits.extend(loader.tag_seqs(&seg.meta, want, upto)?);
+            }
+        }
+        if let Some(tags) = &self.tags {
+            hits.extend(tags.find(want, self.floor, upto));
+        }
+        hits.sort_unstable();
+        hits.dedup();
+        let live = hits.partition_point(|s| *s < self.floor);
+        hits.drain(..live);
+        Ok(hits)
+    }
+
+    /// Marks these ascending seqs dead; returns how many were live.
+    fn kill_all(&mut self, hits: &[u64], lsn: u64, loader: &Loader<'_>) -> Result<u64> {
+        let before = self.count;
+        let mut rest = hits;
+        while let Some(first) = rest.first() {
+            let Some(seg) = self.index.seg_of(*first) else {
+                self.kill(*first, lsn, || 0);
+                rest = &rest[1..];
+                continue;
+            };
+            let meta = seg.meta;
+            let n = rest.partition_point(|s| *s <= meta.last_seq);
+            let (mine, others) = rest.split_at(n);
+            rest = others;
+            if seg.live_count == 0 {
+                continue;
+            }
+            if !seg.dead.known() {
+                let dead = loader.dead(&meta)?;
+                self.set_dead(meta.file_no, dead);
+            }
+            let Some(last) = mine.last() else { continue };
+            let sizes = loader.sizes(&meta, *first, *last)?;
+            for seq in mine {
+                let size = sizes.get((seq - first) as usize).copied().unwrap_or(0);
+                self.kill(*seq, lsn, || size);
+            }
+        }
+        self.move_earliest();
+        Ok(before - self.count)
+    }
+
+    /// Takes the live records of a failed write out of the index: they become a gap.
+    pub(super) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
+        if self.indexed_to < from {
+            return;
+        }
+        for seq in from.max(self.floor)..=to.min(self.indexed_to) {
+            self.kill(seq, 0, || 0);
+        }
+        self.index.cut_out(from, to);
+        self.add_gap(Gap { from, to, reason });
+    }
+
+    /// Whether a segment's dead are known, by file number.
+    pub(super) fn unknown_dead(&self, file_no: u64) -> bool {
+        self.index.segs.iter().any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
+    }
+}

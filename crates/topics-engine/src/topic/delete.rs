@@ -1,0 +1,221 @@
+//! Deleting records: plan outside of locks → stage with the bound head → applied when committed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use topics_storage::format::record::{self, Body, MatchKind};
+use topics_storage::segment::{SegmentMeta, TagMatch};
+
+use super::append::apply_level;
+use super::flight::{Flight, Frames, Order, Undo};
+use super::load::{Hints, Loader};
+use super::retention::{self, Need};
+use super::{Life, Topic};
+use crate::api::{DeleteRequest, TopicMatch};
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+
+impl TopicMatch {
+    /// As segments know it.
+    pub(crate) fn as_tags(&self) -> TagMatch<'_> {
+        match self {
+            Self::Eq(tag) => TagMatch::Eq(tag),
+            Self::Glob(prefix) => TagMatch::Prefix(prefix),
+        }
+    }
+
+    /// As the log says it.
+    pub(crate) fn from_record(kind: MatchKind, pattern: &[u8]) -> Self {
+        match kind {
+            MatchKind::Eq => Self::Eq(pattern.to_vec()),
+            MatchKind::Glob => Self::Glob(pattern.to_vec()),
+        }
+    }
+
+    fn to_record(&self) -> (MatchKind, Vec<u8>) {
+        match self {
+            Self::Eq(tag) => (MatchKind::Eq, tag.clone()),
+            Self::Glob(prefix) => (MatchKind::Glob, prefix.clone()),
+        }
+    }
+}
+
+/// Deletes what a request names; returns how many records went.
+pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) -> Result<u64> {
+    if req.before_seq.is_none() && req.matching.is_none() {
+        return Err(Error::InvalidRequest("a delete needs before_seq, match, or both".into()));
+    }
+    if let Some(m) = &req.matching {
+        check_match(m, core.options.max_tag_bytes)?;
+    }
+    if req.before_seq == Some(0) {
+        return Ok(0);
+    }
+    run(
+        core,
+        topic,
+        record::Delete {
+            before_seq: req.before_seq,
+            matching: req.matching.as_ref().map(TopicMatch::to_record),
+            seqs: Vec::new(),
+            bound: 0,
+        },
+    )
+}
+
+/// Deletes exactly these ascending seqs.
+pub(crate) fn delete_seqs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<u64> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for seq in seqs {
+        match ranges.last_mut() {
+            Some(r) if r.1 + 1 == *seq => r.1 = *seq,
+            _ => ranges.push((*seq, *seq)),
+        }
+    }
+    run(core, topic, record::Delete { seqs: ranges, ..record::Delete::default() })
+}
+
+fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
+    let (TopicMatch::Eq(tag) | TopicMatch::Glob(tag)) = m;
+    if tag.len() > max {
+        return Err(Error::InvalidRequest(format!(
+            "the tag to match is {} bytes, the limit is {max}",
+            tag.len()
+        )));
+    }
+    if matches!(m, TopicMatch::Eq(tag) if tag.is_empty()) {
+        return Err(Error::InvalidRequest("the tag to match is empty".into()));
+    }
+    Ok(())
+}
+
+fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result<u64> {
+    core.check_open()?;
+    topic.check_sound()?;
+    let capped = {
+        let config = topic.append.lock().config.clone();
+        config.cap_records > 0 || config.cap_bytes > 0
+    };
+    // With a cap, writes must see exactly what is live: the delete is made alone.
+    let alone = if capped { Some(topic.alone(core)?) } else { None };
+    loop {
+        let (hints, structure) = plan(core, topic, &body)?;
+        let room = core.room(core.shard(topic.id()), 4096 + body.seqs.len() * 20, Wait::Bounded)?;
+        let mut a = topic.append.lock();
+        if a.closed || topic.life() != Life::Live {
+            return Err(Error::TopicNotFound(topic.name.to_string()));
+        }
+        if a.held && alone.is_none() {
+            drop(a);
+            topic.wait_unheld();
+            continue;
+        }
+        if topic.state.read().structure != structure {
+            continue;
+        }
+        body.bound = a.head();
+        let mut frames = Frames::default();
+        body.encode_frame(&mut frames.head, topic.id(), 0, 0);
+        let level = apply_level(a.config.durability);
+        let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
+        topic.deletes.fetch_add(1, Ordering::AcqRel);
+        let staged =
+            Flight::plain(core, topic, hints, Undo::Delete).stage(&mut a, frames, order, room);
+        drop(a);
+        let (ticket, flight) = staged.inspect_err(|_| {
+            topic.deletes.fetch_sub(1, Ordering::AcqRel);
+        })?;
+        core.wait(ticket, level)?;
+        drop(alone);
+        return Ok(flight.removed.load(Ordering::Acquire));
+    }
+}
+
+/// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
+/// the same ones.
+fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+    let loader = Loader::ahead(&core.segments, topic.key);
+    let below = body.before_seq.unwrap_or(u64::MAX);
+    if body.matching.is_some() {
+        load_active_tags(core, topic)?;
+    }
+    let (structure, floor, segs, tags_from) = {
+        let state = topic.state.read();
+        let segs: Vec<SegmentMeta> = state
+            .index
+            .segs
+            .iter()
+            .filter(|s| s.live_count > 0 && s.meta.first_seq < below)
+            .map(|s| s.meta)
+            .collect();
+        (state.structure, state.floor, segs, state.tags_from)
+    };
+    let mut hints = Hints::default();
+    let floor_only = body.matching.is_none() && body.seqs.is_empty();
+    for meta in segs {
+        let (from, to) = if floor_only {
+            // Only the segment that the new floor cuts is looked into.
+            if !meta.contains(below) || meta.first_seq >= below {
+                continue;
+            }
+            (meta.first_seq.max(floor), below - 1)
+        } else {
+            let hits = match &body.matching {
+                Some((kind, pattern)) if meta.first_seq < tags_from => {
+                    let want = TopicMatch::from_record(*kind, pattern);
+                    let hits = loader.tag_seqs(&meta, want.as_tags(), below - 1)?;
+                    hints.tagged.push((meta.file_no, hits.clone()));
+                    hits
+                }
+                Some((kind, pattern)) => {
+                    let want = TopicMatch::from_record(*kind, pattern);
+                    let state = topic.state.read();
+                    let upto = meta.last_seq.min(below - 1);
+                    let tags = state.tags.as_ref();
+                    tags.map(|t| t.find(want.as_tags(), meta.first_seq, upto)).unwrap_or_default()
+                }
+                None => listed(&body.seqs, &meta),
+            };
+            let live = hits.partition_point(|s| *s < floor);
+            let (Some(first), Some(last)) = (hits.get(live), hits.last()) else { continue };
+            (*first, *last)
+        };
+        if topic.state.read().unknown_dead(meta.file_no) {
+            retention::provide(core, topic, &Need::Dead(meta.file_no))?;
+        }
+        hints.windows.push(loader.window(&meta, from, to)?);
+    }
+    Ok((hints, structure))
+}
+
+/// The ends of what ranges have in common with a segment.
+fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
+    let within = |r: &&(u64, u64)| r.1 >= meta.first_seq && r.0 <= meta.last_seq;
+    let first = ranges.iter().find(within).map(|r| r.0.max(meta.first_seq));
+    let last = ranges.iter().rev().find(within).map(|r| r.1.min(meta.last_seq));
+    first.into_iter().chain(last).collect()
+}
+
+/// Takes the tags of the active segment, as it was when the engine opened, into memory.
+pub(super) fn load_active_tags(core: &Core, topic: &Topic) -> Result<()> {
+    let active = {
+        let state = topic.state.read();
+        let last = state.index.segs.last();
+        last.filter(|s| !s.meta.sealed && s.meta.first_seq < state.tags_from && s.meta.has_tags)
+            .map(|s| s.meta)
+    };
+    let Some(meta) = active else { return Ok(()) };
+    let (tags, _) = core.segments.segment(topic.key, meta).scan_side()?;
+    let mut state = topic.state.write();
+    if meta.first_seq >= state.tags_from {
+        return Ok(());
+    }
+    let below = state.tags_from;
+    let map = state.tags.get_or_insert_default();
+    for (tag, offsets) in tags {
+        let seqs = offsets.into_iter().map(|o| meta.first_seq + u64::from(o));
+        map.load(&tag, seqs.filter(|s| *s < below).collect());
+    }
+    state.tags_from = meta.first_seq;
+    Ok(())
+}

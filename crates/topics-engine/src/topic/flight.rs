@@ -1,0 +1,197 @@
+//! A staged batch on its way: what becomes of it changes the topic.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use topics_storage::StorageError;
+use topics_storage::format::record::{Body, Gap as GapBody};
+use topics_storage::wal::{Batch, Commit, Level, Placed, Room, Ticket};
+
+use super::append::AppendState;
+use super::apply::{Live, apply};
+use super::load::Hints;
+use super::{Life, Topic};
+use crate::api::{Gap, GapReason};
+use crate::core::Core;
+use crate::error::Result;
+
+/// What a failure must undo.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// Nothing beyond what the verb itself does.
+    None,
+    /// A write's seqs and key.
+    Write {
+        first: u64,
+        last: u64,
+        key: Option<u128>,
+        /// How many rollbacks there had been when it was staged.
+        round: u32,
+        /// Whether its records were shown when it was staged.
+        shown: bool,
+        /// Whether its records are in the batch; otherwise only a reservation for them is.
+        logged: bool,
+        /// Losses that it was to log.
+        gaps: Vec<Gap>,
+    },
+    /// A delete.
+    Delete,
+}
+
+/// A batch of one topic. Exactly one of apply and failed is called, once.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub core: Arc<Core>,
+    pub topic: Arc<Topic>,
+    pub hints: Hints,
+    pub undo: Undo,
+    /// Whether it holds the topic's creation.
+    pub birth: bool,
+    /// Records that a delete or eviction in it removed.
+    pub removed: AtomicU64,
+}
+
+impl Commit for Flight {
+    fn apply(&self, placed: &Placed<'_>) {
+        let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
+        if let Err(e) = apply(&self.core, &placed.into(), Some(&live)) {
+            // The log has it and memory does not: nothing of this topic may be shown or decided
+            // on until recovery has replayed it.
+            log::error!("topic {:?} is closed until the next open: {e}", self.topic.name);
+            self.topic.broken.store(true, Ordering::Release);
+        }
+        if let Undo::Write { .. } = self.undo {
+            self.core.metrics.appends.add(1);
+        }
+        self.landed();
+    }
+
+    fn failed(&self, error: &StorageError) {
+        log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
+        self.core.metrics.failed_batches.add(1);
+        {
+            let mut a = self.topic.append.lock();
+            self.undo(&mut a);
+            if self.birth {
+                a.closed = true;
+            }
+        }
+        if self.birth {
+            self.topic.die(&self.core);
+        }
+        self.landed();
+    }
+}
+
+impl Flight {
+    fn landed(&self) {
+        if let Undo::Delete = self.undo {
+            self.topic.deletes.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn undo(&self, a: &mut AppendState) {
+        let mut state = self.topic.state.write();
+        a.reserve.to = a.reserve.to.min(state.reserved_to.max(a.synced_to));
+        let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
+            return;
+        };
+        if let (Some(key), Some(dedupe)) = (key, &mut state.dedupe) {
+            dedupe.forget(*key, *first);
+        }
+        a.unlogged.extend_from_slice(gaps);
+        if let Some(planned) = &mut a.planned {
+            planned.fail(*first);
+        }
+        if *shown {
+            // I2: what was shown is not given again; readers are told at once.
+            let from = if *logged { *first } else { (a.synced_to + 1).max(*first) };
+            if from <= *last {
+                state.lose(from, *last, GapReason::Crash);
+                a.unlogged.push(Gap { from, to: *last, reason: GapReason::Crash });
+            }
+            let head = state.visible();
+            drop(state);
+            self.topic.gate.publish(head);
+        } else if *round == a.round {
+            // The first of a row of failures: everything staged after it fails too.
+            assert!(*first > state.indexed_to, "I2: a seq that was applied is given back");
+            a.next_seq = *first;
+            a.round += 1;
+        }
+    }
+}
+
+/// Frames to stage beside records.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    pub head: Vec<u8>,
+    pub records: Vec<u8>,
+    pub tail: Vec<u8>,
+}
+
+impl Flight {
+    /// Stages the batch; the caller holds the topic's append lock.
+    pub(super) fn stage(
+        self,
+        a: &mut AppendState,
+        frames: Frames,
+        order: Order,
+        room: Room,
+    ) -> Result<(Ticket, Arc<Self>)> {
+        let first_seq = match &self.undo {
+            Undo::Write { first, .. } => *first,
+            _ => 0,
+        };
+        let flight = Arc::new(self);
+        let batch = Batch {
+            head: frames.head,
+            records: frames.records,
+            tail: frames.tail,
+            first_seq,
+            ts: order.ts,
+            topic_id: flight.topic.id(),
+            level: order.level,
+            frees_space: order.frees_space,
+            commit: flight.clone(),
+        };
+        flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
+        match flight.core.wal.stage(batch, room) {
+            Ok(ticket) => {
+                a.last = Some((ticket, order.level.max(Level::Written)));
+                a.last_ts = a.last_ts.max(order.ts);
+                Ok((ticket, flight))
+            }
+            Err(e) => {
+                flight.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
+                Err(e.into())
+            }
+        }
+    }
+}
+
+/// How a batch is logged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    pub ts: u64,
+    pub level: Level,
+    pub frees_space: bool,
+}
+
+/// Appends the frames of losses that the log does not know yet.
+pub(super) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
+    for g in gaps {
+        GapBody { from: g.from, to: g.to, reason: g.reason.code() }
+            .encode_frame(out, topic_id, 0, 0);
+    }
+}
+
+impl Topic {
+    /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
+    pub(crate) fn die(&self, core: &crate::core::Base) {
+        self.set_life(Life::Dead);
+        core.registry.remove(self);
+        self.gate.release();
+    }
+}

@@ -1,0 +1,149 @@
+//! Who waits for a topic's head, and waking them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+type Wake = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct List {
+    next_id: u64,
+    waiting: Vec<(u64, u64, Wake)>,
+}
+
+/// The visible head of a topic and those who wait for it to rise.
+///
+/// I3: the head rises only over records that their class calls committed. It never goes back
+/// (I11).
+#[derive(Default)]
+pub(crate) struct Gate {
+    head: AtomicU64,
+    waiters: AtomicUsize,
+    list: Mutex<Option<Box<List>>>,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("head", &self.head()).finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    /// The last seq that readers may see.
+    pub(crate) fn head(&self) -> u64 {
+        self.head.load(Ordering::SeqCst)
+    }
+
+    /// Raises the head, if it is above, and wakes those who waited for less.
+    pub(crate) fn publish(&self, head: u64) {
+        let before = self.head.fetch_max(head, Ordering::SeqCst);
+        if before < head && self.waiters.load(Ordering::SeqCst) > 0 {
+            self.wake_below(head);
+        }
+    }
+
+    /// Calls `wake` once when the head is above `seq`, or on [`Self::release`]. Returns an id for
+    /// [`Self::cancel`].
+    pub(crate) fn on_head(&self, seq: u64, wake: Wake) -> u64 {
+        let id = {
+            let mut list = self.list.lock();
+            let list = list.get_or_insert_default();
+            list.next_id += 1;
+            list.waiting.push((list.next_id, seq, wake));
+            self.waiters.store(list.waiting.len(), Ordering::SeqCst);
+            list.next_id
+        };
+        // The head may have risen between the caller's look and the entry above; a publisher that
+        // missed the entry is seen here.
+        let head = self.head();
+        if head > seq {
+            self.wake_below(head);
+        }
+        id
+    }
+
+    /// Forgets a waiter that has not been woken.
+    pub(crate) fn cancel(&self, id: u64) {
+        let mut gone = None;
+        let mut list = self.list.lock();
+        if let Some(l) = list.as_mut() {
+            if let Some(at) = l.waiting.iter().position(|w| w.0 == id) {
+                gone = Some(l.waiting.swap_remove(at));
+            }
+            self.waiters.store(l.waiting.len(), Ordering::SeqCst);
+        }
+        drop(list);
+        drop(gone);
+    }
+
+    /// Wakes everyone: the topic is gone, or the engine closes.
+    pub(crate) fn release(&self) {
+        self.wake_below(u64::MAX);
+    }
+
+    fn wake_below(&self, head: u64) {
+        let woken = {
+            let mut list = self.list.lock();
+            let Some(l) = list.as_mut() else { return };
+            let all = std::mem::take(&mut l.waiting);
+            let (woken, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.1 < head);
+            l.waiting = rest;
+            self.waiters.store(l.waiting.len(), Ordering::SeqCst);
+            woken
+        };
+        for (_, _, wake) in woken {
+            wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Wake) {
+        let n = Arc::new(AtomicUsize::new(0));
+        let m = n.clone();
+        (n, move || {
+            let m = m.clone();
+            Box::new(move || {
+                m.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+    }
+
+    #[test]
+    fn wakes_those_below_the_head_once() {
+        let (n, wake) = counter();
+        let gate = Gate::default();
+        gate.on_head(0, wake());
+        gate.on_head(5, wake());
+        gate.publish(5);
+        assert_eq!(n.load(Ordering::SeqCst), 1);
+        gate.publish(4);
+        assert_eq!(gate.head(), 5, "I11: the head never goes back");
+        gate.publish(6);
+        gate.publish(7);
+        assert_eq!(n.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_late_waiter_fires_at_once_and_a_cancelled_one_never() {
+        let (n, wake) = counter();
+        let gate = Gate::default();
+        gate.publish(3);
+        gate.on_head(2, wake());
+        assert_eq!(n.load(Ordering::SeqCst), 1);
+        let id = gate.on_head(3, wake());
+        gate.cancel(id);
+        gate.publish(9);
+        assert_eq!(n.load(Ordering::SeqCst), 1);
+        gate.on_head(9, wake());
+        gate.release();
+        assert_eq!(n.load(Ordering::SeqCst), 2);
+    }
+}

@@ -1,0 +1,105 @@
+//! Runs, segments, and looking for live records.
+
+use super::*;
+
+fn file(n: u32) -> Place {
+    Place::File { shard: 0, file: FileKey(n) }
+}
+
+fn held() -> Place {
+    Place::Held { bytes: Arc::new(Vec::new()), charge: None }
+}
+
+fn entry(len: u32) -> Entry {
+    Entry::new(0, 0, len, 0, Flags(0))
+}
+
+fn index(seqs: &[(u64, Place)]) -> Index {
+    let mut x = Index::default();
+    for (seq, place) in seqs {
+        x.push(*seq, place, 100 + seq, entry(50));
+    }
+    x
+}
+
+#[test]
+fn an_entry_is_small() {
+    assert!(size_of::<Entry>() <= 24);
+    assert_eq!(entry(50).payload(), 4);
+    let with = |bits| Entry::new(0, 0, 60, 0, Flags(bits)).payload();
+    assert_eq!(with(Flags::HAS_META), 10);
+    assert_eq!(with(Flags::HAS_META | Flags::HAS_ATTRS), 8);
+}
+
+#[test]
+fn runs_break_at_files_and_holes() {
+    let x = index(&[(1, file(0)), (2, file(0)), (3, file(1)), (5, file(1)), (6, file(1))]);
+    let runs: Vec<_> = x.runs.iter().map(|r| (r.first, r.last())).collect();
+    assert_eq!(runs, [(1, 2), (3, 3), (5, 6)]);
+    assert_eq!(x.entry(6).map(|e| e.lsn), Some(1));
+    assert!(x.entry(4).is_none() && x.entry(7).is_none());
+    assert_eq!(x.next_live(4), Ok(Some(5)));
+    assert_eq!(x.prev_live(4, 1), Ok(Some(3)));
+    assert_eq!(x.prev_live(4, 4), Ok(None));
+    assert_eq!(x.resident(), 5);
+}
+
+#[test]
+fn the_dead_are_passed_over() {
+    let mut x = index(&[(1, file(0)), (2, file(0)), (3, file(0))]);
+    assert!(x.kill(2).is_some() && x.kill(2).is_none() && x.kill(9).is_none());
+    assert_eq!(x.next_live(2), Ok(Some(3)));
+    assert_eq!(x.prev_live(2, 1), Ok(Some(1)));
+    let mut gone = Vec::new();
+    x.drop_below(3, |seq, e| gone.push((seq, e.dead())));
+    assert_eq!(gone, [(1, false), (2, true)]);
+    assert_eq!(x.next_live(1), Ok(Some(3)));
+}
+
+#[test]
+fn held_records_settle_in_order() {
+    let h = held();
+    let mut x = index(&[(1, file(0)), (2, h.clone()), (3, h)]);
+    assert!(!x.settle(3, &file(0), 9, 9), "not the first of its run");
+    assert!(x.settle(2, &file(0), 102, 7));
+    assert!(x.settle(3, &file(1), 103, 8));
+    assert!(!x.settle(3, &file(1), 103, 8));
+    let runs: Vec<_> = x.runs.iter().map(|r| (r.first, r.last(), r.in_file())).collect();
+    assert_eq!(runs, [(1, 2, true), (3, 3, true)]);
+    assert_eq!(x.entry(2).map(|e| (e.off, e.lsn)), Some((7, 1)));
+}
+
+fn seg(first: u64, last: u64, dead: Dead, live: u64) -> Seg {
+    let meta =
+        SegmentMeta { first_seq: first, last_seq: last, file_no: first, ..SegmentMeta::default() };
+    Seg { meta, live_count: live, live_bytes: live, dead, dirty: None }
+}
+
+#[test]
+fn segments_and_runs_are_one_order() {
+    let mut x = index(&[(11, held()), (31, file(0))]);
+    let dead: RoaringBitmap = [0, 1].into_iter().collect();
+    x.segs.push(seg(1, 10, Dead::Some(Arc::new(dead)), 8));
+    x.segs.push(seg(21, 30, Dead::None, 10));
+    let firsts: Vec<_> = x.parts_from(1).map(|p| p.first()).collect();
+    assert_eq!(firsts, [1, 11, 21, 31]);
+    assert_eq!(x.next_live(1), Ok(Some(3)));
+    assert_eq!(x.next_live(11), Ok(Some(11)));
+    assert_eq!(x.next_live(12), Ok(Some(21)));
+    assert_eq!(x.prev_live(30, 1), Ok(Some(30)));
+    assert_eq!(x.prev_live(20, 1), Ok(Some(11)));
+    assert_eq!(x.prev_live(2, 1), Ok(None));
+    x.segs[0].dead = Dead::Unknown;
+    assert_eq!(x.next_live(1), Err(Unknown(1)));
+    x.segs[0].live_count = 0;
+    assert_eq!(x.next_live(1), Ok(Some(11)));
+    x.installed(31);
+    assert_eq!(x.resident(), 1, "held records stay");
+}
+
+#[test]
+fn more_dead() {
+    assert!(matches!(Dead::Unknown.with([1]), Dead::Unknown));
+    assert!(matches!(Dead::None.with([]), Dead::None));
+    assert!(Dead::None.with([1]).contains(1));
+}

@@ -1,0 +1,403 @@
+//! Creating, updating and deleting a topic, and having it alone.
+//!
+//! Whoever has a topic *alone* has waited until nothing of it is in flight and keeps writes out:
+//! blocking ones wait, asynchronous ones are parked and go on afterwards in their order.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use topics_storage::format::record::{
+    Body, ConfigUpdate, EvictWatermark, HeadWatermark, TopicCreate, TopicDelete,
+};
+use topics_storage::wal::{Level, Ticket};
+
+use super::append::{self, AppendState, apply_level};
+use super::flight::{Flight, Frames, Order, Undo};
+use super::load::Hints;
+use super::planned::Planned;
+use super::prepare::Prepared;
+use super::reserve::Reserve;
+use super::retention::{self, Caps};
+use super::state::Evicted;
+use super::{Life, Topic};
+use crate::api::{Appended, CreatedTopic, DeletedTopic, Durability};
+use crate::config::{ConfigPatch, TopicConfig};
+use crate::core::{Core, Wait};
+use crate::engine::Completion;
+use crate::error::{Error, Result};
+use crate::name;
+
+/// An asynchronous write that waits until the topic is let go.
+pub(crate) struct Parked {
+    write: Box<Prepared>,
+    done: Completion<Appended>,
+}
+
+impl fmt::Debug for Parked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parked").field("records", &self.write.count).finish_non_exhaustive()
+    }
+}
+
+/// A topic that its holder has alone; let go when dropped.
+pub(super) struct Alone {
+    core: Arc<Core>,
+    topic: Arc<Topic>,
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let parked = {
+            let mut a = self.topic.append.lock();
+            a.held = false;
+            std::mem::take(&mut a.parked)
+        };
+        self.topic.unheld.notify_all();
+        for p in parked {
+            append::submit(&self.core, *p.write, p.done);
+        }
+    }
+}
+
+impl Topic {
+    /// Waits until nobody has the topic alone.
+    pub(super) fn wait_unheld(&self) {
+        let mut a = self.append.lock();
+        while a.held {
+            self.unheld.wait(&mut a);
+        }
+    }
+
+    /// Keeps a write until the topic is let go; gives it back when it is free.
+    pub(super) fn park(
+        &self,
+        write: Prepared,
+        done: Completion<Appended>,
+    ) -> Option<(Prepared, Completion<Appended>)> {
+        let mut a = self.append.lock();
+        if a.held {
+            a.parked.push(Parked { write: Box::new(write), done });
+            None
+        } else {
+            Some((write, done))
+        }
+    }
+
+    /// Whether nothing of the topic is in flight and nobody has it alone.
+    pub(super) fn quiet(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) == 0 && !self.append.lock().held
+    }
+
+    /// Takes the topic alone and waits until nothing of it is in flight.
+    pub(super) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
+        let last = {
+            let mut a = self.append.lock();
+            while a.held {
+                self.unheld.wait(&mut a);
+            }
+            a.held = true;
+            a.last
+        };
+        let alone = Alone { core: core.clone(), topic: self.clone() };
+        self.land(core, last)?;
+        Ok(alone)
+    }
+
+    /// Waits for the newest batch; those before it are done then.
+    pub(super) fn land(&self, core: &Core, last: Option<(Ticket, Level)>) -> Result<()> {
+        let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
+        // Between the outcome and the last callback there is no I/O.
+        while self.in_flight.load(Ordering::Acquire) > 0 {
+            if let Err(Error::Closed) = outcome {
+                return outcome;
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Stages control frames, and says when they are committed as the topic's class demands.
+    fn log(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        a: &mut AppendState,
+        frames: Frames,
+        staging: Staging,
+    ) -> Result<Ticket> {
+        let mut flight = Flight::plain(core, self, staging.hints, Undo::None);
+        flight.birth = staging.birth;
+        let ts = a.last_ts.max(core.time.wall());
+        let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
+        Ok(flight.stage(a, frames, order, staging.room)?.0)
+    }
+}
+
+struct Staging {
+    hints: Hints,
+    birth: bool,
+    level: Level,
+    frees_space: bool,
+    room: topics_storage::wal::Room,
+}
+
+impl Staging {
+    fn new(core: &Core, topic: &Topic, level: Level, frees_space: bool) -> Result<Self> {
+        let room = core.room(core.shard(topic.id()), 2048, Wait::Bounded)?;
+        Ok(Self { hints: Hints::default(), birth: false, level, frees_space, room })
+    }
+}
+
+/// Creates a topic, or updates the named fields of one that is there.
+pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Result<CreatedTopic> {
+    name::check(topic)?;
+    let patch = patch.checked(topic)?;
+    let name: Arc<str> = topic.into();
+    loop {
+        core.check_open()?;
+        let topic = match core.registry.named(&name) {
+            Some(topic) => topic,
+            None => match append::make(core, &name)? {
+                Ok(topic) => topic,
+                Err(ticket) => {
+                    core.wait(ticket, Level::Synced)?;
+                    core.ids.settle(ticket);
+                    continue;
+                }
+            },
+        };
+        topic.check_sound()?;
+        let alone = topic.alone(core)?;
+        let (closed, logged) = {
+            let a = topic.append.lock();
+            (a.closed, a.logged)
+        };
+        if closed {
+            continue;
+        }
+        if logged {
+            let config = update(core, &topic, &patch, &alone)?;
+            drop(alone);
+            return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
+        }
+        let config = TopicConfig::created(&patch);
+        let logged = log_creation(core, &topic, config.clone());
+        drop(alone);
+        logged?;
+        return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
+    }
+}
+
+fn log_creation(core: &Arc<Core>, topic: &Arc<Topic>, config: TopicConfig) -> Result<()> {
+    let class = config.durability;
+    let staged = Staging::new(core, topic, apply_level(class), false).and_then(|mut staging| {
+        staging.birth = true;
+        let reserve = Reserve::first(class, 1, core.time.mono_ms());
+        let mut frames = Frames::default();
+        TopicCreate {
+            name: topic.name.to_string(),
+            epoch: topic.key.epoch,
+            config: config.encode(),
+            reserved_to: reserve.to,
+        }
+        .encode_frame(&mut frames.head, topic.id(), 0, 0);
+        let mut a = topic.append.lock();
+        let ticket = topic.log(core, &mut a, frames, staging)?;
+        a.config = Arc::new(config);
+        a.logged = true;
+        a.reserve = reserve;
+        a.synced_to = reserve.to;
+        Ok(ticket)
+    });
+    match staged {
+        Ok(ticket) => core.wait(ticket, apply_level(class)),
+        Err(e) => {
+            topic.append.lock().closed = true;
+            topic.die(core);
+            Err(e)
+        }
+    }
+}
+
+/// Updates the named fields; the caller has the topic alone.
+fn update(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    patch: &ConfigPatch,
+    alone: &Alone,
+) -> Result<TopicConfig> {
+    let old = topic.append.lock().config.clone();
+    if let Some(kind) = patch.kind.filter(|k| *k != old.kind) {
+        return Err(Error::TopicExistsIncompatible {
+            topic: topic.name.to_string(),
+            field: "type",
+            actual: old.kind.as_str().into(),
+            wanted: kind.as_str().into(),
+        });
+    }
+    let mut new = (*old).clone();
+    new.merge(patch);
+    if new == *old {
+        return Ok(new);
+    }
+    // I11: what has expired stays so, whatever the new time to live is.
+    retention::log_expired(core, topic, Some(alone))?;
+    let (from, to) = (old.durability, new.durability);
+    if from == Durability::Fsync && to != Durability::Fsync {
+        reserve_first(core, topic)?;
+    }
+    let hints = fit(core, topic, &new)?;
+    // Whoever enters class `fsync` must find everything before durable. Whoever leaves it must be
+    // known to have left: a topic that is recovered as `fsync` has lost nothing (I2).
+    let level = match Durability::Fsync {
+        fsync if from == fsync || to == fsync => Level::Synced,
+        _ => Level::Written,
+    };
+    let mut staging = Staging::new(core, topic, level, true)?;
+    let mut frames = Frames::default();
+    ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);
+    if let Some((floor, hints)) = hints {
+        let reason = Evicted::CAP.code();
+        EvictWatermark { evict_floor: floor, earliest_seq: floor, reason }.encode_frame(
+            &mut frames.head,
+            topic.id(),
+            0,
+            0,
+        );
+        staging.hints = hints;
+    }
+    let ticket = {
+        let mut a = topic.append.lock();
+        if to == Durability::Fsync && from != to {
+            HeadWatermark { reserved_to: a.head(), lowered: true }.encode_frame(
+                &mut frames.head,
+                topic.id(),
+                0,
+                0,
+            );
+        }
+        topic.log(core, &mut a, frames, staging)?
+    };
+    core.wait(ticket, level)?;
+    let mut a = topic.append.lock();
+    a.config = Arc::new(new.clone());
+    if to == Durability::Fsync && from != to {
+        a.reserve = Reserve::default();
+        a.synced_to = 0;
+    }
+    if to == Durability::Ephemeral {
+        // What is held in memory from now on must not hide how far the log is synced.
+        a.synced_to = a.synced_to.min(a.reserve.to);
+    }
+    Ok(new)
+}
+
+/// Leaving class `fsync`: seqs must be reserved, durably, before one is given.
+fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
+    let staging = Staging::new(core, topic, Level::Synced, false)?;
+    let (ticket, reserve) = {
+        let mut a = topic.append.lock();
+        let now = core.time.mono_ms();
+        let reserve = Reserve::found(a.head() + super::reserve::MIN, a.head(), now);
+        let mut frames = Frames::default();
+        HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
+            &mut frames.head,
+            topic.id(),
+            0,
+            0,
+        );
+        (topic.log(core, &mut a, frames, staging)?, reserve)
+    };
+    core.wait(ticket, Level::Synced)?;
+    topic.append.lock().reserve = reserve;
+    let mut state = topic.state.write();
+    state.reserved_synced = state.reserved_synced.max(reserve.to);
+    drop(state);
+    topic.append.lock().synced_to = reserve.to;
+    Ok(())
+}
+
+/// The floor that new caps demand of what is stored, with what apply needs to know for it.
+fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
+    let caps = Caps::of(config);
+    loop {
+        let found = {
+            let state = topic.state.read();
+            let mut none = Planned::default();
+            let outlook = none.outlook(&state);
+            let eviction = retention::evict_to_fit(&state, &none, outlook, (0, &[]), &caps);
+            let windows = state.window.iter().cloned().collect();
+            eviction.map(|e| e.map(|e| (e.floor, Hints { windows, ..Hints::default() })))
+        };
+        match found {
+            Ok(found) => return Ok(found),
+            Err(need) => retention::provide(core, topic, &need)?,
+        }
+    }
+}
+
+/// Deletes a topic.
+pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<DeletedTopic> {
+    name::check(name)?;
+    core.check_open()?;
+    let Some(topic) = core.registry.named(name).filter(|t| t.life() == Life::Live) else {
+        return Ok(DeletedTopic::default());
+    };
+    if if_empty {
+        retention::expire(core, &topic)?;
+    }
+    let _alone = topic.alone(core)?;
+    if topic.append.lock().closed {
+        return Ok(DeletedTopic::default());
+    }
+    let count = topic.state.read().count;
+    if if_empty && count > 0 {
+        return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
+    }
+    let level = apply_level(topic.append.lock().config.durability);
+    let staging = Staging::new(core, &topic, level, true)?;
+    let ticket = {
+        let mut a = topic.append.lock();
+        let mut frames = Frames::default();
+        TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, topic.id(), 0, 0);
+        topic.log(core, &mut a, frames, staging)?
+    };
+    core.wait(ticket, level)?;
+    topic.append.lock().closed = true;
+    Ok(DeletedTopic { deleted: true, routers_removed: Vec::new() })
+}
+
+/// Lowers the reservation of a topic to its head, if there is something to lower and nothing was
+/// reserved for `idle_ms`.
+pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
+    let due = |a: &AppendState| {
+        !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
+    };
+    if topic.life() != Life::Live || !due(&topic.append.lock()) {
+        return Ok(false);
+    }
+    let alone = topic.alone(core)?;
+    let staging = Staging::new(core, topic, Level::Written, false)?;
+    let ticket = {
+        let mut a = topic.append.lock();
+        let head = a.head();
+        if a.closed || a.reserve.to <= head {
+            return Ok(false);
+        }
+        let mut frames = Frames::default();
+        HeadWatermark { reserved_to: head, lowered: true }.encode_frame(
+            &mut frames.head,
+            topic.id(),
+            0,
+            0,
+        );
+        let ticket = topic.log(core, &mut a, frames, staging)?;
+        // From here on a write needs a new reservation, whatever becomes of this frame.
+        a.reserve = Reserve::found(head, head, core.time.mono_ms());
+        a.synced_to = a.synced_to.min(head);
+        ticket
+    };
+    core.wait(ticket, Level::Written)?;
+    drop(alone);
+    Ok(true)
+}

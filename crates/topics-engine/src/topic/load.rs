@@ -1,0 +1,115 @@
+//! What must be read from segment files to change a topic: sizes, tags, dead records.
+//!
+//! A verb reads it before it takes a lock and hands it on as [`Hints`]; apply finds everything
+//! there and does no I/O while it holds the state. Only recovery, which has no verbs, reads then.
+
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_storage::segment::{Segment, SegmentMeta, Segments, TagMatch, TopicKey};
+
+use super::index::Dead;
+use crate::error::Result;
+use crate::metrics::Counter;
+
+/// Payload bytes of consecutive records of a segment; 0 for a hole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub file_no: u64,
+    pub from: u64,
+    pub sizes: Vec<u32>,
+}
+
+impl Window {
+    /// The sizes of `from..=to`, if they are all there.
+    pub(crate) fn get(&self, file_no: u64, from: u64, to: u64) -> Option<&[u32]> {
+        if file_no != self.file_no || from < self.from {
+            return None;
+        }
+        let a = usize::try_from(from - self.from).ok()?;
+        let n = usize::try_from((to + 1).saturating_sub(from)).ok()?;
+        self.sizes.get(a..a.checked_add(n)?)
+    }
+}
+
+/// What a verb read ahead for apply.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hints {
+    pub windows: Vec<Arc<Window>>,
+    /// Ascending seqs that a delete matches, by segment.
+    pub tagged: Vec<(u64, Vec<u64>)>,
+}
+
+/// Reads segments, looking into hints first.
+pub(crate) struct Loader<'a> {
+    pub segs: &'a Arc<Segments>,
+    pub key: TopicKey,
+    pub hints: Option<&'a Hints>,
+    /// Counts what the hints did not have.
+    pub reads: Option<&'a Counter>,
+}
+
+impl<'a> Loader<'a> {
+    /// A loader for a verb that holds no lock.
+    pub(crate) fn ahead(segs: &'a Arc<Segments>, key: TopicKey) -> Self {
+        Self { segs, key, hints: None, reads: None }
+    }
+
+    /// A reader of a segment.
+    pub(crate) fn segment(&self, meta: &SegmentMeta) -> Segment {
+        self.segs.segment(self.key, *meta)
+    }
+
+    fn count(&self) {
+        if let Some(reads) = self.reads {
+            reads.add(1);
+        }
+    }
+
+    /// Payload bytes of `from..=to`.
+    pub(crate) fn sizes(&self, meta: &SegmentMeta, from: u64, to: u64) -> Result<Vec<u32>> {
+        let known = self.hints.iter().flat_map(|h| &h.windows);
+        if let Some(sizes) = known.filter_map(|w| w.get(meta.file_no, from, to)).next() {
+            return Ok(sizes.to_vec());
+        }
+        self.count();
+        let entries = self.segment(meta).entries(from, to)?;
+        Ok(entries.iter().map(|e| if e.is_hole() { 0 } else { e.payload_bytes() as u32 }).collect())
+    }
+
+    /// The same as a window.
+    pub(crate) fn window(&self, meta: &SegmentMeta, from: u64, to: u64) -> Result<Arc<Window>> {
+        let sizes = self.sizes(meta, from, to)?;
+        Ok(Arc::new(Window { file_no: meta.file_no, from, sizes }))
+    }
+
+    /// The ascending seqs up to `upto` whose tag matches, dead ones included.
+    pub(crate) fn tag_seqs(
+        &self,
+        meta: &SegmentMeta,
+        want: TagMatch<'_>,
+        upto: u64,
+    ) -> Result<Vec<u64>> {
+        let mut known = self.hints.iter().flat_map(|h| &h.tagged);
+        if let Some((_, seqs)) = known.rfind(|(no, _)| *no == meta.file_no) {
+            return Ok(seqs.iter().copied().filter(|s| *s <= upto).collect());
+        }
+        if !meta.has_tags {
+            return Ok(Vec::new());
+        }
+        self.count();
+        Ok(self.segment(meta).tag_seqs(want, upto)?)
+    }
+
+    /// The dead records of a segment: deleted ones and holes.
+    pub(crate) fn dead(&self, meta: &SegmentMeta) -> Result<Dead> {
+        self.count();
+        let segment = self.segment(meta);
+        let mut dead: RoaringBitmap = (*segment.deleted()?).clone();
+        let entries = segment.entries(meta.first_seq, meta.last_seq)?;
+        for (offset, _) in (0..).zip(&entries).filter(|(_, e)| e.is_hole()) {
+            dead.insert(offset);
+        }
+        Ok(if dead.is_empty() { Dead::None } else { Dead::Some(Arc::new(dead)) })
+    }
+}

@@ -1,0 +1,151 @@
+//! One topic, composed of parts.
+//!
+//! | part | does |
+//! |---|---|
+//! | `append` | decides a write: conditions, caps, seqs; stages it |
+//! | `apply` | changes the topic by finished frames, live and in recovery |
+//! | `state`, `index`, `tags`, `dedupe` | what has been applied |
+//! | `gate` | the visible head and who waits for it |
+//! | `read` | plans a read, fetches, verifies |
+//! | `retention`, `delete` | floors, caps, TTL; deletes |
+//! | `reserve` | seqs reserved ahead |
+//! | `held` | records that are shown before they are written, or never are |
+//! | `lifecycle` | create, update, delete, and what must be alone |
+//! | `view` | what the topic says about itself |
+//! | `reclaim` | segments worth making again |
+//! | `snap` | what a checkpoint copies, installs and captures |
+//!
+//! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
+//! what is staged, so seq order is queue order; `state` is what readers see.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use topics_storage::segment::TopicKey;
+
+mod append;
+mod apply;
+mod dedupe;
+mod delete;
+mod flight;
+mod gate;
+mod held;
+mod index;
+mod lifecycle;
+mod load;
+mod planned;
+mod prepare;
+mod read;
+mod reclaim;
+mod reserve;
+mod retention;
+mod snap;
+mod state;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub(crate) use append::{AppendState, append, append_async};
+pub(crate) use apply::{Placement, apply};
+pub(crate) use delete::delete as delete_records;
+pub(crate) use lifecycle::{create, delete as delete_topic, lower};
+pub(crate) use read::{read, seek};
+pub(crate) use reclaim::Part;
+pub(crate) use retention::{expire, sweep_records};
+pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
+pub(crate) use state::State;
+pub(crate) use view::{state, summary};
+
+use crate::config::TopicConfig;
+use crate::error::{Error, Result};
+use gate::Gate;
+
+/// Where a topic is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Its creation is not committed: readers do not see it.
+    Unborn,
+    /// It is there.
+    Live,
+    /// It was deleted, or its creation failed.
+    Dead,
+}
+
+/// A topic.
+pub(crate) struct Topic {
+    pub key: TopicKey,
+    pub name: Arc<str>,
+    life: AtomicU8,
+    pub(crate) append: Mutex<AppendState>,
+    /// Signalled when a verb that must be alone lets go of the topic.
+    unheld: Condvar,
+    pub(crate) state: RwLock<State>,
+    pub(crate) gate: Gate,
+    /// A logged frame could not be applied: memory is not what the log says.
+    broken: AtomicBool,
+    /// Batches staged and neither applied nor failed.
+    in_flight: AtomicU32,
+    /// Deletes among them.
+    deletes: AtomicU32,
+    /// Time of the last read, ms, 0 before the first.
+    pub(crate) last_read: AtomicU64,
+}
+
+impl fmt::Debug for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topic")
+            .field("name", &self.name)
+            .field("key", &self.key)
+            .field("life", &self.life())
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Topic {
+    /// A topic that has not been logged.
+    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: TopicConfig) -> Self {
+        let config = Arc::new(config);
+        Self {
+            key,
+            name,
+            life: AtomicU8::new(Life::Unborn as u8),
+            append: Mutex::new(AppendState::new(config.clone())),
+            unheld: Condvar::new(),
+            state: RwLock::new(State::new(config)),
+            gate: Gate::default(),
+            broken: AtomicBool::new(false),
+            in_flight: AtomicU32::new(0),
+            deletes: AtomicU32::new(0),
+            last_read: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        match self.life.load(Ordering::Acquire) {
+            0 => Life::Unborn,
+            1 => Life::Live,
+            _ => Life::Dead,
+        }
+    }
+
+    pub(crate) fn set_life(&self, life: Life) {
+        self.life.store(life as u8, Ordering::Release);
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.key.topic_id
+    }
+
+    /// Refuses when memory is not what the log says.
+    pub(crate) fn check_sound(&self) -> Result<()> {
+        if self.broken.load(Ordering::Acquire) {
+            let detail = format!("topic {:?} could not be brought up to its log", self.name);
+            return Err(Error::StorageUnavailable { reason: "io", detail });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,638 @@
+//! Reading: position → one piece after the other → a batch.
+//!
+//! A piece is planned under the state lock (a run of resident records in one file, or a stretch
+//! of one segment), read without it, verified, filtered. What happens to the topic between two
+//! pieces is seen at the next; a loss that would be crossed ends the read in front of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use topics_storage::StorageError;
+use topics_storage::format::attrs::Attrs;
+use topics_storage::format::frame::{self, Frame};
+use topics_storage::segment::{Block, Item, Segment};
+
+use super::index::{Dead, Entry, Part, Place, Run, Unknown};
+use super::load::Loader;
+use super::retention::{self, Expired, Need, with_expired};
+use super::state::{Evicted, State};
+use super::{Topic, delete};
+use crate::api::{
+    Gap, GapReason, ReadBatch, ReadFrom, ReadRequest, RecordSlot, Tombstone, TopicMatch,
+};
+use crate::core::Core;
+use crate::error::{Error, Result};
+
+/// Records that one call looks at, at most, however few of them it returns.
+const MAX_SCANNED: u64 = 200_000;
+/// Pieces that one call reads, at most: a filter that matches nothing must not read all there is.
+const MAX_PIECES: usize = 1024;
+/// Bytes of one read from a WAL file, unless one record is larger.
+const BLOCK: usize = 1 << 20;
+/// Bytes between two records of a topic that are read along rather than passed over.
+const BRIDGE: u64 = 8 << 10;
+/// How often a plan is made anew because its files went meanwhile.
+const RETRIES: usize = 64;
+
+/// Reads records.
+pub(crate) fn read(core: &Core, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
+    topic.check_sound()?;
+    core.metrics.reads.add(1);
+    if req.touch {
+        topic.last_read.store(core.time.wall(), Ordering::Relaxed);
+    }
+    if req.matching.is_some() {
+        delete::load_active_tags(core, topic)?;
+    }
+    let mut r = Reader::new(core, topic, req)?;
+    r.run()?;
+    r.finish()
+}
+
+/// A read in progress.
+struct Reader<'a> {
+    core: &'a Core,
+    topic: &'a Topic,
+    req: &'a ReadRequest,
+    /// Whether node filtering applies.
+    skip_nodes: bool,
+    now: u64,
+    /// Everything up to here has been dealt with.
+    at: u64,
+    /// Nothing above is read.
+    bound: u64,
+    /// What had expired when the read began: fixed, so that the clock cannot cut it in two.
+    expired: Option<Expired>,
+    out: ReadBatch,
+    bytes: usize,
+}
+
+/// Where a read stands after its tombstone.
+struct Position {
+    at: u64,
+    tombstone: Option<(u64, u64, GapReason)>,
+    bound: u64,
+    head: u64,
+    earliest: u64,
+    skip_nodes: bool,
+    expired: Option<Expired>,
+}
+
+/// What is to be read next.
+enum Piece {
+    /// Resident records of one run.
+    Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
+    /// `from..=to` of a segment.
+    Segment { segment: Segment, dead: Dead, from: u64, to: u64 },
+    /// The dead of this segment must be loaded first.
+    Unknown(u64),
+    /// Nothing up to here.
+    Skip(u64),
+    /// The read ends here.
+    End,
+}
+
+impl<'a> Reader<'a> {
+    fn new(core: &'a Core, topic: &'a Topic, req: &'a ReadRequest) -> Result<Self> {
+        let synced = req.strong.then(|| core.wal.positions(core.shard(topic.id())).synced);
+        let p = loop {
+            let p = with_expired(core, topic, |state, expired| {
+                position(topic, state, expired, req, synced)
+            })?;
+            match p {
+                Ok(p) => break p,
+                Err(unknown) => retention::provide(core, topic, &Need::Dead(unknown))?,
+            }
+        };
+        let mut out = ReadBatch {
+            topic_id: topic.id(),
+            head_seq: p.head,
+            earliest_seq: p.earliest,
+            ..ReadBatch::default()
+        };
+        if let Some((gap_from, gap_to, reason)) = p.tombstone {
+            core.metrics.tombstones[reason as usize].add(1);
+            out.tombstone = Some(Tombstone {
+                gap_from,
+                gap_to,
+                reason,
+                missed_estimate: gap_to + 1 - gap_from,
+                earliest_seq: p.earliest,
+                head_seq: p.head,
+            });
+        }
+        Ok(Self {
+            core,
+            topic,
+            req,
+            skip_nodes: p.skip_nodes && !req.skip_nodes.0.is_empty(),
+            now: core.time.steady(),
+            at: p.at,
+            bound: p.bound,
+            expired: p.expired,
+            out,
+            bytes: 0,
+        })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let (mut retries, mut pieces) = (0, 0);
+        while self.room()
+            && self.at < self.bound
+            && self.out.records_scanned < MAX_SCANNED
+            && pieces < MAX_PIECES
+        {
+            pieces += 1;
+            let piece = self.plan();
+            let before = self.at;
+            let done = match piece {
+                Piece::End => break,
+                Piece::Skip(to) => {
+                    self.at = to;
+                    Ok(true)
+                }
+                Piece::Unknown(file_no) => {
+                    retention::provide(self.core, self.topic, &Need::Dead(file_no))?;
+                    Ok(true)
+                }
+                Piece::Run { place, lsn, records, upto } => {
+                    self.run_piece(&place, lsn, &records, upto)
+                }
+                Piece::Segment { segment, dead, from, to } => {
+                    self.segment_piece(&segment, &dead, from, to)
+                }
+            };
+            match done {
+                Ok(true) => {}
+                Ok(false) => break,
+                // The records moved on between plan and read: what was skipped is planned again.
+                Err(Error::StorageUnavailable { reason: "missing", detail }) => {
+                    retries += 1;
+                    if retries > RETRIES {
+                        return Err(Error::StorageUnavailable { reason: "io", detail });
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+            debug_assert!(self.at >= before);
+        }
+        Ok(())
+    }
+
+    /// Whether another record may be returned.
+    fn room(&self) -> bool {
+        self.out.slots.len() < self.req.limit
+            && (self.out.slots.is_empty() || self.bytes < self.req.max_bytes)
+    }
+
+    fn left(&self) -> usize {
+        self.req.max_bytes.saturating_sub(self.bytes)
+    }
+
+    /// Decides what to read next.
+    fn plan(&self) -> Piece {
+        let state = self.topic.state.read();
+        let next = self.at + 1;
+        if state.evict_floor > next {
+            // Evicted meanwhile: the next read announces it.
+            return Piece::End;
+        }
+        let mut bound = self.bound;
+        if let Some(gap) = state.gap_from(next) {
+            if gap.from <= next {
+                return Piece::End;
+            }
+            bound = bound.min(gap.from - 1);
+        }
+        if next > bound {
+            return Piece::End;
+        }
+        let fresh = self.expired.map_or(0, |e| e.below);
+        let from = next.max(state.floor).max(fresh);
+        if from > bound {
+            return Piece::Skip(bound);
+        }
+        match state.index.parts_from(from).next().filter(|p| p.first() <= bound) {
+            None => Piece::Skip(bound),
+            Some(Part::Run(run)) => self.plan_run(&state, run, from, bound),
+            Some(Part::Seg(seg)) => {
+                let (from, to) = (from.max(seg.meta.first_seq), seg.meta.last_seq.min(bound));
+                if seg.live_count == 0 {
+                    return Piece::Skip(to);
+                }
+                if !seg.dead.known() {
+                    return Piece::Unknown(seg.meta.file_no);
+                }
+                let segment = self.core.segments.segment(self.topic.key, seg.meta);
+                Piece::Segment { segment, dead: seg.dead.clone(), from, to }
+            }
+        }
+    }
+
+    fn plan_run(&self, state: &State, run: &Run, from: u64, bound: u64) -> Piece {
+        let to = bound.min(run.last());
+        let want = self.req.limit - self.out.slots.len();
+        let wanted = self.req.matching.as_ref().map(|m| {
+            state.tags.as_ref().map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default()
+        });
+        let (mut records, mut upto) = (Vec::new(), to);
+        let mut end = 0u64;
+        let mut bytes = 0usize;
+        for (seq, e) in run.from(from) {
+            if seq > to {
+                break;
+            }
+            if e.dead() || wanted.as_ref().is_some_and(|w| w.binary_search(&seq).is_err()) {
+                continue;
+            }
+            let far = run.in_file() && !records.is_empty() && u64::from(e.off) > end + BRIDGE;
+            let full =
+                records.len() >= want || (!records.is_empty() && bytes >= self.left().min(BLOCK));
+            if far || full {
+                upto = seq - 1;
+                break;
+            }
+            bytes += e.len as usize;
+            end = u64::from(e.off) + u64::from(e.len);
+            records.push((seq, *e));
+        }
+        if records.is_empty() {
+            return Piece::Skip(upto);
+        }
+        Piece::Run { place: run.place.clone(), lsn: run.lsn, records, upto }
+    }
+
+    /// Reads resident records. False: the read ends.
+    fn run_piece(
+        &mut self,
+        place: &Place,
+        lsn: u64,
+        records: &[(u64, Entry)],
+        upto: u64,
+    ) -> Result<bool> {
+        let (Some((_, head)), Some((_, tail))) = (records.first(), records.last()) else {
+            return Ok(true);
+        };
+        let (chunk, base, salt) = match place {
+            Place::Held { bytes, .. } => (bytes.clone(), 0, None),
+            Place::File { shard, file } => {
+                let len = (tail.off - head.off) as usize + tail.len as usize;
+                let mut buf = Vec::with_capacity(len);
+                let wal = &self.core.wal;
+                let shard = *shard as usize;
+                let open = wal.file(shard, *file).ok_or_else(|| missing("a log file"))?;
+                wal.read(shard, *file, head.off, len, &mut buf).map_err(gone)?;
+                (Arc::new(buf), head.off, Some(open.header.salt))
+            }
+        };
+        let index = self.out.chunks.len() as u32;
+        self.out.chunks.push(chunk.clone());
+        for (seq, e) in records {
+            let from = (e.off - base) as usize;
+            let bytes = chunk.get(from..from + e.len as usize).unwrap_or(&[]);
+            let parsed = match salt {
+                None => frame::parse(bytes),
+                Some(salt) => {
+                    let lsn = lsn + u64::from(e.lsn);
+                    match frame::verify(bytes, salt, lsn) {
+                        Err(_) if self.core.env.check("read.frame", false) => frame::parse(bytes),
+                        other => other,
+                    }
+                }
+            };
+            let goes_on = match parsed {
+                Ok((mut f, _)) => {
+                    if salt.is_none() {
+                        (f.seq, f.ts) = (*seq, e.ts);
+                    }
+                    if f.seq == *seq { self.record(&f, &chunk, index) } else { self.damaged(*seq) }
+                }
+                Err(_) => self.damaged(*seq),
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+        self.at = self.at.max(upto);
+        Ok(true)
+    }
+
+    /// Reads a stretch of a segment. False: the read ends.
+    fn segment_piece(
+        &mut self,
+        segment: &Segment,
+        dead: &Dead,
+        from: u64,
+        to: u64,
+    ) -> Result<bool> {
+        let first = segment.meta().first_seq;
+        let is_dead = |seq: u64| dead.contains(u32::try_from(seq - first).unwrap_or(u32::MAX));
+        let mut block = Block::new();
+        let want = (self.req.limit - self.out.slots.len()) as u64;
+        let upto = match &self.req.matching {
+            Some(m) => {
+                let mut hits = self.hits(segment, m, from, to)?;
+                hits.retain(|s| !is_dead(*s));
+                let all = hits.len();
+                hits.truncate(usize::try_from(want).unwrap_or(usize::MAX));
+                let read = segment.read_seqs(&hits, self.left(), &mut block).map_err(gone)?;
+                if read == all { to } else { hits.get(read).map_or(hits[read - 1], |s| s - 1) }
+            }
+            None => {
+                // Dead records cost nothing to pass: reach as far as `want` live ones may lie.
+                let to = if want < to - from {
+                    reach(dead, from - first, want, to - first) + first
+                } else {
+                    to
+                };
+                segment.read(from, to, self.left(), &is_dead, &mut block).map_err(gone)? - 1
+            }
+        };
+        let index = self.out.chunks.len() as u32;
+        let chunk = block.freeze();
+        self.out.chunks.push(chunk.buffer().clone());
+        for item in chunk.items() {
+            let goes_on = match item {
+                Item::Record(f) => self.record(&f, chunk.buffer(), index),
+                Item::Corrupt(seq) => self.damaged(seq),
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+        self.at = self.at.max(upto);
+        Ok(true)
+    }
+
+    /// The ascending seqs of a stretch whose tag matches.
+    fn hits(&self, segment: &Segment, m: &TopicMatch, from: u64, to: u64) -> Result<Vec<u64>> {
+        let meta = segment.meta();
+        {
+            let state = self.topic.state.read();
+            if meta.first_seq >= state.tags_from {
+                let tags = state.tags.as_ref();
+                return Ok(tags.map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default());
+            }
+        }
+        let mut hits = segment.tag_seqs(m.as_tags(), to).map_err(gone)?;
+        hits.drain(..hits.partition_point(|s| *s < from));
+        Ok(hits)
+    }
+
+    /// Takes a verified record. False: the read is full.
+    fn record(&mut self, f: &Frame<'_>, chunk: &Arc<Vec<u8>>, index: u32) -> bool {
+        assert!(f.seq > self.at, "I4: seq {} after {}", f.seq, self.at);
+        if !self.room() {
+            return false;
+        }
+        self.at = f.seq;
+        self.out.records_scanned += 1;
+        let expires = if f.attrs.is_empty() {
+            None
+        } else {
+            Attrs::decode(f.attrs).and_then(|a| a.expires_at)
+        };
+        if expires.is_some_and(|at| at < self.now) {
+            return true;
+        }
+        let skipped = |n: &Vec<u8>| !f.node.is_empty() && n == f.node;
+        if self.skip_nodes && self.req.skip_nodes.0.iter().any(skipped) {
+            return true;
+        }
+        let at = |part: &[u8]| match part {
+            [] => 0,
+            part => (part.as_ptr() as usize - chunk.as_ptr() as usize) as u32,
+        };
+        self.bytes += f.data.len() + f.meta.len();
+        self.out.slots.push(RecordSlot {
+            seq: f.seq,
+            ts: f.ts,
+            chunk: index,
+            node: at(f.node),
+            tag: at(f.tag),
+            meta: at(f.meta),
+            data: at(f.data),
+            node_len: f.node.len() as u16,
+            tag_len: f.tag.len() as u16,
+            meta_len: f.meta.len() as u32,
+            data_len: f.data.len() as u32,
+            binary: f.flags.has(topics_storage::format::frame::Flags::BINARY),
+        });
+        true
+    }
+
+    /// A record whose bytes fail their checksum (I12). The read that starts there announces it;
+    /// any other ends in front of it.
+    fn damaged(&mut self, seq: u64) -> bool {
+        self.core.metrics.corrupt_records.add(1);
+        if let Some(t) = self.out.tombstone.as_mut()
+            && t.reason == GapReason::Corrupt
+            && t.gap_to + 1 == seq
+            && self.at == t.gap_to
+        {
+            // The damaged range goes on.
+            (t.gap_to, t.missed_estimate, self.at) = (seq, t.missed_estimate + 1, seq);
+            return true;
+        }
+        if self.out.tombstone.is_some() || !self.out.slots.is_empty() || !self.starts_at(seq) {
+            self.at = self.at.max(seq - 1);
+            return false;
+        }
+        log::error!("topic {:?}: record {seq} is damaged: run verify", self.topic.name);
+        self.core.metrics.tombstones[GapReason::Corrupt as usize].add(1);
+        self.out.tombstone = Some(Tombstone {
+            gap_from: seq,
+            gap_to: seq,
+            reason: GapReason::Corrupt,
+            missed_estimate: 1,
+            earliest_seq: self.out.earliest_seq,
+            head_seq: self.out.head_seq,
+        });
+        self.at = seq;
+        true
+    }
+
+    /// Whether the read began right before this seq.
+    fn starts_at(&self, seq: u64) -> bool {
+        self.at + 1 == seq && self.out.records_scanned == 0
+    }
+
+    fn finish(mut self) -> Result<ReadBatch> {
+        let out = &mut self.out;
+        out.next_from_seq = self.at;
+        out.caught_up = self.at >= out.head_seq;
+        out.lag = out.head_seq.saturating_sub(self.at);
+        self.core.metrics.read_records.add(out.slots.len() as u64);
+        self.core.metrics.read_bytes.add(self.bytes as u64);
+        if !self.out.caught_up {
+            let next = self.next_ts()?;
+            self.out.lag_ms = next.map_or(0, |ts| self.core.time.wall().saturating_sub(ts));
+        }
+        Ok(self.out)
+    }
+
+    /// The commit time of the next unread record.
+    fn next_ts(&self) -> Result<Option<u64>> {
+        let (seq, meta) = {
+            let state = self.topic.state.read();
+            match state.index.next_live(self.at + 1) {
+                Ok(Some(seq)) => match state.index.entry(seq) {
+                    Some(e) => return Ok(Some(e.ts)),
+                    None => (seq, state.index.seg_of(seq).map(|s| s.meta)),
+                },
+                _ => return Ok(None),
+            }
+        };
+        let Some(meta) = meta else { return Ok(None) };
+        let loader = Loader::ahead(&self.core.segments, self.topic.key);
+        match loader.segment(&meta).entries(seq, seq) {
+            Ok(entries) => Ok(entries.first().map(|e| e.ts)),
+            Err(StorageError::Missing { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// The offset up to which `want` live records may lie, from `from` on, at most `to`.
+fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
+    let Dead::Some(map) = dead else { return (from + want - 1).min(to) };
+    let (mut end, mut live) = (from, 0);
+    while end <= to {
+        if !map.contains(end as u32) {
+            live += 1;
+            if live == want {
+                return end;
+            }
+        }
+        end += 1;
+    }
+    to
+}
+
+fn missing(what: &str) -> Error {
+    Error::StorageUnavailable { reason: "missing", detail: format!("{what} is gone") }
+}
+
+/// A file that went between plan and read is not an error yet.
+fn gone(e: StorageError) -> Error {
+    match e {
+        StorageError::Missing { what } => missing(&what),
+        e => e.into(),
+    }
+}
+
+/// Where a read begins: its cursor, the tombstone there, its bound. `Err`: the dead of this
+/// segment must be loaded first.
+fn position(
+    topic: &Topic,
+    state: &State,
+    expired: Option<Expired>,
+    req: &ReadRequest,
+    synced: Option<u64>,
+) -> std::result::Result<Position, u64> {
+    let head = topic.gate.head();
+    let unknown = |u: Unknown| u.0;
+    let fresh = expired.map_or(0, |e| e.below);
+    let earliest = match state.index.next_live(state.earliest.max(fresh)).map_err(unknown)? {
+        Some(seq) => seq.min(head + 1),
+        None => head + 1,
+    };
+    let evict_floor = state.evict_floor.max(expired.map_or(0, |e| e.floor));
+    let evicted = match expired {
+        Some(_) if state.evict_floor > 1 => state.evicted.and(Evicted::TTL),
+        Some(_) => Evicted::TTL,
+        None => state.evicted,
+    };
+    let mut bound = head.min(synced.map_or(u64::MAX, |lsn| state.synced_to(lsn)));
+    let mut announce = true;
+    let mut at = match req.from {
+        ReadFrom::After(seq) => seq,
+        ReadFrom::Earliest => earliest - 1,
+        ReadFrom::Tail(n) => state.back(head, n, earliest).map_err(unknown)?,
+        ReadFrom::Before { seq, tail } => {
+            let last = seq.saturating_sub(1).min(head);
+            bound = bound.min(last);
+            state.back(last, tail, earliest).map_err(unknown)?
+        }
+    };
+    if !matches!(req.from, ReadFrom::After(_)) {
+        announce = false;
+    }
+    if let Some(upto) = req.upto {
+        bound = bound.min(upto);
+    }
+    let mut tombstone = None;
+    let other = req.topic_id.is_some_and(|id| id != topic.id());
+    if other || at > head {
+        tombstone = Some((1, head, GapReason::Recreated));
+        at = earliest - 1;
+    } else if announce && at + 1 < evict_floor {
+        tombstone = Some((at + 1, evict_floor - 1, evicted.reason()));
+        at = evict_floor - 1;
+    } else if announce
+        && let Some(Gap { from, to, reason }) = state.gap_from(at + 1).filter(|g| g.from <= at + 1)
+    {
+        debug_assert!(from <= at + 1);
+        tombstone = Some((at + 1, to, reason));
+        at = to;
+    }
+    let skip_nodes = state.config.dedupe_node;
+    Ok(Position { at, tombstone, bound, head, earliest, skip_nodes, expired })
+}
+
+impl State {
+    /// The cursor that has `n` live records behind it up to `last`, none below `earliest`.
+    fn back(&self, last: u64, n: u64, earliest: u64) -> std::result::Result<u64, Unknown> {
+        let mut at = last + 1;
+        for _ in 0..n {
+            match self.index.prev_live(at.saturating_sub(1), earliest)? {
+                Some(seq) => at = seq,
+                None => return Ok(earliest.min(at) - 1),
+            }
+        }
+        Ok(at - 1)
+    }
+
+    /// The last seq that is durable when `lsn` is.
+    fn synced_to(&self, lsn: u64) -> u64 {
+        for run in &self.index.runs {
+            match run.place {
+                Place::Held { .. } => return run.first - 1,
+                Place::File { .. } => {
+                    let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= lsn);
+                    if n < run.entries.len() {
+                        return run.first + n as u64 - 1;
+                    }
+                }
+            }
+        }
+        u64::MAX
+    }
+}
+
+/// The cursor just before the first record at or after `ts`.
+pub(crate) fn seek(core: &Core, topic: &Topic, ts: u64) -> Result<u64> {
+    topic.check_sound()?;
+    let head = topic.gate.head();
+    let found = {
+        let state = topic.state.read();
+        let segs = &state.index.segs;
+        match segs.get(segs.partition_point(|s| s.meta.last_ts < ts)) {
+            Some(seg) => Err(seg.meta),
+            None => Ok(state
+                .index
+                .runs
+                .iter()
+                .find(|r| r.entries.back().is_some_and(|e| e.ts >= ts))
+                .map_or(state.indexed_to + 1, |r| {
+                    r.first + r.entries.partition_point(|e| e.ts < ts) as u64
+                })),
+        }
+    };
+    let seq = match found {
+        Ok(seq) => seq,
+        Err(meta) => core.segments.segment(topic.key, meta).seek_ts(ts)?,
+    };
+    let earliest = topic.state.read().earliest;
+    Ok(seq.max(earliest).saturating_sub(1).min(head))
+}

@@ -1,0 +1,466 @@
+//! Caps and expiry: which floor a topic must have.
+//!
+//! A cap's eviction is decided with the write that causes it and logged in its batch. Expiry is
+//! decided by the clock: a read looks where it would be now, the sweep logs it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use topics_storage::format::record::{Body, EvictWatermark};
+use topics_storage::segment::{AttrOrder, SegmentMeta};
+use topics_storage::wal::Level;
+
+use super::flight::{Flight, Frames, Order, Undo};
+use super::index::{Part, Seg, Unknown};
+use super::lifecycle::Alone;
+use super::load::{Hints, Loader};
+use super::planned::{Outlook, Planned};
+use super::state::{Evicted, State};
+use super::{Life, Topic};
+use crate::config::TopicConfig;
+use crate::core::{Core, Wait};
+use crate::error::Result;
+
+/// Sizes that eviction reads ahead at a time.
+const AHEAD: u64 = 1024;
+
+/// The caps of a topic; 0 is off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caps {
+    records: u64,
+    bytes: u64,
+}
+
+impl Caps {
+    pub(super) fn of(config: &TopicConfig) -> Self {
+        Self { records: config.cap_records, bytes: config.cap_bytes }
+    }
+
+    /// The cap that this much is over: its name, this much, the cap.
+    pub(super) fn over(&self, count: u64, bytes: u64) -> Option<(&'static str, u64, u64)> {
+        if self.records > 0 && count > self.records {
+            Some(("cap_records", count, self.records))
+        } else if self.bytes > 0 && bytes > self.bytes {
+            Some(("cap_bytes", bytes, self.bytes))
+        } else {
+            None
+        }
+    }
+}
+
+/// An eviction: the floor, and the records and bytes that go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Eviction {
+    pub floor: u64,
+    pub gone: (u64, u64),
+}
+
+/// What must be read before a decision can be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Need {
+    /// Sizes of these records of a segment.
+    Sizes(SegmentMeta, u64, u64),
+    /// The dead records of the segment with this file number.
+    Dead(u64),
+}
+
+impl From<Unknown> for Need {
+    fn from(u: Unknown) -> Self {
+        Self::Dead(u.0)
+    }
+}
+
+/// Reads what a decision needs, and gives it to the topic.
+pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
+    let loader = Loader::ahead(&core.segments, topic.key);
+    match *need {
+        Need::Sizes(meta, from, to) => {
+            let window = loader.window(&meta, from, to)?;
+            topic.state.write().window = Some(window);
+        }
+        Need::Dead(file_no) => {
+            let meta = {
+                let mut state = topic.state.write();
+                state.index.seg_numbered(file_no).map(|s| s.meta)
+            };
+            if let Some(meta) = meta {
+                let dead = loader.dead(&meta)?;
+                topic.state.write().set_dead(file_no, dead);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The floor that brings the topic, with the staged writes and a new one, within its caps: past
+/// the oldest live records, one by one.
+pub(super) fn evict_to_fit(
+    state: &State,
+    planned: &Planned,
+    outlook: Outlook,
+    new: (u64, &[u32]),
+    caps: &Caps,
+) -> std::result::Result<Option<Eviction>, Need> {
+    let new_bytes: u64 = new.1.iter().map(|s| u64::from(*s)).sum();
+    let mut walk = Walk {
+        caps: *caps,
+        count: outlook.count + new.1.len() as u64,
+        bytes: outlook.bytes + new_bytes,
+        gone: (0, 0),
+        floor: 0,
+    };
+    if walk.fits() {
+        return Ok(None);
+    }
+    walk.stored(state, outlook.floor)?;
+    let staged = planned.records(state.indexed_to);
+    let fresh = (new.0..).zip(new.1.iter().copied());
+    for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= outlook.floor) {
+        if walk.fits() {
+            break;
+        }
+        walk.take(seq, u64::from(size));
+    }
+    Ok(Some(Eviction { floor: walk.floor, gone: walk.gone }))
+}
+
+struct Walk {
+    caps: Caps,
+    count: u64,
+    bytes: u64,
+    gone: (u64, u64),
+    floor: u64,
+}
+
+impl Walk {
+    fn fits(&self) -> bool {
+        self.caps.over(self.count, self.bytes).is_none()
+    }
+
+    fn take(&mut self, seq: u64, size: u64) {
+        self.count -= 1;
+        self.bytes -= size;
+        self.gone = (self.gone.0 + 1, self.gone.1 + size);
+        self.floor = seq + 1;
+    }
+
+    /// Takes applied records, from `at` on.
+    fn stored(&mut self, state: &State, at: u64) -> std::result::Result<(), Need> {
+        for part in state.index.parts_from(at) {
+            if self.fits() {
+                return Ok(());
+            }
+            match part {
+                Part::Seg(seg) => self.segment(state, seg, at)?,
+                Part::Run(run) => {
+                    for (seq, e) in run.from(at).filter(|(_, e)| !e.dead()) {
+                        if self.fits() {
+                            return Ok(());
+                        }
+                        self.take(seq, e.payload());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, state: &State, seg: &Seg, at: u64) -> std::result::Result<(), Need> {
+        if seg.live_count == 0 {
+            return Ok(());
+        }
+        // The segment's counts begin at the applied floor.
+        let whole = at <= seg.meta.first_seq.max(state.floor);
+        let rest = (self.count - seg.live_count, self.bytes - seg.live_bytes);
+        if whole && self.caps.over(rest.0, rest.1).is_some() {
+            (self.count, self.bytes) = rest;
+            self.gone = (self.gone.0 + seg.live_count, self.gone.1 + seg.live_bytes);
+            self.floor = seg.meta.last_seq + 1;
+            return Ok(());
+        }
+        if !seg.dead.known() {
+            return Err(Need::Dead(seg.meta.file_no));
+        }
+        let from = at.max(seg.meta.first_seq);
+        for seq in (from..=seg.meta.last_seq).filter(|s| !seg.is_dead(*s)) {
+            if self.fits() {
+                return Ok(());
+            }
+            let window = state.window.as_ref();
+            let sizes = window.and_then(|w| w.get(seg.meta.file_no, from, seq));
+            let Some(size) = sizes.and_then(<[u32]>::last) else {
+                // Twice as far as has been of use.
+                let to = seg.meta.last_seq.min(seq + AHEAD.max(seq - from));
+                return Err(Need::Sizes(seg.meta, from, to));
+            };
+            self.take(seq, u64::from(*size));
+        }
+        Ok(())
+    }
+}
+
+/// What has expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expired {
+    /// Every record below was committed too long ago.
+    pub below: u64,
+    /// The last live one of them + 1.
+    pub floor: u64,
+}
+
+/// What a look at expiry needs first.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Look {
+    /// The first seq of this segment whose ts is at least the cutoff.
+    Seek(SegmentMeta),
+    Dead(u64),
+}
+
+/// What has expired of a topic whose records live from `cutoff` on. `seek` answers
+/// [`Look::Seek`] for a segment by file number.
+pub(super) fn expired(
+    state: &State,
+    cutoff: u64,
+    seek: Option<(u64, u64)>,
+) -> std::result::Result<Option<Expired>, Look> {
+    let from = state.earliest;
+    if state.count == 0 || (state.oldest.0 == from && state.oldest.1 >= cutoff) {
+        return Ok(None);
+    }
+    let below = first_fresh(state, from, cutoff, seek)?;
+    if below <= from {
+        return Ok(None);
+    }
+    let last = state.index.prev_live(below - 1, from).map_err(|Unknown(no)| Look::Dead(no))?;
+    Ok(last.map(|last| Expired { below, floor: last + 1 }))
+}
+
+fn first_fresh(
+    state: &State,
+    from: u64,
+    cutoff: u64,
+    seek: Option<(u64, u64)>,
+) -> std::result::Result<u64, Look> {
+    for part in state.index.parts_from(from) {
+        match part {
+            Part::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
+            Part::Seg(seg) if seg.meta.first_ts >= cutoff => return Ok(seg.meta.first_seq),
+            Part::Seg(seg) => {
+                return match seek.filter(|(no, _)| *no == seg.meta.file_no) {
+                    Some((_, seq)) => Ok(seq),
+                    None => Err(Look::Seek(seg.meta)),
+                };
+            }
+            Part::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
+                return Ok(run.first + run.entries.partition_point(|e| e.ts < cutoff) as u64);
+            }
+            Part::Run(_) => {}
+        }
+    }
+    Ok(state.indexed_to + 1)
+}
+
+/// The commit time from which on records of this topic have not expired; `None` without a TTL.
+pub(super) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
+    match config.ttl_ms {
+        0 => None,
+        ttl => core.time.steady().checked_sub(ttl),
+    }
+}
+
+/// Looks at expiry under the state lock, reading what that needs outside of it. `f` sees the
+/// state with what has expired.
+pub(super) fn with_expired<T>(
+    core: &Core,
+    topic: &Topic,
+    mut f: impl FnMut(&State, Option<Expired>) -> T,
+) -> Result<T> {
+    let mut seek = None;
+    loop {
+        let look = {
+            let state = topic.state.read();
+            let Some(cutoff) = cutoff(core, &state.config) else { return Ok(f(&state, None)) };
+            match expired(&state, cutoff, seek) {
+                Ok(found) => return Ok(f(&state, found)),
+                Err(look) => (look, cutoff),
+            }
+        };
+        let loader = Loader::ahead(&core.segments, topic.key);
+        match look {
+            (Look::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
+            (Look::Seek(meta), cutoff) => {
+                let segment = loader.segment(&meta);
+                let seq = segment.seek_ts(cutoff)?;
+                seek = Some((meta.file_no, seq));
+                let oldest = segment.entries(seq, seq)?.first().map_or(0, |e| e.ts);
+                topic.state.write().oldest = (seq, oldest);
+            }
+        }
+    }
+}
+
+/// Before a write to a topic with a cap: what has expired makes room first. A caller that may
+/// not wait leaves it while writes are on their way.
+pub(super) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
+    let capped = {
+        let a = topic.append.lock();
+        a.config.ttl_ms > 0 && (a.config.cap_records > 0 || a.config.cap_bytes > 0)
+    };
+    if capped && (wait != Wait::No || topic.quiet()) {
+        expire(core, topic)?;
+    }
+    Ok(())
+}
+
+/// Logs what has expired; returns whether anything had. On return the topic is exact.
+pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
+    if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
+        return Ok(false);
+    }
+    let capped = {
+        let config = topic.state.read().config.clone();
+        config.cap_records > 0 || config.cap_bytes > 0
+    };
+    let alone = if capped { Some(topic.alone(core)?) } else { None };
+    log_expired(core, topic, alone.as_ref())
+}
+
+/// The same; `alone` when the caller has the topic alone.
+pub(super) fn log_expired(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    alone: Option<&Alone>,
+) -> Result<bool> {
+    loop {
+        let (found, structure, cut) = with_expired(core, topic, |state, found| {
+            let cut = found.and_then(|e| state.cut_by(e.floor));
+            (found, state.structure, cut)
+        })?;
+        let Some(found) = found else { return Ok(false) };
+        let mut hints = Hints::default();
+        if let Some((meta, from)) = cut {
+            if topic.state.read().unknown_dead(meta.file_no) {
+                provide(core, topic, &Need::Dead(meta.file_no))?;
+            }
+            let loader = Loader::ahead(&core.segments, topic.key);
+            hints.windows.push(loader.window(&meta, from, found.floor - 1)?);
+        }
+        let mut body = Vec::new();
+        let reason = Evicted::TTL.code();
+        EvictWatermark { evict_floor: found.floor, earliest_seq: found.floor, reason }
+            .encode_frame(&mut body, topic.id(), 0, 0);
+        let room = core.room(core.shard(topic.id()), body.len(), Wait::Bounded)?;
+        let mut a = topic.append.lock();
+        if a.closed {
+            return Ok(false);
+        }
+        if a.held && alone.is_none() {
+            drop(a);
+            topic.wait_unheld();
+            continue;
+        }
+        if topic.state.read().structure != structure {
+            continue;
+        }
+        let flight = Flight::plain(core, topic, hints, Undo::None);
+        let frames = Frames { head: body, ..Frames::default() };
+        // Not held back until a sync: it concerns applied records only.
+        let order = Order { ts: core.time.wall(), level: Level::Written, frees_space: true };
+        let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
+        drop(a);
+        core.wait(ticket, Level::Written)?;
+        return Ok(true);
+    }
+}
+
+/// Logs the deletion of records whose own time to live has passed. Returns how many went.
+pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64> {
+    let now = core.time.steady();
+    let due = due_records(core, topic, now)?;
+    let mut gone = 0;
+    for seqs in due.chunks(10_000) {
+        gone += super::delete::delete_seqs(core, topic, seqs)?;
+    }
+    Ok(gone)
+}
+
+/// The ascending seqs of live records whose own time to live has passed.
+fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
+    let (mut due, segs) = {
+        let mut guard = topic.state.write();
+        let state = &mut *guard;
+        let mut due = Vec::new();
+        if let Some(expiries) = &mut state.expiries {
+            let later = expiries.split_off(&(now, 0));
+            let past = std::mem::replace(expiries, later);
+            for (at, seq) in past {
+                // Those that are live stay listed until their deletion has been applied.
+                if state.index.entry(seq).is_some_and(|e| !e.dead()) {
+                    due.push(seq);
+                    expiries.insert((at, seq));
+                }
+            }
+        }
+        let waiting = |m: &SegmentMeta| m.earliest_expires != 0 && m.earliest_expires < now;
+        let segs: Vec<_> = state
+            .index
+            .segs
+            .iter()
+            .filter(|s| s.live_count > 0 && waiting(&s.meta))
+            .map(|s| s.meta)
+            .collect();
+        (due, segs)
+    };
+    for meta in segs {
+        let loader = Loader::ahead(&core.segments, topic.key);
+        let table = loader.segment(&meta).attrs()?;
+        let rows = table.ordered(AttrOrder::Expiry).filter(|r| r.expires_at != 0);
+        let mut next = 0;
+        let mut hits = Vec::new();
+        for row in rows {
+            if row.expires_at >= now {
+                next = row.expires_at;
+                break;
+            }
+            hits.push(row.seq);
+        }
+        if topic.state.read().unknown_dead(meta.file_no) {
+            provide(core, topic, &Need::Dead(meta.file_no))?;
+        }
+        let mut state = topic.state.write();
+        let floor = state.floor;
+        if let Some(seg) = state.index.seg_numbered(meta.file_no) {
+            hits.retain(|s| *s >= floor && !seg.is_dead(*s));
+            if hits.is_empty() {
+                // The next look is due when the next record is.
+                seg.meta.earliest_expires = next;
+            }
+            due.append(&mut hits);
+        }
+    }
+    due.sort_unstable();
+    Ok(due)
+}
+
+impl State {
+    /// The segment that a floor cuts in two, and the first of its records that would go.
+    pub(super) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
+        let seg = self.index.seg_of(floor)?;
+        (seg.meta.first_seq < floor && seg.live_count > 0)
+            .then(|| (seg.meta, seg.meta.first_seq.max(self.floor)))
+    }
+}
+
+impl Flight {
+    /// A batch of control frames.
+    pub(super) fn plain(core: &Arc<Core>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
+        Self {
+            core: core.clone(),
+            topic: topic.clone(),
+            hints,
+            undo,
+            birth: false,
+            removed: AtomicU64::new(0),
+        }
+    }
+}

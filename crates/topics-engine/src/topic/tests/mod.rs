@@ -1,0 +1,197 @@
+//! Topics over the simulated env: every rule, live and after reopening.
+
+mod append;
+mod classes;
+mod delete;
+mod lifecycle;
+mod model;
+mod read;
+mod retention;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use topics_env::Env;
+use topics_env::sim::{SimClock, SimFs, env_on};
+
+use crate::api::{
+    Append, Appended, DeleteRequest, Durability, NewRecord, ReadBatch, ReadFrom, ReadRequest,
+    TopicMatch, TopicState,
+};
+use crate::config::ConfigPatch;
+use crate::error::Result;
+use crate::{Engine, Options};
+
+pub(super) const DIR: &str = "/data";
+
+/// An engine over a simulated disk, and the means to end its life in several ways.
+pub(super) struct World {
+    pub fs: Arc<SimFs>,
+    pub clock: Arc<SimClock>,
+    pub options: Options,
+    pub seed: u64,
+    engine: Option<Engine>,
+}
+
+pub(super) fn small() -> Options {
+    Options {
+        background: false,
+        wal_file_min: 64 << 10,
+        wal_file_max: 256 << 10,
+        segment_max_events: 5,
+        ..Options::default()
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(small())
+    }
+
+    pub fn with(options: Options) -> Self {
+        let fs = Arc::new(SimFs::new());
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        let mut w = Self { fs, clock, options, seed: 1, engine: None };
+        w.open();
+        w
+    }
+
+    pub fn env(&self) -> Env {
+        env_on(&self.fs, &self.clock, self.seed)
+    }
+
+    pub fn open(&mut self) {
+        self.try_open().unwrap();
+    }
+
+    pub fn try_open(&mut self) -> Result<()> {
+        self.seed += 1;
+        self.engine = Some(Engine::open(self.env(), Path::new(DIR), self.options.clone())?);
+        Ok(())
+    }
+
+    /// Closes cleanly and opens again.
+    pub fn reopen(&mut self) {
+        self.close();
+        self.open();
+    }
+
+    pub fn close(&mut self) {
+        if let Some(e) = self.engine.take() {
+            e.close().unwrap();
+        }
+    }
+
+    /// The process is killed: what was written stays.
+    pub fn kill(&mut self) {
+        self.engine = None;
+        self.fs = Arc::new(SimFs::from_image(&self.fs.kill_image()));
+        self.open();
+    }
+
+    /// Power fails and nothing that was not synced survives.
+    pub fn power_cut(&mut self) {
+        self.engine = None;
+        let image = self.fs.crash_cursor();
+        let mut cursor = image;
+        while cursor.advance() {}
+        let image = cursor.image(topics_env::sim::Survival::DropAll).with_boot(self.seed);
+        self.fs = Arc::new(SimFs::from_image(&image));
+        self.open();
+    }
+
+    pub fn engine(&self) -> &Engine {
+        self.engine.as_ref().unwrap()
+    }
+
+    pub fn checkpoint(&self) {
+        self.engine().sync().unwrap();
+        self.engine().checkpoint().unwrap();
+    }
+
+    pub fn create(&self, topic: &str, patch: ConfigPatch) {
+        self.engine().create_topic(topic, &patch).unwrap();
+    }
+
+    pub fn put(&self, topic: &str, data: &[&str]) -> Appended {
+        self.try_put(topic, data).unwrap()
+    }
+
+    pub fn try_put(&self, topic: &str, data: &[&str]) -> Result<Appended> {
+        let records: Vec<_> = data.iter().map(|d| rec(d)).collect();
+        self.engine().append(topic, &Append { records: &records, ..Append::default() })
+    }
+
+    /// Appends one record per tag; its data is the tag.
+    pub fn tagged(&self, topic: &str, tags: &[&str]) -> Appended {
+        let records: Vec<_> =
+            tags.iter().map(|t| NewRecord { tag: t.as_bytes(), ..rec(t) }).collect();
+        self.engine().append(topic, &Append { records: &records, ..Append::default() }).unwrap()
+    }
+
+    pub fn state(&self, topic: &str) -> TopicState {
+        self.engine().state(topic, false).unwrap()
+    }
+
+    pub fn read(&self, topic: &str, from: u64) -> ReadBatch {
+        self.engine().read(topic, &after(from)).unwrap()
+    }
+
+    /// Seqs of the live records, read to the head; each read's tombstone is noted.
+    pub fn scan(&self, topic: &str, from: u64) -> (Vec<u64>, Vec<(u64, u64, &'static str)>) {
+        let (mut seqs, mut lost, mut at) = (Vec::new(), Vec::new(), from);
+        for _ in 0..10_000 {
+            let b = self.read(topic, at);
+            if let Some(t) = b.tombstone {
+                lost.push((t.gap_from, t.gap_to, t.reason.as_str()));
+            }
+            seqs.extend(b.iter().map(|r| r.seq));
+            at = b.next_from_seq;
+            if b.caught_up {
+                return (seqs, lost);
+            }
+        }
+        panic!("a reader makes no progress at {at}");
+    }
+
+    pub fn seqs(&self, topic: &str) -> Vec<u64> {
+        self.scan(topic, 0).0
+    }
+
+    pub fn delete(&self, topic: &str, before: Option<u64>, matching: Option<TopicMatch>) -> u64 {
+        let req = DeleteRequest { before_seq: before, matching };
+        self.engine().delete(topic, &req).unwrap().deleted
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // A test that did not end in a panic leaves no illegal order of writes behind.
+        if !std::thread::panicking() {
+            assert_eq!(self.fs.violations(), []);
+        }
+    }
+}
+
+pub(super) fn rec(data: &str) -> NewRecord<'_> {
+    NewRecord { data: data.as_bytes(), ..NewRecord::default() }
+}
+
+pub(super) fn after(seq: u64) -> ReadRequest {
+    ReadRequest { from: ReadFrom::After(seq), ..ReadRequest::default() }
+}
+
+pub(super) fn eq(tag: &str) -> Option<TopicMatch> {
+    Some(TopicMatch::Eq(tag.as_bytes().to_vec()))
+}
+
+pub(super) fn glob(prefix: &str) -> Option<TopicMatch> {
+    Some(TopicMatch::Glob(prefix.as_bytes().to_vec()))
+}
+
+pub(super) fn class(durability: Durability) -> ConfigPatch {
+    ConfigPatch { durability: Some(durability), ..ConfigPatch::default() }
+}
+
+pub(super) const CLASSES: [Durability; 4] =
+    [Durability::Ephemeral, Durability::Memory, Durability::Disk, Durability::Fsync];

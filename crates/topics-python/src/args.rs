@@ -1,0 +1,90 @@
+//! Arguments of the verbs in the engine's terms.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString, PyTuple};
+use topics_engine::{ConfigPatch, NewRecord, NodeFilter, TopicMatch};
+use topics_wire::{Failure, config, json, read, write};
+
+use crate::errors::raise;
+
+/// Options of an append, borrowed from their Python objects.
+pub(crate) struct AppendArgs<'a> {
+    pub node: Option<&'a str>,
+    pub key: Option<&'a str>,
+    pub expect_head: Option<u64>,
+    pub sync: bool,
+    pub create: Option<bool>,
+    pub config: Option<&'a [u8]>,
+    pub disable_backpressure: bool,
+}
+
+/// A record whose parts live in Python objects.
+pub(crate) struct Held<'py> {
+    data: Bound<'py, PyBytes>,
+    binary: bool,
+    tag: Option<Bound<'py, PyString>>,
+    node: Option<Bound<'py, PyString>>,
+    meta: Option<Bound<'py, PyBytes>>,
+    ttl_ms: u64,
+}
+
+impl<'py> Held<'py> {
+    pub fn of(item: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let t = item.cast::<PyTuple>()?;
+        let (data, binary, tag, node, meta, ttl_ms) = t.extract()?;
+        Ok(Self { data, binary, tag, node, meta, ttl_ms })
+    }
+
+    /// The record; what is JSON is not checked yet.
+    pub fn record(&self) -> PyResult<NewRecord<'_>> {
+        Ok(NewRecord {
+            data: self.data.as_bytes(),
+            binary: self.binary,
+            tag: str_bytes(self.tag.as_ref())?,
+            node: str_bytes(self.node.as_ref())?,
+            meta: self.meta.as_ref().map_or(b"", |m| m.as_bytes()),
+            ttl_ms: self.ttl_ms,
+        })
+    }
+}
+
+fn str_bytes<'a>(s: Option<&'a Bound<'_, PyString>>) -> PyResult<&'a [u8]> {
+    s.map_or(Ok(&b""[..]), |s| Ok(s.to_str()?.as_bytes()))
+}
+
+/// Checks what the engine takes on trust: JSON and metadata, byte for byte, without the whitespace
+/// around them.
+pub(crate) fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>, Failure> {
+    let mut r = *r;
+    let place = json::Place { within: "records", index: Some(index), field: "" };
+    if !r.binary {
+        let value = json::validate(r.data);
+        let value = value
+            .map_err(|e| place.at("data").refuse(format_args!("is not one JSON value: {e}")))?;
+        r.data = value.as_bytes();
+    }
+    if !r.meta.is_empty() {
+        r.meta = write::parse_meta(r.meta)?.as_bytes();
+    }
+    Ok(r)
+}
+
+/// A config that is JSON text.
+pub(crate) fn config_of(text: Option<&[u8]>) -> Result<Option<ConfigPatch>, Failure> {
+    text.map(config::parse).transpose()
+}
+
+/// A tag, or a prefix with one `*` at its end.
+pub(crate) fn match_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<TopicMatch>> {
+    let Some(text) = text else { return Ok(None) };
+    if !text.contains('*') {
+        return Ok(Some(TopicMatch::Eq(text.as_bytes().to_vec())));
+    }
+    let refused = Failure::invalid("match is a tag, or a prefix with one * at its end");
+    read::glob(text).map(Some).ok_or_else(|| raise(py, &refused))
+}
+
+/// Nodes whose records are skipped.
+pub(crate) fn nodes_of(nodes: Option<Vec<String>>) -> NodeFilter {
+    NodeFilter(nodes.unwrap_or_default().into_iter().map(String::into_bytes).collect())
+}

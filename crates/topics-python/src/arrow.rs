@@ -1,0 +1,60 @@
+//! Scans as Arrow C streams, without a copy.
+//!
+//! The C structures are made by the arrow crate and owned by capsules; a consumer moves them out.
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use topics_wire::arrow::{Pinned, Scan};
+
+use crate::errors::raise;
+
+/// A scan that has not been taken yet.
+#[pyclass(frozen)]
+pub(crate) struct ArrowStream {
+    scan: Mutex<Option<Scan>>,
+    pinned: Pinned,
+}
+
+impl ArrowStream {
+    pub fn new(scan: Scan) -> Self {
+        let pinned = scan.pinned();
+        Self { scan: Mutex::new(Some(scan)), pinned }
+    }
+}
+
+fn taken() -> PyErr {
+    PyValueError::new_err("this stream has been read: scan again")
+}
+
+#[pymethods]
+impl ArrowStream {
+    #[getter]
+    fn topic_id(&self) -> u64 {
+        self.pinned.topic_id
+    }
+
+    #[getter]
+    fn to_seq(&self) -> u64 {
+        self.pinned.to_seq
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // The protocol lets a producer ignore a wish that it cannot meet; the consumer casts.
+        drop(requested_schema);
+        let scan = self.scan.lock().take().ok_or_else(taken)?;
+        PyCapsule::new_with_value(py, scan.into_c_stream(), c"arrow_array_stream")
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let scan = self.scan.lock();
+        let schema = scan.as_ref().ok_or_else(taken)?.c_schema().map_err(|e| raise(py, &e))?;
+        PyCapsule::new_with_value(py, schema, c"arrow_schema")
+    }
+}

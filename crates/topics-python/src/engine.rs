@@ -1,0 +1,361 @@
+//! The verbs in process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PySequence};
+use topics_engine::{Append, Appended, DeleteRequest, NewRecord, ReadFrom, ReadRequest};
+use topics_wire::arrow::{Scan, ScanRequest};
+use topics_wire::{Failure, config, metrics};
+
+use crate::args::{AppendArgs, Held, check, config_of, match_of, nodes_of};
+use crate::arrow::ArrowStream;
+use crate::batch::Batch;
+use crate::errors::raise;
+use crate::settings::{self, Settings};
+use crate::shared::{SIGNAL_SLICE, Shared, patiently};
+
+/// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
+type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
+
+/// An open data directory.
+#[pyclass(frozen)]
+pub(crate) struct Engine {
+    pub shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl Engine {
+    #[staticmethod]
+    #[pyo3(signature = (path, settings=None))]
+    fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
+        let (env, options, url) = settings::options(py, settings)?;
+        let dir = path.to_owned();
+        let shared = patiently(py, move || {
+            let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
+            if !url.is_empty() {
+                engine.set_url(&url)?;
+            }
+            Ok(Shared::new(engine, env, dir))
+        })?;
+        Ok(Self { shared })
+    }
+
+    #[getter]
+    fn path(&self) -> &str {
+        &self.shared.path
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.closed()
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.shared.closed() {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        patiently(py, move || {
+            let outcome = shared.engine()?.close();
+            shared.set_closed();
+            Ok(outcome?)
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topic, records, *, node=None, key=None, expect_head=None, sync=false,
+        create=None, config=None, disable_backpressure=true))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        records: &Bound<'_, PySequence>,
+        node: Option<&str>,
+        key: Option<&str>,
+        expect_head: Option<u64>,
+        sync: bool,
+        create: Option<bool>,
+        config: Option<&[u8]>,
+        disable_backpressure: bool,
+    ) -> PyResult<Ack> {
+        let held: Vec<Held<'_>> =
+            records.try_iter()?.map(|r| Held::of(&r?)).collect::<PyResult<_>>()?;
+        let records: Vec<NewRecord<'_>> = held.iter().map(Held::record).collect::<PyResult<_>>()?;
+        let args =
+            AppendArgs { node, key, expect_head, sync, create, config, disable_backpressure };
+        self.write(py, topic, args, || {
+            records.iter().enumerate().map(|(i, r)| check(i, r)).collect()
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topic, records, *, tag=None, node=None, key=None, expect_head=None,
+        sync=false, create=None, config=None, disable_backpressure=true))]
+    fn append_batch(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        records: &Bound<'_, PyList>,
+        tag: Option<&str>,
+        node: Option<&str>,
+        key: Option<&str>,
+        expect_head: Option<u64>,
+        sync: bool,
+        create: Option<bool>,
+        config: Option<&[u8]>,
+        disable_backpressure: bool,
+    ) -> PyResult<Ack> {
+        let held: Vec<Bound<'_, PyBytes>> =
+            records.iter().map(|item| Ok(item.cast_into::<PyBytes>()?)).collect::<PyResult<_>>()?;
+        let tag = tag.unwrap_or("").as_bytes();
+        let records: Vec<NewRecord<'_>> = held
+            .iter()
+            .map(|data| NewRecord {
+                data: data.as_bytes(),
+                binary: true,
+                tag,
+                ..Default::default()
+            })
+            .collect();
+        let args =
+            AppendArgs { node, key, expect_head, sync, create, config, disable_backpressure };
+        self.write(py, topic, args, || Ok(records))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topic, *, after=None, tail=None, before=None, upto=None, limit=256,
+        max_bytes=1 << 20, skip_nodes=None, r#match=None, topic_id=None, strong=false,
+        touch=true))]
+    fn read(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        after: Option<u64>,
+        tail: Option<u64>,
+        before: Option<u64>,
+        upto: Option<u64>,
+        limit: usize,
+        max_bytes: usize,
+        skip_nodes: Option<Vec<String>>,
+        r#match: Option<&str>,
+        topic_id: Option<u64>,
+        strong: bool,
+        touch: bool,
+    ) -> PyResult<Batch> {
+        let from = match (after, tail, before) {
+            (None, Some(tail), Some(seq)) => ReadFrom::Before { seq, tail },
+            (None, Some(tail), None) => ReadFrom::Tail(tail),
+            (Some(after), None, None) => ReadFrom::After(after),
+            (None, None, None) => ReadFrom::Earliest,
+            _ => {
+                let message = "a read starts at one of after, tail, tail with before";
+                return Err(raise(py, &Failure::invalid(message)));
+            }
+        };
+        let matching = match_of(py, r#match)?;
+        let skip_nodes = nodes_of(skip_nodes);
+        let request = ReadRequest {
+            from,
+            upto,
+            limit,
+            max_bytes,
+            skip_nodes,
+            matching,
+            topic_id,
+            strong,
+            touch,
+        };
+        self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
+    }
+
+    fn tail(&self, py: Python<'_>, topic: &str, count: usize) -> PyResult<Batch> {
+        let request = ReadRequest {
+            from: ReadFrom::Tail(count as u64),
+            limit: count,
+            max_bytes: usize::MAX,
+            ..ReadRequest::default()
+        };
+        self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
+    }
+
+    #[pyo3(signature = (topic, seq, timeout=None))]
+    fn wait(&self, py: Python<'_>, topic: &str, seq: u64, timeout: Option<f64>) -> PyResult<bool> {
+        let deadline = timeout
+            .map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
+            .and_then(|d| Instant::now().checked_add(d));
+        loop {
+            let left = deadline.map_or(SIGNAL_SLICE, |d| d - Instant::now().min(d));
+            let slice = left.min(SIGNAL_SLICE);
+            if self.shared.run(py, |e| Ok(e.wait(topic, seq, slice)?))? {
+                return Ok(true);
+            }
+            if left.is_zero() || deadline.is_some_and(|d| Instant::now() >= d) {
+                return Ok(false);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    fn seek(&self, py: Python<'_>, topic: &str, ts: u64) -> PyResult<u64> {
+        self.shared.run(py, |e| Ok(e.seek(topic, ts)?))
+    }
+
+    #[pyo3(signature = (topic, before_seq=None, r#match=None))]
+    fn delete<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        before_seq: Option<u64>,
+        r#match: Option<&str>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let request = DeleteRequest { before_seq, matching: match_of(py, r#match)? };
+        if request.before_seq.is_none() && request.matching.is_none() {
+            return Err(raise(py, &Failure::invalid("a delete names before, match, or both")));
+        }
+        let body = self
+            .shared
+            .run(py, |e| Ok(topics_wire::deleted(topic, &e.delete(topic, &request)?)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[pyo3(signature = (topic, config=None))]
+    fn create<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        config: Option<&[u8]>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self.shared.run(py, |e| {
+            let patch = config_of(config)?.unwrap_or_default();
+            Ok(topics_wire::created(topic, &e.create_topic(topic, &patch)?).1)
+        })?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[pyo3(signature = (topic, if_empty=false))]
+    fn delete_topic<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        if_empty: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self
+            .shared
+            .run(py, |e| Ok(topics_wire::dropped(topic, &e.delete_topic(topic, if_empty)?)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[pyo3(signature = (topic, touch=false))]
+    fn state<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        touch: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self.shared.run(py, |e| Ok(topics_wire::state(&e.state(topic, touch)?)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[pyo3(signature = (prefix="", after=None, limit=100))]
+    fn list<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body =
+            self.shared.run(py, |e| Ok(topics_wire::list(&e.list(prefix, after, limit), None)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[pyo3(signature = (topic=None))]
+    fn sync(&self, py: Python<'_>, topic: Option<String>) -> PyResult<()> {
+        self.shared.run_long(py, move |e| {
+            Ok(match topic {
+                Some(topic) => e.sync_topic(&topic),
+                None => e.sync(),
+            }?)
+        })
+    }
+
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.run_long(py, |e| Ok(e.checkpoint()?))
+    }
+
+    fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
+        Ok(PyBytes::new(py, &topics_wire::report(&report)))
+    }
+
+    #[pyo3(signature = (json=false))]
+    fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
+        let text = if json { metrics::json } else { metrics::prometheus };
+        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=None, r#match=None,
+        topic_id=None, binary=None, batch_bytes=4 << 20))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        after: Option<u64>,
+        upto: Option<u64>,
+        skip_nodes: Option<Vec<String>>,
+        r#match: Option<&str>,
+        topic_id: Option<u64>,
+        binary: Option<bool>,
+        batch_bytes: usize,
+    ) -> PyResult<ArrowStream> {
+        let skip_nodes = nodes_of(skip_nodes);
+        let matching = match_of(py, r#match)?;
+        let request =
+            ScanRequest { after, upto, skip_nodes, matching, topic_id, binary, batch_bytes };
+        let scan = self.shared.run(py, |e| Scan::begin(e.clone(), topic, request))?;
+        Ok(ArrowStream::new(scan))
+    }
+}
+
+impl Engine {
+    /// Appends what `records` makes; both without the GIL.
+    fn write<'a>(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        args: AppendArgs<'_>,
+        records: impl FnOnce() -> Result<Vec<NewRecord<'a>>, Failure> + Send,
+    ) -> PyResult<Ack> {
+        let a: Appended = self.shared.run(py, move |e| {
+            let records = records()?;
+            let config = config_of(args.config)?;
+            let append = Append {
+                records: &records,
+                node: args.node.unwrap_or("").as_bytes(),
+                key: args.key.unwrap_or("").as_bytes(),
+                expect_head: args.expect_head,
+                sync: args.sync,
+                create: args.create,
+                config: config.as_ref(),
+                disable_backpressure: args.disable_backpressure,
+            };
+            Ok(e.append(topic, &append)?)
+        })?;
+        let durability = config::durability(a.durability);
+        let (created, deduped) = (a.created, a.deduped);
+        Ok((a.topic_id, a.first_seq, a.last_seq, a.head_seq, a.count, created, deduped, durability))
+    }
+}
+
+/// Checks every byte of a closed data directory.
+#[pyfunction]
+pub(crate) fn verify(py: Python<'_>, path: String) -> PyResult<Bound<'_, PyBytes>> {
+    let (env, _, _) = settings::options(py, None)?;
+    let report = patiently(py, move || Ok(topics_engine::verify(&env, Path::new(&path))?))?;
+    Ok(PyBytes::new(py, &topics_wire::report(&report)))
+}

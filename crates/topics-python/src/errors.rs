@@ -1,0 +1,64 @@
+//! Failures as Python exceptions. The classes live in `topics_engine.errors`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyBytes;
+use topics_engine::Error;
+use topics_wire::Failure;
+
+static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The exception of a failure.
+pub(crate) fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
+    let make = MAKE.get_or_try_init(py, || {
+        let module = py.import("topics_engine.errors")?;
+        Ok::<_, PyErr>(module.getattr("from_native")?.unbind())
+    });
+    let detail = failure.detail.as_deref().unwrap_or("{}");
+    let made = make.and_then(|make| make.call1(py, (failure.code, &failure.message, detail)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception.into_bound(py)),
+        Err(e) => e,
+    }
+}
+
+/// Runs what must not unwind into the interpreter: a panic is an `internal` failure.
+pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(Failure::from(Error::Internal(format!("panic: {text}"))))
+        }
+    }
+}
+
+/// The status and the body of an error.
+#[pyfunction]
+#[pyo3(signature = (code, message, detail=None))]
+pub(crate) fn error_body<'py>(
+    py: Python<'py>,
+    code: &str,
+    message: &str,
+    detail: Option<&[u8]>,
+) -> PyResult<(u16, Bound<'py, PyBytes>)> {
+    let status = topics_wire::status(code);
+    let mut out = Failure::new("", message);
+    if let Some(detail) = detail.filter(|d| !d.is_empty()) {
+        let detail = topics_wire::json::validate(detail).map_err(|e| raise(py, &e.into()))?;
+        out.detail = Some(detail.to_owned());
+    }
+    Ok((status, PyBytes::new(py, &out.body_as(code))))
+}
+
+/// Whole seconds for `Retry-After`.
+#[pyfunction]
+pub(crate) fn retry_after(body: &[u8]) -> u64 {
+    Failure::retry_after_ms(body).unwrap_or(1000).div_ceil(1000).max(1)
+}

@@ -1,0 +1,128 @@
+//! The routes of `/v0` for an event loop.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use topics_wire::Failure;
+use topics_wire::service::{Reply, Request, Service};
+use topics_wire::write::Body;
+
+use crate::bridge::{Bridge, Queue};
+use crate::engine::Engine;
+use crate::errors::{caught, raise};
+use crate::settings::{self, Settings};
+use crate::shared::Shared;
+
+/// The body is `application/x-ndjson`.
+pub(crate) const BODY_NDJSON: u32 = 1;
+/// The body is `application/octet-stream`.
+pub(crate) const BODY_OCTETS: u32 = 2;
+/// Answer a read with an Arrow IPC stream.
+pub(crate) const ACCEPT_ARROW: u32 = 4;
+/// Answer metrics with JSON.
+pub(crate) const ACCEPT_JSON: u32 = 8;
+
+/// Bodies below this are handled with the GIL held: letting go costs more than they do.
+const SMALL_BODY: usize = 2048;
+
+/// The routes over one engine, for one loop.
+#[pyclass(frozen)]
+pub(crate) struct Http {
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+    service: Arc<Service>,
+}
+
+#[pymethods]
+impl Http {
+    #[new]
+    #[pyo3(signature = (engine, settings=None))]
+    fn new(py: Python<'_>, engine: &Engine, settings: Option<Settings<'_>>) -> PyResult<Self> {
+        let limits = settings::limits(py, settings)?;
+        let shared = engine.shared.clone();
+        let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
+        let queue = Queue::new()?;
+        let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
+        Ok(Self { shared, queue, service })
+    }
+
+    #[getter]
+    fn bridge(&self) -> Bridge {
+        Bridge { queue: self.queue.clone(), service: self.service.clone() }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (route, name, query, body, flags, token, key=None))]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        route: &str,
+        name: &str,
+        query: &[u8],
+        body: &[u8],
+        flags: u32,
+        token: u64,
+        key: Option<&[u8]>,
+    ) -> Option<(u16, Bound<'py, PyBytes>)> {
+        let key = key.unwrap_or(b"");
+        let kind = match flags {
+            f if f & BODY_NDJSON != 0 => Body::Lines,
+            f if f & BODY_OCTETS != 0 => Body::Octets,
+            _ => Body::Json,
+        };
+        let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
+        let request = Request { route, name, query, body, key, kind, arrow, json, token };
+        let run = || {
+            // A closed engine answers for itself; one of another process must not be asked.
+            let outcome = caught(|| {
+                if self.shared.forked() {
+                    self.shared.engine()?;
+                }
+                Ok(self.service.call(&request))
+            });
+            outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
+        };
+        // A small read may still be a large answer, and wait for a page of a file.
+        let reply =
+            if body.len() <= SMALL_BODY && route == "write" { run() } else { py.detach(run) };
+        reply.map(|r| (r.status, PyBytes::new(py, &r.body)))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| {
+            caught(|| {
+                self.shared.engine()?;
+                self.queue.quietly(|| self.service.flush());
+                Ok(())
+            })
+        })
+        .map_err(|e: Failure| raise(py, &e))
+    }
+
+    #[getter]
+    fn staged(&self) -> bool {
+        self.service.staged()
+    }
+
+    #[getter]
+    fn pending(&self) -> usize {
+        self.service.pending()
+    }
+
+    fn cancel(&self, token: u64) {
+        if !self.shared.forked() {
+            self.service.cancel(token);
+        }
+    }
+
+    fn set_ready(&self, ready: bool) {
+        self.service.set_ready(ready);
+    }
+
+    fn close(&self) {
+        if !self.shared.forked() {
+            self.service.close();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! An open engine as Python objects hold it: closed once, dead in a forked child, patient with
+//! signals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use topics_engine::{Engine, Error};
+use topics_env::Env;
+use topics_wire::Failure;
+
+use crate::errors::{caught, raise};
+
+/// How long a wait may keep a signal waiting.
+pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
+
+/// The engine, the process that opened it, and whether it was closed here.
+pub(crate) struct Shared {
+    engine: Option<Engine>,
+    pub env: Env,
+    pub path: String,
+    pid: u32,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    pub fn new(engine: Engine, env: Env, path: String) -> Arc<Self> {
+        let pid = std::process::id();
+        Arc::new(Self { engine: Some(engine), env, path, pid, closed: AtomicBool::new(false) })
+    }
+
+    /// Whether this process is a child of the one that opened the engine: its threads are not
+    /// here, its locks may be held by them for ever, and its files belong to the parent.
+    pub fn forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    pub fn closed(&self) -> bool {
+        self.forked() || self.closed.load(Ordering::Acquire)
+    }
+
+    pub fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// The engine, if this process may use it.
+    pub fn engine(&self) -> Result<&Engine, Failure> {
+        if self.forked() {
+            let message = format!(
+                "this engine was opened by process {}, of which this is a fork: open or connect \
+                 after forking",
+                self.pid
+            );
+            return Err(Failure { message, ..Failure::from(Error::Closed) });
+        }
+        match &self.engine {
+            Some(engine) if !self.closed.load(Ordering::Acquire) => Ok(engine),
+            _ => Err(Error::Closed.into()),
+        }
+    }
+
+    /// Runs a verb without the GIL.
+    pub fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        verb: impl FnOnce(&Engine) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| caught(|| verb(self.engine()?))).map_err(|e| raise(py, &e))
+    }
+
+    /// Runs a verb that may take long on a thread of its own, so that signals are heard. After a
+    /// signal handler raised, the verb goes on without anyone waiting for it.
+    pub fn run_long<T: Send + 'static>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        verb: impl FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
+    ) -> PyResult<T> {
+        let shared = self.clone();
+        patiently(py, move || verb(shared.engine()?))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.forked() {
+            // What dropping would touch belongs to the parent.
+            std::mem::forget(self.engine.take());
+        }
+    }
+}
+
+/// Runs `work` on a thread of its own and waits for it, hearing signals.
+pub(crate) fn patiently<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> PyResult<T> {
+    let (send, receive) = channel();
+    let run = move || {
+        // Nobody may be waiting any longer; then nobody wants to know.
+        let _ = send.send(caught(work));
+    };
+    let thread = std::thread::Builder::new().name("topics-call".into());
+    thread.spawn(run).map_err(|e| {
+        raise(py, &Failure::from(Error::Internal(format!("no thread for a call: {e}"))))
+    })?;
+    // A receiver is not shared between threads; the wait borrows it exclusively.
+    let mut receive = receive;
+    loop {
+        let wait = &mut receive;
+        match py.detach(move || wait.recv_timeout(SIGNAL_SLICE)) {
+            Ok(outcome) => return outcome.map_err(|e| raise(py, &e)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                let e = Error::Internal("the thread of a call ended without an outcome".into());
+                return Err(raise(py, &e.into()));
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Records as Arrow: one schema for reads over HTTP, scans and exports in process.
+//!
+//! A gap is a row with `seq` = its first missing seq, null `data`, `gap_to` and `gap_reason`.
+
+mod rows;
+mod scan;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use topics_engine::ReadBatch;
+
+use crate::error::Failure;
+
+pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+pub use arrow_schema::ffi::FFI_ArrowSchema;
+pub use scan::{Scan, ScanRequest};
+
+/// The numbers that a stream carries in its schema.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// The topic's id.
+    pub topic_id: u64,
+    /// The head when the stream began.
+    pub head_seq: u64,
+    /// The cursor after the end of the stream.
+    pub to_seq: u64,
+}
+
+fn entries() -> Field {
+    let key = Field::new("key", DataType::Utf8, false);
+    let value = Field::new("value", DataType::Utf8, true);
+    Field::new("entries", DataType::Struct(Fields::from(vec![key, value])), false)
+}
+
+/// The schema; `binary` types `data`.
+#[must_use]
+pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
+    let data = if binary { DataType::Binary } else { DataType::Utf8 };
+    let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+    let fields = vec![
+        Field::new("topic", DataType::Utf8, false),
+        Field::new("seq", DataType::Int64, false),
+        Field::new("ts", time, true),
+        Field::new("node", DataType::Utf8, true),
+        Field::new("tag", DataType::Utf8, true),
+        Field::new("meta", DataType::Map(Arc::new(entries()), false), true),
+        Field::new("data", data, true),
+        Field::new("gap_to", DataType::Int64, true),
+        Field::new("gap_reason", DataType::Utf8, true),
+    ];
+    let numbers =
+        [("topic_id", pinned.topic_id), ("head_seq", pinned.head_seq), ("to_seq", pinned.to_seq)];
+    let metadata: HashMap<String, String> =
+        numbers.iter().map(|(key, n)| ((*key).to_owned(), n.to_string())).collect();
+    Arc::new(Schema::new_with_metadata(fields, metadata))
+}
+
+/// One page of a read as rows.
+pub fn record_batch(
+    schema: &SchemaRef,
+    topic: &str,
+    batch: &ReadBatch,
+) -> Result<RecordBatch, ArrowError> {
+    let binary = schema.field(6).data_type() == &DataType::Binary;
+    rows::build(schema, topic, batch, binary)
+}
+
+/// Pages of one read as an Arrow IPC stream.
+pub fn ipc(topic: &str, pages: &[ReadBatch]) -> Result<Vec<u8>, Failure> {
+    let binary = pages.iter().flat_map(ReadBatch::iter).any(|r| r.binary);
+    let pinned = pages.last().map_or(Pinned::default(), |last| Pinned {
+        topic_id: last.topic_id,
+        head_seq: last.head_seq,
+        to_seq: last.next_from_seq,
+    });
+    let schema = schema(binary, pinned);
+    let write = || -> Result<Vec<u8>, ArrowError> {
+        let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+        for page in pages.iter().filter(|p| !p.is_empty() || p.tombstone.is_some()) {
+            writer.write(&record_batch(&schema, topic, page)?)?;
+        }
+        writer.into_inner()
+    };
+    write().map_err(|e| Failure::new("internal", format!("Arrow: {e}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! A topic's config in requests and answers.
+
+use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
+
+use crate::error::Failure;
+use crate::json::{Place, Reader, Scanner, Text, push_i64, push_str, push_u64};
+
+/// Reads the fields of a config object at the scanner. Unknown fields are ignored.
+pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
+    let place = Place { within, ..Place::default() };
+    s.must_be(if within.is_empty() { Place::field("config") } else { place }, "an object", |b| {
+        b == b'{'
+    })?;
+    let mut patch = ConfigPatch::default();
+    let mut durable = None;
+    s.object(|s, key| field(s, key, place, &mut patch, &mut durable))?;
+    // The alias is read only where the real field is absent.
+    let alias = |on| if on { Durability::Fsync } else { Durability::Disk };
+    patch.durability = patch.durability.or(durable.map(alias));
+    Ok(patch)
+}
+
+fn field<'a>(
+    s: &mut Scanner<'a>,
+    key: Text<'a>,
+    place: Place,
+    patch: &mut ConfigPatch,
+    durable: &mut Option<bool>,
+) -> Result<(), Failure> {
+    match key.decode().as_deref() {
+        Some("type") => patch.kind = Some(word(s, place.at("type"), &TYPES)?),
+        Some("discard") => patch.discard = Some(word(s, place.at("discard"), &DISCARDS)?),
+        Some("durability") => {
+            patch.durability = Some(word(s, place.at("durability"), &DURABILITIES)?);
+        }
+        Some("durable") => *durable = Some(s.bool(place.at("durable"))?),
+        Some("priority") => patch.priority = Some(priority(s, place.at("priority"))?),
+        Some("dead_letter") => {
+            let place = place.at("dead_letter");
+            let name = if s.null()? { None } else { Some(s.text(place)?.into_owned()) };
+            patch.dead_letter = Some(name);
+        }
+        Some("ttl_ms") => patch.ttl_ms = Some(s.u64(place.at("ttl_ms"))?),
+        Some("cap_records") => patch.cap_records = Some(s.u64(place.at("cap_records"))?),
+        Some("cap_bytes") => patch.cap_bytes = Some(s.u64(place.at("cap_bytes"))?),
+        Some("idempotency_window_ms") => {
+            patch.idempotency_window_ms = Some(s.u64(place.at("idempotency_window_ms"))?);
+        }
+        Some("lease_ms") => patch.lease_ms = Some(s.u64(place.at("lease_ms"))?),
+        Some("claim_jitter_ms") => {
+            patch.claim_jitter_ms = Some(s.u64(place.at("claim_jitter_ms"))?);
+        }
+        Some("max_deliveries") => patch.max_deliveries = Some(s.u64(place.at("max_deliveries"))?),
+        Some("retry_backoff_ms") => {
+            patch.retry_backoff_ms = Some(s.u64(place.at("retry_backoff_ms"))?);
+        }
+        Some("auto_priority") => patch.auto_priority = Some(s.bool(place.at("auto_priority"))?),
+        Some("auto_create") => patch.auto_create = Some(s.bool(place.at("auto_create"))?),
+        Some("dedupe_node") => patch.dedupe_node = Some(s.bool(place.at("dedupe_node"))?),
+        Some("paused") => patch.paused = Some(s.bool(place.at("paused"))?),
+        Some("leases_durable") => patch.leases_durable = Some(s.bool(place.at("leases_durable"))?),
+        _ => s.skip()?,
+    }
+    Ok(())
+}
+
+/// An integer or null; one beyond 32 bits is clamped like any other, by the engine.
+fn priority(s: &mut Scanner<'_>, place: Place) -> Result<Option<i32>, Failure> {
+    if s.null()? {
+        return Ok(None);
+    }
+    s.i32(place).map(Some)
+}
+
+type Words<T> = [(&'static str, T)];
+
+const TYPES: [(&str, TopicType); 2] = [("log", TopicType::Log), ("queue", TopicType::Queue)];
+const DISCARDS: [(&str, Discard); 2] = [("old", Discard::Old), ("reject", Discard::Reject)];
+const DURABILITIES: [(&str, Durability); 4] = [
+    ("ephemeral", Durability::Ephemeral),
+    ("memory", Durability::Memory),
+    ("disk", Durability::Disk),
+    ("fsync", Durability::Fsync),
+];
+
+fn word<T: Copy>(s: &mut Scanner<'_>, place: Place, words: &Words<T>) -> Result<T, Failure> {
+    let text = s.text(place)?;
+    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
+        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        place.refuse(format_args!("must be one of {}", known.join(", ")))
+    })
+}
+
+/// The wire's word of a value.
+pub(crate) fn name_of<T: Copy + PartialEq>(words: &Words<T>, value: T) -> &'static str {
+    words.iter().find(|(_, v)| *v == value).map_or("unknown", |(word, _)| word)
+}
+
+/// The word of a durability class.
+#[must_use]
+pub fn durability(class: Durability) -> &'static str {
+    name_of(&DURABILITIES, class)
+}
+
+/// The word of a topic type.
+#[must_use]
+pub fn topic_type(kind: TopicType) -> &'static str {
+    name_of(&TYPES, kind)
+}
+
+/// Appends the whole config.
+pub fn push(out: &mut Vec<u8>, c: &TopicConfig) {
+    let text = |out: &mut Vec<u8>, key: &str, value: Option<&str>| {
+        out.extend_from_slice(key.as_bytes());
+        match value {
+            Some(value) => push_str(out, value.as_bytes()),
+            None => out.extend_from_slice(b"null"),
+        }
+    };
+    let int = |out: &mut Vec<u8>, key: &str, value: u64| {
+        out.extend_from_slice(key.as_bytes());
+        push_u64(out, value);
+    };
+    let flag = |out: &mut Vec<u8>, key: &str, value: bool| {
+        out.extend_from_slice(key.as_bytes());
+        out.extend_from_slice(if value { b"true" } else { b"false" });
+    };
+    text(out, "{\"type\":", Some(topic_type(c.kind)));
+    int(out, ",\"ttl_ms\":", c.ttl_ms);
+    int(out, ",\"cap_records\":", c.cap_records);
+    int(out, ",\"cap_bytes\":", c.cap_bytes);
+    text(out, ",\"discard\":", Some(name_of(&DISCARDS, c.discard)));
+    text(out, ",\"durability\":", Some(durability(c.durability)));
+    flag(out, ",\"durable\":", c.durability == Durability::Fsync);
+    out.extend_from_slice(b",\"priority\":");
+    match c.priority {
+        Some(p) => push_i64(out, i64::from(p)),
+        None => out.extend_from_slice(b"null"),
+    }
+    flag(out, ",\"auto_priority\":", c.auto_priority);
+    flag(out, ",\"auto_create\":", c.auto_create);
+    int(out, ",\"idempotency_window_ms\":", c.idempotency_window_ms);
+    flag(out, ",\"dedupe_node\":", c.dedupe_node);
+    int(out, ",\"lease_ms\":", c.lease_ms);
+    int(out, ",\"claim_jitter_ms\":", c.claim_jitter_ms);
+    int(out, ",\"max_deliveries\":", c.max_deliveries);
+    text(out, ",\"dead_letter\":", c.dead_letter.as_deref());
+    int(out, ",\"retry_backoff_ms\":", c.retry_backoff_ms);
+    flag(out, ",\"paused\":", c.paused);
+    flag(out, ",\"leases_durable\":", c.leases_durable);
+    out.push(b'}');
+}
+
+/// A config that is a text of its own.
+pub fn parse(text: &[u8]) -> Result<ConfigPatch, Failure> {
+    let mut s = Scanner::new(text)?;
+    let patch = read(&mut s, "")?;
+    s.end()?;
+    Ok(patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_read_and_reported() {
+        let text = r#"{"type":"queue","ttl_ms":1,"cap_records":2,"cap_bytes":3,"discard":"reject",
+            "durability":"memory","durable":true,"priority":-5,"auto_priority":false,
+            "auto_create":false,"idempotency_window_ms":6,"dedupe_node":false,"lease_ms":700,
+            "claim_jitter_ms":8,"max_deliveries":9,"dead_letter":"dl","retry_backoff_ms":10,
+            "paused":true,"leases_durable":true,"unknown":[{"x":null}]}"#;
+        let p = parse(text.as_bytes()).unwrap();
+        let config = TopicConfig {
+            kind: p.kind.unwrap(),
+            ttl_ms: p.ttl_ms.unwrap(),
+            cap_records: p.cap_records.unwrap(),
+            cap_bytes: p.cap_bytes.unwrap(),
+            discard: p.discard.unwrap(),
+            durability: p.durability.unwrap(),
+            priority: p.priority.unwrap(),
+            auto_priority: p.auto_priority.unwrap(),
+            auto_create: p.auto_create.unwrap(),
+            idempotency_window_ms: p.idempotency_window_ms.unwrap(),
+            dedupe_node: p.dedupe_node.unwrap(),
+            lease_ms: p.lease_ms.unwrap(),
+            claim_jitter_ms: p.claim_jitter_ms.unwrap(),
+            max_deliveries: p.max_deliveries.unwrap(),
+            dead_letter: p.dead_letter.unwrap(),
+            retry_backoff_ms: p.retry_backoff_ms.unwrap(),
+            paused: p.paused.unwrap(),
+            leases_durable: p.leases_durable.unwrap(),
+        };
+        let mut out = Vec::new();
+        push(&mut out, &config);
+        let mut sent: serde_json::Value = serde_json::from_str(text).unwrap();
+        sent.as_object_mut().unwrap().remove("unknown");
+        // `durable` is reported as what it means, not as what was sent beside `durability`.
+        sent["durable"] = false.into();
+        let reported: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(reported, sent);
+    }
+
+    #[test]
+    fn the_alias() {
+        let class = |text: &str| parse(text.as_bytes()).unwrap().durability;
+        assert_eq!(class(r#"{"durable":true}"#), Some(Durability::Fsync));
+        assert_eq!(class(r#"{"durable":false}"#), Some(Durability::Disk));
+        assert_eq!(class("{}"), None);
+    }
+
+    #[test]
+    fn nulls_that_mean_something() {
+        let p = parse(br#"{"priority":null,"dead_letter":null}"#).unwrap();
+        assert_eq!((p.priority, p.dead_letter), (Some(None), Some(None)));
+    }
+
+    #[test]
+    fn wrong_types_name_the_field() {
+        let rows = [
+            (r#"{"ttl_ms":"1"}"#, "ttl_ms must be an integer of at least 0, not a string"),
+            (r#"{"ttl_ms":-1}"#, "ttl_ms must be an integer of at least 0, not this number"),
+            (r#"{"ttl_ms":1.5}"#, "ttl_ms must be an integer of at least 0, not 1.5"),
+            (r#"{"ttl_ms":null}"#, "ttl_ms must be an integer of at least 0, not null"),
+            (r#"{"paused":1}"#, "paused must be true or false, not this number"),
+            (r#"{"type":"stream"}"#, "type must be one of log, queue"),
+            (r#"{"type":{}}"#, "type must be a string, not an object"),
+            (r#"{"priority":1.0}"#, "priority must be an integer of 32 bits, not 1.0"),
+            ("[]", "config must be an object, not an array"),
+        ];
+        for (text, message) in rows {
+            let failure = parse(text.as_bytes()).unwrap_err();
+            assert_eq!((failure.code, failure.message.as_str()), ("invalid_request", message));
+        }
+        assert!(parse(b"{} x").is_err() && parse(b"").is_err() && parse(b"{\"a\":}").is_err());
+    }
+}

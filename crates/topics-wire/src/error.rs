@@ -1,0 +1,255 @@
+//! Failures as clients see them: a stable code, a message, a detail, and the HTTP status.
+
+use topics_engine::Error;
+
+use crate::json::{Place, Reader, Scanner, SyntaxError, push_str, push_u64};
+
+/// Why a call failed, ready for the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Stable, snake_case.
+    pub code: &'static str,
+    /// For people.
+    pub message: String,
+    /// A JSON object for programs.
+    pub detail: Option<String>,
+}
+
+impl Failure {
+    /// A failure without detail.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None }
+    }
+
+    /// The request itself is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new("invalid_request", message)
+    }
+
+    /// The HTTP status of its code.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        status(self.code)
+    }
+
+    /// `{"error":{"code","message","detail"?}}`.
+    #[must_use]
+    pub fn body(&self) -> Vec<u8> {
+        self.body_as(self.code)
+    }
+
+    /// The same with a code of the caller.
+    #[must_use]
+    pub fn body_as(&self, code: &str) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + self.message.len());
+        out.extend_from_slice(b"{\"error\":{\"code\":");
+        push_str(&mut out, code.as_bytes());
+        out.extend_from_slice(b",\"message\":");
+        push_str(&mut out, self.message.as_bytes());
+        if let Some(detail) = &self.detail {
+            out.extend_from_slice(b",\"detail\":");
+            out.extend_from_slice(detail.as_bytes());
+        }
+        out.extend_from_slice(b"}}");
+        out
+    }
+
+    /// `error.detail.retry_after_ms` of a body.
+    #[must_use]
+    pub fn retry_after_ms(body: &[u8]) -> Option<u64> {
+        fn within(
+            s: &mut Scanner<'_>,
+            path: &[&str],
+            found: &mut Option<u64>,
+        ) -> Result<(), Failure> {
+            let Some((first, rest)) = path.split_first() else {
+                *found = Some(s.u64(Place::field("retry_after_ms"))?);
+                return Ok(());
+            };
+            s.object(|s, key| match key.raw == *first {
+                true => within(s, rest, found),
+                false => Ok(s.skip()?),
+            })
+        }
+        let mut found = None;
+        let mut s = Scanner::new(body).ok()?;
+        within(&mut s, &["error", "detail", "retry_after_ms"], &mut found).ok()?;
+        found
+    }
+}
+
+/// The status table of the HTTP contract. A code that is not in it is a bug, as is `internal`.
+#[must_use]
+pub fn status(code: &str) -> u16 {
+    match code {
+        "invalid_request" | "batch_too_large" | "record_too_large" => 400,
+        "unauthorized" => 401,
+        "forbidden" => 403,
+        "topic_not_found" | "router_not_found" | "consumer_not_found" | "txn_not_found"
+        | "not_found" => 404,
+        "method_not_allowed" => 405,
+        "not_acceptable" => 406,
+        "request_timeout" => 408,
+        "topic_exists_incompatible"
+        | "topic_not_empty"
+        | "head_mismatch"
+        | "idempotency_mismatch"
+        | "txn_incomplete"
+        | "stale_epoch"
+        | "router_cycle"
+        | "not_a_queue"
+        | "consumer_busy" => 409,
+        "session_gone" => 410,
+        "payload_too_large" => 413,
+        "unsupported_media_type" => 415,
+        "topic_full" => 422,
+        "throttled" => 429,
+        "headers_too_large" => 431,
+        "not_ready" | "shutting_down" | "storage_unavailable" => 503,
+        _ => 500,
+    }
+}
+
+impl From<SyntaxError> for Failure {
+    fn from(e: SyntaxError) -> Self {
+        let detail = Some(format!("{{\"offset\":{}}}", e.at));
+        Self { detail, ..Self::invalid(e.to_string()) }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        let detail = detail(&e);
+        // What is wrong inside is for the log and embedded callers; the code says enough to others.
+        Self { code: e.code(), message: e.to_string(), detail }
+    }
+}
+
+/// The facts of an error as a JSON object.
+fn detail(e: &Error) -> Option<String> {
+    let mut d = Detail::default();
+    match e {
+        Error::BatchTooLarge { got, max, unit } => d.int(unit, *got).int("max", *max),
+        Error::RecordTooLarge { index, what, got, max } => {
+            d.int("index", *index as u64).text("what", what).int("got", *got).int("max", *max)
+        }
+        Error::TopicNotFound(topic) | Error::NotAQueue(topic) => d.text("topic", topic),
+        Error::TopicExistsIncompatible { topic, field, actual, wanted } => d
+            .text("topic", topic)
+            .text("field", field)
+            .text("actual", actual)
+            .text("wanted", wanted),
+        Error::TopicNotEmpty { topic, count } => d.text("topic", topic).int("count", *count),
+        Error::HeadMismatch { topic, expected, actual } => {
+            d.text("topic", topic).int("expected", *expected).int("head_seq", *actual)
+        }
+        Error::IdempotencyMismatch { topic } => d.text("topic", topic),
+        Error::TopicFull { topic, what, max } => {
+            d.text("topic", topic).text("limit", what).int("max", *max)
+        }
+        Error::Throttled { limit, max, retry_after_ms } => {
+            d.text("limit", limit).int("max", *max).int("retry_after_ms", *retry_after_ms)
+        }
+        Error::StorageUnavailable { reason, .. } => d.text("reason", reason),
+        Error::Corrupt { file, offset, .. } => d.text("file", file).int("offset", *offset),
+        Error::Locked { dir, pid, url } => {
+            d.text("dir", dir).int("pid", u64::from(*pid));
+            url.iter().fold(&mut d, |d, url| d.text("url", url))
+        }
+        Error::Version { what, found, supported } => d
+            .text("what", what)
+            .int("found", u64::from(*found))
+            .int("supported", u64::from(*supported)),
+        _ => return None,
+    };
+    Some(d.finish())
+}
+
+/// A JSON object of strings and numbers in the making.
+#[derive(Default)]
+pub(crate) struct Detail(Vec<u8>);
+
+impl Detail {
+    fn key(&mut self, key: &str) {
+        self.0.push(if self.0.is_empty() { b'{' } else { b',' });
+        push_str(&mut self.0, key.as_bytes());
+        self.0.push(b':');
+    }
+
+    pub(crate) fn text(&mut self, key: &str, value: &str) -> &mut Self {
+        self.key(key);
+        push_str(&mut self.0, value.as_bytes());
+        self
+    }
+
+    pub(crate) fn int(&mut self, key: &str, value: u64) -> &mut Self {
+        self.key(key);
+        push_u64(&mut self.0, value);
+        self
+    }
+
+    pub(crate) fn finish(&mut self) -> String {
+        self.0.push(b'}');
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_json_with_the_facts() {
+        let e = Error::HeadMismatch { topic: "a".into(), expected: 3, actual: 5 };
+        let failure = Failure::from(e);
+        assert_eq!(failure.status(), 409);
+        let body: serde_json::Value = serde_json::from_slice(&failure.body()).unwrap();
+        assert_eq!(body["error"]["code"], "head_mismatch");
+        assert_eq!(body["error"]["detail"]["head_seq"], 5);
+        assert_eq!(body["error"]["detail"]["expected"], 3);
+    }
+
+    #[test]
+    fn when_to_come_back() {
+        let e = Error::Throttled { limit: "staging", max: 5, retry_after_ms: 1500 };
+        assert_eq!(Failure::retry_after_ms(&Failure::from(e).body()), Some(1500));
+        assert_eq!(Failure::retry_after_ms(&Failure::from(Error::Closed).body()), None);
+        assert_eq!(Failure::retry_after_ms(b"{"), None);
+    }
+
+    #[test]
+    fn messages_are_escaped() {
+        let failure = Failure::invalid("a \"b\"\n\u{1}\\ ü");
+        let body: serde_json::Value = serde_json::from_slice(&failure.body()).unwrap();
+        assert_eq!(body["error"]["message"], "a \"b\"\n\u{1}\\ ü");
+        assert!(body["error"].get("detail").is_none());
+    }
+
+    #[test]
+    fn every_engine_error_has_a_row_in_the_status_table() {
+        let text = || "x".to_owned();
+        let rows = [
+            (Error::InvalidRequest(text()), 400),
+            (Error::BatchTooLarge { got: 2, max: 1, unit: "records" }, 400),
+            (Error::RecordTooLarge { index: 0, what: "tag", got: 2, max: 1 }, 400),
+            (Error::TopicNotFound(text()), 404),
+            (Error::TopicNotEmpty { topic: text(), count: 1 }, 409),
+            (Error::IdempotencyMismatch { topic: text() }, 409),
+            (Error::NotAQueue(text()), 409),
+            (Error::TopicFull { topic: text(), what: "cap_bytes", max: 1 }, 422),
+            (Error::Throttled { limit: "staging", max: 1, retry_after_ms: 5 }, 429),
+            (Error::StorageUnavailable { reason: "no_space", detail: text() }, 503),
+            (Error::Corrupt { file: text(), offset: 1, detail: text() }, 500),
+            (Error::Locked { dir: text(), pid: 1, url: Some(text()) }, 500),
+            (Error::Version { what: text(), found: 2, supported: 1 }, 500),
+            (Error::Closed, 503),
+            (Error::Internal(text()), 500),
+        ];
+        for (error, status) in rows {
+            let failure = Failure::from(error);
+            assert_eq!(failure.status(), status, "{failure:?}");
+            let body: serde_json::Value = serde_json::from_slice(&failure.body()).unwrap();
+            assert_eq!(body["error"]["code"], failure.code);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Typed values of a request, refused by the name of their field.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::scan::{Scanner, Text};
+use crate::error::Failure;
+
+/// Which value a refusal is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The array or object that holds it; empty: the body itself.
+    pub within: &'static str,
+    /// Its position, in an array.
+    pub index: Option<usize>,
+    /// The field; empty: the element itself.
+    pub field: &'static str,
+}
+
+impl Place {
+    /// A field of the body.
+    #[must_use]
+    pub fn field(field: &'static str) -> Self {
+        Self { field, ..Self::default() }
+    }
+
+    /// The same place, another field.
+    #[must_use]
+    pub fn at(self, field: &'static str) -> Self {
+        Self { field, ..self }
+    }
+
+    /// An `invalid_request` about this place.
+    pub fn refuse(self, problem: impl fmt::Display) -> Failure {
+        let mut failure = Failure::invalid(format!("{self} {problem}"));
+        let mut detail = format!("{{\"field\":\"{}\"", self.leaf());
+        if let Some(index) = self.index {
+            detail.push_str(&format!(",\"index\":{index}"));
+        }
+        detail.push('}');
+        failure.detail = Some(detail);
+        failure
+    }
+
+    fn leaf(self) -> &'static str {
+        if self.field.is_empty() { self.within } else { self.field }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.within)?;
+        if let Some(index) = self.index {
+            write!(f, "[{index}]")?;
+        }
+        if !self.within.is_empty() && !self.field.is_empty() {
+            f.write_str(".")?;
+        }
+        f.write_str(self.field)
+    }
+}
+
+/// Reads the value that comes next as a type, or refuses it.
+pub trait Reader<'a> {
+    /// Whether a value of this kind begins with the next byte; refuses naming both kinds.
+    fn must_be(
+        &mut self,
+        place: Place,
+        wanted: &str,
+        first: impl Fn(u8) -> bool,
+    ) -> Result<(), Failure>;
+    /// A non-negative integer, written without fraction and exponent.
+    fn u64(&mut self, place: Place) -> Result<u64, Failure>;
+    /// An integer of 32 bits.
+    fn i32(&mut self, place: Place) -> Result<i32, Failure>;
+    /// `true` or `false`.
+    fn bool(&mut self, place: Place) -> Result<bool, Failure>;
+    /// A string.
+    fn text(&mut self, place: Place) -> Result<Cow<'a, str>, Failure>;
+    /// Takes `null`, if it is next.
+    fn null(&mut self) -> Result<bool, Failure>;
+}
+
+impl<'a> Reader<'a> for Scanner<'a> {
+    fn must_be(
+        &mut self,
+        place: Place,
+        wanted: &str,
+        first: impl Fn(u8) -> bool,
+    ) -> Result<(), Failure> {
+        let found = match self.peek() {
+            Some(byte) if first(byte) => return Ok(()),
+            Some(b'{') => "an object",
+            Some(b'[') => "an array",
+            Some(b'"') => "a string",
+            Some(b't' | b'f') => "a boolean",
+            Some(b'n') => "null",
+            Some(b'-' | b'0'..=b'9') => "this number",
+            // Not a value at all: the grammar says it better.
+            _ => return Ok(self.skip()?),
+        };
+        Err(place.refuse(format_args!("must be {wanted}, not {found}")))
+    }
+
+    fn u64(&mut self, place: Place) -> Result<u64, Failure> {
+        let wanted = "an integer of at least 0";
+        self.must_be(place, wanted, |b| b.is_ascii_digit())?;
+        let text = self.value()?;
+        text.parse()
+            .map_err(|_| place.refuse(format_args!("must be {wanted}, not {}", brief(text))))
+    }
+
+    fn i32(&mut self, place: Place) -> Result<i32, Failure> {
+        let wanted = "an integer of 32 bits";
+        self.must_be(place, wanted, |b| b.is_ascii_digit() || b == b'-')?;
+        let text = self.value()?;
+        text.parse()
+            .map_err(|_| place.refuse(format_args!("must be {wanted}, not {}", brief(text))))
+    }
+
+    fn bool(&mut self, place: Place) -> Result<bool, Failure> {
+        self.must_be(place, "true or false", |b| matches!(b, b't' | b'f'))?;
+        Ok(self.value()? == "true")
+    }
+
+    fn text(&mut self, place: Place) -> Result<Cow<'a, str>, Failure> {
+        self.must_be(place, "a string", |b| b == b'"')?;
+        let text: Text<'a> = self.string()?;
+        text.decode().ok_or_else(|| place.refuse("has an escape that is half a surrogate pair"))
+    }
+
+    fn null(&mut self) -> Result<bool, Failure> {
+        let found = self.peek() == Some(b'n');
+        if found {
+            self.value()?;
+        }
+        Ok(found)
+    }
+}
+
+/// The beginning of a number, for a message.
+fn brief(text: &str) -> &str {
+    text.get(..40).unwrap_or(text)
+}

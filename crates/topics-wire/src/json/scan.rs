@@ -1,0 +1,332 @@
+//! The grammar.
+//!
+//! Strict where common parsers are lenient: control characters, `\u` digits, leading zeros, a byte
+//! order mark and anything after the value are refused. Kept as sent: duplicate keys, numbers of
+//! any size, `\u` escapes of half a surrogate pair.
+
+use std::borrow::Cow;
+
+use super::text;
+
+/// Deepest nesting of a request's body.
+pub const MAX_DEPTH: u32 = 128;
+
+/// Nesting of a record's `data` in a write body: `{"records":[{"data":…`. Text that arrives outside
+/// of such a body is bounded as if it were inside, so that one rule holds for stored data.
+pub const DATA_DEPTH: u32 = 3;
+
+/// Where and why a text is not JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// Byte offset.
+    pub at: usize,
+    /// What was found or is missing.
+    pub what: &'static str,
+}
+
+impl std::fmt::Display for SyntaxError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "invalid JSON at byte {}: {}", self.at, self.what)
+    }
+}
+
+/// The bytes as text; JSON is UTF-8.
+pub(super) fn utf8(bytes: &[u8]) -> Result<&str, SyntaxError> {
+    std::str::from_utf8(bytes)
+        .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "this is not UTF-8" })
+}
+
+/// A string as it stands between its quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text<'a> {
+    /// The characters between the quotes.
+    pub raw: &'a str,
+    /// Whether there is a backslash among them.
+    pub escaped: bool,
+}
+
+impl<'a> Text<'a> {
+    /// The string that is meant; `None` when an escape is half a surrogate pair.
+    pub fn decode(self) -> Option<Cow<'a, str>> {
+        if self.escaped { text::unescape(self.raw).map(Cow::Owned) } else { Some(self.raw.into()) }
+    }
+}
+
+/// A position in a text.
+#[derive(Clone, Debug)]
+pub struct Scanner<'a> {
+    src: &'a str,
+    at: usize,
+    depth: u32,
+}
+
+type Scanned<T> = Result<T, SyntaxError>;
+
+impl<'a> Scanner<'a> {
+    /// At the start of a body.
+    pub fn new(bytes: &'a [u8]) -> Scanned<Self> {
+        Ok(Self::at_depth(utf8(bytes)?, 0))
+    }
+
+    /// At the start of a text that stands for a part of a body, `depth` levels down.
+    pub fn at_depth(src: &'a str, depth: u32) -> Self {
+        Self { src, at: 0, depth }
+    }
+
+    pub(super) fn fail<T>(&self, what: &'static str) -> Scanned<T> {
+        Err(SyntaxError { at: self.at, what })
+    }
+
+    fn next(&self) -> Option<u8> {
+        self.src.as_bytes().get(self.at).copied()
+    }
+
+    fn slice(&self, from: usize) -> &'a str {
+        self.src.get(from..self.at).unwrap_or_default()
+    }
+
+    #[inline]
+    fn space(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.next() {
+            self.at += 1;
+        }
+    }
+
+    /// The first byte of the next token, which stays.
+    #[inline]
+    pub fn peek(&mut self) -> Option<u8> {
+        self.space();
+        self.next()
+    }
+
+    /// Nothing but whitespace is left.
+    pub fn end(&mut self) -> Scanned<()> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => self.fail("something follows the value"),
+        }
+    }
+
+    fn expect(&mut self, byte: u8, what: &'static str) -> Scanned<()> {
+        if self.peek() != Some(byte) {
+            return self.fail(what);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Takes `byte` if it is next.
+    fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn descend(&mut self) -> Scanned<()> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { self.fail("nested deeper than 128 levels") } else { Ok(()) }
+    }
+
+    /// Walks an object: `each` gets a key and must consume its value.
+    pub fn object<E: From<SyntaxError>>(
+        &mut self,
+        mut each: impl FnMut(&mut Self, Text<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect(b'{', "an object begins with {")?;
+        self.descend()?;
+        if !self.take(b'}') {
+            loop {
+                let key = self.key()?;
+                each(self, key)?;
+                if self.take(b'}') {
+                    break;
+                }
+                self.expect(b',', "expected , or }")?;
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// Walks an array: `each` must consume the element of the index that it gets.
+    pub fn array<E: From<SyntaxError>>(
+        &mut self,
+        mut each: impl FnMut(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect(b'[', "an array begins with [")?;
+        self.descend()?;
+        if !self.take(b']') {
+            for i in 0.. {
+                each(self, i)?;
+                if self.take(b']') {
+                    break;
+                }
+                self.expect(b',', "expected , or ]")?;
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn key(&mut self) -> Scanned<Text<'a>> {
+        let key = self.string()?;
+        self.expect(b':', "expected :")?;
+        Ok(key)
+    }
+
+    /// A string.
+    pub fn string(&mut self) -> Scanned<Text<'a>> {
+        self.expect(b'"', "expected a string")?;
+        let from = self.at;
+        let escaped = self.string_rest()?;
+        let raw = self.src.get(from..self.at - 1).unwrap_or_default();
+        Ok(Text { raw, escaped })
+    }
+
+    /// Any one value: its text, without whitespace around it.
+    pub fn value(&mut self) -> Scanned<&'a str> {
+        self.space();
+        let from = self.at;
+        let outside = self.depth;
+        // One bit a level: 1 is an object.
+        let mut objects: u128 = 0;
+        loop {
+            match self.peek() {
+                Some(b'{') => {
+                    self.at += 1;
+                    self.descend()?;
+                    if !self.take(b'}') {
+                        objects = (objects << 1) | 1;
+                        self.key()?;
+                        continue;
+                    }
+                    self.depth -= 1;
+                }
+                Some(b'[') => {
+                    self.at += 1;
+                    self.descend()?;
+                    if !self.take(b']') {
+                        objects <<= 1;
+                        continue;
+                    }
+                    self.depth -= 1;
+                }
+                first => self.scalar(first)?,
+            }
+            // Behind a value: what it ends goes with it.
+            loop {
+                if self.depth == outside {
+                    return Ok(self.slice(from));
+                }
+                let in_object = objects & 1 == 1;
+                match self.peek() {
+                    Some(b',') => {
+                        self.at += 1;
+                        if in_object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    Some(b'}') if in_object => self.at += 1,
+                    Some(b']') if !in_object => self.at += 1,
+                    _ => return self.fail("expected , or the end of the array or object"),
+                }
+                objects >>= 1;
+                self.depth -= 1;
+            }
+        }
+    }
+
+    /// Any one value, that nobody asked for.
+    pub fn skip(&mut self) -> Scanned<()> {
+        self.value()?;
+        Ok(())
+    }
+
+    fn scalar(&mut self, first: Option<u8>) -> Scanned<()> {
+        match first {
+            Some(b'"') => {
+                self.at += 1;
+                self.string_rest()?;
+                Ok(())
+            }
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null"),
+            Some(_) => self.fail("expected a value"),
+            None => self.fail("the text ends where a value is expected"),
+        }
+    }
+
+    fn word(&mut self, word: &'static str) -> Scanned<()> {
+        if !self.src.as_bytes()[self.at..].starts_with(word.as_bytes()) {
+            return self.fail("expected a value");
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Scanned<()> {
+        if !matches!(self.next(), Some(b'0'..=b'9')) {
+            return self.fail("expected a digit");
+        }
+        while let Some(b'0'..=b'9') = self.next() {
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> Scanned<()> {
+        self.at += usize::from(self.next() == Some(b'-'));
+        if self.next() == Some(b'0') {
+            self.at += 1;
+            if let Some(b'0'..=b'9') = self.next() {
+                return self.fail("a number does not begin with 0");
+            }
+        } else {
+            self.digits()?;
+        }
+        if self.next() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.next() {
+            self.at += 1;
+            self.at += usize::from(matches!(self.next(), Some(b'+' | b'-')));
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// Behind the opening quote, to behind the closing one; whether there was an escape.
+    fn string_rest(&mut self) -> Scanned<bool> {
+        let mut escaped = false;
+        loop {
+            self.at = text::plain_run(self.src.as_bytes(), self.at);
+            match self.next() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(escaped);
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                Some(_) => return self.fail("a control character in a string must be escaped"),
+                None => return self.fail("the text ends inside a string"),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Scanned<()> {
+        let rest = &self.src.as_bytes()[self.at + 1..];
+        let length = match rest {
+            [b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => 2,
+            [b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(|x| x.is_ascii_hexdigit()) => 6,
+            _ => return self.fail("invalid escape in a string"),
+        };
+        self.at += length;
+        Ok(())
+    }
+}

@@ -1,0 +1,342 @@
+//! The read (`diff`): the request in, a page of records out, assembled from stored bytes.
+
+use topics_engine::{
+    NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
+};
+
+use crate::base64;
+use crate::error::Failure;
+use crate::json::{Place, Reader, Scanner, push_str, push_u64};
+use crate::limits::{
+    ARROW_LIMIT, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES, MAX_WAIT_MS,
+};
+use crate::render::{Object, Performance};
+
+/// A read as it was asked for.
+#[derive(Clone, Debug)]
+pub struct Diff {
+    /// What the engine is asked.
+    pub request: ReadRequest,
+    /// Show tags.
+    pub include_tags: bool,
+    /// Show metadata.
+    pub include_meta: bool,
+    /// How long to wait when there is nothing.
+    pub wait_ms: u64,
+}
+
+/// The start of a read, as its fields come.
+#[derive(Default)]
+struct Start {
+    from: Option<ReadFrom>,
+    tail: Option<u64>,
+    before: Option<u64>,
+}
+
+/// Reads a request; an empty body is one without fields. `arrow` raises the limits.
+pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure> {
+    let mut d = Diff {
+        request: ReadRequest { limit: 0, max_bytes: 0, ..ReadRequest::default() },
+        include_tags: false,
+        include_meta: true,
+        wait_ms: 0,
+    };
+    let mut start = Start::default();
+    if !body.is_empty() {
+        let mut s = Scanner::new(body)?;
+        s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+        s.object(|s, key| match key.decode() {
+            Some(key) => field(s, &key, &mut d, &mut start),
+            None => Ok(s.skip()?),
+        })?;
+        s.end()?;
+    }
+    d.request.from = start.resolve()?;
+    let r = &mut d.request;
+    let (usual, most) =
+        if arrow { (ARROW_LIMIT, ARROW_LIMIT) } else { (DEFAULT_LIMIT, limits.limit) };
+    r.limit = if r.limit == 0 { usual.min(most) } else { r.limit.min(most) };
+    let bytes = if arrow { MAX_READ_BYTES } else { DEFAULT_READ_BYTES };
+    r.max_bytes = if r.max_bytes == 0 { bytes } else { r.max_bytes.min(MAX_READ_BYTES) };
+    Ok(d)
+}
+
+fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Result<(), Failure> {
+    let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let r = &mut d.request;
+    match key {
+        "from_seq" => start.from = Some(from_seq(s)?),
+        "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
+        "before_seq" => start.before = Some(s.u64(Place::field("before_seq"))?),
+        "limit" => r.limit = size(s.u64(Place::field("limit"))?),
+        "max_batch_bytes" => r.max_bytes = size(s.u64(Place::field("max_batch_bytes"))?),
+        "wait_ms" => d.wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+        "topic_id" => r.topic_id = Some(s.u64(Place::field("topic_id"))?),
+        "include_tags" => d.include_tags = s.bool(Place::field("include_tags"))?,
+        "include_meta" => d.include_meta = s.bool(Place::field("include_meta"))?,
+        "node" => r.skip_nodes = nodes(s)?,
+        "match" => r.matching = Some(matching(s)?),
+        "consistency" => {
+            let place = Place::field("consistency");
+            r.strong = match s.text(place)?.as_ref() {
+                "eventual" => false,
+                "strong" => true,
+                _ => return Err(place.refuse("must be one of eventual, strong")),
+            };
+        }
+        _ => s.skip()?,
+    }
+    Ok(())
+}
+
+fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
+    let place = Place::field("from_seq");
+    if s.peek() != Some(b'"') {
+        return Ok(ReadFrom::After(s.u64(place)?));
+    }
+    match s.text(place)?.as_ref() {
+        "earliest" => Ok(ReadFrom::Earliest),
+        _ => Err(place.refuse("must be an integer of at least 0, or \"earliest\"")),
+    }
+}
+
+impl Start {
+    fn resolve(self) -> Result<ReadFrom, Failure> {
+        match (self.from, self.tail, self.before) {
+            (Some(_), Some(_), _) => Err(Place::field("tail").refuse("excludes from_seq")),
+            (_, None, Some(_)) => Err(Place::field("before_seq").refuse("needs tail")),
+            (_, Some(tail), Some(seq)) => Ok(ReadFrom::Before { seq, tail }),
+            (None, Some(tail), None) => Ok(ReadFrom::Tail(tail)),
+            (from, None, None) => Ok(from.unwrap_or(ReadFrom::After(0))),
+        }
+    }
+}
+
+/// One node, or several.
+fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
+    let place = Place::field("node");
+    let mut nodes = Vec::new();
+    if s.peek() == Some(b'[') {
+        s.array(|s, index| {
+            let place = Place { within: "node", index: Some(index), field: "" };
+            if index >= 64 {
+                return Err(place.refuse("is one too many: at most 64 nodes"));
+            }
+            nodes.push(s.text(place)?.into_owned().into_bytes());
+            Ok(())
+        })?;
+    } else {
+        s.must_be(place, "a string or an array of strings", |b| b == b'"')?;
+        nodes.push(s.text(place)?.into_owned().into_bytes());
+    }
+    Ok(NodeFilter(nodes))
+}
+
+/// `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first.
+pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
+    let place = Place::field("match");
+    let wrong = || place.refuse(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
+    if s.peek() == Some(b'"') {
+        return Ok(TopicMatch::Eq(s.text(place)?.into_owned().into_bytes()));
+    }
+    s.must_be(place, "a string or an array", |b| b == b'[')?;
+    let mut parts = Vec::with_capacity(3);
+    s.array(|s, _| {
+        parts.push(s.text(place)?.into_owned());
+        if parts.len() > 3 { Err(wrong()) } else { Ok(()) }
+    })?;
+    match parts.as_slice() {
+        [field, op, tag] if field == "tag" && op == "Eq" => {
+            Ok(TopicMatch::Eq(tag.clone().into_bytes()))
+        }
+        [field, op, pattern] if field == "tag" && op == "Glob" => glob(pattern).ok_or_else(wrong),
+        _ => Err(wrong()),
+    }
+}
+
+/// A pattern with exactly one `*`, at its end.
+#[must_use]
+pub fn glob(pattern: &str) -> Option<TopicMatch> {
+    let prefix = pattern.strip_suffix('*')?;
+    (!prefix.contains('*')).then(|| TopicMatch::Glob(prefix.as_bytes().to_vec()))
+}
+
+/// The answer as JSON.
+#[must_use]
+pub fn answer(topic: &str, batch: &ReadBatch, d: &Diff, total_ns: u64) -> Vec<u8> {
+    let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
+    let mut o = Object::new(512 + payload + batch.len() * 96);
+    o.name("topic", topic).int("topic_id", batch.topic_id);
+    let out = o.key("records");
+    out.push(b'[');
+    for (i, record) in batch.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        push_record(out, &record, d.include_tags, d.include_meta);
+    }
+    out.push(b']');
+    o.int("next_from_seq", batch.next_from_seq);
+    o.int("head_seq", batch.head_seq).int("earliest_seq", batch.earliest_seq);
+    o.flag("caught_up", batch.caught_up);
+    match &batch.tombstone {
+        None => o.key("tombstone").extend_from_slice(b"null"),
+        Some(t) => push_tombstone(o.key("tombstone"), t),
+    }
+    o.int("lag", batch.lag).int("lag_ms", batch.lag_ms);
+    o.performance(&Performance {
+        server_total_ns: total_ns,
+        records_scanned: Some(batch.records_scanned),
+        ..Performance::default()
+    });
+    o.finish()
+}
+
+/// One record as JSON: absent fields are left out.
+pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool) {
+    out.extend_from_slice(b"{\"$seq\":");
+    push_u64(out, r.seq);
+    out.extend_from_slice(b",\"$ts\":");
+    push_u64(out, r.ts);
+    if !r.node.is_empty() {
+        out.extend_from_slice(b",\"$node\":");
+        push_str(out, r.node);
+    }
+    if tags && !r.tag.is_empty() {
+        out.extend_from_slice(b",\"$tag\":");
+        push_str(out, r.tag);
+    }
+    if meta && !r.meta.is_empty() {
+        out.extend_from_slice(b",\"meta\":");
+        out.extend_from_slice(r.meta);
+    }
+    if r.binary {
+        out.extend_from_slice(b",\"data_b64\":\"");
+        base64::encode(base64::Kind::Standard, r.data, out);
+        out.push(b'"');
+    } else {
+        out.extend_from_slice(b",\"data\":");
+        out.extend_from_slice(r.data);
+    }
+    out.push(b'}');
+}
+
+fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
+    let mut o = Object::new(160);
+    o.int("gap_from", t.gap_from).int("gap_to", t.gap_to).name("reason", t.reason.as_str());
+    o.int("missed_estimate", t.missed_estimate);
+    o.int("earliest_seq", t.earliest_seq).int("head_seq", t.head_seq);
+    out.extend_from_slice(&o.finish());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ok(body: &str) -> Diff {
+        parse(body.as_bytes(), &Limits::default(), false).unwrap()
+    }
+
+    fn refused(body: &str) -> String {
+        let failure = parse(body.as_bytes(), &Limits::default(), false).unwrap_err();
+        assert_eq!(failure.code, "invalid_request");
+        failure.message
+    }
+
+    #[test]
+    fn defaults() {
+        for body in ["", "{}", " { } "] {
+            let d = ok(body);
+            assert_eq!(d.request.from, ReadFrom::After(0));
+            assert_eq!((d.request.limit, d.request.max_bytes, d.wait_ms), (256, 1 << 20, 0));
+            assert!(!d.include_tags && d.include_meta && !d.request.strong);
+        }
+    }
+
+    #[test]
+    fn every_field() {
+        let d = ok(r#"{"from_seq":7,"limit":9,"node":["a","b"],"match":["tag","Glob","x*"],
+            "consistency":"strong","include_tags":true,"include_meta":false,"wait_ms":5,
+            "max_batch_bytes":4096,"topic_id":3,"later":{"x":[1]}}"#);
+        assert_eq!(d.request.from, ReadFrom::After(7));
+        assert_eq!((d.request.limit, d.request.max_bytes, d.wait_ms), (9, 4096, 5));
+        assert_eq!(d.request.skip_nodes.0, [b"a".to_vec(), b"b".to_vec()]);
+        assert_eq!(d.request.matching, Some(TopicMatch::Glob(b"x".to_vec())));
+        assert_eq!(d.request.topic_id, Some(3));
+        assert!(d.request.strong && d.include_tags && !d.include_meta);
+    }
+
+    #[test]
+    fn starts() {
+        assert_eq!(ok(r#"{"from_seq":"earliest"}"#).request.from, ReadFrom::Earliest);
+        assert_eq!(ok(r#"{"tail":5}"#).request.from, ReadFrom::Tail(5));
+        let before = ReadFrom::Before { seq: 9, tail: 5 };
+        assert_eq!(ok(r#"{"before_seq":9,"tail":5}"#).request.from, before);
+        assert!(refused(r#"{"from_seq":1,"tail":5}"#).starts_with("tail excludes"));
+        assert!(refused(r#"{"before_seq":1}"#).starts_with("before_seq needs"));
+    }
+
+    #[test]
+    fn values_over_a_maximum_clamp() {
+        let d = ok(r#"{"limit":5000,"max_batch_bytes":999999999,"wait_ms":99999}"#);
+        assert_eq!((d.request.limit, d.request.max_bytes), (1000, 8 << 20));
+        assert_eq!(d.wait_ms, 30_000);
+        let arrow = parse(br#"{"limit":5000}"#, &Limits::default(), true).unwrap();
+        assert_eq!((arrow.request.limit, arrow.request.max_bytes), (5000, 8 << 20));
+    }
+
+    #[test]
+    fn wrong_types_name_the_field() {
+        for body in [
+            r#"{"from_seq":"x"}"#,
+            r#"{"from_seq":-1}"#,
+            r#"{"from_seq":null}"#,
+            r#"{"limit":"5"}"#,
+            r#"{"wait_ms":1.5}"#,
+            r#"{"node":5}"#,
+            r#"{"match":5}"#,
+            r#"{"match":["tag","Eq"]}"#,
+            r#"{"match":["tag","Like","x"]}"#,
+            r#"{"match":["node","Eq","x"]}"#,
+            r#"{"match":["tag","Glob","x"]}"#,
+            r#"{"match":["tag","Glob","x*y*"]}"#,
+            r#"{"match":["tag","Eq","x","y","z"]}"#,
+            r#"{"consistency":"linear"}"#,
+            r#"{"include_tags":1}"#,
+        ] {
+            let field = body.split('"').nth(1).unwrap();
+            assert!(refused(body).starts_with(field), "{body}: {}", refused(body));
+        }
+        assert!(refused(r#"{"node":["a",1]}"#).starts_with("node[1] must be a string"));
+        assert!(refused("[]").starts_with("the body must be an object"));
+    }
+
+    #[test]
+    fn records_leave_out_what_is_absent() {
+        let mut out = Vec::new();
+        let bare = RecordView {
+            seq: 1,
+            ts: 2,
+            node: b"",
+            tag: b"",
+            meta: b"",
+            data: b"{\"a\": 1}",
+            binary: false,
+        };
+        push_record(&mut out, &bare, true, true);
+        assert_eq!(out, br#"{"$seq":1,"$ts":2,"data":{"a": 1}}"#);
+        out.clear();
+        let full = RecordView {
+            node: b"n\"",
+            tag: b"t",
+            meta: br#"{"k":"v"}"#,
+            data: b"\xff\x00",
+            binary: true,
+            ..bare
+        };
+        push_record(&mut out, &full, true, true);
+        let text =
+            r#"{"$seq":1,"$ts":2,"$node":"n\"","$tag":"t","meta":{"k":"v"},"data_b64":"/wA="}"#;
+        assert_eq!(std::str::from_utf8(&out).unwrap(), text);
+    }
+}

@@ -1,0 +1,242 @@
+//! Answers, assembled as text.
+
+use std::ops::RangeInclusive;
+
+use topics_engine::{CreatedTopic, Deleted, DeletedTopic, Report, TopicState, TopicSummary};
+
+use crate::config;
+use crate::json::{push_i64, push_ms, push_str, push_u64};
+
+/// An object in the making. Keys are ours and need no escapes.
+pub(crate) struct Object(Vec<u8>);
+
+impl Object {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let mut out = Vec::with_capacity(capacity);
+        out.push(b'{');
+        Self(out)
+    }
+
+    /// A finished object that gets more fields.
+    pub(crate) fn reopen(mut object: Vec<u8>) -> Self {
+        object.pop();
+        Self(object)
+    }
+
+    /// Begins a field; the value is appended to the buffer that this returns.
+    pub(crate) fn key(&mut self, key: &str) -> &mut Vec<u8> {
+        if self.0.last() != Some(&b'{') {
+            self.0.push(b',');
+        }
+        self.0.push(b'"');
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.extend_from_slice(b"\":");
+        &mut self.0
+    }
+
+    pub(crate) fn int(&mut self, key: &str, value: u64) -> &mut Self {
+        push_u64(self.key(key), value);
+        self
+    }
+
+    pub(crate) fn maybe(&mut self, key: &str, value: Option<u64>) -> &mut Self {
+        match value {
+            Some(value) => self.int(key, value),
+            None => self.raw(key, b"null"),
+        }
+    }
+
+    pub(crate) fn ints(&mut self, key: &str, values: RangeInclusive<u64>) -> &mut Self {
+        let out = self.key(key);
+        out.push(b'[');
+        let first = *values.start();
+        for value in values {
+            if value != first {
+                out.push(b',');
+            }
+            push_u64(out, value);
+        }
+        out.push(b']');
+        self
+    }
+
+    pub(crate) fn flag(&mut self, key: &str, value: bool) -> &mut Self {
+        self.raw(key, if value { b"true" } else { b"false" })
+    }
+
+    pub(crate) fn name(&mut self, key: &str, value: &str) -> &mut Self {
+        push_str(self.key(key), value.as_bytes());
+        self
+    }
+
+    pub(crate) fn raw(&mut self, key: &str, json: &[u8]) -> &mut Self {
+        self.key(key).extend_from_slice(json);
+        self
+    }
+
+    pub(crate) fn names(&mut self, key: &str, values: &[String]) -> &mut Self {
+        let out = self.key(key);
+        out.push(b'[');
+        for (i, value) in values.iter().enumerate() {
+            if i > 0 {
+                out.push(b',');
+            }
+            push_str(out, value.as_bytes());
+        }
+        out.push(b']');
+        self
+    }
+
+    pub(crate) fn performance(&mut self, p: &Performance) -> &mut Self {
+        let out = self.key("performance");
+        out.extend_from_slice(b"{\"server_total_ms\":");
+        push_ms(out, p.server_total_ns);
+        if let Some(ns) = p.wal_append_ns {
+            out.extend_from_slice(b",\"wal_append_ms\":");
+            push_ms(out, ns);
+        }
+        if let Some(ns) = p.fsync_ns {
+            out.extend_from_slice(b",\"fsync_ms\":");
+            push_ms(out, ns);
+        }
+        if let Some(records) = p.records_scanned {
+            out.extend_from_slice(b",\"records_scanned\":");
+            push_u64(out, records);
+        }
+        out.push(b'}');
+        self
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.0.push(b'}');
+        self.0
+    }
+}
+
+/// What an answer says about its own cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Performance {
+    pub server_total_ns: u64,
+    pub wal_append_ns: Option<u64>,
+    pub fsync_ns: Option<u64>,
+    pub records_scanned: Option<u64>,
+}
+
+/// The state of a topic.
+#[must_use]
+pub fn state(s: &TopicState) -> Vec<u8> {
+    let mut o = Object::new(900);
+    o.name("topic", &s.topic).int("topic_id", s.topic_id).int("epoch", s.epoch);
+    o.name("type", config::topic_type(s.config.kind));
+    o.int("head_seq", s.head_seq).int("earliest_seq", s.earliest_seq);
+    o.int("evict_floor", s.evict_floor).int("next_seq", s.next_seq);
+    o.int("count", s.count).int("bytes", s.bytes);
+    let out = o.key("gaps");
+    out.push(b'[');
+    for (i, gap) in s.gaps.iter().enumerate() {
+        out.extend_from_slice(if i == 0 { b"[" } else { b",[" });
+        push_u64(out, gap.from);
+        out.push(b',');
+        push_u64(out, gap.to);
+        out.push(b',');
+        push_str(out, gap.reason.as_str().as_bytes());
+        out.push(b']');
+    }
+    out.push(b']');
+    config::push(o.key("config"), &s.config);
+    push_i64(o.key("effective_priority"), i64::from(s.effective_priority));
+    o.maybe("last_write_ts", s.last_write_ts).maybe("last_read_ts", s.last_read_ts);
+    o.finish()
+}
+
+/// A page of topics; `next` is the cursor of the next page.
+#[must_use]
+pub fn list(topics: &[TopicSummary], next: Option<&str>) -> Vec<u8> {
+    let mut out = Object::new(64 + topics.len() * 160);
+    let items = out.key("topics");
+    items.push(b'[');
+    for (i, t) in topics.iter().enumerate() {
+        if i > 0 {
+            items.push(b',');
+        }
+        let mut o = Object::new(160);
+        o.name("topic", &t.topic).int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
+        o.int("count", t.count).int("bytes", t.bytes);
+        o.flag("durable", t.durability == topics_engine::Durability::Fsync);
+        o.name("durability", config::durability(t.durability));
+        push_i64(o.key("effective_priority"), i64::from(t.effective_priority));
+        items.extend_from_slice(&o.finish());
+    }
+    items.push(b']');
+    if let Some(next) = next {
+        out.name("next_cursor", next);
+    }
+    out.finish()
+}
+
+/// The states of many topics; names that were asked for and do not exist are listed apart.
+#[must_use]
+pub fn states(found: &[TopicState], missing: &[String]) -> Vec<u8> {
+    let mut out = Object::new(64 + found.len() * 900);
+    let items = out.key("topics");
+    items.push(b'{');
+    for (i, s) in found.iter().enumerate() {
+        if i > 0 {
+            items.push(b',');
+        }
+        push_str(items, s.topic.as_bytes());
+        items.push(b':');
+        items.extend_from_slice(&state(s));
+    }
+    items.push(b'}');
+    out.names("missing", missing);
+    out.finish()
+}
+
+/// The answer to a create.
+#[must_use]
+pub fn created(topic: &str, c: &CreatedTopic) -> (u16, Vec<u8>) {
+    let mut o = Object::new(700);
+    o.name("topic", topic).int("topic_id", c.topic_id).flag("created", c.created);
+    config::push(o.key("config"), &c.config);
+    (if c.created { 201 } else { 200 }, o.finish())
+}
+
+/// The answer to a topic delete.
+#[must_use]
+pub fn dropped(topic: &str, d: &DeletedTopic) -> Vec<u8> {
+    let mut o = Object::new(128);
+    o.name("topic", topic).flag("deleted", d.deleted).names("routers_removed", &d.routers_removed);
+    o.finish()
+}
+
+/// The answer to a delete of records.
+#[must_use]
+pub fn deleted(topic: &str, d: &Deleted) -> Vec<u8> {
+    let mut o = Object::new(160);
+    o.name("topic", topic).int("deleted", d.deleted);
+    o.int("earliest_seq", d.state.earliest_seq).int("head_seq", d.state.head_seq);
+    o.int("count", d.state.count).int("bytes", d.state.bytes);
+    o.finish()
+}
+
+/// What a check of bytes found.
+#[must_use]
+pub fn report(r: &Report) -> Vec<u8> {
+    let mut o = Object::new(128 + r.problems.len() * 128);
+    o.flag("ok", r.problems.is_empty());
+    o.int("files", r.files).int("bytes", r.bytes).int("records", r.records);
+    let out = o.key("problems");
+    out.push(b'[');
+    for (i, problem) in r.problems.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        let mut item = Object::new(128);
+        item.name("file", &problem.file).int("offset", problem.offset);
+        item.name("detail", &problem.detail);
+        out.extend_from_slice(&item.finish());
+    }
+    out.push(b']');
+    o.finish()
+}

@@ -1,0 +1,182 @@
+//! The routes of `/v0` without sockets: a request in, a reply out, at once or later.
+//!
+//! One [`Service`] belongs to one event loop. Nothing in [`Service::call`] blocks: what waits for
+//! the disk on purpose runs on a few threads, a waiting read is an entry in a table and a place in
+//! the engine's list of waiters. Replies that come later go to the [`Sink`].
+
+mod pool;
+mod timer;
+mod verbs;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use topics_engine::Engine;
+use topics_env::Clock;
+
+use crate::error::Failure;
+use crate::limits::Limits;
+use crate::write::Body;
+
+use pool::Pool;
+use timer::Timer;
+use wait::Waits;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        if failure.status() == 500 {
+            log::error!("{}: {}", failure.code, failure.message);
+        }
+        Self { status: failure.status(), body: failure.body() }
+    }
+}
+
+impl Reply {
+    fn ok(body: Vec<u8>) -> Self {
+        Self { status: 200, body }
+    }
+}
+
+/// Where replies go that come later; called from any thread, must not block.
+pub trait Sink: Send + Sync + 'static {
+    /// The reply of the call with this token.
+    fn reply(&self, token: u64, reply: Reply);
+    /// A waiting read may have something: the loop calls [`Service::resume`].
+    fn due(&self, token: u64);
+}
+
+/// One request, as far as HTTP goes parsed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// The route's name.
+    pub route: &'a str,
+    /// The topic in the path, percent-decoded.
+    pub name: &'a str,
+    /// The query string.
+    pub query: &'a [u8],
+    /// The body.
+    pub body: &'a [u8],
+    /// The `Idempotency-Key` header.
+    pub key: &'a [u8],
+    /// What the body is.
+    pub kind: Body,
+    /// Answer a read with an Arrow IPC stream.
+    pub arrow: bool,
+    /// Answer metrics with JSON.
+    pub json: bool,
+    /// Names the call to the sink.
+    pub token: u64,
+}
+
+/// The routes over one engine.
+pub struct Service {
+    engine: Engine,
+    clock: Arc<dyn Clock>,
+    limits: Limits,
+    sink: Arc<dyn Sink>,
+    waits: Waits,
+    timer: Timer,
+    pool: Pool,
+    born_ns: u64,
+    ready: AtomicBool,
+    staged: AtomicBool,
+    pending: Arc<AtomicUsize>,
+}
+
+impl Service {
+    /// Over an open engine.
+    #[must_use]
+    pub fn new(
+        engine: Engine,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        sink: Arc<dyn Sink>,
+    ) -> Arc<Self> {
+        let timer = Timer::new(clock.clone(), sink.clone());
+        Arc::new(Self {
+            born_ns: clock.mono_ns(),
+            engine,
+            clock,
+            limits,
+            sink,
+            waits: Waits::default(),
+            timer,
+            pool: Pool::default(),
+            ready: AtomicBool::new(true),
+            staged: AtomicBool::new(false),
+            pending: Arc::new(AtomicUsize::new(0)),
+        })
+    }
+
+    /// Answers, or takes the call: then its reply goes to the sink, once.
+    pub fn call(self: &Arc<Self>, r: &Request<'_>) -> Option<Reply> {
+        let start_ns = self.clock.mono_ns();
+        match self.route(r, start_ns) {
+            Ok(reply) => reply,
+            Err(failure) => Some(failure.into()),
+        }
+    }
+
+    /// Leads the writes that were staged since the last call.
+    pub fn flush(&self) {
+        self.staged.store(false, Ordering::Relaxed);
+        self.engine.drive();
+    }
+
+    /// Whether a write was staged since the last flush.
+    #[must_use]
+    pub fn staged(&self) -> bool {
+        self.staged.load(Ordering::Relaxed)
+    }
+
+    /// Calls that were taken and are not answered.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// What `ready` answers.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Answers every waiting read with what there is; stops the threads. The engine stays open.
+    pub fn close(&self) {
+        self.set_ready(false);
+        for token in self.waits.close() {
+            self.sink.due(token);
+        }
+        self.timer.stop();
+        self.pool.stop();
+    }
+
+    fn elapsed(&self, start_ns: u64) -> u64 {
+        self.clock.mono_ns().saturating_sub(start_ns)
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("pending", &self.pending()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.timer.stop();
+        self.pool.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

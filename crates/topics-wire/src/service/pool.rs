@@ -1,0 +1,76 @@
+//! A few threads for verbs that wait for the disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads at most; the verbs they run share one disk.
+const THREADS: usize = 4;
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    stopped: bool,
+}
+
+/// Runs jobs in the order they came, on threads that start when they are needed.
+#[derive(Default)]
+pub(super) struct Pool(Arc<(Mutex<State>, Condvar)>);
+
+impl Pool {
+    /// Queues a job. After [`Pool::stop`], and when no thread can be had, it runs here.
+    pub fn run(&self, job: Job) {
+        let (state, wake) = &*self.0;
+        let mut s = state.lock();
+        if s.stopped {
+            drop(s);
+            return job();
+        }
+        s.jobs.push_back(job);
+        if s.idle >= s.jobs.len() || s.threads == THREADS {
+            wake.notify_one();
+            return;
+        }
+        s.threads += 1;
+        let shared = self.0.clone();
+        let spawned = std::thread::Builder::new()
+            .name("topics-verb".into())
+            .spawn(move || Self::work(&shared));
+        if let Err(e) = spawned {
+            log::error!("no thread for a verb: {e}");
+            s.threads -= 1;
+            if s.threads == 0 {
+                let jobs = std::mem::take(&mut s.jobs);
+                drop(s);
+                jobs.into_iter().for_each(|job| job());
+            }
+        }
+    }
+
+    fn work(shared: &(Mutex<State>, Condvar)) {
+        let (state, wake) = shared;
+        let mut s = state.lock();
+        loop {
+            if let Some(job) = s.jobs.pop_front() {
+                parking_lot::MutexGuard::unlocked(&mut s, job);
+            } else if s.stopped {
+                return;
+            } else {
+                s.idle += 1;
+                wake.wait(&mut s);
+                s.idle -= 1;
+            }
+        }
+    }
+
+    /// The threads end when the queue is empty.
+    pub fn stop(&self) {
+        self.0.0.lock().stopped = true;
+        self.0.1.notify_all();
+    }
+}

@@ -1,0 +1,238 @@
+//! The routes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use topics_engine::{Appended, Error, TopicState};
+
+use super::{Reply, Request, Service};
+use crate::error::Failure;
+use crate::query::Query;
+use crate::render::{self, Object, Performance};
+use crate::{config, limits, small, write};
+
+type Answer = Result<Option<Reply>, Failure>;
+
+impl Service {
+    pub(super) fn route(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        match r.route {
+            "write" => self.write(r, start_ns),
+            "diff" => self.diff(r, start_ns),
+            "state" => {
+                let touch = Query::new(r.query).flag("touch")?.unwrap_or(true);
+                let body = render::state(&self.engine.state(r.name, touch)?);
+                self.now(body, start_ns)
+            }
+            "list" => {
+                let body = self.list(r)?;
+                self.now(body, start_ns)
+            }
+            "states" => {
+                let body = self.states(r)?;
+                self.now(body, start_ns)
+            }
+            "seek" => {
+                let mut o = Object::new(64);
+                o.int("seq", self.engine.seek(r.name, small::seek(r.body)?)?);
+                self.now(o.finish(), start_ns)
+            }
+            "create" => {
+                let patch =
+                    if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
+                self.later(r, move |s, topic| {
+                    let (status, body) =
+                        render::created(topic, &s.engine.create_topic(topic, &patch)?);
+                    Ok(Reply { status, body: s.timed(body, start_ns) })
+                })
+            }
+            "drop" => {
+                let if_empty = Query::new(r.query).flag("if_empty")?.unwrap_or(false);
+                self.later(r, move |s, topic| {
+                    let body = render::dropped(topic, &s.engine.delete_topic(topic, if_empty)?);
+                    Ok(Reply::ok(s.timed(body, start_ns)))
+                })
+            }
+            "delete" => {
+                let request = small::delete(r.body)?;
+                self.later(r, move |s, topic| {
+                    let body = render::deleted(topic, &s.engine.delete(topic, &request)?);
+                    Ok(Reply::ok(s.timed(body, start_ns)))
+                })
+            }
+            "sync" => self.later(r, move |s, _| {
+                s.engine.sync()?;
+                Ok(Reply::ok(s.timed(done("synced"), start_ns)))
+            }),
+            "checkpoint" => self.later(r, move |s, _| {
+                s.engine.checkpoint()?;
+                Ok(Reply::ok(s.timed(done("checkpointed"), start_ns)))
+            }),
+            "verify" => self.later(r, move |s, _| {
+                Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
+            }),
+            "metrics" => Ok(Some(Reply::ok(if r.json {
+                crate::metrics::json(&self.engine)
+            } else {
+                crate::metrics::prometheus(&self.engine)
+            }))),
+            "health" => self.now(self.health(), start_ns),
+            "ready" => self.ready(start_ns),
+            other => Err(Failure::new("not_found", format!("there is no route {other:?}"))),
+        }
+    }
+
+    /// An answer that is there.
+    fn now(&self, body: Vec<u8>, start_ns: u64) -> Answer {
+        Ok(Some(Reply::ok(self.timed(body, start_ns))))
+    }
+
+    /// Adds to an object what it cost.
+    fn timed(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
+        let server_total_ns = self.elapsed(start_ns);
+        let mut o = Object::reopen(body);
+        o.performance(&Performance { server_total_ns, ..Performance::default() });
+        o.finish()
+    }
+
+    /// An answer that a thread of the pool makes, because it may wait for the disk.
+    fn later(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Answer {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let (service, topic, token) = (self.clone(), r.name.to_owned(), r.token);
+        self.pool.run(Box::new(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| verb(&service, &topic)));
+            let reply = match outcome {
+                Ok(Ok(reply)) => reply,
+                Ok(Err(failure)) => failure.into(),
+                Err(_) => Failure::from(Error::Internal("a verb panicked".into())).into(),
+            };
+            service.pending.fetch_sub(1, Ordering::Relaxed);
+            service.sink.reply(token, reply);
+        }));
+        Ok(None)
+    }
+
+    fn write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let query = Query::new(r.query);
+        let w = write::parse(r.name, r.kind, r.body, &query, r.key, &self.limits)?;
+        if w.disable_backpressure {
+            return self.patient_write(r, start_ns);
+        }
+        let call = Arc::new(Mutex::new(Call::Open));
+        let (service, later, topic) = (self.clone(), call.clone(), r.name.to_owned());
+        let (token, return_seqs) = (r.token, w.return_seqs);
+        let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
+            let reply = match outcome {
+                Ok(a) => {
+                    let ns = service.elapsed(start_ns);
+                    let (status, body) = write::answer(&topic, &a, return_seqs, ns);
+                    Reply { status, body }
+                }
+                Err(e) => Failure::from(e).into(),
+            };
+            let mut call = later.lock();
+            match *call {
+                Call::Open => *call = Call::Done(reply),
+                _ => {
+                    service.pending.fetch_sub(1, Ordering::Relaxed);
+                    service.sink.reply(token, reply);
+                }
+            }
+        });
+        w.with_append(|append| self.engine.append_async(r.name, append, done));
+        let mut call = call.lock();
+        match std::mem::replace(&mut *call, Call::Left) {
+            Call::Done(reply) => Ok(Some(reply)),
+            _ => {
+                self.staged.store(true, Ordering::Relaxed);
+                self.pending.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A write that waits for room: on a thread, over bytes of its own.
+    fn patient_write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (body, query, key) = (r.body.to_vec(), r.query.to_vec(), r.key.to_vec());
+        let kind = r.kind;
+        self.later(r, move |s, topic| {
+            let query = Query::new(&query);
+            let w = write::parse(topic, kind, &body, &query, &key, &s.limits)?;
+            let a = w.with_append(|append| s.engine.append(topic, append))?;
+            let (status, body) = write::answer(topic, &a, w.return_seqs, s.elapsed(start_ns));
+            Ok(Reply { status, body })
+        })
+    }
+
+    fn list(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+        let page = small::page(&Query::new(r.query))?;
+        let mut found = self.engine.list(&page.prefix, page.after.as_deref(), page.size + 1);
+        let more = found.len() > page.size;
+        found.truncate(page.size);
+        let next = found.last().filter(|_| more).map(|t| small::cursor(&t.topic));
+        Ok(render::list(&found, next.as_deref()))
+    }
+
+    fn states(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+        let wanted = small::states(r.body)?;
+        let mut names = wanted.topics;
+        for prefix in &wanted.prefixes {
+            let found = self.engine.list(prefix, None, limits::MAX_STATES + 1);
+            names.extend(found.into_iter().map(|t| t.topic));
+            if names.len() > limits::MAX_STATES {
+                let message = format!("more than {} topics: name fewer", limits::MAX_STATES);
+                return Err(Failure::invalid(message));
+            }
+        }
+        names.sort();
+        names.dedup();
+        let mut found: Vec<TopicState> = Vec::with_capacity(names.len());
+        let mut missing = Vec::new();
+        for name in names {
+            match self.engine.state(&name, true) {
+                Ok(state) => found.push(state),
+                Err(Error::TopicNotFound(_)) => missing.push(name),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(render::states(&found, &missing))
+    }
+
+    fn health(&self) -> Vec<u8> {
+        let mut o = Object::new(96);
+        o.name("status", "ok").name("version", env!("CARGO_PKG_VERSION"));
+        o.int("uptime_ms", self.elapsed(self.born_ns) / 1_000_000);
+        o.finish()
+    }
+
+    fn ready(&self, start_ns: u64) -> Answer {
+        if !self.ready.load(Ordering::Relaxed) {
+            return Err(Failure::from(Error::Closed));
+        }
+        let mut o = Object::new(96);
+        o.name("status", "ready").flag("wal_replay_complete", true);
+        o.int("topics", self.engine.metrics().topics);
+        self.now(o.finish(), start_ns)
+    }
+}
+
+/// How far an asynchronous write is, seen from its call.
+enum Call {
+    /// The call has not returned.
+    Open,
+    /// The outcome came before the call returned.
+    Done(Reply),
+    /// The call has returned: the outcome goes to the sink.
+    Left,
+}
+
+fn done(what: &str) -> Vec<u8> {
+    let mut o = Object::new(96);
+    o.flag(what, true);
+    o.finish()
+}

@@ -1,0 +1,179 @@
+//! The small requests: delete, seek, states, list.
+
+use topics_engine::DeleteRequest;
+
+use crate::base64::{self, Kind};
+use crate::error::Failure;
+use crate::json::{Place, Reader, Scanner};
+use crate::limits::{MAX_STATES, PAGE};
+use crate::query::Query;
+use crate::read::matching;
+
+fn body<'a>(
+    bytes: &'a [u8],
+    mut each: impl FnMut(&mut Scanner<'a>, &str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut s = Scanner::new(bytes)?;
+    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+    s.object(|s, key| match key.decode() {
+        Some(key) => each(s, &key),
+        None => Ok(s.skip()?),
+    })?;
+    Ok(s.end()?)
+}
+
+/// `{before_seq?, match?}`, at least one.
+pub fn delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
+    let mut request = DeleteRequest::default();
+    body(bytes, |s, key| {
+        match key {
+            "before_seq" => request.before_seq = Some(s.u64(Place::field("before_seq"))?),
+            "match" => request.matching = Some(matching(s)?),
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    if request.before_seq.is_none() && request.matching.is_none() {
+        return Err(Failure::invalid("a delete names before_seq, match, or both"));
+    }
+    Ok(request)
+}
+
+/// `{ts}`.
+pub fn seek(bytes: &[u8]) -> Result<u64, Failure> {
+    let mut ts = None;
+    body(bytes, |s, key| {
+        match key {
+            "ts" => ts = Some(s.u64(Place::field("ts"))?),
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    ts.ok_or_else(|| Place::field("ts").refuse("is missing"))
+}
+
+/// Which topics the state is asked of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct States {
+    /// By name.
+    pub topics: Vec<String>,
+    /// By prefix.
+    pub prefixes: Vec<String>,
+}
+
+/// `{topics?, patterns?}`, at least one; a pattern is a name, or a prefix and one `*`.
+pub fn states(bytes: &[u8]) -> Result<States, Failure> {
+    let mut wanted = States::default();
+    let mut named = false;
+    body(bytes, |s, key| {
+        let field = match key {
+            "topics" => "topics",
+            "patterns" => "patterns",
+            _ => return Ok(s.skip()?),
+        };
+        named = true;
+        s.must_be(Place::field(field), "an array of strings", |b| b == b'[')?;
+        s.array(|s, index| {
+            let place = Place { within: field, index: Some(index), field: "" };
+            if index >= MAX_STATES {
+                return Err(place.refuse(format_args!("is one too many: at most {MAX_STATES}")));
+            }
+            let name = s.text(place)?.into_owned();
+            match name.strip_suffix('*') {
+                Some(prefix) if field == "patterns" && !prefix.contains('*') => {
+                    wanted.prefixes.push(prefix.to_owned());
+                }
+                None if !name.contains('*') => wanted.topics.push(name),
+                _ => return Err(place.refuse("may have one * at the end of a pattern")),
+            }
+            Ok(())
+        })
+    })?;
+    if named { Ok(wanted) } else { Err(Failure::invalid("name topics, patterns, or both")) }
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Names begin with this.
+    pub prefix: String,
+    /// The last name of the page before.
+    pub after: Option<String>,
+    /// How many.
+    pub size: usize,
+}
+
+/// `?prefix&page_size&cursor`.
+pub fn page(query: &Query<'_>) -> Result<Page, Failure> {
+    let (usual, most) = PAGE;
+    let size = match query.u64("page_size")? {
+        None | Some(0) => usual,
+        Some(n) => usize::try_from(n).unwrap_or(most).min(most),
+    };
+    let after = match query.get("cursor")? {
+        None => None,
+        Some(cursor) => Some(open_cursor(&cursor)?),
+    };
+    let prefix = query.get("prefix")?.unwrap_or_default().into_owned();
+    Ok(Page { prefix, after, size })
+}
+
+/// The cursor of the page behind a name.
+#[must_use]
+pub fn cursor(last: &str) -> String {
+    let mut out = Vec::new();
+    base64::encode(Kind::Url, last.as_bytes(), &mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+fn open_cursor(cursor: &str) -> Result<String, Failure> {
+    base64::decode(Kind::Url, cursor.as_bytes())
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .ok_or_else(|| Failure::invalid("cursor is not one that a list returned"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topics_engine::TopicMatch;
+
+    #[test]
+    fn deletes() {
+        let d = delete(br#"{"before_seq":5,"match":["tag","Eq","x"]}"#).unwrap();
+        assert_eq!(d.before_seq, Some(5));
+        assert_eq!(d.matching, Some(TopicMatch::Eq(b"x".to_vec())));
+        let bare = delete(br#"{"match":"x*"}"#).unwrap();
+        assert_eq!(bare.matching, Some(TopicMatch::Eq(b"x*".to_vec())));
+        for body in ["{}", "[]", "", r#"{"before_seq":"5"}"#, r#"{"before_seq":5"#] {
+            assert_eq!(delete(body.as_bytes()).unwrap_err().code, "invalid_request");
+        }
+    }
+
+    #[test]
+    fn seeks() {
+        assert_eq!(seek(br#"{"ts":17}"#).unwrap(), 17);
+        for body in ["{}", r#"{"ts":null}"#, r#"{"ts":-1}"#, r#"{"ts":1e3}"#] {
+            assert_eq!(seek(body.as_bytes()).unwrap_err().code, "invalid_request");
+        }
+    }
+
+    #[test]
+    fn many_states() {
+        let s = states(br#"{"topics":["a","b"],"patterns":["c.*","d","*"]}"#).unwrap();
+        assert_eq!((s.topics.len(), s.prefixes), (3, vec!["c.".to_owned(), String::new()]));
+        for body in ["{}", r#"{"topics":["a*"]}"#, r#"{"patterns":["*a*"]}"#, r#"{"topics":[1]}"#] {
+            assert_eq!(states(body.as_bytes()).unwrap_err().code, "invalid_request");
+        }
+    }
+
+    #[test]
+    fn pages() {
+        let p = page(&Query::new(b"")).unwrap();
+        assert_eq!(p, Page { prefix: String::new(), after: None, size: 100 });
+        let raw = format!("prefix=a.&page_size=99999&cursor={}", cursor("a.b:c"));
+        let p = page(&Query::new(raw.as_bytes())).unwrap();
+        assert_eq!(p, Page { prefix: "a.".into(), after: Some("a.b:c".into()), size: 1000 });
+        assert!(page(&Query::new(b"cursor=!")).is_err());
+        assert!(page(&Query::new(b"page_size=x")).is_err());
+    }
+}

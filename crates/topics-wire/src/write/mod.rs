@@ -1,0 +1,341 @@
+//! The write: three kinds of body in, the answer out.
+
+use std::borrow::Cow;
+
+use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
+
+use crate::base64;
+use crate::config;
+use crate::error::Failure;
+use crate::json::{DATA_DEPTH, Place, Reader, Scanner, SyntaxError, Text};
+use crate::limits::{KEY_BYTES, Limits, META_KEYS};
+use crate::query::Query;
+use crate::render::{Object, Performance};
+
+/// One record of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Record<'a> {
+    data: Cow<'a, [u8]>,
+    binary: bool,
+    tag: Cow<'a, str>,
+    node: Cow<'a, str>,
+    meta: &'a str,
+    ttl_ms: u64,
+}
+
+/// A write as it was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Write<'a> {
+    records: Vec<Record<'a>>,
+    node: Cow<'a, str>,
+    key: Cow<'a, [u8]>,
+    expect_head: Option<u64>,
+    sync: bool,
+    create: Option<bool>,
+    config: Option<ConfigPatch>,
+    /// Wait for staging room instead of being refused.
+    pub disable_backpressure: bool,
+    /// Whether the answer lists every seq.
+    pub return_seqs: bool,
+}
+
+/// What the body of a write is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Body {
+    /// `application/json`.
+    #[default]
+    Json,
+    /// `application/x-ndjson`: one `data` a line.
+    Lines,
+    /// `application/octet-stream`: one binary record.
+    Octets,
+}
+
+/// Reads a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
+pub fn parse<'a>(
+    topic: &str,
+    kind: Body,
+    body: &'a [u8],
+    query: &Query<'a>,
+    header_key: &'a [u8],
+    limits: &Limits,
+) -> Result<Write<'a>, Failure> {
+    let mut w = Write { key: header_key.into(), ..Write::default() };
+    w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
+    match kind {
+        Body::Json => json(&mut w, topic, body, limits)?,
+        Body::Lines => lines(&mut w, body, limits)?,
+        Body::Octets => {
+            let data = Cow::Borrowed(body);
+            w.records.push(Record { data, binary: true, ..Record::default() });
+        }
+    }
+    if kind != Body::Json {
+        from_query(&mut w, query)?;
+    }
+    check_size("idempotency_key", w.key.len(), KEY_BYTES)?;
+    check_size("node", w.node.len(), limits.node_bytes)?;
+    for (index, record) in w.records.iter().enumerate() {
+        check_record(index, record, limits)?;
+    }
+    if w.records.is_empty() {
+        return Err(Place::field("records").refuse("must not be empty"));
+    }
+    Ok(w)
+}
+
+fn json<'a>(
+    w: &mut Write<'a>,
+    topic: &str,
+    body: &'a [u8],
+    limits: &Limits,
+) -> Result<(), Failure> {
+    let mut s = Scanner::new(body)?;
+    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+    let mut named = false;
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("records") => {
+                named = true;
+                records(w, s, topic, limits)?;
+            }
+            Some("node") => w.node = s.text(Place::field("node"))?,
+            Some("idempotency_key") => w.key = body_key(s)?,
+            Some("expect_head") => w.expect_head = Some(s.u64(Place::field("expect_head"))?),
+            Some("sync") => w.sync = s.bool(Place::field("sync"))?,
+            Some("create") => w.create = Some(s.bool(Place::field("create"))?),
+            Some("config") => w.config = Some(config::read(s, "config")?),
+            Some("disable_backpressure") => {
+                w.disable_backpressure = s.bool(Place::field("disable_backpressure"))?;
+            }
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    s.end()?;
+    if named { Ok(()) } else { Err(Place::field("records").refuse("is missing")) }
+}
+
+fn body_key<'a>(s: &mut Scanner<'a>) -> Result<Cow<'a, [u8]>, Failure> {
+    let place = Place::field("idempotency_key");
+    match s.text(place)? {
+        key if key.is_empty() => Err(place.refuse("must not be empty")),
+        Cow::Borrowed(key) => Ok(key.as_bytes().into()),
+        Cow::Owned(key) => Ok(key.into_bytes().into()),
+    }
+}
+
+fn records<'a>(
+    w: &mut Write<'a>,
+    s: &mut Scanner<'a>,
+    topic: &str,
+    limits: &Limits,
+) -> Result<(), Failure> {
+    s.must_be(Place::field("records"), "an array", |b| b == b'[')?;
+    w.records.clear();
+    s.array(|s, index| {
+        check_count(index + 1, limits)?;
+        w.records.push(record(s, index, topic)?);
+        Ok(())
+    })
+}
+
+fn record<'a>(s: &mut Scanner<'a>, index: usize, topic: &str) -> Result<Record<'a>, Failure> {
+    let place = Place { within: "records", index: Some(index), field: "" };
+    s.must_be(place, "an object", |b| b == b'{')?;
+    let mut r = Record::default();
+    let mut data = None;
+    let mut data_b64 = None;
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("data") => data = Some(s.value()?),
+            Some("data_b64") => data_b64 = Some(octets(s, place.at("data_b64"))?),
+            Some("tag") => r.tag = s.text(place.at("tag"))?,
+            Some("node") => r.node = s.text(place.at("node"))?,
+            Some("meta") => r.meta = meta(s, place.at("meta"))?,
+            Some("ttl_ms") => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
+            Some("delay_ms") => queue_int(s, place.at("delay_ms"), topic)?,
+            Some("deliver_at") => queue_int(s, place.at("deliver_at"), topic)?,
+            Some("group") => queue_text(s, place.at("group"), topic)?,
+            Some("lane") => queue_text(s, place.at("lane"), topic)?,
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    match (data, data_b64) {
+        (Some(data), None) => r.data = data.as_bytes().into(),
+        (None, Some(octets)) => (r.data, r.binary) = (octets.into(), true),
+        (None, None) => return Err(place.refuse("has neither data nor data_b64")),
+        (Some(_), Some(_)) => return Err(place.refuse("has both data and data_b64")),
+    }
+    Ok(r)
+}
+
+fn queue_int(s: &mut Scanner<'_>, place: Place, topic: &str) -> Result<(), Failure> {
+    s.u64(place)?;
+    Err(not_a_queue(place, topic))
+}
+
+fn queue_text(s: &mut Scanner<'_>, place: Place, topic: &str) -> Result<(), Failure> {
+    s.text(place)?;
+    Err(not_a_queue(place, topic))
+}
+
+/// An option of a job in a write to a log.
+fn not_a_queue(place: Place, topic: &str) -> Failure {
+    let failure = Failure::from(Error::NotAQueue(topic.to_owned()));
+    Failure { message: format!("{place} is for queues: {}", failure.message), ..failure }
+}
+
+fn octets(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u8>, Failure> {
+    let text = s.text(place)?;
+    base64::decode(base64::Kind::Standard, text.as_bytes())
+        .ok_or_else(|| place.refuse("is not base64 with padding"))
+}
+
+/// An object of strings, as it was sent.
+fn meta<'a>(s: &mut Scanner<'a>, place: Place) -> Result<&'a str, Failure> {
+    s.must_be(place, "an object of strings", |b| b == b'{')?;
+    let text = s.clone().value()?;
+    let mut keys = 0;
+    s.object(|s, key: Text<'a>| {
+        keys += 1;
+        let name =
+            key.decode().ok_or_else(|| place.refuse("has a key with half a surrogate pair"))?;
+        if name.starts_with('$') || name.starts_with("_topics_") {
+            return Err(
+                place.refuse(format_args!("must not name {name:?}: $ and _topics_ are reserved"))
+            );
+        }
+        s.must_be(place, "an object of strings", |b| b == b'"')?;
+        s.text(place).map(drop)
+    })?;
+    if keys > META_KEYS {
+        return Err(place.refuse(format_args!("has {keys} keys, the limit is {META_KEYS}")));
+    }
+    Ok(if keys == 0 { "" } else { text })
+}
+
+/// Checks a `meta` that is a text of its own, and returns it without the whitespace around it.
+pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
+    let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("meta is not UTF-8"))?;
+    let mut s = Scanner::at_depth(text, DATA_DEPTH);
+    let text = meta(&mut s, Place::field("meta"))?;
+    s.end()?;
+    Ok(text)
+}
+
+/// One value a line; lines of whitespace are none.
+fn lines<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
+    for line in body.split(|&b| b == b'\n') {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let index = w.records.len();
+        check_count(index + 1, limits)?;
+        let place = Place { within: "records", index: Some(index), field: "data" };
+        let value = crate::json::validate(line)
+            .map_err(|e: SyntaxError| place.refuse(format_args!("is not one JSON value: {e}")))?;
+        w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
+    }
+    Ok(())
+}
+
+fn from_query<'a>(w: &mut Write<'a>, query: &Query<'a>) -> Result<(), Failure> {
+    if let Some(node) = query.get("node")? {
+        w.node = node;
+    }
+    if let Some(key) = query.get("key")?.filter(|key| !key.is_empty()) {
+        w.key = key.into_owned().into_bytes().into();
+    }
+    if let Some(tag) = query.get("tag")? {
+        for record in &mut w.records {
+            record.tag = tag.clone();
+        }
+    }
+    Ok(())
+}
+
+fn check_count(got: usize, limits: &Limits) -> Result<(), Failure> {
+    let max = limits.batch_records;
+    if max == 0 || got <= max {
+        return Ok(());
+    }
+    // How many there are in all is not known here; that there is one too many is.
+    Err(Error::BatchTooLarge { got: got as u64, max: max as u64, unit: "records" }.into())
+}
+
+fn check_size(field: &'static str, got: usize, max: usize) -> Result<(), Failure> {
+    if max == 0 || got <= max {
+        return Ok(());
+    }
+    Err(Place::field(field).refuse(format_args!("is {got} bytes, the limit is {max}")))
+}
+
+fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Failure> {
+    let parts = [
+        ("data + meta", r.data.len() + r.meta.len(), limits.record_bytes),
+        ("meta", r.meta.len(), limits.meta_bytes),
+        ("tag", r.tag.len(), limits.tag_bytes),
+        ("node", r.node.len(), limits.node_bytes),
+    ];
+    for (what, got, max) in parts {
+        if max != 0 && got > max {
+            let (got, max) = (got as u64, max as u64);
+            return Err(Error::RecordTooLarge { index, what, got, max }.into());
+        }
+    }
+    Ok(())
+}
+
+impl Write<'_> {
+    /// Hands the write to `run` in the engine's terms.
+    pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
+        let records: Vec<NewRecord<'_>> = self
+            .records
+            .iter()
+            .map(|r| NewRecord {
+                data: &r.data,
+                binary: r.binary,
+                tag: r.tag.as_bytes(),
+                node: r.node.as_bytes(),
+                meta: r.meta.as_bytes(),
+                ttl_ms: r.ttl_ms,
+            })
+            .collect();
+        run(&Append {
+            records: &records,
+            node: self.node.as_bytes(),
+            key: &self.key,
+            expect_head: self.expect_head,
+            sync: self.sync,
+            create: self.create,
+            config: self.config.as_ref(),
+            disable_backpressure: self.disable_backpressure,
+        })
+    }
+}
+
+/// The status and the body of the answer.
+#[must_use]
+pub fn answer(topic: &str, a: &Appended, return_seqs: bool, total_ns: u64) -> (u16, Vec<u8>) {
+    let mut o = Object::new(if return_seqs { 320 + a.count as usize * 8 } else { 320 });
+    o.name("topic", topic).int("topic_id", a.topic_id);
+    o.int("first_seq", a.first_seq).int("last_seq", a.last_seq);
+    if return_seqs {
+        o.ints("seqs", a.first_seq..=a.last_seq);
+    }
+    o.int("head_seq", a.head_seq).int("count", a.count);
+    o.flag("created", a.created).flag("deduped", a.deduped);
+    o.name("durability", config::durability(a.durability));
+    o.performance(&Performance {
+        server_total_ns: total_ns,
+        wal_append_ns: Some(a.wal_append_ns),
+        fsync_ns: Some(a.fsync_ns),
+        records_scanned: None,
+    });
+    (if a.created { 201 } else { 200 }, o.finish())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+use super::*;
+
+fn parse_json(body: &str) -> Result<Write<'_>, Failure> {
+    parse("t", Body::Json, body.as_bytes(), &Query::new(b""), b"", &Limits::default())
+}
+
+fn refused(body: &str) -> Failure {
+    parse_json(body).unwrap_err()
+}
+
+#[test]
+fn every_field() {
+    let w = parse_json(
+        r#" {"records":[{"data": {"a": [1, 2.50]} ,"tag":"t","node":"n","meta":{"k":"v"},"ttl_ms":5},
+            {"data_b64":"/wA=","x":{"y":[]}}],"node":"N","idempotency_key":"k","expect_head":7,
+            "sync":true,"create":false,"config":{"cap_records":9},"disable_backpressure":true,
+            "unknown":[{"a":null}]} "#,
+    )
+    .unwrap();
+    w.with_append(|a| {
+        let first = a.records[0];
+        // Byte for byte, whitespace inside included, whitespace around not.
+        assert_eq!(first.data, br#"{"a": [1, 2.50]}"#);
+        assert_eq!((first.tag, first.node, first.binary), (&b"t"[..], &b"n"[..], false));
+        assert_eq!((first.meta, first.ttl_ms), (&br#"{"k":"v"}"#[..], 5));
+        let second = a.records[1];
+        assert_eq!((second.data, second.binary), (&b"\xff\x00"[..], true));
+        assert_eq!((a.node, a.key, a.expect_head), (&b"N"[..], &b"k"[..], Some(7)));
+        assert_eq!((a.sync, a.create, a.disable_backpressure), (true, Some(false), true));
+        assert_eq!(a.config.unwrap().cap_records, Some(9));
+    });
+}
+
+#[test]
+fn defaults() {
+    let w = parse_json(r#"{"records":[{"data":null}]}"#).unwrap();
+    w.with_append(|a| {
+        assert_eq!(a.records[0].data, b"null");
+        assert!(a.key.is_empty() && a.node.is_empty() && a.expect_head.is_none());
+        assert!(!a.sync && a.create.is_none() && a.config.is_none() && !a.disable_backpressure);
+    });
+}
+
+#[test]
+fn escapes_in_names_and_values() {
+    let w = parse_json(r#"{"r\u0065cords":[{"d\u0061ta":"\u0041","tag":"\u0041\n"}]}"#).unwrap();
+    w.with_append(|a| {
+        assert_eq!(a.records[0].data, br#""\u0041""#);
+        assert_eq!(a.records[0].tag, b"A\n");
+    });
+}
+
+#[test]
+fn of_a_repeated_field_the_last_counts() {
+    let w = parse_json(r#"{"records":[{"data":1},{"data":2}],"records":[{"data":3,"data":4}]}"#);
+    w.unwrap().with_append(|a| {
+        assert_eq!(a.records.len(), 1);
+        assert_eq!(a.records[0].data, b"4");
+    });
+}
+
+#[test]
+fn the_key_of_the_body_wins() {
+    let key = |body: &str| {
+        let q = Query::new(b"");
+        let w = parse("t", Body::Json, body.as_bytes(), &q, b"header", &Limits::default());
+        w.unwrap().with_append(|a| a.key.to_vec())
+    };
+    assert_eq!(key(r#"{"records":[{"data":1}]}"#), b"header");
+    assert_eq!(key(r#"{"records":[{"data":1}],"idempotency_key":"body"}"#), b"body");
+}
+
+#[test]
+fn a_wrong_type_names_the_field_and_the_record() {
+    let rows = [
+        ("tag", "1", "a string"),
+        ("tag", "null", "a string"),
+        ("node", "{}", "a string"),
+        ("meta", "[]", "an object of strings"),
+        ("meta", r#"{"a":1}"#, "an object of strings"),
+        ("ttl_ms", "\"1\"", "an integer of at least 0"),
+        ("ttl_ms", "-1", "an integer of at least 0"),
+        ("ttl_ms", "1.5", "an integer of at least 0"),
+        ("ttl_ms", "18446744073709551616", "an integer of at least 0"),
+        ("data_b64", "1", "a string"),
+        ("delay_ms", "\"1\"", "an integer of at least 0"),
+        ("deliver_at", "true", "an integer of at least 0"),
+        ("group", "1", "a string"),
+        ("lane", "[]", "a string"),
+    ];
+    for (field, value, wanted) in rows {
+        let failure = refused(&format!(r#"{{"records":[{{"data":1}},{{"{field}":{value}}}]}}"#));
+        assert_eq!(failure.code, "invalid_request");
+        let start = format!("records[1].{field} must be {wanted}, not ");
+        assert!(failure.message.starts_with(&start), "{}", failure.message);
+        let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
+        assert_eq!(detail, serde_json::json!({"field": field, "index": 1}));
+    }
+    for (field, value) in [
+        ("node", "1"),
+        ("idempotency_key", "1"),
+        ("expect_head", "\"1\""),
+        ("sync", "1"),
+        ("create", "null"),
+        ("config", "[]"),
+        ("disable_backpressure", "\"true\""),
+        ("records", "{}"),
+    ] {
+        let failure = refused(&format!(r#"{{"records":[{{"data":1}}],"{field}":{value}}}"#));
+        assert!(failure.message.starts_with(&format!("{field} must be ")), "{}", failure.message);
+    }
+    assert!(refused(r#"{"records":[1]}"#).message.starts_with("records[0] must be an object"));
+    let nested = refused(r#"{"records":[{"data":1}],"config":{"ttl_ms":"x"}}"#);
+    assert!(nested.message.starts_with("config.ttl_ms must be"), "{}", nested.message);
+}
+
+#[test]
+fn what_is_no_write() {
+    for body in [
+        "",
+        "[]",
+        "1",
+        "{}",
+        r#"{"records":[]}"#,
+        r#"{"records":[{}]}"#,
+        r#"{"records":[{"data":1}]"#,
+        r#"{"records":[{"data":1}]} x"#,
+        r#"{"records":[{"data":1,}]}"#,
+        r#"{"records":[{"data":NaN}]}"#,
+        r#"{"records":[{"data":1,"data_b64":""}]}"#,
+        r#"{"records":[{"data_b64":"!"}]}"#,
+        r#"{"records":[{"data":1}],"idempotency_key":""}"#,
+        r#"{"records":[{"data":1,"tag":"\ud800"}]}"#,
+    ] {
+        assert_eq!(refused(body).code, "invalid_request", "{body}");
+    }
+    assert_eq!(refused("\u{feff}{}").code, "invalid_request");
+    let bad = parse("t", Body::Json, b"\xff", &Query::new(b""), b"", &Limits::default());
+    assert_eq!(bad.unwrap_err().code, "invalid_request");
+}
+
+#[test]
+fn options_of_jobs_on_a_log() {
+    for option in [r#""delay_ms":1"#, r#""deliver_at":1"#, r#""group":"g""#, r#""lane":"l""#] {
+        let failure = refused(&format!(r#"{{"records":[{{"data":1,{option}}}]}}"#));
+        assert_eq!((failure.code, failure.status()), ("not_a_queue", 409));
+        assert!(failure.message.starts_with("records[0]."), "{}", failure.message);
+    }
+}
+
+#[test]
+fn metadata_rules() {
+    let with = |meta: &str| {
+        parse_json(&format!(r#"{{"records":[{{"data":1,"meta":{meta}}}]}}"#))
+            .map(|w| w.with_append(|a| a.records[0].meta.to_vec()))
+    };
+    assert_eq!(with(r#"{ "a" : "b" }"#).unwrap(), br#"{ "a" : "b" }"#);
+    assert_eq!(with("{}").unwrap(), b"");
+    for meta in [r#"{"$a":"b"}"#, r#"{"_topics_x":"b"}"#, r#"{"\u0024a":"b"}"#, r#"{"a":"\ud800"}"#]
+    {
+        assert_eq!(with(meta).unwrap_err().code, "invalid_request", "{meta}");
+    }
+    let keys = |n: usize| {
+        let fields: Vec<_> = (0..n).map(|i| format!(r#""k{i}":"v""#)).collect();
+        format!("{{{}}}", fields.join(","))
+    };
+    assert!(with(&keys(64)).is_ok());
+    assert_eq!(with(&keys(65)).unwrap_err().code, "invalid_request");
+    let sized = |n: usize| format!(r#"{{"a":"{}"}}"#, "x".repeat(n - 8));
+    assert_eq!(with(&sized(16 << 10)).unwrap().len(), 16 << 10);
+    let failure = with(&sized((16 << 10) + 1)).unwrap_err();
+    assert_eq!(failure.code, "record_too_large");
+}
+
+#[test]
+fn limits_name_the_record() {
+    let limits = Limits { batch_records: 2, record_bytes: 10, ..Limits::default() };
+    let with = |body: &str| {
+        parse("t", Body::Json, body.as_bytes(), &Query::new(b""), b"", &limits).map(drop)
+    };
+    assert!(with(r#"{"records":[{"data":1},{"data":"12345678"}]}"#).is_ok());
+    let failure = with(r#"{"records":[{"data":1},{"data":"123456789"}]}"#).unwrap_err();
+    assert_eq!((failure.code, failure.status()), ("record_too_large", 400));
+    let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
+    assert_eq!(
+        (&detail["index"], &detail["got"], &detail["max"]),
+        (&1.into(), &11.into(), &10.into())
+    );
+    let failure = with(r#"{"records":[{"data":1},{"data":1},{"data":1}]}"#).unwrap_err();
+    assert_eq!((failure.code, failure.status()), ("batch_too_large", 400));
+    for (field, most) in [("tag", 256), ("node", 128)] {
+        let body = |n| format!(r#"{{"records":[{{"data":1,"{field}":"{}"}}]}}"#, "x".repeat(n));
+        assert!(parse_json(&body(most)).is_ok());
+        assert_eq!(refused(&body(most + 1)).code, "record_too_large");
+    }
+    let body = |n| format!(r#"{{"records":[{{"data":1}}],"idempotency_key":"{}"}}"#, "x".repeat(n));
+    assert!(parse_json(&body(256)).is_ok());
+    assert_eq!(refused(&body(257)).code, "invalid_request");
+}
+
+#[test]
+fn lines_and_octets() {
+    let query = Query::new(b"tag=a%20b&node=n&key=k&return_seqs=true");
+    let parse = |kind, body| parse("t", kind, body, &query, b"header", &Limits::default());
+    let w = parse(Body::Lines, b"{\"a\":1}\r\n\n 2 \n\"x\"").unwrap();
+    assert!(w.return_seqs);
+    w.with_append(|a| {
+        let data: Vec<_> = a.records.iter().map(|r| r.data).collect();
+        assert_eq!(data, [&b"{\"a\":1}"[..], b"2", b"\"x\""]);
+        assert!(a.records.iter().all(|r| r.tag == b"a b" && !r.binary));
+        assert_eq!((a.node, a.key), (&b"n"[..], &b"k"[..]));
+    });
+    let w = parse(Body::Octets, b"\x00\xff").unwrap();
+    w.with_append(|a| {
+        assert_eq!((a.records.len(), a.records[0].data), (1, &b"\x00\xff"[..]));
+        assert!(a.records[0].binary && a.records[0].tag == b"a b");
+    });
+    let failure = parse(Body::Lines, b"1\n2\n{\n").unwrap_err();
+    assert!(
+        failure.message.starts_with("records[2].data is not one JSON value"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(parse(Body::Lines, b"1 2").unwrap_err().code, "invalid_request");
+    assert_eq!(parse(Body::Lines, b"\n\n").unwrap_err().code, "invalid_request");
+}
+
+#[test]
+fn the_answer() {
+    let a = Appended {
+        topic_id: 3,
+        first_seq: 5,
+        last_seq: 7,
+        head_seq: 9,
+        count: 3,
+        created: true,
+        deduped: false,
+        durability: topics_engine::Durability::Disk,
+        wal_append_ns: 1_234_567,
+        fsync_ns: 0,
+    };
+    let (status, body) = answer("a.b", &a, true, 2_000_000);
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let expected = serde_json::json!({
+        "topic": "a.b", "topic_id": 3, "first_seq": 5, "last_seq": 7, "seqs": [5, 6, 7],
+        "head_seq": 9, "count": 3, "created": true, "deduped": false, "durability": "disk",
+        "performance": {"server_total_ms": 2, "wal_append_ms": 1.234, "fsync_ms": 0}
+    });
+    assert_eq!((status, body), (201, expected));
+    let (status, body) = answer("a", &Appended { created: false, ..a }, false, 0);
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert!(status == 200 && body.get("seqs").is_none());
+}

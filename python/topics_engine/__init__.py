@@ -1,0 +1,83 @@
+"""Topics: an embeddable, durable log engine.
+
+import topics_engine as te
+
+with te.open("./topics-data") as db:
+    orders = db.topic("orders", durability="fsync")
+    orders.append([{"id": 1}, {"id": 2}], tag="eu:7", key="batch-7")
+    for item in orders.read(after=0):
+        match item:
+            case te.Record(seq=s, data=d): ...
+            case te.Gap(first=a, last=b, reason=r): ...
+"""
+
+import sys as _sys
+
+if _sys.platform == "win32":
+    raise ImportError("topics_engine runs on Linux, and on macOS for development; not on Windows")
+
+from ._core import __version__
+from .client import (
+    EARLIEST,
+    TAIL,
+    Ack,
+    Database,
+    Deleted,
+    Gap,
+    New,
+    Read,
+    Record,
+    Topic,
+    TopicInfo,
+    TopicState,
+    Verification,
+    verify,
+)
+from .client import open_database as open
+from .errors import (
+    Closed,
+    Conflict,
+    Corrupt,
+    DataLoss,
+    Forbidden,
+    Full,
+    InvalidRequest,
+    Locked,
+    NotFound,
+    Throttled,
+    TopicsError,
+    Unauthorized,
+    Unavailable,
+)
+
+__all__ = [
+    "EARLIEST",
+    "TAIL",
+    "Ack",
+    "Closed",
+    "Conflict",
+    "Corrupt",
+    "DataLoss",
+    "Database",
+    "Deleted",
+    "Forbidden",
+    "Full",
+    "Gap",
+    "InvalidRequest",
+    "Locked",
+    "New",
+    "NotFound",
+    "Read",
+    "Record",
+    "Throttled",
+    "Topic",
+    "TopicInfo",
+    "TopicState",
+    "TopicsError",
+    "Unauthorized",
+    "Unavailable",
+    "Verification",
+    "__version__",
+    "open",
+    "verify",
+]

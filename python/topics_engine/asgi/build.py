@@ -1,0 +1,52 @@
+"""Putting an application together: settings in, components injected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _core
+from ..client import Database
+from ..errors import InvalidRequest
+from .access import Guard, LoopbackGuard, OpenGuard
+from .app import App
+from .life import Life, Opened
+from .settings import Settings, resolve
+
+
+def create_app(
+    engine: Database | _core.Engine | None = None, settings: Settings | None = None
+) -> App:
+    """An application over `engine`, or over the directory that the settings name.
+
+    An engine that is passed in stays its owner's: it is served, and not closed.
+    """
+    return build(settings, engine=engine)
+
+
+def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:
+    """The same with the server's URL, which is written into the lock file."""
+    settings = resolve().settings if settings is None else settings
+    return App(make_life(settings, engine, url), make_guard(settings), settings)
+
+
+def make_guard(settings: Settings) -> Guard:
+    """Who may talk to the server under these settings."""
+    if settings.api_keys:
+        raise InvalidRequest("TOPICS_API_KEYS is set, and this build does not check keys")
+    return OpenGuard() if settings.allow_insecure_no_auth else LoopbackGuard()
+
+
+def make_life(settings: Settings, engine: Any, url: str) -> Life:
+    """What opens and closes the engine of an application."""
+
+    def open_engine() -> Opened:
+        core: Any = engine._backend if isinstance(engine, Database) else engine
+        if core is None:
+            core = _core.Engine.open(settings.data_dir, {**settings.engine, "url": url})
+        return core, _core.Http(core, settings.engine)
+
+    def close_engine(core: Any) -> None:
+        if engine is None:
+            core.close()
+
+    return Life(open_engine, close_engine, version=_core.__version__)

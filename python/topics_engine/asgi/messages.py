@@ -1,0 +1,182 @@
+"""The ASGI messages: what a request is read from and a response is sent with.
+
+Nothing here knows a verb. A failure anywhere below is an `HttpError`, which is also a response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = b"application/json"
+NDJSON = b"application/x-ndjson"
+OCTETS = b"application/octet-stream"
+ARROW = b"application/vnd.apache.arrow.stream"
+PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+# What a refused body may still send before the connection is closed, so that a client which writes
+# all of its body before it reads gets the answer instead of a reset.
+LINGER_BYTES = 64 << 20
+LINGER_SECONDS = 2.0
+LINGERING = frozenset({413, 415})
+MAX_HEADERS = 128
+MAX_HEADER_BYTES = 64 << 10
+
+
+class Disconnected(Exception):
+    """The client went away; there is nobody to answer."""
+
+
+class Response:
+    """A complete response: status, body, content type and further headers."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        content_type: bytes = JSON,
+        headers: Iterable[Header] = (),
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = list(headers)
+
+
+class HttpError(Exception):
+    """A refusal with a stable code; `response()` is what the client sees."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        detail: dict[str, Any] | None = None,
+        headers: Iterable[Header] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers = list(headers)
+
+    def response(self) -> Response:
+        error: dict[str, Any] = {"code": self.code, "message": str(self)}
+        if self.detail is not None:
+            error["detail"] = self.detail
+        body = json.dumps({"error": error}, separators=(",", ":")).encode()
+        return Response(self.status, body, headers=self.headers)
+
+
+CLOSE: Header = (b"connection", b"close")
+
+
+class Request:
+    """One HTTP request: its headers once as a dict, its body on demand."""
+
+    __slots__ = ("_receive", "body_read", "headers", "method", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.body_read = False
+
+    def check_headers(self) -> None:
+        """Refuses header blocks that no client of this API needs."""
+        headers = self.scope["headers"]
+        if len(headers) > MAX_HEADERS or sum(map(_header_size, headers)) > MAX_HEADER_BYTES:
+            message = f"at most {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes of them"
+            raise HttpError(431, "headers_too_large", message, headers=[CLOSE])
+
+    def has_body(self) -> bool:
+        """Whether the client announced a body that is not empty."""
+        length = self.headers.get(b"content-length")
+        if length is not None:
+            return length.strip() != b"0"
+        # HTTP/2 needs neither header; there, and only there, the first message tells.
+        return b"transfer-encoding" in self.headers or self.scope["http_version"] == "2"
+
+    async def body(self, limit: int, seconds: float) -> bytes:
+        """The whole body, at most `limit` bytes, within `seconds`."""
+        length = self.headers.get(b"content-length", b"").strip()
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read(limit)
+        except TimeoutError:
+            message = f"the body did not arrive within {seconds:g} s"
+            raise HttpError(408, "request_timeout", message, headers=[CLOSE]) from None
+
+    async def _read(self, limit: int) -> bytes:
+        first = await self._next()
+        if self.body_read and len(first) <= limit:
+            return first
+        parts, size = [first], len(first)
+        while size <= limit and not self.body_read:
+            part = await self._next()
+            size += len(part)
+            parts.append(part)
+        if size > limit:
+            raise _too_large(limit)
+        return b"".join(parts)
+
+    async def _next(self) -> bytes:
+        """The next piece of the body; after the last one `body_read` is set."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        self.body_read = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
+
+    async def disconnected(self) -> None:
+        """Returns when the client has gone. Only after the body has been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def drain(self) -> None:
+        """Reads and drops what the client still sends, within bounds."""
+        size = 0
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while size <= LINGER_BYTES and not self.body_read:
+                    size += len(await self._next())
+        except (TimeoutError, Disconnected):
+            return
+
+
+def _header_size(header: Header) -> int:
+    return len(header[0]) + len(header[1])
+
+
+def _too_large(limit: int) -> HttpError:
+    message = f"the body is over the limit of {limit} bytes: split it"
+    return HttpError(413, "payload_too_large", message, {"max": limit}, headers=[CLOSE])
+
+
+async def respond(request: Request, response: Response, send: Send) -> None:
+    """Sends a response; one that closes the connection lets the client finish its body first."""
+    body = b"" if request.method == "HEAD" else response.body
+    headers = [
+        (b"content-type", response.content_type),
+        (b"content-length", str(len(response.body)).encode()),
+        *response.headers,
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    if response.status in LINGERING and not request.body_read and request.has_body():
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await request.drain()
+        body = b""
+    await send({"type": "http.response.body", "body": body})

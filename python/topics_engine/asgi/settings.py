@@ -1,0 +1,67 @@
+"""Settings of the server: arguments over TOPICS_* over topics.toml over defaults.
+
+What the engine and its routes are opened with comes from `topics_engine.settings`, by the same rule
+and from the same file. Settings are data; what they configure is passed in beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .. import settings as engine_settings
+from ..errors import InvalidRequest
+
+
+def _setting(default: Any, help_text: str) -> Any:
+    return field(default=default, metadata={"help": help_text})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every field of the server states its default and what it means."""
+
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(4000, "port to listen on; 0 picks one and prints it")
+    max_body_bytes: int = _setting(64 << 20, "largest request body")
+    body_timeout_ms: int = _setting(30_000, "how long a request body may take to arrive")
+    shutdown_timeout_ms: int = _setting(10_000, "how long a shutdown waits for open requests")
+    allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
+    api_keys: str = _setting("", "keys, scopes and prefixes of clients")
+    data_dir: str = engine_settings.DATA_DIR
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+
+SERVER: dict[str, Any] = {f.name: f.default for f in fields(Settings) if "help" in f.metadata}
+"""The server's settings by name, with their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings of the server and of the engine, and where each value came from."""
+
+    settings: Settings
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+
+def resolve(
+    arguments: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: str | os.PathLike[str] | None = None,
+) -> Resolved:
+    """Settings from all four places. `None` among the arguments means "not given"."""
+    arguments = arguments or {}
+    mine = {name: value for name, value in arguments.items() if name in SERVER}
+    others = {name: value for name, value in arguments.items() if name not in SERVER}
+    engine = engine_settings.resolve(others, environ, file)
+    server = engine_settings.resolve(
+        mine, environ, file, known=SERVER, others=engine_settings.defaults()
+    )
+    if int(server["port"]) >= 1 << 16:
+        raise InvalidRequest(f"port ({server.sources['port']}): {server['port']} is not a port")
+    values: dict[str, Any] = dict(server)
+    made = Settings(**values, data_dir=str(engine["data_dir"]), engine=engine.native())
+    return Resolved(made, dict(server) | dict(engine), {**server.sources, **engine.sources})

@@ -1,0 +1,202 @@
+"""The command line: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import errors
+from ..asgi.access import BindRefused
+from ..asgi.settings import Resolved, Settings, resolve
+from ..settings import variable
+from . import commands, measure, tools
+from .exits import Exit, exit_for
+from .output import Output, complain
+from .transport import Client, Failure, HttpTransport
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="topics", description="Durable topic logs.")
+    top.add_argument("--url", help="a server (TOPICS_URL)")
+    top.add_argument("--data-dir", help="a data directory, opened in this process")
+    top.add_argument("--json", action="store_true", help="JSON lines, on a terminal too")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--url", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    common.add_argument("--data-dir", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    common.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+    verbs = top.add_subparsers(dest="command", required=True, metavar="command")
+
+    def verb(name: str, summary: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=summary, description=summary, parents=[common])
+
+    _server_arguments(verb("serve", "serve a data directory over HTTP"))
+    verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
+    _topic_arguments(verb)
+    _tool_arguments(verb)
+    return top
+
+
+def _server_arguments(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("--host", help="address to listen on (TOPICS_HOST, 127.0.0.1)")
+    serve.add_argument("--port", help="0 picks one and prints it (TOPICS_PORT, 4000)")
+    serve.add_argument("--hints", action="store_true", help="print commands to try")
+    serve.add_argument("--access-log", action="store_true", help="log every request")
+
+
+def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
+    create = verb("create", "create a topic, or update its config")
+    create.add_argument("topic")
+    create.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
+    create.add_argument(
+        "--set",
+        action="append",
+        dest="config",
+        metavar="NAME=VALUE",
+        type=commands.config_item,
+        help="a config field, such as ttl_ms=60000; may be repeated",
+    )
+    verb("describe", "the state and config of a topic").add_argument("topic")
+
+    append = verb("append", "append standard input, a record a line")
+    append.add_argument("topic")
+    append.add_argument("--raw", action="store_true", help="lines are bytes, not JSON")
+    append.add_argument("--tag", help="tag of every record")
+    append.add_argument("--node", help="origin label of every record")
+    append.add_argument("--sync", action="store_true", help="wait until it is durable")
+    append.add_argument("--batch", type=_positive, default=500, help="records per write (500)")
+
+    for name, summary in (("read", "read records to the head"), ("tail", "the newest records")):
+        reader = verb(name, summary)
+        reader.add_argument("topic")
+        reader.add_argument("--match", help="only records with this tag, or a prefix and *")
+        reader.add_argument("--node", help="skip records of this node")
+        if name == "read":
+            reader.add_argument("--after", type=int, help="begin after this seq")
+            reader.add_argument("--limit", type=_positive, help="at most so many records")
+        else:
+            reader.add_argument("-n", "--lines", type=_positive, default=10, help="how many (10)")
+            reader.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
+
+
+def _tool_arguments(verb) -> None:  # type: ignore[no-untyped-def]
+    verb("verify", "check every checksum and index")
+    repair = verb("repair", "give up damaged ranges of a closed directory")
+    repair.add_argument("--yes", action="store_true", help="do it; without, only say what is lost")
+    verb("doctor", "measure the disk, and say what to expect")
+    bench = verb("bench", "a quick append and read figure")
+    bench.add_argument("--records", type=_positive, default=100_000)
+    verb("config", "every setting and where it comes from")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+TOPIC_COMMANDS: dict[str, commands.Command] = {
+    "ls": commands.ls,
+    "create": commands.create,
+    "describe": commands.describe,
+    "append": commands.append,
+    "read": commands.read,
+    "tail": commands.tail,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; its exit code."""
+    args = parser().parse_args(argv)
+    try:
+        return run(args)
+    except (Failure, errors.TopicsError) as failure:
+        complain(f"{failure} ({failure.code})")
+        return exit_for(failure)
+    except (BindRefused, ValueError) as wrong:
+        complain(str(wrong))
+        return Exit.USAGE
+    except BrokenPipeError:
+        # The reader has had enough; nothing more can be said to it, at interpreter exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except KeyboardInterrupt:
+        return 130
+    except OSError as failure:
+        complain(str(failure))
+        return Exit.FAILED
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output(json_lines=args.json)
+    given = {"data_dir": args.data_dir}
+    if args.command == "serve":
+        # uvicorn is imported by those who serve only.
+        from .serve import serve
+
+        settings = resolve(given | {"host": args.host, "port": args.port}).settings
+        return serve(settings, hints=args.hints, access_log=args.access_log)
+    resolved = resolve(given)
+    if args.command == "config":
+        return config(resolved, out)
+    if args.command == "doctor":
+        return doctor(resolved.settings, out)
+    if args.command == "repair":
+        return tools.repair(resolved.settings, out, sure=args.yes)
+    url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
+    if args.command == "verify" and not url:
+        return tools.verify(resolved.settings.data_dir, out)
+    client = connect(url, resolved.settings, create=args.command in CREATES)
+    try:
+        if args.command == "bench":
+            out.fields(measure.bench(client, args.records, progress_line))
+            return Exit.OK
+        if args.command == "verify":
+            return tools.report(client.call("POST", "/v0/admin/verify"), out)
+        return TOPIC_COMMANDS[args.command](client, args, out)
+    finally:
+        client.close()
+
+
+# What may make a directory that is not there yet; a mistyped path is an error for the others.
+CREATES = {"create", "append", "bench"}
+
+
+def connect(url: str | None, settings: Settings, *, create: bool) -> Client:
+    """A client of the server at `url`, or of the directory."""
+    if url:
+        return Client(HttpTransport(url, os.environ.get("TOPICS_API_KEY")))
+    if not create and not Path(settings.data_dir).is_dir():
+        message = f"{settings.data_dir} is not a directory, and no --url was given"
+        raise Failure(0, "not_found", message)
+    from .local import LocalTransport
+
+    return Client(LocalTransport(settings))
+
+
+def config(resolved: Resolved, out: Output) -> int:
+    rows = [
+        {
+            "setting": name,
+            "value": "(set)" if name == "api_keys" and value else value,
+            "source": resolved.sources[name],
+            "variable": variable(name),
+        }
+        for name, value in resolved.values.items()
+    ]
+    out.rows(["setting", "value", "source", "variable"], rows)
+    return Exit.OK
+
+
+def doctor(settings: Settings, out: Output) -> int:
+    out.fields(measure.doctor(Path(settings.data_dir)))
+    return Exit.OK
+
+
+def progress_line(text: str) -> None:
+    print(text, file=sys.stderr)

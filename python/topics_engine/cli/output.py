@@ -1,0 +1,145 @@
+"""What a command prints: a table for a person, JSON lines for a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+
+
+class Output:
+    """Decides once how to speak: colour and tables only on a terminal."""
+
+    def __init__(self, *, json_lines: bool, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stdout
+        self.json_lines = json_lines or not self.stream.isatty()
+        self.colour = not self.json_lines and "NO_COLOR" not in os.environ
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{style}m{text}\x1b[0m" if self.colour else text
+
+    def line(self, text: str) -> None:
+        self.stream.write(text + "\n")
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """A table of `columns`, or every row whole as a JSON line."""
+        if self.json_lines:
+            for row in rows:
+                self.line(json.dumps(row, ensure_ascii=False))
+            return
+        table = [[cell(row.get(c)) for c in columns] for row in rows]
+        widths = [max([len(c), *(len(r[i]) for r in table)]) for i, c in enumerate(columns)]
+        numeric = [all(r[i].lstrip("-").isdigit() for r in table) for i in range(len(columns))]
+
+        def aligned(cells: Sequence[str]) -> str:
+            padded = (
+                c.rjust(w) if n else c.ljust(w)
+                for c, w, n in zip(cells, widths, numeric, strict=True)
+            )
+            return "  ".join(padded).rstrip()
+
+        self.line(self.paint(aligned(columns), BOLD))
+        for line in table:
+            self.line(aligned(line))
+
+    def fields(self, answer: Mapping[str, Any]) -> None:
+        """One thing: its fields below each other, or one JSON line."""
+        if self.json_lines:
+            self.line(json.dumps(answer, ensure_ascii=False))
+            return
+        width = max((len(k) for k in answer), default=0)
+        for name, value in answer.items():
+            if isinstance(value, Mapping):
+                self.line(self.paint(name, BOLD))
+                for inner, held in value.items():
+                    self.line(f"  {inner.ljust(width)}  {cell(held)}")
+            else:
+                self.line(f"{self.paint(name.ljust(width + 2), BOLD)}  {cell(value)}")
+
+    def record(self, record: Mapping[str, Any], raw: str) -> None:
+        """One record: its line as the server sent it, or cut to the terminal's width."""
+        if self.json_lines:
+            self.line(raw)
+            return
+        data = record.get("data", record.get("data_b64"))
+        head = f"{record['$seq']:>10}  {when(record['$ts'])}  "
+        if tag := record.get("$tag"):
+            head += f"{tag}  "
+        width = max(20, shutil.get_terminal_size().columns - len(head))
+        text = json.dumps(data, ensure_ascii=False)
+        shown = text if len(text) <= width else text[: width - 1] + "…"
+        self.line(self.paint(head, DIM) + shown)
+
+    def tombstone(self, lost: Mapping[str, Any]) -> None:
+        """A loss, in band."""
+        if self.json_lines:
+            self.line(json.dumps({"tombstone": lost}))
+        else:
+            text = f"  lost {lost['gap_from']}…{lost['gap_to']} ({lost['reason']})"
+            self.line(self.paint(text, YELLOW))
+
+
+def cell(value: Any) -> str:
+    """A value in a table."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case str() | int() | float():
+            return str(value)
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def when(ts: int) -> str:
+    """A record's time, UTC."""
+    return datetime.fromtimestamp(ts / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def complain(message: str) -> None:
+    """An error for a person, on stderr."""
+    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    prefix = f"\x1b[{RED}mtopics:\x1b[0m" if colour else "topics:"
+    print(f"{prefix} {message}", file=sys.stderr)
+
+
+class Progress:
+    """A bar on stderr for what takes more than a second; silent when stderr is no terminal."""
+
+    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._total = total
+        self._stream = stream or sys.stderr
+        self._shown = False
+        self._started = self._last = time.monotonic()
+
+    def show(self, done: int, note: str = "") -> None:
+        now = time.monotonic()
+        if not self._stream.isatty() or now - self._started < 1 or now - self._last < 0.1:
+            return
+        self._last = now
+        share = min(1.0, done / self._total) if self._total else 1.0
+        bar = "█" * int(share * 30)
+        rate = done / (now - self._started)
+        text = f"{self._what} {bar:<30} {share:4.0%} {done:>9,} {rate:>9,.0f}/s {note}"
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write("\r" + text[:width].ljust(width))
+        self._stream.flush()
+        self._shown = True
+
+    def end(self) -> None:
+        if self._shown:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r" + " " * width + "\r")
+            self._stream.flush()

@@ -1,0 +1,119 @@
+"""`topics serve`: the application under uvicorn, one process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+from ..asgi import App, build
+from ..asgi.access import check_bind
+from ..asgi.settings import Settings
+from .exits import Exit, exit_for
+from .output import complain
+from .protocol import BoundedProtocol
+
+# With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
+# turns.
+SWITCH_INTERVAL = 0.0001
+
+HINTS = """
+Try, in another terminal:
+
+  curl {url}/v0/topics/greetings -H 'Content-Type: application/json' \\
+       -d '{{"records":[{{"data":"hello"}},{{"data":{{"any":"JSON"}}}}]}}'
+  curl {url}/v0/topics/greetings/diff -H 'Content-Type: application/json' -d '{{"from_seq":0}}'
+  topics --url {url} tail -f greetings
+"""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which tells the application of its end before it waits for requests."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before uvicorn waits for open requests: those that wait on purpose end now.
+        self._app.life.begin_shutdown()
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket, bound before the engine opens so that its URL is known."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        # Until the loop accepts, a connection waits instead of being refused.
+        sock.listen(2048)
+    except OSError:
+        sock.close()
+        raise
+    sock.set_inheritable(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code."""
+    check_bind(settings.host, insecure=settings.allow_insecure_no_auth)
+    try:
+        sock = listen(settings.host, settings.port)
+    except OSError as error:
+        complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+        return Exit.FAILED
+    url = url_of(sock)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    app = build(settings, url=url)
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
+        backlog=2048,
+    )
+    server = Server(config, app)
+
+    def failed(_: BaseException) -> None:
+        server.should_exit = True
+
+    app.life.on_failure = failed
+    say(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
+    if hints:
+        say(HINTS.format(url=url))
+    # uvicorn raises a captured signal once more when it is done; the exit code is ours to choose.
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, _ignore)
+    server.run(sockets=[sock])
+    if app.life.failure is not None:
+        complain(str(app.life.failure))
+        return exit_for(app.life.failure)
+    return Exit.OK
+
+
+def _ignore(sig: int, frame: Any) -> None:
+    return
+
+
+def say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,125 @@
+"""An open data directory."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import _core, settings
+from . import show
+from .topic import Topic
+from .values import TopicInfo, Verification
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .backend import Backend
+
+_open: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+class Database:
+    """Topics, in this process; thread-safe. Use it in a `with` block, or `close` it."""
+
+    def __init__(self, backend: Backend, resolved: settings.Resolved | None = None) -> None:
+        self._backend = backend
+        self.settings = resolved
+        """What it was opened with, and where each value came from."""
+        _open.add(self)
+
+    @property
+    def path(self) -> str:
+        """The data directory."""
+        return self._backend.path
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, here or because this process is a fork."""
+        return self._backend.closed
+
+    def topic(self, name: str, **config: Any) -> Topic:
+        """A handle. The config applies when the topic is created, by a write at the latest."""
+        return Topic(self._backend, name, config)
+
+    def __getitem__(self, name: str) -> Topic:
+        return self.topic(name)
+
+    def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
+        """The topics whose names begin with `prefix`, in name order."""
+        after: str | None = None
+        while True:
+            page = json.loads(self._backend.list(prefix, after, 1000))["topics"]
+            yield from map(TopicInfo.from_fields, page)
+            if len(page) < 1000:
+                return
+            after = page[-1]["topic"]
+
+    def sync(self) -> None:
+        """Returns when everything acked before is durable."""
+        self._backend.sync()
+
+    def checkpoint(self) -> None:
+        """Moves what the log holds into segments."""
+        self._backend.checkpoint()
+
+    def verify(self) -> Verification:
+        """Checks every byte."""
+        return Verification.from_json(self._backend.verify())
+
+    def metrics(self) -> Mapping[str, Any]:
+        """What the engine counts."""
+        found: dict[str, Any] = json.loads(self._backend.metrics(json=True))
+        return found
+
+    def close(self) -> None:
+        """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
+        self._backend.close()
+        _open.discard(self)
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return show.database_text(self)
+
+    def _repr_html_(self) -> str:
+        return show.database_html(self)
+
+
+def open_database(path: str | os.PathLike[str] | None = None, **given: Any) -> Database:
+    """Opens a data directory, creating it when missing.
+
+    `path` is the setting `data_dir`. Settings are arguments over `TOPICS_*` over `topics.toml` over
+    defaults; `.settings` of the result says what holds and why.
+    """
+    if path is not None:
+        given["data_dir"] = os.fspath(path)
+    resolved = settings.resolve(given)
+    engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native())
+    return Database(engine, resolved)
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Checks every byte of a data directory that nobody has open."""
+    return Verification.from_json(_core.verify(os.fspath(path)))
+
+
+@atexit.register
+def _close_all() -> None:
+    for db in list(_open):
+        # There is nobody left to tell; the log has what was acked.
+        with contextlib.suppress(Exception):
+            db.close()

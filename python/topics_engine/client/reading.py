@@ -1,0 +1,261 @@
+"""A read: an iterator that ends at the head of the moment it began."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import Closed, DataLoss, InvalidRequest
+from .values import Gap, Record, Start
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .backend import Backend, Page
+
+Item = Record | Gap
+OnGap = Literal["yield", "raise", "skip"]
+
+PAGE_RECORDS = 1000
+PAGE_BYTES = 1 << 20
+
+
+def items_of(topic: str, page: Page) -> tuple[Gap | None, list[Record]]:
+    """What a page says."""
+    gap = None
+    if page.tombstone is not None:
+        first, last, reason, missed, _, _ = page.tombstone
+        gap = Gap(topic, first, last, reason, missed)
+    records = [
+        Record(
+            topic, seq, ts, node, tag, None if meta is None else json.loads(meta), stored, binary
+        )
+        for seq, ts, node, tag, meta, stored, binary in page.rows()
+    ]
+    return gap, records
+
+
+class Read(Iterator[Item]):
+    """The records of a topic from a cursor to the head, or to `upto`; then it stops.
+
+    Not thread-safe, but for `close`, which ends it from any thread.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        topic: str,
+        after: int | Start,
+        upto: int | None,
+        limit: int | None,
+        match: str | None,
+        node: str | Sequence[str] | None,
+        gaps: OnGap,
+    ) -> None:
+        if gaps not in ("yield", "raise", "skip"):
+            raise InvalidRequest(f"gaps is 'yield', 'raise' or 'skip', not {gaps!r}")
+        self.topic = topic
+        self.gaps: list[Gap] = []
+        """The gaps met so far."""
+        self._backend = backend
+        self._start: int | Start = after
+        self._upto = upto
+        self._left = limit
+        self._match = match
+        self._nodes: tuple[str, ...] = () if node is None else _nodes(node)
+        self._on_gap: OnGap = gaps
+        self._topic_id: int | None = None
+        self._cursor: int | None = after if isinstance(after, int) else None
+        self._page_end = 0
+        self._items: deque[Item] = deque()
+        self._done = self._closed = False
+
+    @property
+    def cursor(self) -> int:
+        """What to store: `after=` of a read that goes on from here."""
+        if self._cursor is None:
+            self._fetch()
+        if self._cursor is None:  # the first page holds records that were not taken yet
+            first = self._items[0]
+            return (first.seq if isinstance(first, Record) else first.first) - 1
+        return self._cursor
+
+    @property
+    def topic_id(self) -> int:
+        """The id of the topic that is read."""
+        if self._topic_id is None:
+            self._fetch()
+        assert self._topic_id is not None
+        return self._topic_id
+
+    def __iter__(self) -> Read:
+        return self
+
+    def __next__(self) -> Item:
+        while not self._items:
+            if self._done:
+                raise StopIteration
+            self._fetch()
+        if self._closed:
+            raise StopIteration
+        return self._take()
+
+    def batches(self) -> Iterator[list[Item]]:
+        """The same, a list at a time."""
+        while True:
+            while not self._items and not self._done:
+                self._fetch()
+            if not self._items or self._closed:
+                return
+            yield [self._take() for _ in range(len(self._items))]
+
+    def _take(self) -> Item:
+        item = self._items.popleft()
+        if isinstance(item, Gap) and self._on_gap == "raise":
+            # The cursor stays in front of what was lost: storing it loses nothing silently.
+            raise DataLoss(
+                f"records {item.first} to {item.last} of {item.topic!r} are lost: {item.reason}",
+                detail={"gap_from": item.first, "gap_to": item.last, "reason": item.reason},
+                gap=item,
+            )
+        self._cursor = item.seq if isinstance(item, Record) else item.last
+        if not self._items:
+            # Behind the last record there may be ones that this reader does not see.
+            self._cursor = max(self._cursor, self._page_end)
+        return item
+
+    def _fetch(self) -> None:
+        if self._done:
+            return
+        page = self._read_page()
+        if self._upto is None:
+            self._upto = page.head_seq
+        gap, records = items_of(self.topic, page)
+        if gap is not None:
+            self.gaps.append(gap)
+            if gap.reason == "recreated":
+                # The end was one of the topic that is gone.
+                self._upto = page.head_seq
+            if self._on_gap != "skip":
+                self._items.append(gap)
+        self._items.extend(records)
+        if self._left is not None:
+            self._left -= len(records)
+        moved = self._topic_id != page.topic_id or self._page_end != page.next_from_seq
+        self._topic_id = page.topic_id
+        self._page_end = page.next_from_seq
+        if not self._items:
+            self._cursor = page.next_from_seq
+        at_end = page.next_from_seq >= self._upto or page.caught_up or not moved
+        self._done = at_end or self._left == 0
+
+    def _read_page(self) -> Page:
+        if self._closed:
+            raise Closed("this read is closed")
+        after = tail = None
+        if self._topic_id is not None:
+            after = self._page_end
+        elif isinstance(self._start, int):
+            after = self._start
+        elif self._start is Start.TAIL:
+            tail = 0
+        limit = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
+        return self._backend.read(
+            self.topic,
+            after=after,
+            tail=tail,
+            upto=self._upto,
+            limit=limit,
+            max_bytes=PAGE_BYTES,
+            skip_nodes=self._nodes,
+            match=self._match,
+            topic_id=self._topic_id,
+        )
+
+    def close(self) -> None:
+        """Ends the iteration, from any thread. Idempotent."""
+        self._closed = self._done = True
+
+    def __enter__(self) -> Read:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        at = self._start if self._cursor is None else self._cursor
+        return f"<Read of {self.topic!r} at {at}{', closed' if self._closed else ''}>"
+
+    def to_arrow(self) -> Any:
+        """What is left as a `pyarrow.Table`."""
+        import pyarrow
+
+        reader = pyarrow.RecordBatchReader.from_stream(self._scan())
+        batches, rows = [], 0
+        for batch in reader:
+            batches.append(batch)
+            rows += batch.num_rows
+            if self._left is not None and rows >= self._left:
+                break
+        table = pyarrow.Table.from_batches(batches, reader.schema)
+        if self._left is not None:
+            table = table.slice(0, self._left)
+        self._done = True
+        return self._without_gaps(table)
+
+    def _without_gaps(self, table: Any) -> Any:
+        """A gap is a row; here it is what `gaps` says."""
+        lost = table["gap_to"].is_valid()
+        if lost.true_count if hasattr(lost, "true_count") else any(lost.to_pylist()):
+            for row in table.filter(lost).select(["seq", "gap_to", "gap_reason"]).to_pylist():
+                gap = Gap(self.topic, row["seq"], row["gap_to"], row["gap_reason"])
+                self.gaps.append(gap)
+                if self._on_gap == "raise":
+                    self._items.append(gap)
+                    self._take()
+            if self._on_gap == "skip":
+                table = table.filter(table["gap_to"].is_null())
+        return table
+
+    def to_polars(self) -> Any:
+        """What is left as a `polars.DataFrame`."""
+        import polars
+
+        plain = self._left is None and self._on_gap == "yield"
+        if not plain:
+            return polars.from_arrow(self.to_arrow())
+        frame = polars.DataFrame(self._scan())
+        self._done = True
+        return frame
+
+    def to_pandas(self) -> Any:
+        """What is left as a `pandas.DataFrame`."""
+        return self.to_arrow().to_pandas()
+
+    def _scan(self) -> Any:
+        if self._items or self._closed:
+            raise InvalidRequest("this read has been begun: export before taking records")
+        after: int | None = self._cursor
+        upto = self._upto
+        if self._start is Start.TAIL and after is None:
+            after = self.cursor
+            upto = after
+        return self._backend.scan(
+            self.topic,
+            after=after,
+            upto=upto,
+            skip_nodes=self._nodes,
+            match=self._match,
+            topic_id=self._topic_id,
+        )
+
+
+def _nodes(node: str | Sequence[str]) -> tuple[str, ...]:
+    return (node,) if isinstance(node, str) else tuple(node)

@@ -1,0 +1,181 @@
+"""What goes in and comes out: frozen values."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Literal
+
+
+class Start(Enum):
+    """Where a read may begin besides after a seq."""
+
+    EARLIEST = "earliest"
+    TAIL = "tail"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+EARLIEST: Final = Start.EARLIEST
+"""What is kept, without a gap for what is not."""
+TAIL: Final = Start.TAIL
+"""The head: only what comes from now on."""
+
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """A record to append, where its options differ from others', or `data` is a list itself."""
+
+    data: Any
+    tag: str | None = None
+    node: str | None = None
+    meta: Mapping[str, str] | None = None
+    ttl_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Record:
+    """A record as it was committed. `data` is decoded each time it is asked for."""
+
+    topic: str
+    seq: int
+    ts: int
+    node: str | None
+    tag: str | None
+    meta: Mapping[str, str] | None = field(hash=False)
+    stored: bytes
+    """The payload's bytes: JSON text, or raw when `binary`."""
+    binary: bool
+
+    @property
+    def data(self) -> Any:
+        """The payload: `bytes` when it was written as bytes, else what its JSON says."""
+        return self.stored if self.binary else json.loads(self.stored)
+
+    @property
+    def raw(self) -> memoryview:
+        """The stored bytes, read-only; valid after close, deletion and eviction."""
+        return memoryview(self.stored)
+
+    def __repr__(self) -> str:
+        shown = repr(self.stored) if self.binary else self.stored.decode()
+        if len(shown) > 80:
+            shown = shown[:79] + "…"
+        tag = f", tag={self.tag!r}" if self.tag is not None else ""
+        return f"Record({self.topic!r}, seq={self.seq}{tag}, data={shown})"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records `first` to `last` are missing involuntarily. The range is authoritative."""
+
+    topic: str
+    first: int
+    last: int
+    reason: str
+    missed_estimate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The answer to a write."""
+
+    topic_id: int
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The answer to a delete: how many records it removed, and the topic after."""
+
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic at one moment."""
+
+    topic: str
+    topic_id: int
+    epoch: int
+    type: Literal["log", "queue"]
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    next_seq: int
+    count: int
+    bytes: int
+    gaps: tuple[Gap, ...]
+    config: Mapping[str, Any] = field(hash=False)
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+
+    @classmethod
+    def from_json(cls, body: builtins.bytes) -> TopicState:
+        """From the answer to `GET /v0/topics/:t`."""
+        fields = json.loads(body)
+        topic = fields["topic"]
+        gaps = tuple(Gap(topic, first, last, why) for first, last, why in fields.pop("gaps"))
+        known = {name: fields[name] for name in cls.__slots__ if name in fields}
+        return cls(gaps=gaps, **known)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A line of the list of topics."""
+
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durability: Durability
+    effective_priority: int
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> TopicInfo:
+        """From an element of `GET /v0/topics`."""
+        return cls(**{name: fields[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a check of every byte found."""
+
+    ok: bool
+    files: int
+    bytes: int
+    records: int
+    problems: tuple[Mapping[str, Any], ...] = field(hash=False)
+
+    @classmethod
+    def from_json(cls, body: builtins.bytes) -> Verification:
+        """From the report of the native module."""
+        fields = json.loads(body)
+        return cls(
+            ok=fields["ok"],
+            files=fields["files"],
+            bytes=fields["bytes"],
+            records=fields["records"],
+            problems=tuple(fields["problems"]),
+        )
+
+    def __bool__(self) -> bool:
+        return self.ok

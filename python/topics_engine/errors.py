@@ -1,0 +1,241 @@
+"""What can go wrong, as exceptions.
+
+    TopicsError
+    ├── InvalidRequest     the call itself is wrong
+    ├── NotFound           no such topic
+    ├── Conflict           the state is not what the call needs
+    ├── Full               a cap with discard="reject"          retryable
+    ├── Throttled          overload: .retry_after seconds       retryable
+    ├── Unavailable        the disk refuses                     retryable
+    ├── Corrupt            bytes fail their checksum: .file, .offset
+    ├── Unauthorized       the server wants a key
+    ├── Forbidden          the key does not allow it
+    ├── Locked             another engine has the directory: .pid, .url
+    ├── Closed             the engine is closed
+    └── DataLoss           records are gone involuntarily: .gap
+
+Each has `.code` (stable, as over HTTP), `.detail` (facts for programs) and `.retryable`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from .client.values import Gap
+
+__all__ = [
+    "Closed",
+    "Conflict",
+    "Corrupt",
+    "DataLoss",
+    "Forbidden",
+    "Full",
+    "InvalidRequest",
+    "Locked",
+    "NotFound",
+    "Throttled",
+    "TopicsError",
+    "Unauthorized",
+    "Unavailable",
+    "make",
+]
+
+
+class TopicsError(Exception):
+    """The root. `internal` errors, which are bugs, are of this class itself."""
+
+    default_code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str, code: str | None = None, detail: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = self.default_code if code is None else code
+        self.detail: dict[str, Any] = dict(detail or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.code, self.detail)
+
+
+class InvalidRequest(TopicsError):
+    """The call itself is wrong; the message names the field and what is allowed."""
+
+    default_code = "invalid_request"
+
+
+class NotFound(TopicsError):
+    """There is no such topic."""
+
+    default_code = "not_found"
+
+
+class Conflict(TopicsError):
+    """The state is not what the call needs: `head_mismatch`, `topic_not_empty`, …"""
+
+    default_code = "conflict"
+
+
+class Full(TopicsError):
+    """A cap of a topic with `discard="reject"` refuses the write."""
+
+    default_code = "topic_full"
+    retryable = True
+
+
+class Throttled(TopicsError):
+    """Overload or a resource cap; `.retry_after` is in seconds."""
+
+    default_code = "throttled"
+    retryable = True
+
+    @property
+    def retry_after(self) -> float:
+        """When to try again, in seconds."""
+        return float(self.detail.get("retry_after_ms", 1000)) / 1000
+
+
+class Unavailable(TopicsError):
+    """The disk refuses; `.detail["reason"]` is `no_space`, `poisoned`, `io` or `read_only`."""
+
+    default_code = "storage_unavailable"
+    retryable = True
+
+
+class Corrupt(TopicsError):
+    """Bytes fail their checksum."""
+
+    default_code = "corrupt"
+
+    @property
+    def file(self) -> str:
+        """The file, relative to the data directory."""
+        return str(self.detail.get("file", ""))
+
+    @property
+    def offset(self) -> int:
+        """The byte offset in it."""
+        return int(self.detail.get("offset", 0))
+
+
+class Unauthorized(TopicsError):
+    """The server wants a key that it knows."""
+
+    default_code = "unauthorized"
+
+
+class Forbidden(TopicsError):
+    """The key does not allow this."""
+
+    default_code = "forbidden"
+
+
+class Locked(TopicsError):
+    """Another engine has the directory open."""
+
+    default_code = "locked"
+
+    @property
+    def pid(self) -> int:
+        """The process that holds it."""
+        return int(self.detail.get("pid", 0))
+
+    @property
+    def url(self) -> str | None:
+        """Where that process serves it, if it does."""
+        return self.detail.get("url")
+
+
+class Closed(TopicsError):
+    """The engine is closed, or belongs to another process of which this is a fork."""
+
+    default_code = "shutting_down"
+
+
+class DataLoss(TopicsError):
+    """Records that a reader asked for are gone involuntarily."""
+
+    default_code = "data_loss"
+
+    def __init__(
+        self,
+        message: str,
+        code: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+        gap: Gap | None = None,
+    ) -> None:
+        super().__init__(message, code, detail)
+        self.gap = gap
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.code, self.detail, self.gap)
+
+
+_CLASSES: dict[str, type[TopicsError]] = {
+    **dict.fromkeys(
+        (
+            "invalid_request",
+            "batch_too_large",
+            "record_too_large",
+            "payload_too_large",
+            "unsupported_media_type",
+            "not_acceptable",
+            "method_not_allowed",
+            "headers_too_large",
+        ),
+        InvalidRequest,
+    ),
+    **dict.fromkeys(
+        (
+            "not_found",
+            "topic_not_found",
+            "router_not_found",
+            "consumer_not_found",
+            "txn_not_found",
+            "session_gone",
+        ),
+        NotFound,
+    ),
+    **dict.fromkeys(
+        (
+            "topic_exists_incompatible",
+            "topic_not_empty",
+            "head_mismatch",
+            "idempotency_mismatch",
+            "txn_incomplete",
+            "stale_epoch",
+            "router_cycle",
+            "not_a_queue",
+            "consumer_busy",
+        ),
+        Conflict,
+    ),
+    "topic_full": Full,
+    "throttled": Throttled,
+    "storage_unavailable": Unavailable,
+    "not_ready": Unavailable,
+    "request_timeout": Unavailable,
+    "corrupt": Corrupt,
+    "unauthorized": Unauthorized,
+    "forbidden": Forbidden,
+    "locked": Locked,
+    "shutting_down": Closed,
+    "data_loss": DataLoss,
+}
+
+
+def make(code: str, message: str, detail: Mapping[str, Any] | None = None) -> TopicsError:
+    """The exception of a code."""
+    return _CLASSES.get(code, TopicsError)(message, code, detail)
+
+
+def from_native(code: str, message: str, detail: str) -> TopicsError:
+    """The exception that the native module raises; `detail` is a JSON object."""
+    if code == "locked":
+        url = json.loads(detail).get("url")
+        hint = f"te.connect({url!r})" if url else ""
+        message = f"{message}{': ' if hint else ''}{hint}"
+    return make(code, message, json.loads(detail))

@@ -1,0 +1,148 @@
+"""Settings of the engine: arguments over `TOPICS_*` over `topics.toml` over defaults.
+
+The native module knows the names and the defaults; here is where values come from.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import _core
+from .errors import InvalidRequest
+
+Value = str | int | bool
+
+FILE = "topics.toml"
+"""Where settings are looked for in the working directory, unless `TOPICS_CONFIG` names a file."""
+
+DATA_DIR = "./topics-data"
+
+SERVER = frozenset(
+    {
+        "allow_insecure_no_auth",
+        "api_keys",
+        "body_timeout_ms",
+        "host",
+        "max_body_bytes",
+        "port",
+        "shutdown_timeout_ms",
+    }
+)
+"""The server's settings, which share the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Mapping[str, Value]):
+    """Settings by name, and where each value came from."""
+
+    values_by_name: Mapping[str, Value]
+    sources: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+    def native(self) -> dict[str, Value]:
+        """What the native module is opened with: all but the defaults, which it knows."""
+        return {
+            name: value
+            for name, value in self.values_by_name.items()
+            if name != "data_dir" and self.sources[name] != "default"
+        }
+
+
+def defaults() -> dict[str, Value]:
+    """Every setting with its default."""
+    return {"data_dir": DATA_DIR, **_core.defaults()}
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"TOPICS_{name.upper()}"
+
+
+def resolve(
+    arguments: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: str | os.PathLike[str] | None = None,
+    *,
+    known: Mapping[str, Value] | None = None,
+    others: Collection[str] = SERVER,
+) -> Resolved:
+    """Settings from all four places. `None` among the arguments means "not given".
+
+    `known` are the names and their defaults, the engine's unless given; `others` are names in the
+    file that belong to somebody else.
+    """
+    environ = os.environ if environ is None else environ
+    known = defaults() if known is None else known
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    _refuse_unknown(given, known, (), "arguments")
+    path = Path(environ.get("TOPICS_CONFIG", FILE) if file is None else file)
+    from_file = _read(path, required=file is not None or "TOPICS_CONFIG" in environ)
+    _refuse_unknown(from_file, known, others, str(path))
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+    for name, default in known.items():
+        if name in given:
+            raw, source = given[name], "argument"
+        elif variable(name) in environ:
+            raw, source = environ[variable(name)], f"environment {variable(name)}"
+        elif name in from_file:
+            raw, source = from_file[name], str(path)
+        else:
+            raw, source = default, "default"
+        values[name] = _convert(raw, default, name, source)
+        sources[name] = source
+    return Resolved(values, sources)
+
+
+def _refuse_unknown(
+    given: Mapping[str, Any], known: Mapping[str, Value], others: Collection[str], where: str
+) -> None:
+    unknown = sorted(set(given) - set(known) - set(others))
+    if unknown:
+        raise InvalidRequest(f"{where}: unknown settings: {', '.join(unknown)}")
+
+
+def _read(path: Path, required: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        if required:
+            raise InvalidRequest(f"{path}: there is no such settings file") from None
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+
+
+def _convert(raw: Any, default: Value, name: str, source: str) -> Value:
+    kind = type(default)
+    if kind is bool:
+        words = {"1": True, "true": True, "0": False, "false": False}
+        if isinstance(raw, bool):
+            return raw
+        if isinstance(raw, str) and raw.lower() in words:
+            return words[raw.lower()]
+    elif kind is int:
+        if isinstance(raw, str) and raw.isascii() and raw.isdigit():
+            return int(raw)
+        if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+            return raw
+    elif name == "auto_create" and isinstance(raw, bool):
+        return "true" if raw else "false"
+    elif name == "auto_create" and isinstance(raw, list | tuple):
+        return ",".join(map(str, raw))
+    elif isinstance(raw, str):
+        return raw
+    raise InvalidRequest(f"{name} ({source}): {raw!r} is not a valid {kind.__name__}")

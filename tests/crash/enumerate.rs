@@ -1,0 +1,184 @@
+//! The enumerator: every call, every survival.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use topics_env::sim::{CrashOptions, DiskImage, Survival};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::points::{Point, Walk, points};
+use super::probe::{Plan, Probe, probe};
+use super::report::{Failure, Report};
+use crate::oracle::{Keep, World};
+use crate::run::{HookSpec, Recording};
+
+/// How far an enumeration goes.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Distinct disks wanted; more random survivals are added until there are so many.
+    pub states: usize,
+    /// Stop at the first failure (mutants).
+    pub first: bool,
+    pub threads: usize,
+    pub hook: HookSpec,
+    pub options: CrashOptions,
+    pub rounds: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            states: 0,
+            first: false,
+            threads: 2,
+            hook: HookSpec::None,
+            options: CrashOptions::default(),
+            rounds: 6,
+        }
+    }
+}
+
+/// Judges a recording's crash states; in rounds, until there are as many as wanted.
+pub fn enumerate(rec: &Recording, limits: &Limits) -> Report {
+    let mut limits = limits.clone();
+    let mut report = round(rec, &limits, 0);
+    for n in 1..limits.rounds {
+        let enough = report.states() >= limits.states;
+        if enough || report.failed > 0 {
+            break;
+        }
+        limits.options = CrashOptions {
+            random: limits.options.random * 2,
+            torn_bytes: limits.options.torn_bytes * 2,
+            ..limits.options
+        };
+        report.absorb(round(rec, &limits, n as u64));
+    }
+    report
+}
+
+fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
+    let started = Instant::now();
+    let points = points(rec);
+    let chunks: Vec<&[Point]> = points.chunks(8).collect();
+    let (next, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|s| {
+        for _ in 0..limits.threads.max(1) {
+            s.spawn(|| {
+                let mut worker = Worker::new(rec, limits, n);
+                loop {
+                    let i = next.fetch_add(1, Ordering::SeqCst);
+                    let Some(chunk) = chunks.get(i) else { break };
+                    if limits.first && stop.load(Ordering::SeqCst) > 0 {
+                        break;
+                    }
+                    let part = worker.chunk(chunk);
+                    stop.fetch_add(part.failed, Ordering::SeqCst);
+                    done.lock().unwrap().push((i, part));
+                }
+            });
+        }
+    });
+    let mut parts = done.into_inner().unwrap();
+    parts.sort_by_key(|p| p.0);
+    let mut report = Report {
+        workload: rec.workload.to_owned(),
+        seed: rec.seed,
+        points: points.len(),
+        ..Report::default()
+    };
+    parts.into_iter().for_each(|(_, part)| report.absorb(part));
+    report.took = started.elapsed();
+    report
+}
+
+struct Worker<'r> {
+    rec: &'r Recording,
+    limits: &'r Limits,
+    seed: u64,
+    walk: Walk<'r>,
+    /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
+    met: HashMap<(u64, u64, bool), Arc<Probe>>,
+}
+
+impl<'r> Worker<'r> {
+    fn new(rec: &'r Recording, limits: &'r Limits, n: u64) -> Self {
+        let seed = rec.seed ^ (n << 48);
+        Self { rec, limits, seed, walk: Walk::new(rec), met: HashMap::new() }
+    }
+
+    fn chunk(&mut self, points: &[Point]) -> Report {
+        let mut report = Report::default();
+        for &p in points {
+            self.walk.seek(p);
+            let plan = self.walk.plan(p, &self.limits.hook);
+            let mut states = Vec::new();
+            self.walk.cursor.states(self.seed, &self.limits.options, &mut |state| {
+                states.push((state.survival, state.image));
+            });
+            let killed = self.walk.killed();
+            self.judge(p, &plan, Survival::KeepAll, killed, true, &mut report);
+            for (survival, image) in states {
+                if self.limits.first && report.failed > 0 {
+                    return report;
+                }
+                self.judge(p, &plan, survival, image, false, &mut report);
+            }
+        }
+        report
+    }
+
+    fn judge(
+        &mut self,
+        point: Point,
+        plan: &Plan,
+        survival: Survival,
+        image: DiskImage,
+        killed: bool,
+        report: &mut Report,
+    ) {
+        let hash = image.hash();
+        report.judged += 1;
+        report.hashes.insert(hash);
+        if image.lost_something() {
+            report.lost.insert(hash);
+        }
+        if self.met.len() > 2_000 {
+            self.met.clear();
+        }
+        let key = (hash, plan.wall, killed);
+        let probe = match self.met.get(&key) {
+            Some(p) => p.clone(),
+            None => {
+                let p = Arc::new(probe(&image, plan));
+                self.met.insert(key, p.clone());
+                p
+            }
+        };
+        let kind = if killed { Keep::Kill } else { Keep::Power };
+        let messages = verdict(&self.walk.world, &probe, kind);
+        let line = format!("{point:?} {survival:?} {killed} {hash:x} {messages:?}");
+        report.digest = report.digest.rotate_left(5) ^ xxh3_64(line.as_bytes());
+        if !messages.is_empty() {
+            let fs = &self.rec.lives[point.life].fs;
+            let call = point.at.checked_sub(1).map(|i| fs.describe_op(i)).unwrap_or_default();
+            let plan = plan.clone();
+            report.fail(Failure { point, survival, killed, call, messages, image, plan });
+        }
+    }
+}
+
+/// Everything wrong with a recovery, given what had been promised.
+pub fn verdict(world: &World, probe: &Probe, kind: Keep) -> Vec<String> {
+    let mut out = probe.problems.clone();
+    if let Some(why) = &probe.refused {
+        out.push(format!("the open is refused: {why}"));
+        return out;
+    }
+    out.extend(world.check(&probe.seen, kind));
+    out.extend(world.check_retries(&probe.seen, &probe.retried, kind));
+    out
+}

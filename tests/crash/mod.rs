@@ -1,0 +1,14 @@
+//! Crash everywhere: enumerates what a disk may hold after each call, recovers, and asks the
+//! oracle.
+
+mod enumerate;
+mod points;
+mod probe;
+mod report;
+mod second;
+
+pub use enumerate::{Limits, enumerate, verdict};
+pub use points::{Point, Walk, points};
+pub use probe::{Mounted, Plan, Probe, Retry, panic_text, probe, reopened, shape};
+pub use report::{Failure, Report};
+pub use second::{again, second};

@@ -1,0 +1,127 @@
+//! What an enumeration found, for a person and for comparison with another run.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::time::Duration;
+
+use topics_env::sim::{DiskImage, Survival};
+
+use super::points::Point;
+use super::probe::{Plan, probe};
+
+/// A crash state that breaks a promise.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub point: Point,
+    pub survival: Survival,
+    pub killed: bool,
+    pub call: String,
+    pub messages: Vec<String>,
+    pub image: DiskImage,
+    pub plan: Plan,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Point { life, at } = self.point;
+        let how = if self.killed { "killed".into() } else { format!("{:?}", self.survival) };
+        writeln!(f, "  life {life} after {at} calls, {how}; last {}", self.call)?;
+        for m in self.messages.iter().take(6) {
+            writeln!(f, "    {m}")?;
+        }
+        if std::env::var("TOPICS_JOURNAL").is_ok() {
+            self.image
+                .files()
+                .iter()
+                .try_for_each(|(p, b)| writeln!(f, "      {p} {}", b.len()))?;
+            let plan = Plan { journal: true, ..self.plan.clone() };
+            let journal = probe(&self.image, &plan).journal;
+            journal.iter().try_for_each(|line| writeln!(f, "      {line}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The outcome for one workload.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub workload: String,
+    pub seed: u64,
+    pub points: usize,
+    /// States judged: a disk may be judged again where more had been acked.
+    pub judged: usize,
+    /// Distinct disks.
+    pub hashes: HashSet<u64>,
+    /// Distinct disks that lost something un-synced.
+    pub lost: HashSet<u64>,
+    /// One of each kind.
+    pub failures: Vec<Failure>,
+    /// How often each kind of failure was met.
+    pub kinds: BTreeMap<String, usize>,
+    pub failed: usize,
+    /// Over every state and verdict, in order.
+    pub digest: u64,
+    pub took: Duration,
+}
+
+impl Failure {
+    /// Its first message without what differs from case to case.
+    pub fn kind(&self) -> String {
+        let text = self.messages.first().map_or("", String::as_str);
+        text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(60).collect()
+    }
+}
+
+impl Report {
+    /// Notes a failure, the first of each kind in full.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failed += 1;
+        let n = self.kinds.entry(failure.kind()).or_default();
+        *n += 1;
+        if *n == 1 {
+            self.failures.push(failure);
+        }
+    }
+
+    pub fn states(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Adds a later round.
+    pub fn absorb(&mut self, other: Self) {
+        self.judged += other.judged;
+        self.hashes.extend(other.hashes);
+        self.lost.extend(other.lost);
+        for f in other.failures {
+            if self.failures.iter().all(|g| g.kind() != f.kind()) {
+                self.failures.push(f);
+            }
+        }
+        for (kind, n) in other.kinds {
+            *self.kinds.entry(kind).or_default() += n;
+        }
+        self.failed += other.failed;
+        self.digest = self.digest.rotate_left(7) ^ other.digest;
+        self.took += other.took;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = self.judged as f64 / self.took.as_secs_f64().max(1e-9);
+        write!(
+            f,
+            "{:<14} points {:>5}  states {:>7}  lost {:>7}  judged {:>7}  {:>6.0}/s  seed {:#x}  \
+             digest {:016x}  {}",
+            self.workload,
+            self.points,
+            self.states(),
+            self.lost.len(),
+            self.judged,
+            rate,
+            self.seed,
+            self.digest,
+            if self.failed == 0 { "ok".into() } else { format!("{} FAILED", self.failed) }
+        )
+    }
+}

@@ -1,0 +1,144 @@
+//! Crashes during recovery, and recoveries repeated.
+
+use topics_env::sim::{CrashOptions, DiskImage};
+
+use super::enumerate::verdict;
+use super::points::{Point, Walk, points};
+use super::probe::{Mounted, Plan, probe, shape};
+use super::report::{Failure, Report};
+use crate::oracle::{Keep, Observation, World, observe};
+use crate::run::{HookSpec, Recording};
+
+/// Crashes each of some recoveries at every call; `every` leaves out first states between.
+pub fn second(rec: &Recording, every: usize, limit: usize, hook: &HookSpec) -> Report {
+    let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
+    visit(rec, every, limit, hook, |world, plan, point, image, report| {
+        let mut disk = Mounted::new(image, plan);
+        if disk.open().is_err() {
+            return;
+        }
+        let mut cursor = disk.fs.crash_cursor();
+        let plan = Plan { thorough: false, ..plan.clone() };
+        loop {
+            let mut states = Vec::new();
+            cursor.states(rec.seed, &options, &mut |s| states.push(s));
+            for s in states {
+                report.judged += 1;
+                if !report.hashes.insert(s.image.hash()) {
+                    continue;
+                }
+                if s.image.lost_something() {
+                    report.lost.insert(s.image.hash());
+                }
+                let messages = verdict(world, &probe(&s.image, &plan), Keep::Power);
+                note(report, point, s.survival, &disk, s.after_ops, messages, &s.image);
+            }
+            if !cursor.advance() {
+                break;
+            }
+        }
+    })
+}
+
+fn note(
+    report: &mut Report,
+    point: Point,
+    survival: topics_env::sim::Survival,
+    disk: &Mounted,
+    after_ops: usize,
+    messages: Vec<String>,
+    image: &DiskImage,
+) {
+    if messages.is_empty() {
+        return;
+    }
+    let last = after_ops.checked_sub(1).map(|i| disk.fs.describe_op(i));
+    let call = format!("in recovery {}", last.unwrap_or_default());
+    let image = image.clone();
+    let plan = disk.plan().clone();
+    report.fail(Failure { point, survival, killed: false, call, messages, image, plan });
+}
+
+/// Recovers some states up to three times, by kill and by power cut: nothing changes.
+pub fn again(rec: &Recording, every: usize, limit: usize, hook: &HookSpec) -> Report {
+    visit(rec, every, limit, hook, |_, plan, point, image, report| {
+        report.judged += 1;
+        report.hashes.insert(image.hash());
+        let mut disk = Mounted::new(image, plan);
+        let mut first: Option<Observation> = None;
+        for n in 0..3 {
+            let seen = match disk.open() {
+                Ok(engine) => observe(&engine, plan.wall, 20).0,
+                Err(e) => {
+                    let text = vec![format!("open {n} is refused: {e}")];
+                    let all = topics_env::sim::Survival::KeepAll;
+                    note(report, point, all, &disk, disk.fs.ops_len(), text, image);
+                    return;
+                }
+            };
+            let messages = match &first {
+                Some(f) => differences(f, &seen),
+                None => Vec::new(),
+            };
+            let all = topics_env::sim::Survival::KeepAll;
+            note(report, point, all, &disk, disk.fs.ops_len(), messages, image);
+            first.get_or_insert(seen);
+            let left = if n == 0 {
+                disk.fs.kill_image()
+            } else {
+                let mut cursor = disk.fs.crash_cursor();
+                while cursor.advance() {}
+                cursor.image(topics_env::sim::Survival::DropAll)
+            };
+            disk = Mounted::new(&left, plan);
+        }
+    })
+}
+
+fn differences(a: &Observation, b: &Observation) -> Vec<String> {
+    let mut out = Vec::new();
+    if a.topics.len() != b.topics.len() {
+        out.push("another number of topics".into());
+    }
+    for (x, y) in a.topics.iter().zip(&b.topics) {
+        if shape(x) != shape(y) || x.records != y.records || x.tombstones != y.tombstones {
+            out.push(format!("recovering again changed {:?} to {:?}", shape(x), shape(y)));
+        }
+    }
+    out
+}
+
+/// Every `every`-th distinct first state, until the report has `limit` states.
+fn visit(
+    rec: &Recording,
+    every: usize,
+    limit: usize,
+    hook: &HookSpec,
+    mut each: impl FnMut(&World, &Plan, Point, &DiskImage, &mut Report),
+) -> Report {
+    let started = std::time::Instant::now();
+    let mut report =
+        Report { workload: rec.workload.to_owned(), seed: rec.seed, ..Report::default() };
+    let mut walk = Walk::new(rec);
+    let mut met = std::collections::HashSet::new();
+    let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
+    for p in points(rec) {
+        walk.seek(p);
+        let plan = walk.plan(p, hook);
+        let mut states = Vec::new();
+        walk.cursor.states(rec.seed, &options, &mut |s| states.push(s.image));
+        for image in states {
+            if !met.insert(image.hash()) || met.len() % every != 0 {
+                continue;
+            }
+            each(&walk.world, &plan, p, &image, &mut report);
+            report.points += 1;
+            if report.states() >= limit {
+                report.took = started.elapsed();
+                return report;
+            }
+        }
+    }
+    report.took = started.elapsed();
+    report
+}

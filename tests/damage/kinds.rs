@@ -1,0 +1,123 @@
+//! Every way a directory is damaged.
+
+use std::collections::BTreeMap;
+
+use topics_env::sim::DiskImage;
+
+use super::corpus::{Corpus, files};
+use crate::run::Dice;
+
+/// One damage: what it is, and the directory.
+pub type Damage = (String, DiskImage);
+/// Makes the `i`-th damage, when it is its turn.
+pub type Make<'a> = Box<dyn Fn() -> Damage + Send + Sync + 'a>;
+
+fn put(image: &DiskImage, path: &str, bytes: &[u8]) -> DiskImage {
+    let mut image = image.clone();
+    assert!(image.put(path, bytes));
+    image
+}
+
+/// The kinds, by name.
+pub type Kind = (&'static str, for<'c> fn(&'c Corpus, u64) -> Vec<Make<'c>>);
+
+/// All of them.
+pub const KINDS: [Kind; 6] = [
+    ("missing_files", missing_files),
+    ("stale_files", stale_files),
+    ("swapped_files", swapped_files),
+    ("zeroed_sectors", zeroed_sectors),
+    ("truncations", truncations),
+    ("bit_flips", bit_flips),
+];
+
+/// One random bit of every byte.
+fn bit_flips(c: &Corpus, seed: u64) -> Vec<Make<'_>> {
+    let mut dice = Dice::new(seed);
+    let mut out: Vec<Make<'_>> = Vec::new();
+    for (path, bytes) in files(&c.image) {
+        let bytes = std::sync::Arc::new(bytes);
+        for at in 0..bytes.len() {
+            let (bit, path, bytes) = (dice.below(8), path.clone(), bytes.clone());
+            out.push(Box::new(move || {
+                let mut bytes = (*bytes).clone();
+                bytes[at] ^= 1 << bit;
+                (format!("{path} byte {at} bit {bit}"), put(&c.image, &path, &bytes))
+            }));
+        }
+    }
+    out
+}
+
+/// Every file cut, at steps that meet no structure.
+fn truncations(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+    let mut out: Vec<Make<'_>> = Vec::new();
+    for (path, bytes) in files(&c.image) {
+        for len in (0..bytes.len()).step_by(29) {
+            let (path, bytes) = (path.clone(), bytes[..len].to_vec());
+            out.push(Box::new(move || {
+                (format!("{path} cut to {len}"), put(&c.image, &path, &bytes))
+            }));
+        }
+    }
+    out
+}
+
+/// Every sector of every file, zeroed.
+fn zeroed_sectors(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+    let mut out: Vec<Make<'_>> = Vec::new();
+    for (path, bytes) in files(&c.image) {
+        for at in (0..bytes.len()).step_by(512) {
+            let (path, mut bytes) = (path.clone(), bytes.clone());
+            let end = bytes.len().min(at + 512);
+            bytes[at..end].fill(0);
+            out.push(Box::new(move || {
+                (format!("{path} sector at {at}"), put(&c.image, &path, &bytes))
+            }));
+        }
+    }
+    out
+}
+
+/// Every file, gone.
+fn missing_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+    let one = |(path, _): (String, Vec<u8>)| -> Make<'_> {
+        Box::new(move || {
+            let mut image = c.image.clone();
+            assert!(image.remove(&path));
+            (format!("{path} missing"), image)
+        })
+    };
+    files(&c.image).into_iter().map(one).collect()
+}
+
+/// Every file as it was some time ago, and files that have since gone.
+fn stale_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+    let now: BTreeMap<String, Vec<u8>> = files(&c.image).into_iter().collect();
+    let stale = files(&c.older).into_iter().filter(|(p, b)| now.get(p) != Some(b));
+    let one = |(path, bytes): (String, Vec<u8>)| -> Make<'_> {
+        Box::new(move || {
+            let mut image = c.image.clone();
+            image.put(&path, &bytes);
+            (format!("{path} stale"), image)
+        })
+    };
+    stale.map(one).collect()
+}
+
+/// Two files of one kind in each other's place, those of the twin topics among them.
+fn swapped_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+    let all = files(&c.image);
+    let kind = |p: &str| p.rsplit(['.', '/']).next().unwrap_or("").to_owned();
+    let mut out: Vec<Make<'_>> = Vec::new();
+    for (i, a) in all.iter().enumerate() {
+        for b in all[i + 1..].iter().filter(|b| kind(&a.0) == kind(&b.0) && a.1 != b.1) {
+            let (a, b) = (a.clone(), b.clone());
+            out.push(Box::new(move || {
+                let image = put(&put(&c.image, &a.0, &b.1), &b.0, &a.1);
+                (format!("{} and {} swapped", a.0, b.0), image)
+            }));
+        }
+    }
+    out
+}

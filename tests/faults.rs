@@ -1,0 +1,112 @@
+//! Calls that fail while the engine runs: the workload goes on, then a restart, then a power cut;
+//! the oracle judges each.
+
+use std::collections::BTreeMap;
+
+use topics_env::sim::{CallKind, CrashOptions, FaultKind, PageFate, Survival};
+
+use crate::crash::{Point, Walk, probe, verdict};
+use crate::oracle::Keep;
+use crate::run::{Driver, HookSpec, Recording, Setup, batch};
+use crate::workloads::{Workload, class};
+
+/// One fault: the nth call of a kind fails so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub call: CallKind,
+    pub nth: usize,
+    pub kind: FaultKind,
+}
+
+impl Fault {
+    /// Whether what a failed sync was to cover is gone even from memory: then a restart may find
+    /// as little as a power cut leaves.
+    fn reverts(self) -> bool {
+        self.kind == FaultKind::SyncFails { then: PageFate::Reverted }
+    }
+}
+
+/// How a kind of call can fail.
+pub fn kinds(call: CallKind) -> Vec<FaultKind> {
+    let fates = [PageFate::Kept, PageFate::Lost, PageFate::Reverted];
+    let syncs = fates.map(|then| FaultKind::SyncFails { then });
+    match call {
+        CallKind::Write => vec![
+            FaultKind::EIO,
+            FaultKind::ENOSPC,
+            FaultKind::EDQUOT,
+            FaultKind::EINTR,
+            FaultKind::ShortWrite,
+            FaultKind::ZeroProgress,
+        ],
+        CallKind::Read => vec![FaultKind::EIO, FaultKind::EINTR, FaultKind::ShortWrite],
+        CallKind::SyncData | CallKind::SyncDir | CallKind::SyncFs => syncs.to_vec(),
+        CallKind::Create
+        | CallKind::Allocate
+        | CallKind::SetLen
+        | CallKind::CreateDir
+        | CallKind::Rename => vec![FaultKind::EIO, FaultKind::ENOSPC],
+        _ => vec![FaultKind::EIO],
+    }
+}
+
+/// How often a workload makes each kind of call, by path class.
+pub fn calls(rec: &Recording) -> BTreeMap<CallKind, usize> {
+    CallKind::ALL.into_iter().map(|k| (k, rec.lives[0].fs.calls(k))).collect()
+}
+
+/// Runs a workload with one fault in its first life; the problems found.
+pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String> {
+    let setup = Setup { workload: w.name, seed, hook: hook.clone(), faults: true };
+    let mut d = Driver::new(setup);
+    d.fs().fail_nth(fault.call, fault.nth, fault.kind);
+    (w.script)(&mut d);
+    after(&mut d, fault.reverts());
+    let problems = d.problems();
+    let rec = d.finish();
+    if !problems.is_empty() {
+        return problems;
+    }
+    cut(&rec, hook)
+}
+
+/// The fault is over: look, restart, work, look again.
+fn after(d: &mut Driver, reverted: bool) {
+    d.fs().clear_faults();
+    d.fs().set_free_space(None);
+    d.look();
+    let left = d.fs().kill_image();
+    d.restart(&left, if reverted { Keep::Power } else { Keep::Kill });
+    d.strict();
+    if d.engine.is_none() && !d.open() {
+        return;
+    }
+    d.append("safe", &batch(1).config(class(topics_engine::Durability::Fsync)).key("after"));
+    d.append("other", &batch(2));
+    d.look();
+    d.tick();
+    d.checkpoint();
+    d.append("other", &batch(1).sync());
+    d.look();
+}
+
+/// Power cuts right at the end, of every kind but the random ones.
+fn cut(rec: &Recording, hook: &HookSpec) -> Vec<String> {
+    let mut walk = Walk::new(rec);
+    let life = rec.lives.len() - 1;
+    let end = Point { life, at: rec.lives[life].fs.ops_len() };
+    walk.seek(end);
+    let plan = walk.plan(end, hook);
+    let options = CrashOptions { random: 1, torn_bytes: 0, names: 1, single: false };
+    let survivals = walk.cursor.survivals(rec.seed, &options);
+    let wanted = |s: &Survival| !matches!(s, Survival::Prefix(n) if n % 4 != 0);
+    for survival in survivals.into_iter().filter(wanted) {
+        let probed = probe(&walk.cursor.image(survival), &plan);
+        let found = verdict(&walk.world, &probed, Keep::Power);
+        if !found.is_empty() {
+            let text = format!("power cut at the end, {survival:?}:");
+            return std::iter::once(text).chain(found).collect();
+        }
+    }
+    Vec::new()
+}

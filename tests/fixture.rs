@@ -1,0 +1,111 @@
+//! Data directories of released format versions, kept as files: what a later build must read.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use topics_env::sim::DiskImage;
+
+use crate::damage::{Corpus, files};
+use crate::oracle::Observation;
+use crate::run::DIR;
+
+/// Where the fixtures of a format version lie.
+pub fn home(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/v{version}"))
+}
+
+/// Writes a corpus as files, with what it serves beside it.
+pub fn write(version: u32, corpus: &Corpus) -> io::Result<()> {
+    let home = home(version).join(corpus.name);
+    for (path, bytes) in files(&corpus.image) {
+        let file = home.join(path.trim_start_matches('/'));
+        fs::create_dir_all(file.parent().unwrap_or(&home))?;
+        fs::write(file, bytes)?;
+    }
+    fs::write(home.join("expected.txt"), render(&corpus.whole))
+}
+
+/// The names of a version's fixtures.
+pub fn names(version: u32) -> io::Result<Vec<String>> {
+    let mut out: Vec<String> = fs::read_dir(home(version))?
+        .filter_map(|e| e.ok()?.file_name().into_string().ok())
+        .collect();
+    out.sort();
+    Ok(out)
+}
+
+/// A fixture's files on a simulated disk, and what it must serve.
+pub fn load(version: u32, name: &str) -> io::Result<(DiskImage, String)> {
+    let home = home(version).join(name);
+    let fs = std::sync::Arc::new(topics_env::sim::SimFs::new());
+    let mut bytes = Vec::new();
+    collect(&home.join(DIR.trim_start_matches('/')), Path::new(DIR), &*fs, &mut bytes)?;
+    // The corpora ended in their second boot, which a killed process does not end.
+    let mut image = fs.kill_image().with_boot(2).with_mount(2);
+    for (path, content) in bytes {
+        if !image.put(&path, &content) {
+            return Err(io::Error::other(format!("no place for {path}")));
+        }
+    }
+    Ok((image, fs::read_to_string(home.join("expected.txt"))?))
+}
+
+fn collect(
+    from: &Path,
+    to: &Path,
+    disk: &dyn topics_env::Fs,
+    out: &mut Vec<(String, Vec<u8>)>,
+) -> io::Result<()> {
+    disk.create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            collect(&entry.path(), &place, disk, out)?;
+        } else {
+            out.push((place.to_string_lossy().into_owned(), fs::read(entry.path())?));
+        }
+    }
+    Ok(())
+}
+
+/// An observation as text, without what depends on when it is made.
+pub fn render(seen: &Observation) -> String {
+    let mut out = String::new();
+    for t in &seen.topics {
+        let s = &t.state;
+        let _ = writeln!(
+            out,
+            "topic {} id {} epoch {} head {} earliest {} floor {} next {} count {} bytes {} {:?}",
+            s.topic,
+            s.topic_id,
+            s.epoch,
+            s.head_seq,
+            s.earliest_seq,
+            s.evict_floor,
+            s.next_seq,
+            s.count,
+            s.bytes,
+            s.config.durability,
+        );
+        for g in &s.gaps {
+            let _ = writeln!(out, "  gap {}..={} {}", g.from, g.to, g.reason.as_str());
+        }
+        for r in &t.records {
+            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+            let _ = writeln!(
+                out,
+                "  {} ts {} tag {:?} node {:?} meta {:?} binary {} {}",
+                r.seq,
+                r.ts,
+                text(&r.tag),
+                text(&r.node),
+                text(&r.meta),
+                r.binary,
+                text(&r.data),
+            );
+        }
+    }
+    out
+}

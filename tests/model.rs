@@ -1,0 +1,246 @@
+//! A state machine of random operations, restarts, crashes and clock steps among them, judged
+//! after every look; failing runs are made small.
+
+use topics_engine::{ConfigPatch, Discard, TopicMatch};
+use topics_env::sim::CrashOptions;
+
+use crate::run::{Batch, Dice, Driver, Expect, HookSpec, Setup, batch};
+use crate::workloads::{CLASSES, class};
+
+/// One operation; everything in it is decided when it is made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Append { topic: usize, batch: Shape, wait: bool },
+    Drive,
+    Class { topic: usize, class: usize },
+    Cap { topic: usize, records: u64, bytes: u64, reject: bool },
+    Ttl { topic: usize, ms: u64 },
+    Drop { topic: usize },
+    DeleteBefore { topic: usize, back: u64 },
+    DeleteTag { topic: usize, tag: usize, all: bool },
+    Sync,
+    SyncTopic { topic: usize },
+    Checkpoint,
+    Tick,
+    Pass { ms: u64 },
+    Wall { ms: i64 },
+    Reopen { shards: u32 },
+    Kill,
+    Power { pick: u64 },
+    Look,
+}
+
+/// The shape of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    n: usize,
+    size: usize,
+    tagged: bool,
+    meta: bool,
+    ttl: u64,
+    key: Option<u64>,
+    right: Option<bool>,
+    sync: bool,
+    class: Option<usize>,
+}
+
+const TOPICS: [&str; 4] = ["a", "b", "c", "d"];
+const TAGS: [&str; 4] = ["x1", "x2", "y", "z"];
+
+/// The steps of a run.
+pub fn steps(seed: u64, most: usize) -> Vec<Step> {
+    let mut dice = Dice::new(seed);
+    let n = 2 + dice.below(most as u64 - 1) as usize;
+    let wild = dice.below(8) == 0;
+    (0..n).map(|_| step(&mut dice, wild)).collect()
+}
+
+fn step(d: &mut Dice, wild: bool) -> Step {
+    let topic = d.below(TOPICS.len() as u64) as usize;
+    match d.below(64) {
+        0..24 => {
+            let batch = shape(d, wild);
+            Step::Append { topic, wait: d.below(3) > 0, batch }
+        }
+        24..27 => Step::Drive,
+        27..29 => Step::Class { topic, class: d.below(4) as usize },
+        29..31 => Step::Cap {
+            topic,
+            records: d.below(3) * (1 + d.below(8)),
+            bytes: d.below(2) * (200 + d.below(800)),
+            reject: d.below(4) == 0,
+        },
+        31 if !wild => Step::Ttl { topic, ms: d.below(2) * (500 + d.below(8_000)) },
+        31..34 => Step::Drop { topic },
+        34..37 => Step::DeleteBefore { topic, back: d.below(12) },
+        37..40 => Step::DeleteTag { topic, tag: d.below(4) as usize, all: d.below(2) == 0 },
+        40..42 => Step::Sync,
+        42 => Step::SyncTopic { topic },
+        43..48 => Step::Checkpoint,
+        48..51 => Step::Tick,
+        51..53 => Step::Pass { ms: d.below(2_000) },
+        53 if wild => Step::Wall { ms: d.below(1 << 39) as i64 - (1 << 38) },
+        53 => Step::Wall { ms: d.below(4_000) as i64 - 2_000 },
+        54..56 => Step::Reopen { shards: 1 + d.below(3) as u32 },
+        56..58 => Step::Kill,
+        58..60 => Step::Power { pick: d.roll() },
+        _ => Step::Look,
+    }
+}
+
+fn shape(d: &mut Dice, wild: bool) -> Shape {
+    let most = if d.below(10) == 0 { 40 } else { 4 };
+    Shape {
+        n: 1 + d.below(most) as usize,
+        size: *d.pick(&[12, 24, 24, 80, 400, 3_000]),
+        tagged: d.below(2) == 0,
+        meta: d.below(5) == 0,
+        ttl: if !wild && d.below(8) == 0 { 200 + d.below(3_000) } else { 0 },
+        key: (!wild && d.below(4) == 0).then(|| d.below(4)),
+        right: (d.below(8) == 0).then(|| d.below(3) > 0),
+        sync: d.below(8) == 0,
+        class: (d.below(2) == 0).then(|| d.below(4) as usize),
+    }
+}
+
+impl Shape {
+    fn batch(&self, known: bool) -> Batch {
+        let mut b = batch(self.n).size(self.size).ttl(self.ttl);
+        if self.tagged {
+            b = b.tags(&TAGS);
+        }
+        if self.meta {
+            b = b.meta().node("n");
+        }
+        b.sync = self.sync;
+        // A key stands for one body: its shape follows from the key alone.
+        if let Some(k) = self.key {
+            b = batch(1 + k as usize).key(format!("k{k}"));
+        }
+        b.expect = self.right.map(|r| if r { Expect::Right } else { Expect::Wrong });
+        if self.key.is_some() {
+            b.expect = None;
+        }
+        if let (false, Some(c)) = (known, self.class) {
+            b = b.config(class(CLASSES[c]));
+        }
+        b
+    }
+}
+
+/// Runs steps on an empty disk; the problems found.
+pub fn run(steps: &[Step], seed: u64) -> Vec<String> {
+    let setup = Setup { workload: "model", seed, hook: HookSpec::None, faults: false };
+    let mut d = Driver::new(setup);
+    d.open();
+    for step in steps {
+        take(&mut d, step, seed);
+        if !d.problems().is_empty() {
+            return d.problems();
+        }
+    }
+    d.look();
+    d.reopen();
+    d.look();
+    d.problems()
+}
+
+fn take(d: &mut Driver, step: &Step, seed: u64) {
+    match step {
+        Step::Append { topic, batch, wait } => {
+            let name = TOPICS[*topic];
+            let known = d.knows(name);
+            let batch = batch.batch(known);
+            // A condition is judged when nothing of the topic is in flight.
+            if *wait || batch.expect.is_some() {
+                d.settle();
+                d.append(name, &batch);
+            } else {
+                d.append_async(name, &batch);
+            }
+        }
+        Step::Drive => d.drive(),
+        Step::Class { topic, class: c } => {
+            d.settle();
+            d.create(TOPICS[*topic], &class(CLASSES[*c]));
+        }
+        Step::Cap { topic, records, bytes, reject } => {
+            d.settle();
+            let patch = ConfigPatch {
+                cap_records: Some(*records),
+                cap_bytes: Some(*bytes),
+                discard: Some(if *reject { Discard::Reject } else { Discard::Old }),
+                ..ConfigPatch::default()
+            };
+            d.create(TOPICS[*topic], &patch);
+        }
+        Step::Ttl { topic, ms } => {
+            d.settle();
+            let patch = ConfigPatch { ttl_ms: Some(*ms), ..ConfigPatch::default() };
+            d.create(TOPICS[*topic], &patch);
+        }
+        Step::Drop { topic } => {
+            d.settle();
+            d.drop_topic(TOPICS[*topic]);
+        }
+        Step::DeleteBefore { topic, back } => {
+            d.settle();
+            let before = (d.head(TOPICS[*topic]) + 2).saturating_sub(*back);
+            d.delete(TOPICS[*topic], Some(before), None);
+        }
+        Step::DeleteTag { topic, tag, all } => {
+            d.settle();
+            let matching = if *all {
+                TopicMatch::Glob(TAGS[*tag].as_bytes()[..1].to_vec())
+            } else {
+                TopicMatch::Eq(TAGS[*tag].as_bytes().to_vec())
+            };
+            d.delete(TOPICS[*topic], None, Some(matching));
+        }
+        Step::Sync => drop(d.sync()),
+        Step::SyncTopic { topic } => drop(d.sync_topic(TOPICS[*topic])),
+        Step::Checkpoint => drop(d.checkpoint()),
+        Step::Tick => drop(d.tick()),
+        Step::Pass { ms } => d.pass(*ms),
+        Step::Wall { ms } => d.step_wall(*ms),
+        Step::Reopen { shards } => {
+            d.settle();
+            d.close();
+            d.tuning.shards = *shards;
+            d.open();
+        }
+        Step::Kill => {
+            d.kill();
+            d.open();
+        }
+        Step::Power { pick } => {
+            let mut cursor = d.fs().crash_cursor();
+            while cursor.advance() {}
+            let survivals = cursor.survivals(seed, &CrashOptions::default());
+            let survival = survivals[(*pick % survivals.len() as u64) as usize];
+            d.power(&cursor.image(survival));
+            d.open();
+        }
+        Step::Look => d.look(),
+    }
+}
+
+/// The smallest part of failing steps that still fails.
+pub fn shrink(steps: &[Step], seed: u64) -> Vec<Step> {
+    let mut best = steps.to_vec();
+    let fails = |s: &[Step]| {
+        let run = std::panic::AssertUnwindSafe(|| run(s, seed));
+        std::panic::catch_unwind(run).map_or(true, |p| !p.is_empty())
+    };
+    let mut size = best.len().div_ceil(2);
+    while size > 0 {
+        let mut at = 0;
+        while at < best.len() {
+            let mut shorter = best.clone();
+            shorter.drain(at..(at + size).min(best.len()));
+            if fails(&shorter) { best = shorter } else { at += size }
+        }
+        size /= 2;
+    }
+    best
+}

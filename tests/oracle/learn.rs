@@ -1,0 +1,134 @@
+//! What a full read teaches: exact commit times, the place of what was undetermined, and, after
+//! a recovery, what is there for good.
+
+use topics_engine::Durability;
+
+use super::log::{Op, Rec};
+use super::observe::{Observation, TopicObs};
+use super::topic::{Config, Keep, Mark, Why};
+use super::world::{AttemptState, World};
+
+impl World {
+    /// A reader of the running engine saw this: what readers see is committed (I3).
+    pub fn learn(&mut self, seen: &Observation) {
+        for topic in &seen.topics {
+            self.meet(topic, None);
+        }
+    }
+
+    /// A recovery returned and serves this: all of it is durable, all else is gone.
+    pub fn adopt(&mut self, seen: &Observation) {
+        for topic in &seen.topics {
+            self.meet(topic, Some(Keep::Power));
+        }
+        let at = self.events;
+        for (name, incs) in &mut self.names {
+            let shown = seen.topic(name);
+            // An incarnation that is not there keeps its id in `ids`: it must not come back.
+            incs.retain(|inc| shown.is_some_and(|t| t.state.topic_id == inc.id));
+            if let (Some(inc), Some(shown)) = (incs.first_mut(), shown) {
+                settle_down(inc, shown, at);
+            }
+        }
+        self.undetermined.clear();
+        for a in &mut self.attempts {
+            if a.state == AttemptState::Pending {
+                a.state = AttemptState::Dead;
+            }
+        }
+        let names = &self.names;
+        for a in &mut self.attempts {
+            // What was lost may be tried again under the same key.
+            if let AttemptState::Settled { id, first, .. } = a.state {
+                let inc = names.get(&a.topic).and_then(|i| i.iter().find(|i| i.id == id));
+                let slot = inc.and_then(|i| i.slots.get(&first));
+                let lost = |m: Mark| m.why == Why::Gone;
+                if slot.is_none_or(|s| s.mark.is_some_and(lost)) {
+                    a.state = AttemptState::Dead;
+                }
+            }
+        }
+    }
+
+    fn meet(&mut self, topic: &TopicObs, restart: Option<Keep>) {
+        let state = &topic.state;
+        let (name, class) = (state.topic.as_str(), state.config.durability);
+        let keep = restart.unwrap_or(Keep::of(class));
+        let config = state.config.clone();
+        let at = self.events;
+        if self.inc(name, state.topic_id).is_none() {
+            self.appeared(name, state.topic_id, true, None, keep);
+            if let Some(inc) = self.inc(name, state.topic_id) {
+                inc.configs = vec![Config { config: config.clone(), keep, at }];
+            }
+        }
+        let Some(inc) = self.inc(name, state.topic_id) else { return };
+        inc.epoch = Some(state.epoch);
+        inc.head = inc.head.max(state.head_seq);
+        if *inc.config() != config {
+            inc.configs.push(Config { config, keep, at });
+        }
+        for r in &topic.records {
+            let Some(inc) = self.inc(name, state.topic_id) else { return };
+            if let Some(slot) = inc.slots.get_mut(&r.seq) {
+                slot.ts = (r.ts, r.ts);
+            } else if let Some((attempt, index)) = Rec::origin(&r.data)
+                && self.attempts.get(attempt).is_some_and(|a| a.state == AttemptState::Pending)
+            {
+                let first = r.seq - index as u64;
+                let place = AttemptState::Settled { id: state.topic_id, first, class };
+                let memory = class < Durability::Disk && restart.is_none();
+                self.settle(attempt, place, if memory { Keep::Live } else { keep });
+                if let Some(s) =
+                    self.inc(name, state.topic_id).and_then(|i| i.slots.get_mut(&r.seq))
+                {
+                    s.ts = (r.ts, r.ts);
+                }
+            }
+        }
+    }
+}
+
+/// What this incarnation is from now on: exactly what was shown.
+fn settle_down(inc: &mut super::topic::Inc, shown: &TopicObs, at: usize) {
+    inc.keep = Keep::Power;
+    inc.dropped = None;
+    inc.dels.clear();
+    inc.configs = vec![Config { config: shown.state.config.clone(), keep: Keep::Power, at }];
+    for (&seq, slot) in &mut inc.slots {
+        if shown.get(seq).is_some() {
+            slot.mark = None;
+            if slot.class != Durability::Ephemeral {
+                slot.keep = Keep::Power;
+            }
+        } else {
+            let why = match slot.mark {
+                Some(mark) => mark.why,
+                None if shown
+                    .tombstone(seq)
+                    .is_some_and(|t| t.gap_to < shown.state.evict_floor) =>
+                {
+                    Why::Evicted
+                }
+                None if shown.tombstone(seq).is_some() => Why::Gone,
+                None => Why::Deleted,
+            };
+            slot.mark = Some(Mark { why, keep: Keep::Power, at });
+        }
+    }
+    let gaps = shown.state.gaps.iter().map(|g| (g.from, g.to));
+    inc.gaps = gaps.collect();
+}
+
+impl World {
+    /// Calls that may have happened and would take records of this topic.
+    pub fn possible_deletes<'w>(
+        &'w self,
+        name: &'w str,
+    ) -> impl Iterator<Item = &'w topics_engine::DeleteRequest> {
+        self.possible().filter_map(move |(_, op)| match op {
+            Op::Delete { topic, req } if topic == name => Some(req),
+            _ => None,
+        })
+    }
+}

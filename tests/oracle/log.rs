@@ -1,0 +1,159 @@
+//! The log of a run: what was called, what came back, and when (in mutating calls of the disk).
+
+use std::sync::Arc;
+
+use topics_engine::{ConfigPatch, CreatedTopic, DeleteRequest, Deleted, Durability, TopicMatch};
+
+use super::observe::Observation;
+use super::topic::Keep;
+
+/// Identifies a call within a run.
+pub type CallId = usize;
+
+/// A record as it was attempted, its node resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rec {
+    /// Begins with [`tag_of`] of its attempt, so that a reader can tell where it is from.
+    pub data: Vec<u8>,
+    pub binary: bool,
+    pub tag: Vec<u8>,
+    pub node: Vec<u8>,
+    pub meta: Vec<u8>,
+    pub ttl_ms: u64,
+}
+
+impl Rec {
+    /// Bytes as the state counts them; an expiry is an attribute of 10 bytes.
+    pub fn bytes(&self) -> u64 {
+        let parts = [&self.data, &self.tag, &self.node, &self.meta];
+        let attrs = if self.ttl_ms > 0 { 10 } else { 0 };
+        parts.iter().map(|p| p.len() as u64).sum::<u64>() + attrs
+    }
+
+    /// The attempt and the index that a payload names.
+    pub fn origin(data: &[u8]) -> Option<(usize, usize)> {
+        let text = data.strip_prefix(b"\"").unwrap_or(data).strip_prefix(b"a")?;
+        let mut parts = text.splitn(3, |&b| b == b'.');
+        let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
+        Some((number()?, number()?))
+    }
+}
+
+/// The beginning of the payload of record `index` of an attempt.
+pub fn tag_of(attempt: usize, index: usize) -> String {
+    format!("a{attempt}.{index}.")
+}
+
+/// A call that changes something, or promises something.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Append {
+        topic: String,
+        attempt: usize,
+        recs: Arc<[Rec]>,
+        key: Option<Vec<u8>>,
+        expect_head: Option<u64>,
+        sync: bool,
+        config: Option<ConfigPatch>,
+    },
+    Create {
+        topic: String,
+        patch: ConfigPatch,
+    },
+    Drop {
+        topic: String,
+    },
+    Delete {
+        topic: String,
+        req: DeleteRequest,
+    },
+    Sync,
+    SyncTopic {
+        topic: String,
+    },
+    Checkpoint,
+    Tick,
+    Close,
+}
+
+impl Op {
+    pub fn topic(&self) -> Option<&str> {
+        match self {
+            Self::Append { topic, .. }
+            | Self::Create { topic, .. }
+            | Self::Drop { topic }
+            | Self::Delete { topic, .. }
+            | Self::SyncTopic { topic } => Some(topic),
+            _ => None,
+        }
+    }
+
+    /// Whether the call may bring its topic into being.
+    pub fn may_create(&self) -> bool {
+        matches!(self, Self::Append { .. } | Self::Create { .. })
+    }
+}
+
+/// Whether a delete selects a record with this seq and tag, its bound aside.
+pub fn selects(req: &DeleteRequest, seq: u64, tag: &[u8]) -> bool {
+    req.before_seq.is_none_or(|b| seq < b)
+        && req.matching.as_ref().is_none_or(|m| match m {
+            TopicMatch::Eq(t) => !tag.is_empty() && tag == t,
+            TopicMatch::Glob(p) => !tag.is_empty() && tag.starts_with(p),
+        })
+}
+
+/// How a call ended.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Appended {
+        topic_id: u64,
+        first_seq: u64,
+        created: bool,
+        deduped: bool,
+        class: Durability,
+    },
+    Created(Box<CreatedTopic>),
+    Dropped {
+        existed: bool,
+    },
+    Deleted(Box<Deleted>),
+    Done,
+    /// Refused by a rule: nothing happened.
+    Refused(&'static str),
+    /// Failed: it may have happened or not.
+    Failed(String),
+}
+
+#[derive(Clone, Debug)]
+pub enum Body {
+    Begin(CallId, Box<Op>),
+    End(CallId, Reply),
+    /// A full read of the running engine.
+    Seen(Arc<Observation>),
+    /// The process ended, at worst so; calls in flight stay undetermined.
+    Died(Keep),
+    /// An open returned; this is what it serves. `shards` are those of the new layout.
+    Opened {
+        seen: Arc<Observation>,
+        shards: u32,
+    },
+    /// An open failed.
+    OpenFailed(String),
+    /// The shards of the engine that is opened first.
+    Shards(u32),
+    /// The clock was moved.
+    Clock,
+}
+
+/// One line of the log.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Which mount of the disk.
+    pub life: usize,
+    /// Mutating calls of this life before it.
+    pub at: usize,
+    /// The wall clock.
+    pub wall: u64,
+    pub body: Body,
+}

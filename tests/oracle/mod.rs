@@ -1,0 +1,23 @@
+//! The product model: an in-memory account of what was attempted, acked and shown, and the
+//! verdict over what an engine shows after a crash.
+//!
+//! acked ⊆ readable ∪ reported; readable ⊆ attempted; batches whole; seq → value never changes; a
+//! failed write is undetermined, never contradictory.
+
+mod check;
+mod config;
+mod learn;
+mod log;
+mod observe;
+mod retries;
+#[cfg(test)]
+mod tests;
+mod topic;
+mod world;
+
+pub use config::apply_patch;
+pub use log::{Body, CallId, Event, Op, Rec, Reply, tag_of};
+pub use observe::{Observation, Seen, TopicObs, observe};
+pub use retries::Retried;
+pub use topic::{Inc, Keep, Mark, Slot, Why};
+pub use world::{Attempt, AttemptState, World};

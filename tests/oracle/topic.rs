@@ -1,0 +1,216 @@
+//! One incarnation of a topic: facts, and what each of them survives.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use topics_engine::{DeleteRequest, Discard, Durability, TopicConfig};
+
+use super::log::Rec;
+
+/// The worst that a fact survives, and the worst that happened: a fact holds when its keep is at
+/// least what happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Keep {
+    /// The engine goes on running.
+    Live,
+    /// The process dies, the machine goes on.
+    Kill,
+    /// Any crash.
+    Power,
+}
+
+impl Keep {
+    /// What an ack of this class promises.
+    pub fn of(class: Durability) -> Self {
+        match class {
+            Durability::Ephemeral | Durability::Memory => Self::Live,
+            Durability::Disk => Self::Kill,
+            Durability::Fsync => Self::Power,
+        }
+    }
+}
+
+/// Why a record is no longer readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Deleted,
+    Evicted,
+    /// An earlier recovery served without it.
+    Gone,
+}
+
+/// The removal of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub why: Why,
+    pub keep: Keep,
+    pub at: usize,
+}
+
+/// An acked, or shown, record.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub attempt: usize,
+    pub index: usize,
+    /// Commit time, exact once it was shown.
+    pub ts: (u64, u64),
+    pub class: Durability,
+    pub keep: Keep,
+    /// The event that made it a fact.
+    pub at: usize,
+    pub mark: Option<Mark>,
+}
+
+/// An acked delete, for the attempts that were undetermined when it was made.
+#[derive(Clone, Debug)]
+pub struct Del {
+    pub req: DeleteRequest,
+    pub begun: usize,
+    pub ended: usize,
+}
+
+/// A config that was, or is, in force.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub config: TopicConfig,
+    pub keep: Keep,
+    pub at: usize,
+}
+
+/// A topic with one id.
+#[derive(Clone, Debug)]
+pub struct Inc {
+    pub id: u64,
+    pub epoch: Option<u64>,
+    pub keep: Keep,
+    pub at: usize,
+    pub slots: BTreeMap<u64, Slot>,
+    pub dels: Vec<Del>,
+    pub configs: Vec<Config>,
+    /// The topic delete that ended it.
+    pub dropped: Option<(Keep, usize)>,
+    /// Highest seq acked or shown as head.
+    pub head: u64,
+    /// Ranges that a recovery gave up.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+impl Inc {
+    pub fn new(id: u64, config: TopicConfig, keep: Keep, at: usize) -> Self {
+        let configs = vec![Config { config, keep, at }];
+        Self {
+            id,
+            epoch: None,
+            keep,
+            at,
+            slots: BTreeMap::new(),
+            dels: Vec::new(),
+            configs,
+            dropped: None,
+            head: 0,
+            gaps: Vec::new(),
+        }
+    }
+
+    /// The config now, as acked.
+    pub fn config(&self) -> &TopicConfig {
+        &self.configs[self.configs.len() - 1].config
+    }
+
+    /// What may be in force after the worst that happened.
+    pub fn candidates(&self, kind: Keep) -> impl Iterator<Item = &TopicConfig> {
+        let first = self.configs.iter().rposition(|c| c.keep >= kind).unwrap_or(0);
+        self.configs[first..].iter().map(|c| &c.config)
+    }
+
+    /// Whether it is dropped for certain, after this.
+    pub fn surely_dropped(&self, kind: Keep) -> bool {
+        self.dropped.is_some_and(|(keep, _)| keep >= kind)
+    }
+
+    /// Raises all facts before `before` to survive any crash. What is not logged never does;
+    /// `memory` only where a sync was asked for.
+    pub fn raise(&mut self, before: usize, asked: bool) {
+        let lift = |keep: &mut Keep, at: usize, logged: bool| {
+            if at < before && (*keep == Keep::Kill || (asked && logged)) {
+                *keep = Keep::Power;
+            }
+        };
+        lift(&mut self.keep, self.at, true);
+        for slot in self.slots.values_mut() {
+            lift(&mut slot.keep, slot.at, slot.class != Durability::Ephemeral);
+            if let Some(mark) = &mut slot.mark {
+                lift(&mut mark.keep, mark.at, slot.class != Durability::Ephemeral);
+            }
+        }
+        for config in &mut self.configs {
+            lift(&mut config.keep, config.at, true);
+        }
+        if let Some((keep, at)) = &mut self.dropped {
+            lift(keep, *at, true);
+        }
+    }
+
+    /// Marks what a delete took.
+    pub fn delete(&mut self, selected: impl Fn(u64, &Slot) -> bool, keep: Keep, at: usize) -> u64 {
+        let mut n = 0;
+        for (&seq, slot) in &mut self.slots {
+            if slot.mark.is_none() && selected(seq, slot) {
+                slot.mark = Some(Mark { why: Why::Deleted, keep, at });
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// Applies the caps of `config`: the oldest live records go.
+    pub fn evict(
+        &mut self,
+        config: &TopicConfig,
+        rec: impl Fn(&Slot) -> Arc<[Rec]>,
+        keep: Keep,
+        at: usize,
+    ) {
+        for seq in self.over_cap(config, |s| s.mark.is_none(), rec, (0, 0)) {
+            if let Some(slot) = self.slots.get_mut(&seq) {
+                slot.mark = Some(Mark { why: Why::Evicted, keep, at });
+            }
+        }
+    }
+
+    /// The seqs, oldest first, that must go for the live records, and this much more (records,
+    /// bytes), to fit.
+    pub fn over_cap(
+        &self,
+        config: &TopicConfig,
+        live: impl Fn(&Slot) -> bool,
+        rec: impl Fn(&Slot) -> Arc<[Rec]>,
+        more: (u64, u64),
+    ) -> Vec<u64> {
+        if config.discard != Discard::Old || (config.cap_records == 0 && config.cap_bytes == 0) {
+            return Vec::new();
+        }
+        let live: Vec<(u64, u64)> = self
+            .slots
+            .iter()
+            .filter(|(_, s)| live(s))
+            .map(|(&seq, s)| (seq, rec(s)[s.index].bytes()))
+            .collect();
+        let mut count = live.len() as u64 + more.0;
+        let mut bytes = live.iter().map(|l| l.1).sum::<u64>() + more.1;
+        let over = |count: u64, bytes: u64| {
+            (config.cap_records > 0 && count > config.cap_records)
+                || (config.cap_bytes > 0 && bytes > config.cap_bytes)
+        };
+        let mut gone = Vec::new();
+        for (seq, size) in live {
+            if !over(count, bytes) {
+                break;
+            }
+            count -= 1;
+            bytes -= size;
+            gone.push(seq);
+        }
+        gone
+    }
+}

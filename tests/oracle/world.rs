@@ -1,0 +1,318 @@
+//! The world as the log tells it: what was attempted, what became of it, what it must survive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use topics_engine::{ConfigPatch, Durability};
+
+use super::config::apply_patch;
+use super::log::{Body, CallId, Event, Op, Rec, Reply, selects};
+use super::topic::{Config, Del, Inc, Keep, Slot};
+
+/// What became of an attempted write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptState {
+    /// In flight, or failed: present as a whole or not at all.
+    Pending,
+    /// Acked or shown, under this topic id.
+    Settled { id: u64, first: u64, class: Durability },
+    /// Refused, superseded, or shown to be absent: must not appear.
+    Dead,
+}
+
+/// A write of a batch; its repeats under one idempotency key are the same attempt.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub topic: String,
+    pub recs: Arc<[Rec]>,
+    pub key: Option<Vec<u8>>,
+    pub begun: usize,
+    /// Wall clock when it began, at the lowest.
+    pub wall: u64,
+    pub state: AttemptState,
+    /// Calls of it that have not ended.
+    pub open: usize,
+}
+
+/// Everything that is known. Topics by name, their incarnations in order of creation.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    pub names: BTreeMap<String, Vec<Inc>>,
+    pub attempts: Vec<Attempt>,
+    /// Calls in flight, with the event that began them.
+    pub open: BTreeMap<CallId, (usize, Op)>,
+    /// Calls that failed: they may have happened.
+    pub undetermined: Vec<(usize, Op)>,
+    /// Every topic id ever acked or shown.
+    pub ids: BTreeSet<u64>,
+    pub wall: u64,
+    pub max_wall: u64,
+    /// Events so far.
+    pub events: usize,
+    pub shards: u32,
+    /// How the last process ended, until the next one serves.
+    pub worst: Option<Keep>,
+    /// A call of this life failed for the disk's fault.
+    pub troubled: bool,
+    /// What contradicts the model in the answers themselves.
+    pub problems: Vec<String>,
+}
+
+impl World {
+    pub fn apply(&mut self, event: &Event) {
+        self.events += 1;
+        self.wall = event.wall;
+        self.max_wall = self.max_wall.max(event.wall);
+        match &event.body {
+            Body::Begin(id, op) => self.begin(*id, op),
+            Body::End(id, reply) => self.end(*id, reply),
+            Body::Seen(seen) => self.learn(seen),
+            Body::Died(how) => {
+                self.worst = Some(self.worst.unwrap_or(*how).max(*how));
+                let open = std::mem::take(&mut self.open);
+                self.undetermined.extend(open.into_values());
+            }
+            Body::Opened { seen, shards } => {
+                self.adopt(seen);
+                self.worst = None;
+                self.shards = *shards;
+                self.troubled = false;
+            }
+            Body::OpenFailed(_) => self.troubled = true,
+            Body::Shards(n) => self.shards = *n,
+            Body::Clock => {}
+        }
+    }
+
+    /// Calls that may have happened, all or nothing each.
+    pub fn possible(&self) -> impl Iterator<Item = &(usize, Op)> {
+        self.open.values().chain(&self.undetermined)
+    }
+
+    pub fn rec(&self, slot: &Slot) -> &Rec {
+        &self.attempts[slot.attempt].recs[slot.index]
+    }
+
+    fn begin(&mut self, id: CallId, op: &Op) {
+        if let Op::Append { topic, attempt, recs, key, .. } = op {
+            if *attempt == self.attempts.len() {
+                self.attempts.push(Attempt {
+                    topic: topic.clone(),
+                    recs: recs.clone(),
+                    key: key.clone(),
+                    begun: self.events,
+                    wall: self.wall,
+                    state: AttemptState::Pending,
+                    open: 0,
+                });
+            }
+            let a = &mut self.attempts[*attempt];
+            a.open += 1;
+            if a.state == AttemptState::Dead {
+                a.state = AttemptState::Pending;
+                (a.begun, a.wall) = (self.events, self.wall);
+            }
+        }
+        self.open.insert(id, (self.events, op.clone()));
+    }
+
+    fn end(&mut self, id: CallId, reply: &Reply) {
+        let Some((begun, op)) = self.open.remove(&id) else { return };
+        if let Op::Append { attempt, .. } = &op {
+            self.attempts[*attempt].open -= 1;
+        }
+        match reply {
+            Reply::Failed(_) => {
+                self.troubled = true;
+                self.undetermined.push((begun, op));
+            }
+            Reply::Refused(_) => {
+                if let Op::Append { attempt, .. } = op {
+                    let a = &mut self.attempts[attempt];
+                    let failed =
+                        |o: &Op| matches!(o, Op::Append { attempt: b, .. } if *b == attempt);
+                    let tried = self.undetermined.iter().any(|(_, o)| failed(o));
+                    if a.state == AttemptState::Pending && a.open == 0 && !tried {
+                        a.state = AttemptState::Dead;
+                    }
+                }
+            }
+            _ => self.happened(begun, op, reply),
+        }
+    }
+
+    fn happened(&mut self, begun: usize, op: Op, reply: &Reply) {
+        match (op, reply) {
+            (
+                Op::Append { topic, attempt, sync, config, .. },
+                &Reply::Appended { topic_id, first_seq, created, deduped, class },
+            ) => {
+                let mut keep = Keep::of(class);
+                if sync && class != Durability::Ephemeral {
+                    keep = Keep::Power;
+                }
+                self.appeared(&topic, topic_id, created, config.as_ref(), keep);
+                let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
+                match &self.attempts[attempt].state {
+                    AttemptState::Settled { id, first, .. } => {
+                        if (*id, *first) != (topic_id, first_seq) || !deduped {
+                            let was = format!("{topic}: attempt {attempt} was at {first} of {id}");
+                            self.problems.push(format!("{was}, now {reply:?}"));
+                        }
+                    }
+                    _ => {
+                        self.settle(attempt, place, keep);
+                        self.caps(&topic, topic_id, keep);
+                    }
+                }
+                if keep == Keep::Power && !deduped {
+                    self.synced(Some(&topic), begun, false);
+                }
+            }
+            (Op::Create { topic, patch }, Reply::Created(c)) => {
+                let keep = Keep::of(c.config.durability);
+                let known = self.inc(&topic, c.topic_id).map(|i| i.config().clone());
+                let expected = apply_patch(known.as_ref(), &patch);
+                if c.config != expected {
+                    self.problems.push(format!("{topic}: config {:?}, not {expected:?}", c.config));
+                }
+                self.appeared(&topic, c.topic_id, c.created, Some(&patch), keep);
+                let at = self.events;
+                if let Some(inc) = self.inc(&topic, c.topic_id) {
+                    let keep = keep.min(Keep::of(inc.config().durability));
+                    inc.configs.push(Config { config: c.config.clone(), keep, at });
+                }
+                self.caps(&topic, c.topic_id, keep);
+            }
+            (Op::Drop { topic }, Reply::Dropped { existed }) => {
+                let at = self.events;
+                let inc = self.names.get_mut(&topic).and_then(|incs| incs.last_mut());
+                if let Some(inc) = inc.filter(|i| i.dropped.is_none()) {
+                    inc.dropped = Some((Keep::of(inc.config().durability), at));
+                    if !existed {
+                        self.problems.push(format!("{topic}: the drop found no topic"));
+                    }
+                }
+            }
+            (Op::Delete { topic, req }, Reply::Deleted(d)) => {
+                let at = self.events;
+                let attempts = &self.attempts;
+                let incs = self.names.get_mut(&topic);
+                let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == d.state.topic_id))
+                else {
+                    return;
+                };
+                let keep = Keep::of(inc.config().durability);
+                let takes = |seq: u64, slot: &Slot| {
+                    let tag = &attempts[slot.attempt].recs[slot.index].tag;
+                    slot.at < begun && selects(&req, seq, tag)
+                };
+                inc.delete(takes, keep, at);
+                inc.dels.push(Del { req: req.clone(), begun, ended: at });
+            }
+            (Op::Sync | Op::Close, Reply::Done) => self.synced(None, begun, true),
+            (Op::SyncTopic { topic }, Reply::Done) => self.synced(Some(&topic), begun, true),
+            (Op::Checkpoint | Op::Tick, Reply::Done) => {}
+            (op, reply) => self.problems.push(format!("{op:?} was answered {reply:?}")),
+        }
+    }
+
+    /// A topic with this id answers to this name.
+    pub fn appeared(
+        &mut self,
+        name: &str,
+        id: u64,
+        created: bool,
+        config: Option<&ConfigPatch>,
+        keep: Keep,
+    ) {
+        let at = self.events;
+        let incs = self.names.entry(name.to_owned()).or_default();
+        if let Some(i) = incs.iter().position(|i| i.id == id) {
+            // Its creation was undetermined until an answer named it, or it was known.
+            if i + 1 < incs.len() {
+                self.problems.push(format!("{name}: id {id} answers after a later one"));
+            }
+            return;
+        }
+        if !self.ids.insert(id) || self.ids.last() != Some(&id) {
+            self.problems.push(format!("I2: topic id {id} of {name} was given before"));
+        }
+        let undetermined = self.undetermined.iter().any(|(_, o)| o.topic() == Some(name))
+            || self.open.values().any(|(_, o)| o.topic() == Some(name) && o.may_create());
+        if !created && !undetermined {
+            self.problems.push(format!("{name}: id {id} was not created by this call"));
+        }
+        if let Some(last) = incs.last_mut()
+            && last.dropped.is_none()
+        {
+            if !undetermined {
+                self.problems.push(format!("{name}: id {id} while {} lives", last.id));
+            }
+            last.dropped = Some((keep, at));
+        }
+        let config = apply_patch(None, config.unwrap_or(&ConfigPatch::default()));
+        incs.push(Inc::new(id, config, keep, at));
+    }
+
+    pub fn inc(&mut self, name: &str, id: u64) -> Option<&mut Inc> {
+        self.names.get_mut(name)?.iter_mut().find(|i| i.id == id)
+    }
+
+    /// An attempt takes its place; attempts that would have had it are dead.
+    pub fn settle(&mut self, attempt: usize, place: AttemptState, keep: Keep) {
+        let AttemptState::Settled { id, first, class } = place else { return };
+        let at = self.events;
+        let a = self.attempts[attempt].clone();
+        // The engine's clock does not follow the wall back.
+        let walls = (a.wall.min(self.wall), self.max_wall);
+        self.attempts[attempt].state = place;
+        let last = first + a.recs.len() as u64 - 1;
+        let mut clash = None;
+        let Some(inc) = self.inc(&a.topic, id) else { return };
+        // Commit times never go back, whatever the clock does.
+        let floor = |pick: fn(&Slot) -> u64| {
+            inc.slots.range(..first).next_back().map_or(0, |(_, s)| pick(s))
+        };
+        let ts = (floor(|s| s.ts.0).max(walls.0), floor(|s| s.ts.1).max(walls.1));
+        for index in 0..a.recs.len() {
+            let seq = first + index as u64;
+            let slot = Slot { attempt, index, ts, class, keep, at, mark: None };
+            if let Some(old) = inc.slots.insert(seq, slot) {
+                clash = Some((seq, old.attempt));
+            }
+        }
+        inc.head = inc.head.max(last);
+        if let Some((seq, old)) = clash {
+            let text = format!("I2: {} seq {seq} of attempt {old} given to {attempt}", a.topic);
+            self.problems.push(text);
+        }
+    }
+
+    /// The caps after a write or a config change, exact unless something is undetermined.
+    fn caps(&mut self, name: &str, id: u64, keep: Keep) {
+        if self.possible().any(|(_, o)| o.topic() == Some(name)) {
+            return;
+        }
+        let (at, attempts) = (self.events, &self.attempts);
+        let incs = self.names.get_mut(name);
+        let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == id)) else { return };
+        let config = inc.config().clone();
+        let expires = |s: &Slot| attempts[s.attempt].recs[s.index].ttl_ms > 0;
+        if config.ttl_ms > 0 || inc.slots.values().any(expires) {
+            return; // what has expired makes room
+        }
+        inc.evict(&config, |s| attempts[s.attempt].recs.clone(), keep, at);
+    }
+
+    /// A sync returned that covers what was a fact before `before`: of one topic, or of all. On
+    /// one shard the log is one, so that what a topic's sync covers is all that came before.
+    fn synced(&mut self, topic: Option<&str>, before: usize, asked: bool) {
+        for (name, incs) in &mut self.names {
+            let named = topic.is_none_or(|t| t == name);
+            if named || self.shards == 1 {
+                incs.iter_mut().for_each(|inc| inc.raise(before, asked && named));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+"""A live server on a port of its own, and a client that sends exactly what it is told."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benches.demo.server import Server
+
+# Small enough that a test can reach each limit.
+LIMITS = {
+    "TOPICS_MAX_BATCH_RECORDS": "1000",
+    "TOPICS_MAX_RECORD_BYTES": "10000",
+    "TOPICS_MAX_BODY_BYTES": "200000",
+    "TOPICS_MAX_TOPICS": "1000",
+    "TOPICS_BODY_TIMEOUT_MS": "300",
+}
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The error's code; empty for an answer that is none."""
+        return "" if self.status < 400 else self.json["error"]["code"]
+
+
+class Http:
+    """One keep-alive connection."""
+
+    def __init__(self, port: int, timeout: float = 30) -> None:
+        self.port = port
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """A dict or list goes as JSON, bytes as they are."""
+        given = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None and "Content-Type" not in given:
+            given["Content-Type"] = "application/json"
+        given = {name: value for name, value in given.items() if value}
+        self._connection.request(method, path, body, given)
+        response = self._connection.getresponse()
+        reply = Reply(response.status, dict(response.getheaders()), response.read())
+        if response.will_close:
+            self._connection.close()
+        return reply
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def once(port: int, method: str, path: str, body: Any = None) -> Reply:
+    """One request on a connection of its own."""
+    client = Http(port)
+    try:
+        return client(method, path, body)
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that do not end it; topics of a test carry its name."""
+    live = Server(tmp_path_factory.mktemp("server") / "data", env=LIMITS)
+    live.start()
+    try:
+        yield live
+        assert live.stop() == 0
+    finally:
+        live.ensure_dead()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server that the test starts, stops or kills."""
+    live = Server(tmp_path / "data")
+    yield live
+    live.ensure_dead()
+
+
+@pytest.fixture
+def api(server: Server) -> Iterator[Http]:
+    client = Http(server.port)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of this test alone."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return f"t{abs(hash(request.node.nodeid)) % 10**8}-{name}"[:100]
+
+
+def raw_exchange(port: int, *parts: bytes, timeout: float = 10) -> bytes:
+    """What the server answers to these bytes until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as sock:
+        for part in parts:
+            sock.sendall(part)
+        received = bytearray()
+        while piece := sock.recv(65536):
+            received += piece
+    return bytes(received)

@@ -1,0 +1,224 @@
+"""The commands, on a server and on a directory: the same words, the same exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benches.demo.server import Server
+from topics_engine.cli import main
+from topics_engine.cli.measure import advice, percentile
+from topics_engine.cli.output import Output, Progress
+from topics_engine.cli.transport import members, split_records
+
+Run = Callable[..., tuple[int, list[Any]]]
+
+
+@pytest.fixture(params=["directory", "server"])
+def cli(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Runs a command; its exit code and the JSON lines it printed."""
+    if request.param == "server":
+        server: Server = request.getfixturevalue("server")
+        where = ["--url", server.url]
+    else:
+        where = ["--data-dir", str(tmp_path / "data")]
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, list[Any]]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main([*where, *arguments])
+        printed = capsys.readouterr()
+        return code, [json.loads(line) for line in printed.out.splitlines()]
+
+    return run
+
+
+def test_append_read_and_tail(cli: Run, topic: str) -> None:
+    lines = b'{"a":1.00}\n\n[2]\r\n"x"\n'
+    code, (said,) = cli("append", topic, "--tag", "eu:1", "--batch", "2", stdin=lines)
+    assert (code, said["first_seq"], said["last_seq"], said["count"]) == (0, 1, 3, 3)
+    code, records = cli("read", topic)
+    assert code == 0
+    assert [(r["$seq"], r["data"], r["$tag"]) for r in records] == [
+        (1, {"a": 1.0}, "eu:1"),
+        (2, [2], "eu:1"),
+        (3, "x", "eu:1"),
+    ]
+    assert [r["$seq"] for r in cli("read", topic, "--after", "1", "--limit", "1")[1]] == [2]
+    assert [r["$seq"] for r in cli("tail", topic, "-n", "2")[1]] == [2, 3]
+    assert cli("read", topic, "--match", "us:*") == (0, [])
+
+
+def test_numbers_are_printed_as_they_were_written(cli: Run, topic: str, capsys: Any) -> None:
+    odd = b'{"big":123456789012345678901234567890,"float":1.50e+3,"twice":1,"twice":2}\n'
+    assert cli("append", topic, stdin=odd)[0] == 0
+    text: list[str] = []
+    original = Output.line
+    Output.line = lambda self, line: text.append(line)  # type: ignore[method-assign]
+    try:
+        assert cli("read", topic)[0] == 0
+    finally:
+        Output.line = original  # type: ignore[method-assign]
+    assert odd.decode().strip() in text[0]
+
+
+def test_raw_lines_are_bytes(cli: Run, topic: str) -> None:
+    assert cli("append", topic, "--raw", stdin=b"\xff\x00\nplain\n")[0] == 0
+    assert [r["data_b64"] for r in cli("read", topic)[1]] == ["/wA=", "cGxhaW4="]
+
+
+def test_create_describe_and_ls(cli: Run, topic: str) -> None:
+    code, (said,) = cli("create", topic, "--durability", "fsync", "--set", "ttl_ms=60000")
+    assert (code, said["created"]) == (0, True)
+    code, (state,) = cli("describe", topic)
+    assert (code, state["config"]["ttl_ms"], state["config"]["durability"]) == (0, 60000, "fsync")
+    code, rows = cli("ls", topic)
+    assert (code, [r["topic"] for r in rows]) == (0, [topic])
+
+
+def test_exit_codes(cli: Run, topic: str) -> None:
+    assert cli("create", topic)[0] == 0
+    assert cli("describe", topic + "-absent")[0] == 3
+    assert cli("read", topic + "-absent")[0] == 3
+    assert cli("create", topic, "--set", "durability=perhaps")[0] == 2
+    assert cli("create", topic, "--set", "type=queue")[0] == 1
+    assert cli("append", topic, stdin=b"{\n")[0] == 2
+    with pytest.raises(SystemExit) as usage:
+        cli("frobnicate")
+    assert usage.value.code == 2
+
+
+def test_verify(cli: Run, topic: str) -> None:
+    assert cli("append", topic, stdin=b"1\n2\n")[0] == 0
+    code, (report,) = cli("verify")
+    assert (code, report["ok"], report["problems"]) == (0, True, [])
+
+
+def test_bench_leaves_no_topic(cli: Run, topic: str) -> None:
+    assert cli("create", topic)[0] == 0
+    code, (figures,) = cli("bench", "--records", "3000")
+    assert code == 0
+    assert figures["batch_1000_records_per_s"] > 0
+    assert figures["read_1000_records_per_s"] > 0
+    assert cli("ls", "topics-bench-") == (0, [])
+
+
+def test_verify_and_repair_of_a_damaged_directory(tmp_path: Path, capsys: Any) -> None:
+    data = tmp_path / "data"
+    where = ["--data-dir", str(data)]
+    assert main([*where, "create", "t"]) == 0
+    snapshot = sorted((data / "meta").glob("snapshot.*.bin"))[-1]
+    snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"\0\0")
+    assert main([*where, "verify"]) == 4
+    assert main([*where, "repair"]) == 4
+    assert "--yes" in capsys.readouterr().out
+
+
+def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
+    for command in (["ls"], ["read", "t"], ["verify"], ["repair"]):
+        assert main(["--data-dir", str(tmp_path / "typo"), *command]) == 3
+    assert not (tmp_path / "typo").exists()
+
+
+def test_nobody_at_the_url(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics_engine.cli.transport.PATIENCE", 0.0)
+    assert main(["--url", "http://127.0.0.1:1", "ls"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_doctor_and_config(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["--data-dir", str(tmp_path / "not-yet"), "doctor"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert 0 < facts["fdatasync_p50_ms"] <= facts["fdatasync_p99_ms"]
+    assert facts["advice"]
+    monkeypatch.setenv("TOPICS_MAX_BODY_BYTES", "1000")
+    monkeypatch.setenv("TOPICS_API_KEYS", "secret")
+    assert main(["config"]) == 0
+    out = capsys.readouterr().out
+    rows = {row["setting"]: row for row in map(json.loads, out.splitlines())}
+    assert rows["max_body_bytes"]["value"] == 1000
+    assert rows["max_body_bytes"]["source"] == "environment TOPICS_MAX_BODY_BYTES"
+    assert rows["host"]["source"] == "default"
+    assert "secret" not in out
+
+
+def test_settings_come_from_four_places(tmp_path: Path) -> None:
+    from topics_engine.asgi.settings import resolve
+    from topics_engine.errors import InvalidRequest
+
+    file = tmp_path / "topics.toml"
+    file.write_text('host = "localhost"\nport = 1\nmax_body_bytes = 5\n')
+    environment = {"TOPICS_PORT": "2", "TOPICS_MAX_BODY_BYTES": "6"}
+    found = resolve({"port": 3, "host": None}, environment, file)
+    assert (found.settings.host, found.settings.port) == ("localhost", 3)
+    assert found.settings.max_body_bytes == 6
+    assert found.sources["host"] == str(file)
+    assert found.sources["data_dir"] == "default"
+    for bad in ({"TOPICS_PORT": "x"}, {"TOPICS_PORT": "65536"}, {"TOPICS_PORT": "-1"}):
+        with pytest.raises(InvalidRequest, match="port"):
+            resolve({}, bad, file)
+    with pytest.raises(InvalidRequest, match="none"):
+        resolve({}, {}, tmp_path / "none")
+    file.write_text("prot = 1\n")
+    with pytest.raises(InvalidRequest, match="prot"):
+        resolve({}, {}, file)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_table_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = Terminal()
+    out = Output(json_lines=False, stream=screen)
+    out.rows(["topic", "count"], [{"topic": "a", "count": 12}, {"topic": "bcd", "count": 3}])
+    out.tombstone({"gap_from": 1, "gap_to": 4, "reason": "ttl"})
+    out.record({"$seq": 5, "$ts": 0, "data": "x" * 500}, "raw")
+    lines = screen.getvalue().splitlines()
+    assert lines[1:3] == ["a         12", "bcd        3"]
+    assert "\x1b[1m" in lines[0]
+    assert "lost 1…4 (ttl)" in lines[3]
+    assert "1970-01-01 00:00:00.000" in lines[4]
+    assert "…" in lines[4]
+    plain = Output(json_lines=True, stream=screen)
+    assert plain.paint("x", "1") == "x"
+
+
+def test_a_progress_bar_waits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("topics_engine.cli.output.time.monotonic", lambda: now[0])
+    screen = Terminal()
+    progress = Progress("load", 100, screen)
+    now[0] = 0.9
+    progress.show(10)
+    assert screen.getvalue() == ""
+    now[0] = 2.0
+    progress.show(50)
+    assert " 50%" in screen.getvalue()
+    progress.end()
+
+
+def test_slices_are_the_text_as_it_was() -> None:
+    text = ' {"a" : [1.0, {"b":"]"}] , "records":[ {"x":1e5}, {"x":[]} ],"c":null} '
+    fields, records = split_records(text)
+    assert fields == {"a": [1.0, {"b": "]"}], "c": None}
+    assert [raw for _, raw in records] == ['{"x":1e5}', '{"x":[]}']
+    assert [text[a:b] for _, a, b in members("[]", 0)] == []
+
+
+def test_percentiles_and_advice() -> None:
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile([1], 0.99) == 1
+    assert "RAM" in advice(1e-6, 1e-6)
+    assert "slow" in advice(10e-3, 11e-3)
+    assert "some syncs" in advice(0.2e-3, 9e-3)
+    assert "fit" in advice(0.2e-3, 0.4e-3)

@@ -1,0 +1,52 @@
+"""The pages say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from topics_engine.asgi.routes import ROUTES
+from topics_engine.asgi.settings import SERVER
+from topics_engine.settings import SERVER as KNOWN
+from topics_engine.settings import variable
+
+from .test_fuzz import STATUS
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def rows(page: str) -> list[list[str]]:
+    """Cells of every table row of a page."""
+    lines = (DOCS / page).read_text().splitlines()
+    return [[c.strip() for c in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+
+
+def test_every_route_is_in_the_table_with_its_access() -> None:
+    documented = {
+        (path, row[1], row[2])
+        for row in rows("http.md")
+        for path in re.findall(r"`((?:GET|PUT|POST|DELETE) [^`]+)`", row[0])
+        if len(row) == 3
+    }
+    assert documented == {(f"{r.method} {r.path}", r.summary, r.access) for r in ROUTES}
+
+
+def test_every_code_is_in_the_table_with_its_status() -> None:
+    documented = {
+        code: set(map(int, row[0].split(", ")))
+        for row in rows("http.md")
+        if row[0][:3].isdigit()
+        for code in re.findall(r"`([a-z_]+)`", row[1])
+    }
+    for code, status in STATUS.items():
+        assert status <= documented[code], code
+
+
+def test_every_setting_is_in_the_table() -> None:
+    documented = {
+        (row[0].strip("`"), row[1].strip("`"))
+        for row in rows("operations.md")
+        if len(row) == 4 and row[1].startswith("`TOPICS_")
+    }
+    assert documented == {(name, variable(name)) for name in [*SERVER, "data_dir"]}
+    assert set(SERVER) == KNOWN

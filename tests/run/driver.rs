@@ -1,0 +1,445 @@
+//! The hand that drives an engine: every call is logged before and after, every answer judged.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use topics_engine::{
+    Append, Appended, ConfigPatch, DeleteRequest, Engine, Error, NewRecord, TopicMatch,
+};
+use topics_env::Clock;
+use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+
+use super::batch::{Batch, Expect};
+use super::{DIR, HookSpec, Life, Recording, Tuning};
+use crate::oracle::{Body, CallId, Event, Keep, Observation, Op, Rec, Reply, World, observe};
+
+/// How a run begins.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub workload: &'static str,
+    pub seed: u64,
+    pub hook: HookSpec,
+    /// Whether a failed call is expected (faults are planned).
+    pub faults: bool,
+}
+
+/// The log and what it means so far; completions of async calls write to it too.
+#[derive(Debug)]
+struct Log {
+    events: Vec<Event>,
+    world: World,
+    life: usize,
+    fs: Arc<SimFs>,
+    clock: Arc<SimClock>,
+    calls: usize,
+    problems: Vec<String>,
+    faults: bool,
+}
+
+impl Log {
+    fn push(&mut self, body: Body) {
+        let (life, at, wall) = (self.life, self.fs.ops_len(), self.clock.wall_ms());
+        let event = Event { life, at, wall, body };
+        self.world.apply(&event);
+        self.events.push(event);
+        for p in self.world.problems.drain(..) {
+            self.problems.push(format!("event {}: {p}", self.events.len()));
+        }
+    }
+
+    fn begin(&mut self, op: Op) -> CallId {
+        self.calls += 1;
+        let id = self.calls;
+        self.push(Body::Begin(id, Box::new(op)));
+        id
+    }
+
+    fn end<T>(&mut self, id: CallId, result: Result<T, Error>, reply: impl Fn(&T) -> Reply) {
+        let reply = match &result {
+            Ok(t) => reply(t),
+            Err(Error::Closed | Error::StorageUnavailable { .. } | Error::Corrupt { .. })
+            | Err(Error::Internal(_)) => {
+                let text = result.as_ref().err().map_or_else(String::new, ToString::to_string);
+                if !self.faults || text.starts_with("internal") {
+                    self.problems.push(format!("call {id} fails: {text}"));
+                }
+                Reply::Failed(text)
+            }
+            Err(e) => Reply::Refused(e.code()),
+        };
+        self.push(Body::End(id, reply));
+    }
+}
+
+/// Drives one engine after another over the lives of one disk.
+#[derive(Debug)]
+pub struct Driver {
+    setup: Setup,
+    log: Arc<Mutex<Log>>,
+    pub engine: Option<Engine>,
+    pub tuning: Tuning,
+    lives: Vec<Life>,
+    clock: Arc<SimClock>,
+    keys: HashMap<(String, String), usize>,
+    tunings: Vec<((usize, usize), Tuning)>,
+    keyed: Vec<(String, usize)>,
+    opens: u64,
+}
+
+fn appended(a: &Appended) -> Reply {
+    Reply::Appended {
+        topic_id: a.topic_id,
+        first_seq: a.first_seq,
+        created: a.created,
+        deduped: a.deduped,
+        class: a.durability,
+    }
+}
+
+impl Driver {
+    /// An empty disk, nothing opened yet.
+    pub fn new(setup: Setup) -> Self {
+        let fs = Arc::new(SimFs::new());
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        let log = Log {
+            events: Vec::new(),
+            world: World { shards: 1, ..World::default() },
+            life: 0,
+            fs: fs.clone(),
+            clock: clock.clone(),
+            calls: 0,
+            problems: Vec::new(),
+            faults: setup.faults,
+        };
+        Self {
+            setup,
+            log: Arc::new(Mutex::new(log)),
+            engine: None,
+            tuning: Tuning::default(),
+            lives: vec![Life { fs, boot: 1 }],
+            clock,
+            keys: HashMap::new(),
+            tunings: Vec::new(),
+            keyed: Vec::new(),
+            opens: 0,
+        }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap()
+    }
+
+    pub fn fs(&self) -> Arc<SimFs> {
+        self.log().fs.clone()
+    }
+
+    pub fn world(&self) -> World {
+        self.log().world.clone()
+    }
+
+    /// Something is not as it must be.
+    pub fn problem(&self, text: String) {
+        let mut log = self.log();
+        let at = log.events.len();
+        log.problems.push(format!("event {at}: {text}"));
+    }
+
+    pub fn problems(&self) -> Vec<String> {
+        self.log().problems.clone()
+    }
+
+    /// From now on a failed call is a problem.
+    pub fn strict(&mut self) {
+        self.setup.faults = false;
+        self.log().faults = false;
+    }
+
+    /// Opens with the present tuning; false when the open fails.
+    pub fn open(&mut self) -> bool {
+        let fs = self.fs();
+        self.opens += 1;
+        let seed = self.setup.seed ^ (self.opens << 32);
+        let env = self.setup.hook.on(env_on(&fs, &self.clock, seed), &fs);
+        self.tunings.push(((self.lives.len() - 1, fs.ops_len()), self.tuning));
+        if self.log().events.is_empty() {
+            let shards = self.tuning.shards;
+            self.log().push(Body::Shards(shards));
+        }
+        match Engine::open(env, Path::new(DIR), self.tuning.options()) {
+            Ok(engine) => {
+                self.engine = Some(engine);
+                self.opened();
+                true
+            }
+            Err(e) => {
+                if !self.setup.faults {
+                    self.problem(format!("open fails: {e}"));
+                }
+                self.log().push(Body::OpenFailed(e.to_string()));
+                false
+            }
+        }
+    }
+
+    /// Looks at the engine; once more where a planned fault may have hit a read.
+    fn see(&self, limit: usize) -> Option<(Observation, Vec<String>)> {
+        let engine = self.engine.as_ref()?;
+        let first = observe(engine, self.clock.wall_ms(), limit);
+        let again = self.setup.faults && !first.1.is_empty();
+        Some(if again { observe(engine, self.clock.wall_ms(), limit) } else { first })
+    }
+
+    /// Judges and adopts what a fresh open serves.
+    fn opened(&mut self) {
+        let Some((seen, mut found)) = self.see(7) else { return };
+        let mut log = self.log.lock().unwrap();
+        let at = log.events.len();
+        found.extend(log.world.check(&seen, Keep::Live));
+        log.problems.extend(found.into_iter().map(|p| format!("event {at}, after open: {p}")));
+        log.push(Body::Opened { seen: Arc::new(seen), shards: self.tuning.shards });
+    }
+
+    /// Closes, drops and opens again.
+    pub fn reopen(&mut self) -> bool {
+        self.close();
+        self.open()
+    }
+
+    pub fn close(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        let id = self.log().begin(Op::Close);
+        let result = engine.close();
+        self.log().end(id, result, |()| Reply::Done);
+        drop(engine);
+        self.log().push(Body::Died(Keep::Kill));
+    }
+
+    /// The process dies; what it wrote is still there.
+    pub fn kill(&mut self) {
+        let image = self.fs().kill_image();
+        let boot = self.lives[self.lives.len() - 1].boot;
+        self.next_life(&image, boot, Keep::Kill);
+    }
+
+    /// The process dies and the next one opens what is left, judged by what may be gone.
+    pub fn restart(&mut self, image: &DiskImage, kind: Keep) {
+        let boot = self.lives[self.lives.len() - 1].boot;
+        self.next_life(image, boot, kind);
+    }
+
+    /// The power fails; this is what is left.
+    pub fn power(&mut self, image: &DiskImage) {
+        let boot = self.lives[self.lives.len() - 1].boot + 1;
+        self.next_life(image, boot, Keep::Power);
+    }
+
+    fn next_life(&mut self, image: &DiskImage, boot: u64, kind: Keep) {
+        self.engine = None;
+        let fs = Arc::new(SimFs::from_image(image));
+        self.lives.push(Life { fs: fs.clone(), boot });
+        let mut log = self.log();
+        log.push(Body::Died(kind));
+        log.life += 1;
+        log.fs = fs;
+    }
+
+    /// A write; `None` when it was not acked.
+    pub fn append(&mut self, topic: &str, batch: &Batch) -> Option<Appended> {
+        let engine = self.engine.clone()?;
+        let (id, recs, expect) = self.begin_append(topic, batch);
+        let new: Vec<NewRecord<'_>> = recs.iter().map(new_record).collect();
+        let result = engine.append(topic, &request(batch, &new, expect));
+        self.judge_condition(topic, batch, result.as_ref().err());
+        self.log().end(id, result.clone(), appended);
+        result.ok()
+    }
+
+    /// A write whose answer comes by callback, in [`Self::drive`] or later.
+    pub fn append_async(&mut self, topic: &str, batch: &Batch) {
+        let Some(engine) = self.engine.clone() else { return };
+        let (id, recs, expect) = self.begin_append(topic, batch);
+        let new: Vec<NewRecord<'_>> = recs.iter().map(new_record).collect();
+        let log = self.log.clone();
+        let done = Box::new(move |result| log.lock().unwrap().end(id, result, appended));
+        engine.append_async(topic, &request(batch, &new, expect), done);
+    }
+
+    fn begin_append(&mut self, topic: &str, batch: &Batch) -> (CallId, Arc<[Rec]>, Option<u64>) {
+        let mut log = self.log.lock().unwrap();
+        let key = batch.key.as_ref().map(|k| (topic.to_owned(), k.clone()));
+        let known = key.as_ref().and_then(|k| self.keys.get(k)).copied();
+        let attempt = known.unwrap_or(log.world.attempts.len());
+        if let (None, Some(key)) = (known, key) {
+            self.keys.insert(key, attempt);
+            self.keyed.push((topic.to_owned(), attempt));
+        }
+        let recs: Arc<[Rec]> = match known {
+            Some(a) => log.world.attempts[a].recs.clone(),
+            None => batch.records(attempt).into(),
+        };
+        let head = log.world.names.get(topic).and_then(|i| i.last()).map_or(0, |i| i.head);
+        let expect_head = batch.expect.map(|e| if e == Expect::Right { head } else { head + 3 });
+        let op = Op::Append {
+            topic: topic.to_owned(),
+            attempt,
+            recs: recs.clone(),
+            key: batch.key.clone().map(String::into_bytes),
+            expect_head,
+            sync: batch.sync,
+            config: batch.config.clone(),
+        };
+        (log.begin(op), recs, expect_head)
+    }
+
+    /// A condition holds or not as the model says, unless something is undetermined.
+    fn judge_condition(&self, topic: &str, batch: &Batch, error: Option<&Error>) {
+        let refused = matches!(error, Some(Error::HeadMismatch { .. }));
+        let log = self.log();
+        let unclear = log.world.troubled
+            || log.world.undetermined.iter().any(|(_, o)| o.topic() == Some(topic));
+        let wrong = batch.expect == Some(Expect::Wrong);
+        if !unclear && refused != wrong {
+            drop(log);
+            self.problem(format!("{topic}: expect_head {:?} was answered {error:?}", batch.expect));
+        }
+    }
+
+    pub fn drive(&mut self) {
+        if let Some(engine) = &self.engine {
+            engine.drive();
+        }
+    }
+
+    /// Waits for what is in flight.
+    pub fn settle(&mut self) {
+        self.drive();
+        if !self.log().world.open.is_empty() {
+            self.sync();
+        }
+    }
+
+    fn call<T>(
+        &mut self,
+        op: Op,
+        run: impl FnOnce(&Engine) -> Result<T, Error>,
+        reply: impl Fn(&T) -> Reply,
+    ) -> bool {
+        let Some(engine) = self.engine.clone() else { return false };
+        let id = self.log().begin(op);
+        let result = run(&engine);
+        let ok = result.is_ok();
+        self.log().end(id, result, reply);
+        ok
+    }
+
+    pub fn create(&mut self, topic: &str, patch: &ConfigPatch) -> bool {
+        let op = Op::Create { topic: topic.to_owned(), patch: patch.clone() };
+        self.call(op, |e| e.create_topic(topic, patch), |c| Reply::Created(Box::new(c.clone())))
+    }
+
+    pub fn drop_topic(&mut self, topic: &str) -> bool {
+        self.keys.retain(|(t, _), _| t != topic);
+        let op = Op::Drop { topic: topic.to_owned() };
+        self.call(op, |e| e.delete_topic(topic, false), |d| Reply::Dropped { existed: d.deleted })
+    }
+
+    pub fn delete(&mut self, topic: &str, before: Option<u64>, tag: Option<TopicMatch>) -> bool {
+        let req = DeleteRequest { before_seq: before, matching: tag };
+        let op = Op::Delete { topic: topic.to_owned(), req: req.clone() };
+        self.call(op, |e| e.delete(topic, &req), |d| Reply::Deleted(Box::new(d.clone())))
+    }
+
+    pub fn sync(&mut self) -> bool {
+        self.call(Op::Sync, Engine::sync, |()| Reply::Done)
+    }
+
+    pub fn sync_topic(&mut self, topic: &str) -> bool {
+        let op = Op::SyncTopic { topic: topic.to_owned() };
+        self.call(op, |e| e.sync_topic(topic), |()| Reply::Done)
+    }
+
+    pub fn checkpoint(&mut self) -> bool {
+        self.call(Op::Checkpoint, Engine::checkpoint, |()| Reply::Done)
+    }
+
+    pub fn tick(&mut self) -> bool {
+        self.call(Op::Tick, Engine::tick, |()| Reply::Done)
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, ms: u64) {
+        self.clock.advance_ms(ms);
+        self.log().push(Body::Clock);
+    }
+
+    /// The wall clock is set; no time passes.
+    pub fn step_wall(&mut self, ms: i64) {
+        self.clock.step_wall_ms(ms);
+        self.log().push(Body::Clock);
+    }
+
+    /// Reads everything, judges and learns.
+    pub fn look(&mut self) {
+        let Some((seen, mut found)) = self.see(5) else { return };
+        let mut log = self.log.lock().unwrap();
+        let at = log.events.len();
+        found.extend(log.world.check(&seen, Keep::Live));
+        log.problems.extend(found.into_iter().map(|p| format!("event {at}, live: {p}")));
+        log.push(Body::Seen(Arc::new(seen)));
+    }
+
+    /// The seq that a topic's last write got.
+    pub fn head(&self, topic: &str) -> u64 {
+        self.log().world.names.get(topic).and_then(|i| i.last()).map_or(0, |i| i.head)
+    }
+
+    /// Whether a topic of this name is there, or may be.
+    pub fn knows(&self, topic: &str) -> bool {
+        let log = self.log();
+        let there = log.world.names.get(topic).and_then(|i| i.last());
+        there.is_some_and(|i| i.dropped.is_none())
+            || log.world.possible().any(|(_, o)| o.may_create() && o.topic() == Some(topic))
+    }
+
+    /// Ends the run.
+    pub fn finish(mut self) -> Recording {
+        self.engine = None;
+        let disks = self.lives.iter().flat_map(|l| l.fs.violations());
+        for v in disks.filter(|_| !self.setup.faults) {
+            self.problem(format!("the disk's monitor saw {v:?}"));
+        }
+        let log = self.log();
+        Recording {
+            workload: self.setup.workload,
+            seed: self.setup.seed,
+            lives: self.lives.clone(),
+            events: log.events.clone(),
+            tunings: self.tunings.clone(),
+            problems: log.problems.clone(),
+            keyed: self.keyed.clone(),
+        }
+    }
+}
+
+fn new_record(r: &Rec) -> NewRecord<'_> {
+    NewRecord {
+        data: &r.data,
+        binary: r.binary,
+        tag: &r.tag,
+        node: &r.node,
+        meta: &r.meta,
+        ttl_ms: r.ttl_ms,
+    }
+}
+
+fn request<'a>(batch: &'a Batch, records: &'a [NewRecord<'a>], expect: Option<u64>) -> Append<'a> {
+    Append {
+        records,
+        key: batch.key.as_deref().unwrap_or("").as_bytes(),
+        expect_head: expect,
+        sync: batch.sync,
+        config: batch.config.as_ref(),
+        ..Append::default()
+    }
+}

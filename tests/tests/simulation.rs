@@ -1,0 +1,211 @@
+//! Crash states of every call of every workload; crashes in recovery; short sequences.
+//!
+//! `TOPICS_SIM_STATES` is how many distinct disks are wanted in all, `TOPICS_SEED` the seed.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use topics_tests::crash::{Limits, Report, again, enumerate, second};
+use topics_tests::harness::{self, Outcome, seed, setting};
+use topics_tests::run::{HookSpec, Recording};
+use topics_tests::workloads::{ALL, Workload, pairs, run_sequence};
+
+fn main() -> ExitCode {
+    harness::main(
+        "simulation",
+        &[
+            ("trace", trace),
+            ("live", live),
+            ("deterministic", deterministic),
+            ("every_call", every_call),
+            ("sequences", sequences),
+            ("second_crash", second_crash),
+            ("recovering_again", recovering_again),
+        ],
+    )
+}
+
+fn selected() -> impl Iterator<Item = &'static Workload> {
+    let only = std::env::var("TOPICS_WORKLOAD").ok();
+    ALL.iter().filter(move |w| only.as_ref().is_none_or(|o| o == w.name))
+}
+
+fn recorded(w: &Workload) -> Result<Recording, String> {
+    let rec = w.run(seed(), HookSpec::None);
+    if rec.problems.is_empty() { Ok(rec) } else { Err(running(&rec)) }
+}
+
+fn running(rec: &Recording) -> String {
+    let mut text = format!("{}: {} problems while running\n", rec.workload, rec.problems.len());
+    rec.problems.iter().take(6).for_each(|p| _ = writeln!(text, "    {p}"));
+    text
+}
+
+fn failed(report: &Report) -> Option<String> {
+    (report.failed > 0).then(|| {
+        let mut text = format!("{report}\n");
+        for f in report.failures.iter().take(6) {
+            let n = report.kinds.get(&f.kind()).copied().unwrap_or(0);
+            text += &format!("  {n} times, for instance:\n{f}");
+        }
+        text
+    })
+}
+
+fn all_or(errors: Vec<String>) -> Outcome {
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+/// With `TOPICS_TRACE`: a recording, calls of the disk and events in order.
+fn trace() -> Outcome {
+    if std::env::var("TOPICS_TRACE").is_err() {
+        return Ok(());
+    }
+    for w in selected() {
+        let rec = w.run(seed(), HookSpec::None);
+        let mut events = rec.events.iter().peekable();
+        for (life, l) in rec.lives.iter().enumerate() {
+            for at in 0..=l.fs.ops_len() {
+                while let Some(e) = events.next_if(|e| (e.life, e.at) <= (life, at)) {
+                    let text: String = format!("{:?}", e.body).chars().take(300).collect();
+                    println!("    @{} {text}", e.wall);
+                }
+                if at < l.fs.ops_len() {
+                    println!("{life} {}", l.fs.describe_op(at));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No workload sees anything wrong while it runs.
+fn live() -> Outcome {
+    all_or(selected().filter_map(|w| recorded(w).err()).collect())
+}
+
+/// The same seed gives the same run: the log, the disk and every verdict.
+fn deterministic() -> Outcome {
+    for w in selected().filter(|w| ["classes", "crashes", "shards"].contains(&w.name)) {
+        let digest = || {
+            let rec = w.run(seed(), HookSpec::None);
+            let limits = Limits { rounds: 1, ..Limits::default() };
+            let report = enumerate(&rec, &limits);
+            (rec.events.len(), report.judged, report.states(), report.digest)
+        };
+        let (a, b) = (digest(), digest());
+        if a != b {
+            return Err(format!("{}: {a:x?} then {b:x?}", w.name));
+        }
+    }
+    Ok(())
+}
+
+/// Every mutating call of every workload, every survival.
+fn every_call() -> Outcome {
+    let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize;
+    let per_workload = (wanted / ALL.len()).max(5_000);
+    let (mut errors, mut total, mut lost) = (Vec::new(), 0, 0);
+    let started = Instant::now();
+    for w in selected() {
+        let rec = match recorded(w) {
+            Ok(rec) => rec,
+            Err(e) => {
+                errors.push(e);
+                continue;
+            }
+        };
+        let limits = Limits { states: per_workload, ..Limits::default() };
+        let report = enumerate(&rec, &limits);
+        println!("{report}");
+        total += report.states();
+        lost += report.lost.len();
+        errors.extend(failed(&report));
+        if report.failed == 0 && report.states() < 5_000 {
+            errors.push(format!("{}: only {} distinct states", w.name, report.states()));
+        }
+        if report.failed == 0 && report.lost.is_empty() {
+            errors.push(format!("{}: nothing un-synced was ever lost", w.name));
+        }
+    }
+    let took = started.elapsed().as_secs_f64();
+    println!("every_call: {total} distinct states, {lost} lost something, {took:.0} s");
+    if errors.is_empty() && std::env::var("TOPICS_WORKLOAD").is_err() && total < wanted {
+        errors.push(format!("{total} states, wanted {wanted}"));
+    }
+    all_or(errors)
+}
+
+/// All sequences of at most two operations, a crash everywhere.
+fn sequences() -> Outcome {
+    let mut all = Report { workload: "sequences".into(), seed: seed(), ..Report::default() };
+    let mut errors = Vec::new();
+    for sequence in pairs() {
+        let rec = run_sequence(&sequence, seed());
+        if !rec.problems.is_empty() {
+            errors.push(format!("{sequence:?} {}", running(&rec)));
+            continue;
+        }
+        let report = enumerate(&rec, &Limits { rounds: 1, ..Limits::default() });
+        errors.extend(failed(&report).map(|f| format!("{sequence:?} {f}")));
+        all.points += report.points;
+        all.absorb(report);
+    }
+    println!("{all}");
+    errors.truncate(8);
+    all_or(errors)
+}
+
+fn over_workloads(
+    run: fn(&Recording, usize, usize, &HookSpec) -> Report,
+    wanted: usize,
+    every: usize,
+) -> Outcome {
+    let share = wanted.div_ceil(ALL.len());
+    let workloads: Vec<&Workload> = selected().collect();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let done = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    let Some(w) = workloads.get(i) else { break };
+                    let outcome = recorded(w).map(|rec| run(&rec, every, share, &HookSpec::None));
+                    done.lock().unwrap().push((i, outcome));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap();
+    done.sort_by_key(|d| d.0);
+    let (mut total, mut errors) = (0, Vec::new());
+    for (_, outcome) in done {
+        match outcome {
+            Ok(report) => {
+                println!("{report}");
+                total += report.states();
+                errors.extend(failed(&report));
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    println!("{total} states, wanted {wanted}");
+    if errors.is_empty() && workloads.len() == ALL.len() && total < wanted {
+        errors.push(format!("{total} states, wanted {wanted}"));
+    }
+    all_or(errors)
+}
+
+/// A second crash, at every call of the recovery from the first.
+fn second_crash() -> Outcome {
+    let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize / 10;
+    over_workloads(second, wanted, 37)
+}
+
+/// Recovering one to three times gives the same state.
+fn recovering_again() -> Outcome {
+    let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize / 100;
+    over_workloads(again, wanted, 19)
+}

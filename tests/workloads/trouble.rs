@@ -1,0 +1,42 @@
+//! A disk that fills up, is freed, and fills up again.
+
+use topics_engine::Durability;
+
+use super::class;
+use crate::run::{Driver, batch};
+
+/// ENOSPC: refused writes, succession, room again.
+pub fn no_space(d: &mut Driver) {
+    d.tuning.wal_bytes = 4 << 10;
+    d.open();
+    d.create("safe", &class(Durability::Fsync));
+    for (round, room) in [24u64 << 10, 8 << 10, 40 << 10].into_iter().enumerate() {
+        for _ in 0..3 {
+            d.append("safe", &batch(2).size(150));
+            d.append("disk", &batch(2).size(200).tags(&["t"]));
+        }
+        d.fs().set_free_space(Some(room));
+        for i in 0..14 {
+            d.append("disk", &batch(2).size(400));
+            d.append("safe", &batch(1).size(300));
+            if i % 5 == 4 {
+                d.append_async("disk", &batch(3).size(300));
+                d.append_async("safe", &batch(2).size(300));
+                d.drive();
+                d.tick();
+            }
+        }
+        d.look();
+        d.checkpoint();
+        d.delete("disk", Some(10 + 20 * round as u64), None);
+        d.look();
+        d.fs().set_free_space(None);
+        d.tick();
+        d.append("safe", &batch(2));
+        d.append("disk", &batch(2));
+        d.checkpoint();
+        d.look();
+    }
+    d.reopen();
+    d.append("safe", &batch(2));
+}
