@@ -9,6 +9,7 @@ use super::scan::Scan;
 use super::*;
 
 mod faults;
+mod format;
 mod model;
 mod threads;
 
