@@ -45,17 +45,18 @@ fn gated() -> Gated {
 #[test]
 fn the_next_group_is_written_while_a_sync_runs_and_is_not_covered_by_it() {
     let g = gated();
-    let wal = &wal(&g.env, small());
+    let wal = wal(&g.env, small());
+    let wal = &wal;
     let log = Arc::new(Log::default());
-    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    let first = put(wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.drive(0);
     std::thread::scope(|s| {
         let waiter = s.spawn(|| wal.wait(first, Level::Synced));
         g.arrived.recv_timeout(LONG).unwrap();
-        let second = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
+        let second = put(wal, batch(&log, 2, 1, Level::Written)).unwrap();
         wal.wait(second, Level::Written).unwrap();
         assert_eq!(wal.positions(0), Positions { written: 4, synced: 0, applied: 1 });
-        let third = put(&wal, batch(&log, 3, 1, Level::Synced)).unwrap();
+        let third = put(wal, batch(&log, 3, 1, Level::Synced)).unwrap();
         wal.drive(0);
         g.go_on.send(()).unwrap();
         waiter.join().unwrap().unwrap();
@@ -70,16 +71,17 @@ fn the_next_group_is_written_while_a_sync_runs_and_is_not_covered_by_it() {
 #[test]
 fn i10_a_sync_that_fails_while_others_write_acks_nothing_above_the_last_success() {
     let g = gated();
-    let wal = &wal(&g.env, small());
+    let wal = wal(&g.env, small());
+    let wal = &wal;
     let log = Arc::new(Log::default());
-    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    let first = put(wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.drive(0);
     std::thread::scope(|s| {
         let waiter = s.spawn(|| wal.wait(first, Level::Synced));
         g.arrived.recv_timeout(LONG).unwrap();
-        let second = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
+        let second = put(wal, batch(&log, 2, 1, Level::Written)).unwrap();
         wal.wait(second, Level::Written).unwrap();
-        let third = put(&wal, batch(&log, 3, 1, Level::Synced)).unwrap();
+        let third = put(wal, batch(&log, 3, 1, Level::Synced)).unwrap();
         let blocked = s.spawn(move || wal.wait(third, Level::Synced));
         let calls = Arc::new(PlMutex::new(Vec::new()));
         let noted = calls.clone();
@@ -211,14 +213,15 @@ fn i10_a_sync_that_fails_while_a_group_is_written_fails_the_group() {
 #[test]
 fn closing_tells_every_waiter() {
     let g = gated();
-    let wal = &wal(&g.env, small());
+    let wal = wal(&g.env, small());
+    let wal = &wal;
     let log = Arc::new(Log::default());
-    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    let first = put(wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.drive(0);
     std::thread::scope(|s| {
         let syncing = s.spawn(|| wal.wait(first, Level::Synced));
         g.arrived.recv_timeout(LONG).unwrap();
-        let second = put(&wal, batch(&log, 2, 1, Level::Synced)).unwrap();
+        let second = put(wal, batch(&log, 2, 1, Level::Synced)).unwrap();
         wal.drive(0);
         let waiting = s.spawn(move || wal.wait(second, Level::Synced));
         let (tx, called) = channel();
