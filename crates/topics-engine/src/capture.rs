@@ -70,7 +70,10 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             return Err(e);
         }
     }
-    if !everything && let Err(e) = reclaim(core) {
+    if everything {
+        // Lsns of the layout before say nothing about where a topic's frames go from now on.
+        core.registry.each(|t| t.state.write().applied_lsn = 0);
+    } else if let Err(e) = reclaim(core) {
         log::warn!("segments are not made again this time: {e}");
     }
     let written = snapshot(core);

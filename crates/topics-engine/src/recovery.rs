@@ -80,7 +80,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     if moved {
         capture::relay(&core)?;
     }
-    core.registry.each(|t| t.recovered(&core, moved));
+    core.registry.each(|t| t.recovered(&core));
     core.start_background()?;
     Ok(core)
 }
