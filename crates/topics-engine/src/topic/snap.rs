@@ -297,6 +297,13 @@ impl State {
             self.bytes += meta.live_bytes;
             self.index.segs.push(Seg::named(*meta));
         }
+        // A loss behind the last segment is reflected too, unless records that are replayed lie
+        // between: then the frame that says so is replayed after them.
+        for g in &self.gaps {
+            if g.from <= next {
+                next = next.max(g.to + 1);
+            }
+        }
         self.indexed_to = next - 1;
         self.tags_from = self.index.segments_to() + 1;
         if !snap.idempotency.is_empty() {
