@@ -69,6 +69,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             return Err(e);
         }
     }
+    core.replaced.store(false, Ordering::Relaxed);
     let written = snapshot(core);
     match &written {
         Ok(_) => {
@@ -90,13 +91,17 @@ fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
     let mut round = Round::new(&core.segments);
     let mut done: Vec<(Arc<Topic>, Install)> = Vec::new();
     let mut failed = None;
+    let old = match core.options.segment_max_age.as_millis() as u64 {
+        0 => 0,
+        age => core.time.steady().saturating_sub(age),
+    };
     core.registry.each(|topic| {
-        if failed.is_some() || !topic.dirty() {
+        if failed.is_some() || !topic.dirty(old) {
             return;
         }
         let shard = core.shard(topic.id());
         let from = (!everything).then_some(shard as u32);
-        let plan = topic.checkpoint_plan(from, synced[shard]);
+        let plan = topic.checkpoint_plan(from, synced[shard], old);
         if plan.is_empty() {
             return;
         }
@@ -128,8 +133,12 @@ fn copy_topic(
     }
     let mut copier =
         Copier { core, topic, round, writer: None, segments: Vec::new(), lost: Vec::new() };
-    if let Some(active) = install.plan.active.filter(|_| !install.plan.runs.is_empty()) {
+    let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
+    if let Some(active) = install.plan.active.filter(|_| goes_on) {
         copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
+    }
+    if install.plan.seal {
+        copier.end(true)?;
     }
     for run in &install.plan.runs {
         copier.run(run)?;
@@ -138,7 +147,7 @@ fn copy_topic(
     install.segments = segments;
     for seq in lost {
         // Before the install, which takes the record for deleted since it was copied.
-        topic.damaged(Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        topic.damaged(core, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
         core.metrics.corrupt_records.add(1);
     }
     Ok(install)

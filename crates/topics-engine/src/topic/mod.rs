@@ -53,7 +53,8 @@ pub(crate) use lifecycle::{create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
-pub(crate) use state::State;
+pub(crate) use index::{Dead, Entry};
+pub(crate) use state::{State, Weight};
 pub(crate) use view::{state, summary};
 
 use crate::config::TopicConfig;
