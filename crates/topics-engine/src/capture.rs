@@ -5,12 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use roaring::RoaringBitmap;
 use topics_storage::StorageError;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::format::record::{Body, CheckpointMark};
-use topics_storage::segment::{Round, SegmentMeta, SegmentWriter};
+use topics_storage::segment::{Round, SegmentWriter};
 use topics_storage::snapshot::{ShardSnap, SnapshotBody};
 use topics_storage::wal::{Batch, Commit, Level, Placed};
 
@@ -18,7 +17,7 @@ use crate::api::{Gap, GapReason};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::maintain;
-use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Part, Topic};
+use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 
 /// What rounds know of each other.
 #[derive(Debug, Default)]
@@ -73,9 +72,8 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
     if everything {
         // Lsns of the layout before say nothing about where a topic's frames go from now on.
         core.registry.each(|t| t.state.write().applied_lsn = 0);
-    } else if let Err(e) = reclaim(core) {
-        log::warn!("segments are not made again this time: {e}");
     }
+    core.replaced.store(false, Ordering::Relaxed);
     let written = snapshot(core);
     match &written {
         Ok(_) => {
@@ -97,13 +95,17 @@ fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
     let mut round = Round::new(&core.segments);
     let mut done: Vec<(Arc<Topic>, Install)> = Vec::new();
     let mut failed = None;
+    let old = match core.options.segment_max_age.as_millis() as u64 {
+        0 => 0,
+        age => core.time.steady().saturating_sub(age),
+    };
     core.registry.each(|topic| {
-        if failed.is_some() || !topic.dirty() {
+        if failed.is_some() || !topic.dirty(old) {
             return;
         }
         let shard = core.shard(topic.id());
         let from = (!everything).then_some(shard as u32);
-        let plan = topic.checkpoint_plan(from, synced[shard]);
+        let plan = topic.checkpoint_plan(from, synced[shard], old);
         if plan.is_empty() {
             return;
         }
@@ -122,45 +124,6 @@ fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
     Ok(())
 }
 
-/// Segments that one round makes again, so that it stays short.
-const RECLAIMED: usize = 8;
-
-/// Makes mostly dead segments again without their dead records, and merges small neighbours. The
-/// old files go when no kept snapshot names them.
-fn reclaim(core: &Arc<Core>) -> Result<()> {
-    let mut round = Round::new(&core.segments);
-    let mut made: Vec<(Arc<Topic>, Vec<Part>, SegmentMeta)> = Vec::new();
-    let mut failed = Ok(());
-    core.registry.each(|topic| {
-        if failed.is_err() || made.len() >= RECLAIMED {
-            return;
-        }
-        failed = topic.reclaimable(core).and_then(|groups| {
-            for group in groups.into_iter().take(RECLAIMED - made.len()) {
-                let segment = |p: &Part| (core.segments.segment(topic.key, p.0), p.1.clone());
-                let meta = round.merge(&group.iter().map(segment).collect::<Vec<_>>())?;
-                made.push((topic.clone(), group, meta));
-            }
-            Ok(())
-        });
-    });
-    failed?;
-    round.sync()?;
-    for (topic, group, meta) in made {
-        let old: Vec<u64> = group.iter().map(|(m, _)| m.file_no).collect();
-        let mut holes = RoaringBitmap::new();
-        for (m, dead) in &group {
-            let shift = (m.first_seq - meta.first_seq) as u32;
-            holes.extend(dead.iter().map(|o| o + shift));
-        }
-        if !topic.replace(core, &old, meta, &holes)? {
-            // What it was made from is gone meanwhile: nothing names the new files.
-            core.segments.remove_files(&meta.files(topic.id()))?;
-        }
-    }
-    Ok(())
-}
-
 fn copy_topic(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
@@ -174,8 +137,12 @@ fn copy_topic(
     }
     let mut copier =
         Copier { core, topic, round, writer: None, segments: Vec::new(), lost: Vec::new() };
-    if let Some(active) = install.plan.active.filter(|_| !install.plan.runs.is_empty()) {
+    let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
+    if let Some(active) = install.plan.active.filter(|_| goes_on) {
         copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
+    }
+    if install.plan.seal {
+        copier.end(true)?;
     }
     for run in &install.plan.runs {
         copier.run(run)?;
@@ -184,7 +151,7 @@ fn copy_topic(
     install.segments = segments;
     for seq in lost {
         // Before the install, which takes the record for deleted since it was copied.
-        topic.damaged(Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        topic.damaged(core, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
         core.metrics.corrupt_records.add(1);
     }
     Ok(install)

@@ -17,6 +17,7 @@ pub mod name;
 mod options;
 mod priority;
 mod quota;
+mod reclaim;
 mod recovery;
 mod topic;
 mod verify;

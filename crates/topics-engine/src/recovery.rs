@@ -25,7 +25,7 @@ use crate::capture;
 use crate::core::{Base, Core, Disk};
 use crate::error::{Error, Result};
 use crate::options::{Options, RecoveryMode};
-use crate::topic::{self, Placement, Topic};
+use crate::topic::{self, Placement, State, Topic};
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
@@ -73,6 +73,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
             topic.name,
             topic.id()
         );
+        core.change(&topic, State::empty);
     }
     core.ids.recovered();
     // Also when an earlier open changed the layout and got no further.

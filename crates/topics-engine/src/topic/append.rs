@@ -230,6 +230,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
         },
     };
     topic.check_sound()?;
+    core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
     loop {
@@ -448,7 +449,7 @@ impl Decision<'_> {
     fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
         let class = plan.config.durability;
         let charge = match class {
-            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.bytes)?),
+            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.records.len() as u64)?),
             _ => None,
         };
         self.remember(&plan)?;
@@ -618,7 +619,9 @@ impl Decision<'_> {
                 };
                 let floor = eviction.floor;
                 let shown = Shown { records, first: plan.first, ts: plan.ts, charge, floor };
+                let before = state.weight();
                 let gone = state.show(shown, &loader)?;
+                self.core.weighed(before, state.weight());
                 self.core.metrics.append_records.add(self.p.count);
                 self.core.metrics.evicted_records.add(gone);
                 let head = state.visible();

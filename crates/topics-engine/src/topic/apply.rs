@@ -132,6 +132,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             reads: Some(&base.metrics.apply_reads),
         };
         let mut state = topic.state.write();
+        let before = state.weight();
         let mut removed = 0;
         while let Some(next) = cursor.peek()? {
             if next.frame.topic_id != id || !of_topic(&next.frame) {
@@ -144,6 +145,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             cursor.pass(next.len);
         }
         let head = state.visible();
+        base.weighed(before, state.weight());
         drop(state);
         topic.gate.publish(head);
         if let Some(live) = live {

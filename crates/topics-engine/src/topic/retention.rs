@@ -70,6 +70,13 @@ impl From<Unknown> for Need {
     }
 }
 
+impl Topic {
+    /// Loads the dead records of a segment.
+    pub(crate) fn load_dead(&self, core: &Core, file_no: u64) -> Result<()> {
+        provide(core, self, &Need::Dead(file_no))
+    }
+}
+
 /// Reads what a decision needs, and gives it to the topic.
 pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::ahead(&core.segments, topic.key);

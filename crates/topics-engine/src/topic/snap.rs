@@ -19,6 +19,10 @@ use crate::config::TopicConfig;
 use crate::core::{Base, Core};
 use crate::error::{Error, Result};
 
+/// What cannot happen.
+#[derive(Debug)]
+enum Never {}
+
 /// Resident records in one WAL file, to be copied in seq order. Dead ones become holes.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyRun {
@@ -39,12 +43,14 @@ pub(crate) struct CopyPlan {
     pub runs: Vec<CopyRun>,
     /// Segments whose `.del` must be written, with all their dead.
     pub deletes: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
+    /// Whether the active segment is to be ended: it is old, and expiry, caps or reclaim gain.
+    pub seal: bool,
 }
 
 impl CopyPlan {
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.deletes.is_empty()
+        self.runs.is_empty() && self.deletes.is_empty() && !self.seal
     }
 }
 
@@ -70,7 +76,7 @@ impl Topic {
         let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
         let config = TopicConfig::decode(&snap.config)?;
         let topic = Self::new(key, snap.name.as_str().into(), config);
-        topic.state.write().restore(base, snap)?;
+        base.change(&topic, |state| state.restore(base, snap))?;
         topic.set_life(Life::Live);
         base.ids.seen(snap.topic_id);
         Ok(Arc::new(topic))
@@ -78,10 +84,13 @@ impl Topic {
 
     /// What must be copied so that the log up to `synced` lsn of `shard` can go; of every shard
     /// when there is none. Notes what changes from here on, for [`Self::install`].
-    pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64) -> CopyPlan {
+    /// An active segment that began before `old` is ended.
+    pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64, old: u64) -> CopyPlan {
         let mut state = self.state.write();
+        state.trim_front();
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
-        let mut plan = CopyPlan { active, runs: Vec::new(), deletes: Vec::new() };
+        let mut plan =
+            CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
         for run in &state.index.runs {
             match &run.place {
                 Place::Held { charge: Some(_), .. } => {}
@@ -121,7 +130,7 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    self.state.write().install(done);
+                    core.change(self, |state| state.install(done));
                     return Ok(());
                 }
                 a.last
@@ -147,7 +156,7 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    return Ok(self.state.write().replace(old, new, holes));
+                    return Ok(core.change(self, |state| state.replace(old, new, holes)));
                 }
                 a.last
             };
@@ -202,9 +211,9 @@ impl Topic {
     }
 
     /// A resident record failed its check: it is lost, and the log learns of it with the next write.
-    pub(crate) fn damaged(&self, gap: Gap) {
+    pub(crate) fn damaged(&self, base: &Base, gap: Gap) {
         let mut a = self.append.lock();
-        self.state.write().lose(gap.from, gap.to, gap.reason);
+        base.change(self, |state| state.lose(gap.from, gap.to, gap.reason));
         a.unlogged.push(gap);
     }
 
@@ -236,9 +245,10 @@ impl Topic {
     }
 
     /// Whether a checkpoint may have something to do for the topic.
-    pub(crate) fn dirty(&self) -> bool {
+    pub(crate) fn dirty(&self, old: u64) -> bool {
         let state = self.state.read();
-        state.index.runs.iter().any(|r| r.in_file())
+        state.outgrown(old)
+            || state.index.runs.iter().any(|r| r.in_file())
             || state.index.segs.iter().any(|s| s.dirty.is_some())
     }
 }
@@ -268,6 +278,30 @@ impl Seg {
 }
 
 impl State {
+    /// Lets go of what lies below the first live record: it is all dead, and needs no log, no
+    /// segment and no `.del` to say so.
+    fn trim_front(&mut self) {
+        if self.earliest_exact && self.earliest > self.floor {
+            let none = |_: &SegmentMeta, from: u64, to: u64| -> std::result::Result<_, Never> {
+                Ok(vec![0; (to + 1).saturating_sub(from) as usize])
+            };
+            let gone = self.raise_floor(self.earliest, none);
+            debug_assert!(matches!(gone, Ok(0)));
+        }
+    }
+
+    /// Whether the active segment began before `old` and something is gained by ending it.
+    fn outgrown(&self, old: u64) -> bool {
+        let Some(seg) = self.index.segs.last().filter(|s| !s.meta.sealed) else { return false };
+        let c = &self.config;
+        seg.meta.span() > 0
+            && seg.meta.first_ts < old
+            && (c.ttl_ms > 0
+                || c.cap_records > 0
+                || c.cap_bytes > 0
+                || seg.live_count < seg.meta.span())
+    }
+
     fn restore(&mut self, base: &Base, snap: &TopicSnap) -> Result<()> {
         self.floor = snap.delete_below.max(snap.evict_floor).max(1);
         self.evict_floor = snap.evict_floor.max(1);

@@ -45,6 +45,13 @@ impl Evicted {
     }
 }
 
+/// A topic's part of the engine's totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub resident: u64,
+    pub bytes: u64,
+}
+
 /// What changed since a checkpoint planned its copy of the resident records.
 #[derive(Debug, Default)]
 pub(crate) struct SincePlan {
@@ -136,6 +143,19 @@ impl State {
             Durability::Fsync => self.indexed_to,
             _ => self.indexed_to.min(self.reserved_synced),
         }
+    }
+
+    /// Lets go of all records: the topic is gone.
+    pub(crate) fn empty(&mut self) {
+        self.index = Index::default();
+        (self.count, self.bytes) = (0, 0);
+        (self.tags, self.expiries, self.dedupe, self.window) = (None, None, None, None);
+        (self.earliest, self.earliest_exact) = (self.indexed_to + 1, true);
+    }
+
+    /// What the topic adds to the engine's totals: resident records, live bytes.
+    pub(crate) fn weight(&self) -> Weight {
+        Weight { resident: self.index.resident(), bytes: self.bytes }
     }
 
     /// Takes a gap in: its seqs are dealt with.

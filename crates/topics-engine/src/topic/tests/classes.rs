@@ -108,15 +108,16 @@ fn i3_a_reservation_holds_back_what_is_shown() {
 
 #[test]
 fn ephemeral_payloads_share_a_bounded_budget() {
-    let w = World::with(Options { ephemeral_bytes: 10, ..small() });
+    // A record of four bytes takes 50 in memory.
+    let w = World::with(Options { ephemeral_bytes: 148, ..small() });
     let p = ConfigPatch { cap_records: Some(2), ..class(Durability::Ephemeral) };
     w.create("t", p);
     w.put("t", &["1234"]);
     w.put("t", &["1234"]);
     let e = w.try_put("t", &["1234"]).unwrap_err();
-    assert!(matches!(e, Error::Throttled { limit: "ephemeral_bytes", max: 10, .. }), "{e}");
+    assert!(matches!(e, Error::Throttled { limit: "ephemeral_bytes", max: 148, .. }), "{e}");
     w.put("t", &["12"]);
-    assert_eq!(w.engine().metrics().ephemeral_bytes, 6, "evicted payloads are given back");
+    assert_eq!(w.engine().metrics().ephemeral_bytes, 98, "evicted payloads are given back");
     assert_eq!(w.seqs("t"), [2, 3]);
     w.engine().delete_topic("t", false).unwrap();
     assert_eq!(w.engine().metrics().ephemeral_bytes, 0);
@@ -185,6 +186,37 @@ fn changes_of_class() {
                 w.kill();
                 w.state("t");
             }
+        }
+    }
+}
+
+#[test]
+fn leaving_fsync_reserves_first() {
+    let mut w = World::new();
+    fill(&w, Durability::Fsync);
+    w.create("t", class(Durability::Disk));
+    w.put("t", &["4"]);
+    w.power_cut();
+    // The write was acked without a sync, so what it may have taken is announced.
+    assert_eq!(w.scan("t", 0), (vec![1, 2, 3], vec![(4, 3 + 1024, "crash")]));
+}
+
+#[test]
+fn caps_are_exact_while_writes_are_in_flight() {
+    for c in CLASSES {
+        for (records, bytes) in [(3, 0), (0, 6)] {
+            let w = World::new();
+            let p = ConfigPatch { cap_records: Some(records), cap_bytes: Some(bytes), ..class(c) };
+            w.create("t", p);
+            w.put("t", &["11", "22"]);
+            for _ in 0..5 {
+                let records = [rec("33")];
+                let req = Append { records: &records, ..Append::default() };
+                w.engine().append_async("t", &req, Box::new(|r| drop(r.unwrap())));
+            }
+            w.engine().sync().unwrap();
+            let s = w.state("t");
+            assert_eq!((s.count, s.evict_floor, s.head_seq), (3, 5, 7), "{c:?}");
         }
     }
 }

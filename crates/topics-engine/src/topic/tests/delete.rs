@@ -93,7 +93,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
     {
         let core = w.engine().core().clone();
         let topic = core.registry.named("t").unwrap();
-        let plan = topic.checkpoint_plan(None, u64::MAX);
+        let plan = topic.checkpoint_plan(None, u64::MAX, 0);
         let mut round = Round::new(&core.segments);
         let mut writer = SegmentWriter::create(&core.segments, topic.key, 1).unwrap();
         for run in &plan.runs {

@@ -6,6 +6,7 @@ mod delete;
 mod lifecycle;
 mod model;
 mod read;
+mod reclaim;
 mod retention;
 
 use std::path::Path;
