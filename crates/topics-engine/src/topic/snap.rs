@@ -216,16 +216,18 @@ impl Topic {
         state.state_lost(state.indexed_to, state.reserved_to, same_boot)
     }
 
+    /// The topic is on another shard, or in a new layout: the lsns before say nothing any more, to
+    /// the next snapshot either.
+    pub(crate) fn moved(&self) {
+        self.state.write().applied_lsn = 0;
+    }
+
     /// Recovery is done, and everything that was replayed is synced: writes may begin.
-    pub(crate) fn recovered(&self, base: &Base, moved: bool) {
+    pub(crate) fn recovered(&self, base: &Base) {
         let mut a = self.append.lock();
         let mut state = self.state.write();
         state.reserved_synced = state.reserved_to.max(state.indexed_to);
         state.reflected = ReplayPos::default();
-        if moved {
-            // The lsns of another shard, or of the layout before, say nothing any more.
-            state.applied_lsn = 0;
-        }
         a.config = state.config.clone();
         a.next_seq = state.indexed_to + 1;
         a.last_ts = state.last_ts;
