@@ -30,7 +30,10 @@ impl fmt::Display for Failure {
             writeln!(f, "    {m}")?;
         }
         if std::env::var("TOPICS_JOURNAL").is_ok() {
-            self.image.files().iter().try_for_each(|(p, b)| writeln!(f, "      {p} {}", b.len()))?;
+            self.image
+                .files()
+                .iter()
+                .try_for_each(|(p, b)| writeln!(f, "      {p} {}", b.len()))?;
             let plan = Plan { journal: true, ..self.plan.clone() };
             let journal = probe(&self.image, &plan).journal;
             journal.iter().try_for_each(|line| writeln!(f, "      {line}"))?;
