@@ -54,7 +54,7 @@ check: build ## formatting, lints, types, licences and advisories
 	$(call timed,cargo fmt,cargo fmt --all --check)
 	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
-	$(call timed,mypy,$(BIN)/mypy python/topics_engine benches/demo)
+	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
 	$(call timed,dependencies,$(BIN)/python tools/check_deps.py)
 

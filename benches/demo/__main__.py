@@ -188,7 +188,7 @@ def figures(
         ("fsync p50", f"{percentile(syncs, 0.5):.2f} ms  (device {device * 1e3:.2f} ms)"),
         ("ready after a kill", ", ".join(f"{k.reopened * 1e3:.0f} ms" for k in kills) or "-"),
         ("open after a clean stop", f"{opened * 1e3:.1f} ms in process"),
-        ("bytes on disk", f"{disk / 2**20:.1f} MiB, {disk / max(1, records):.0f} a record"),
+        ("disk after a clean stop", f"{disk / 2**20:.1f} MiB, {disk / records:.0f} bytes a record"),
         ("memory of the server", f"{resident / 2**20:.0f} MiB, {anonymous / 2**20:.0f} anonymous"),
     ]
 
@@ -216,8 +216,9 @@ def demo(args: argparse.Namespace, data_dir: Path) -> int:
         loaders, kills, took = load(server, todo, args, rng)
         problems = list(loaders.journal.refused)
         if not problems:
-            facts = (bytes_on_disk(data_dir), *server.memory())
+            memory = server.memory()
             problems, opened = compare(server, loaders, data_dir)
+            facts = (bytes_on_disk(data_dir), *memory)
     finally:
         server.ensure_dead()
     for problem in problems:

@@ -153,7 +153,7 @@ class Engine:
 
     def checkpoint(self) -> None: ...
     def verify(self) -> bytes:
-        """As the function `verify`, on the open engine."""
+        """Reads and checks every live record; a report like that of the function `verify`."""
 
     def metrics(self, json: bool = False) -> bytes:
         """Prometheus text, or JSON."""

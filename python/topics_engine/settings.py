@@ -23,8 +23,15 @@ FILE = "topics.toml"
 DATA_DIR = "./topics-data"
 
 SERVER = frozenset(
-    "host port max_body_bytes body_timeout_ms shutdown_timeout_ms allow_insecure_no_auth "
-    "api_keys".split()
+    {
+        "allow_insecure_no_auth",
+        "api_keys",
+        "body_timeout_ms",
+        "host",
+        "max_body_bytes",
+        "port",
+        "shutdown_timeout_ms",
+    }
 )
 """The server's settings, which share the file."""
 

@@ -35,7 +35,7 @@ impl Tuning {
         Options {
             background: false,
             recovery: if self.salvage { RecoveryMode::Salvage } else { RecoveryMode::Strict },
-            wal_shards: self.shards as u32,
+            wal_shards: self.shards,
             wal_file_min: self.wal_bytes,
             wal_file_max: self.wal_bytes,
             segment_max_events: self.segment_records,

@@ -79,7 +79,8 @@ pub(crate) struct Core {
 /// The directory that is open.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    pub lock: DirLock,
+    /// Given back by closing.
+    pub lock: Mutex<Option<DirLock>>,
     pub checkpoints: Checkpoints,
     pub store_id: [u8; 16],
     pub generation: u64,

@@ -198,6 +198,15 @@ impl Engine {
         crate::capture::close(&self.core)
     }
 
+    /// Says in the lock file where this engine is served.
+    pub fn set_url(&self, url: &str) -> Result<()> {
+        self.core.check_open()?;
+        match &*self.core.disk.lock.lock() {
+            Some(lock) => Ok(lock.set_url(url)?),
+            None => Err(Error::Closed),
+        }
+    }
+
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
         self.core.check_open()?;

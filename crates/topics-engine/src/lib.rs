@@ -19,6 +19,7 @@ mod priority;
 mod quota;
 mod recovery;
 mod topic;
+mod verify;
 
 pub use api::{
     Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
@@ -30,3 +31,4 @@ pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
+pub use verify::{Problem, Report, verify};

@@ -113,7 +113,7 @@ fn start(base: Base, paths: Paths, segments: Arc<Segments>, opened: Opened) -> R
     let live: BTreeSet<u64> = base.registry.all_ids();
     checkpoints.sweep(&live)?;
     let disk = Disk {
-        lock: opened.lock,
+        lock: Mutex::new(Some(opened.lock)),
         checkpoints,
         store_id: opened.store.id,
         generation: opened.generation,

@@ -31,10 +31,13 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (path, settings=None))]
     fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
-        let (env, options, _url) = settings::options(py, settings)?;
+        let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let shared = patiently(py, move || {
             let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
+            if !url.is_empty() {
+                engine.set_url(&url)?;
+            }
             Ok(Shared::new(engine, env, dir))
         })?;
         Ok(Self { shared })
@@ -283,6 +286,11 @@ impl Engine {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
     }
 
+    fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
+        Ok(PyBytes::new(py, &topics_wire::report(&report)))
+    }
+
     #[pyo3(signature = (json=false))]
     fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
         let text = if json { metrics::json } else { metrics::prometheus };
@@ -347,6 +355,7 @@ impl Engine {
 /// Checks every byte of a closed data directory.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: String) -> PyResult<Bound<'_, PyBytes>> {
-    let _ = path;
-    Ok(PyBytes::new(py, b"{}"))
+    let (env, _, _) = settings::options(py, None)?;
+    let report = patiently(py, move || Ok(topics_engine::verify(&env, Path::new(&path))?))?;
+    Ok(PyBytes::new(py, &topics_wire::report(&report)))
 }

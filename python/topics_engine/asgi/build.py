@@ -13,7 +13,9 @@ from .life import Life, Opened
 from .settings import Settings, resolve
 
 
-def create_app(engine: Database | _core.Engine | None = None, settings: Settings | None = None) -> App:
+def create_app(
+    engine: Database | _core.Engine | None = None, settings: Settings | None = None
+) -> App:
     """An application over `engine`, or over the directory that the settings name.
 
     An engine that is passed in stays its owner's: it is served, and not closed.
@@ -38,7 +40,7 @@ def make_life(settings: Settings, engine: Any, url: str) -> Life:
     """What opens and closes the engine of an application."""
 
     def open_engine() -> Opened:
-        core = engine._backend if isinstance(engine, Database) else engine
+        core: Any = engine._backend if isinstance(engine, Database) else engine
         if core is None:
             core = _core.Engine.open(settings.data_dir, {**settings.engine, "url": url})
         return core, _core.Http(core, settings.engine)

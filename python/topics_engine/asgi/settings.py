@@ -34,7 +34,8 @@ class Settings:
     engine: Mapping[str, Any] = field(default_factory=dict)
 
 
-SERVER = {f.name: f for f in fields(Settings) if "help" in f.metadata}
+SERVER: dict[str, Any] = {f.name: f.default for f in fields(Settings) if "help" in f.metadata}
+"""The server's settings by name, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,14 @@ def resolve(
 ) -> Resolved:
     """Settings from all four places. `None` among the arguments means "not given"."""
     arguments = arguments or {}
-    known = {name: item.default for name, item in SERVER.items()}
-    mine = {name: value for name, value in arguments.items() if name in known}
-    others = {name: value for name, value in arguments.items() if name not in known}
+    mine = {name: value for name, value in arguments.items() if name in SERVER}
+    others = {name: value for name, value in arguments.items() if name not in SERVER}
     engine = engine_settings.resolve(others, environ, file)
     server = engine_settings.resolve(
-        mine, environ, file, known=known, others=engine_settings.defaults()
+        mine, environ, file, known=SERVER, others=engine_settings.defaults()
     )
     if int(server["port"]) >= 1 << 16:
         raise InvalidRequest(f"port ({server.sources['port']}): {server['port']} is not a port")
-    made = Settings(
-        **dict(server), data_dir=str(engine["data_dir"]), engine=engine.native()
-    )
+    values: dict[str, Any] = dict(server)
+    made = Settings(**values, data_dir=str(engine["data_dir"]), engine=engine.native())
     return Resolved(made, dict(server) | dict(engine), {**server.sources, **engine.sources})

@@ -86,6 +86,10 @@ def test_a_second_open_is_locked(data_dir: Path) -> None:
         other = run("import sys, topics_engine as te; te.open(sys.argv[1])", data_dir)
         assert other.returncode == 1
         assert f"is open in process {os.getpid()}" in other.stderr
+    with te.open(data_dir, url="http://127.0.0.1:4000"):
+        with pytest.raises(te.Locked, match=r"te\.connect\('http://127\.0\.0\.1:4000'\)") as caught:
+            te.open(data_dir)
+        assert caught.value.url == "http://127.0.0.1:4000"
     te.open(data_dir).close()
 
 
@@ -162,8 +166,8 @@ def test_ctrl_c_interrupts_a_wait(data_dir: Path, wait: str) -> None:
         with te.open(sys.argv[1]) as db:
             t = db.topic("t")
             t.append(1)
-            print("waiting", flush=True)
             try:
+                print("waiting", flush=True)
                 {wait}
             except KeyboardInterrupt:
                 t.append(2)

@@ -62,10 +62,12 @@ def test_refusals(given: dict[str, object], said: str) -> None:
 
 def test_unknown_names_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "topics.toml"
-    file.write_text("port = 1\n")
-    with pytest.raises(te.InvalidRequest, match="unknown settings: port"):
+    file.write_text("colour = 1\nport = 4000\n")
+    with pytest.raises(te.InvalidRequest, match="unknown settings: colour"):
         settings.resolve({}, {}, file)
-    assert "port" not in settings.resolve({}, {}, file, others={"port"})
+    resolved = settings.resolve({}, {}, file, others={"colour", *settings.SERVER})
+    assert "colour" not in resolved
+    assert "port" not in resolved, "the server's settings share the file"
     file.write_text("port = ")
     with pytest.raises(te.InvalidRequest, match=r"topics\.toml"):
         settings.resolve({}, {}, file)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benches.demo.server import Server
 from topics_engine.cli import main
 from topics_engine.cli.measure import advice, percentile
 from topics_engine.cli.output import Output, Progress
 from topics_engine.cli.transport import members, split_records
-
-from benches.demo.server import Server
 
 Run = Callable[..., tuple[int, list[Any]]]
 

@@ -10,10 +10,10 @@ from unittest.mock import MagicMock
 
 import pytest
 import uvicorn
+from uvicorn.server import ServerState
 
 from benches.demo.server import Server
 from topics_engine.cli.protocol import HEADER_SECONDS, BoundedProtocol
-from uvicorn.server import ServerState
 
 from .conftest import Http, raw_exchange
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import topics_engine as te
 from benches.demo.server import Server
 
 from .conftest import Http, once, raw_exchange
@@ -162,6 +163,17 @@ def test_a_killed_server_leaves_a_directory_that_opens(own_server: Server) -> No
     own_server.start()
     assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
     assert own_server.stop() == 0
+
+
+def test_a_closed_directory_is_free_while_handles_live(tmp_path: Path) -> None:
+    first = te.open(tmp_path / "data")
+    first.topic("t").append([1])
+    with pytest.raises(te.Locked):
+        te.open(tmp_path / "data")
+    first.close()
+    with te.open(tmp_path / "data") as second:
+        assert [r.data for r in second.topic("t").read(after=0)] == [1]
+    assert first.closed
 
 
 def descriptors(pid: int) -> int:

@@ -413,7 +413,7 @@ impl Decision<'_> {
             a.planned = None;
             return Ok(Ok(plan));
         }
-        Ok(self.caps(a, plan)?)
+        self.caps(a, plan)
     }
 
     /// Fits the write into the topic's caps.

@@ -16,6 +16,7 @@ mod decide;
 mod replay;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use topics_env::Env;
 
@@ -23,6 +24,7 @@ use self::chain::Folder;
 use self::copy::NewFile;
 use self::decide::{Reflected, ShardPlan, decide};
 pub use self::replay::Opened;
+pub use self::verify::{Problem, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir};
 use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{self, Loaded, ShardSnap, SnapshotBody};

@@ -69,6 +69,9 @@ impl Service {
                 s.engine.checkpoint()?;
                 Ok(Reply::ok(s.timed(done("checkpointed"), start_ns)))
             }),
+            "verify" => self.later(r, move |s, _| {
+                Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
+            }),
             "metrics" => Ok(Some(Reply::ok(if r.json {
                 crate::metrics::json(&self.engine)
             } else {

@@ -94,7 +94,11 @@ fn i3_a_reservation_holds_back_what_is_shown() {
     let n = got.clone();
     let records = vec![rec("y"); 100];
     let req = Append { records: &records, ..Append::default() };
-    w.engine().append_async("t", &req, Box::new(move |r| n.store(r.unwrap().last_seq, Ordering::SeqCst)));
+    w.engine().append_async(
+        "t",
+        &req,
+        Box::new(move |r| n.store(r.unwrap().last_seq, Ordering::SeqCst)),
+    );
     w.engine().drive();
     assert_eq!((got.load(Ordering::SeqCst), w.state("t").head_seq), (0, 1024));
     assert_eq!(w.read("t", 999).len(), 25);
@@ -124,9 +128,11 @@ fn ephemeral_records_reach_no_file() {
     w.create("t", class(Durability::Ephemeral));
     w.put("t", &["a-needle-in-memory"]);
     w.reopen();
-    let found = w.fs.kill_image().files().into_iter().any(|(_, bytes)| {
-        bytes.windows(18).any(|x| x == b"a-needle-in-memory")
-    });
+    let found =
+        w.fs.kill_image()
+            .files()
+            .into_iter()
+            .any(|(_, bytes)| bytes.windows(18).any(|x| x == b"a-needle-in-memory"));
     assert!(!found);
     let s = w.state("t");
     assert_eq!((s.head_seq, s.gaps.len(), s.gaps[0].to), (1, 1, 1), "exact after a clean close");
@@ -245,10 +251,14 @@ fn i2_staged_writes_fail_in_order_and_their_seqs_are_given_again() {
             let key = [i];
             let records = [rec("x")];
             let req = Append { records: &records, key: &key, ..Append::default() };
-            w.engine().append_async("t", &req, Box::new(move |r| {
-                assert!(r.is_err());
-                failed.fetch_add(1, Ordering::SeqCst);
-            }));
+            w.engine().append_async(
+                "t",
+                &req,
+                Box::new(move |r| {
+                    assert!(r.is_err());
+                    failed.fetch_add(1, Ordering::SeqCst);
+                }),
+            );
         }
         w.engine().drive();
         assert_eq!(failed.load(Ordering::SeqCst), 5, "{c:?}");
@@ -334,7 +344,10 @@ fn writers_in_many_threads() {
                         if i % 20 == 7 {
                             let req = DeleteRequest { before_seq: Some(i), matching: None };
                             engine.delete("capped", &req).unwrap();
-                            let p = ConfigPatch { ttl_ms: Some(3_600_000 + i), ..ConfigPatch::default() };
+                            let p = ConfigPatch {
+                                ttl_ms: Some(3_600_000 + i),
+                                ..ConfigPatch::default()
+                            };
                             engine.create_topic("capped", &p).unwrap();
                         }
                         if i % 30 == 9 && thread == 0 {

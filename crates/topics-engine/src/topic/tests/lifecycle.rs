@@ -17,7 +17,11 @@ fn creating_twice_is_a_no_op_or_an_update() {
     let c = w.engine().create_topic("t", &p).unwrap();
     assert_eq!((c.config.ttl_ms, c.config.cap_records), (5, 7));
     for clean in [false, true] {
-        if clean { w.reopen() } else { w.kill() }
+        if clean {
+            w.reopen()
+        } else {
+            w.kill()
+        }
         assert_eq!(w.state("t").config, c.config);
     }
     let queue = ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() };
@@ -169,7 +173,10 @@ fn state_tells_times_and_priority() {
     let w = World::new();
     w.put("t", &["1"]);
     let s = w.engine().state("t", true).unwrap();
-    assert_eq!((s.last_write_ts, s.last_read_ts), (Some(1_700_000_000_000), Some(1_700_000_000_000)));
+    assert_eq!(
+        (s.last_write_ts, s.last_read_ts),
+        (Some(1_700_000_000_000), Some(1_700_000_000_000))
+    );
     assert_eq!(s.effective_priority, 500);
     w.clock.advance_ms(30_000);
     assert_eq!(w.state("t").effective_priority, 250);

@@ -81,8 +81,13 @@ fn reject_refuses_before_a_seq_is_assigned() {
         e => panic!("{e}"),
     }
     let big = "x".repeat(19);
-    assert!(matches!(w.try_put("t", &[&big]).unwrap_err(), Error::TopicFull { what: "cap_bytes", .. }));
-    for (data, what) in [(vec!["1"; 4], "cap_records"), (vec!["xxxxxxxxxxxxxxxxxxxxx"], "cap_bytes")] {
+    assert!(matches!(
+        w.try_put("t", &[&big]).unwrap_err(),
+        Error::TopicFull { what: "cap_bytes", .. }
+    ));
+    for (data, what) in
+        [(vec!["1"; 4], "cap_records"), (vec!["xxxxxxxxxxxxxxxxxxxxx"], "cap_bytes")]
+    {
         match w.try_put("t", &data).unwrap_err() {
             Error::RecordTooLarge { what: got, .. } => assert_eq!(got, what),
             e => panic!("{e}"),
