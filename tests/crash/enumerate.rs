@@ -101,7 +101,7 @@ struct Worker<'r> {
     seed: u64,
     walk: Walk<'r>,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
-    met: HashMap<(u64, u64, bool), Arc<Probe>>,
+    met: HashMap<(u64, u64, usize, bool), Arc<Probe>>,
 }
 
 impl<'r> Worker<'r> {
@@ -149,7 +149,7 @@ impl<'r> Worker<'r> {
         if self.met.len() > 2_000 {
             self.met.clear();
         }
-        let key = (hash, plan.wall, killed);
+        let key = (hash, plan.wall, point.life, killed);
         let probe = match self.met.get(&key) {
             Some(p) => p.clone(),
             None => {

@@ -60,7 +60,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
     let logged = core.wal.counters().bytes;
     match copy(core, everything) {
         Ok(()) => {}
-        Err(Error::StorageUnavailable { reason: "no_space", detail }) => {
+        Err(Error::StorageUnavailable { reason: "no_space", detail }) if !everything => {
             // A snapshot may still free something.
             log::warn!("no space to copy records from the log: {detail}");
         }

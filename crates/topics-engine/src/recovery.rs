@@ -79,6 +79,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     // Also when an earlier open changed the layout and got no further.
     let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
     if moved {
+        core.registry.each(|t| t.moved());
         capture::relay(&core)?;
     }
     core.registry.each(|t| t.recovered(&core));

@@ -224,6 +224,12 @@ impl Topic {
         state.state_lost(state.indexed_to, state.reserved_to, same_boot)
     }
 
+    /// The topic is on another shard, or in a new layout: the lsns before say nothing any more, to
+    /// the next snapshot either.
+    pub(crate) fn moved(&self) {
+        self.state.write().applied_lsn = 0;
+    }
+
     /// Recovery is done, and everything that was replayed is synced: writes may begin.
     pub(crate) fn recovered(&self, base: &Base) {
         let mut a = self.append.lock();

@@ -158,6 +158,16 @@ impl State {
         Weight { resident: self.index.resident(), bytes: self.bytes }
     }
 
+    /// Live records above `head`, which nobody was shown yet, and their bytes.
+    pub(crate) fn hidden(&self, head: u64) -> (u64, u64) {
+        if self.indexed_to <= head {
+            return (0, 0);
+        }
+        let runs = self.index.runs.range(self.index.run_from(head + 1)..);
+        let entries = runs.flat_map(|r| r.from(head + 1)).filter(|(_, e)| !e.dead());
+        entries.fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.payload()))
+    }
+
     /// Takes a gap in: its seqs are dealt with.
     pub(crate) fn add_gap(&mut self, gap: Gap) {
         self.indexed_to = self.indexed_to.max(gap.to);
