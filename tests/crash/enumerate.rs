@@ -163,12 +163,10 @@ impl<'r> Worker<'r> {
         let line = format!("{point:?} {survival:?} {killed} {hash:x} {messages:?}");
         report.digest = report.digest.rotate_left(5) ^ xxh3_64(line.as_bytes());
         if !messages.is_empty() {
-            report.failed += 1;
-            if report.failures.len() < 3 {
-                let fs = &self.rec.lives[point.life].fs;
-                let call = point.at.checked_sub(1).map(|i| fs.describe_op(i)).unwrap_or_default();
-                report.failures.push(Failure { point, survival, killed, call, messages, image });
-            }
+            let fs = &self.rec.lives[point.life].fs;
+            let call = point.at.checked_sub(1).map(|i| fs.describe_op(i)).unwrap_or_default();
+            let plan = plan.clone();
+            report.fail(Failure { point, survival, killed, call, messages, image, plan });
         }
     }
 }

@@ -52,13 +52,11 @@ fn note(
     if messages.is_empty() {
         return;
     }
-    report.failed += 1;
-    if report.failures.len() < 3 {
-        let last = after_ops.checked_sub(1).map(|i| disk.fs.describe_op(i));
-        let call = format!("in recovery {}", last.unwrap_or_default());
-        let image = image.clone();
-        report.failures.push(Failure { point, survival, killed: false, call, messages, image });
-    }
+    let last = after_ops.checked_sub(1).map(|i| disk.fs.describe_op(i));
+    let call = format!("in recovery {}", last.unwrap_or_default());
+    let image = image.clone();
+    let plan = disk.plan().clone();
+    report.fail(Failure { point, survival, killed: false, call, messages, image, plan });
 }
 
 /// Recovers some states up to three times, by kill and by power cut: nothing changes.

@@ -1,7 +1,6 @@
 //! What a run leaves for the enumerator.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use topics_engine::{Options, RecoveryMode};
 use topics_env::sim::SimFs;
@@ -36,7 +35,7 @@ impl Tuning {
         Options {
             background: false,
             recovery: if self.salvage { RecoveryMode::Salvage } else { RecoveryMode::Strict },
-            wal_shards: self.shards as u32,
+            wal_shards: self.shards,
             wal_file_min: self.wal_bytes,
             wal_file_max: self.wal_bytes,
             segment_max_events: self.segment_records,

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     harness::main(
         "simulation",
         &[
+            ("trace", trace),
             ("live", live),
             ("deterministic", deterministic),
             ("every_call", every_call),
@@ -44,13 +45,39 @@ fn running(rec: &Recording) -> String {
 fn failed(report: &Report) -> Option<String> {
     (report.failed > 0).then(|| {
         let mut text = format!("{report}\n");
-        report.failures.iter().take(3).for_each(|f| text += &f.to_string());
+        for f in report.failures.iter().take(6) {
+            let n = report.kinds.get(&f.kind()).copied().unwrap_or(0);
+            text += &format!("  {n} times, for instance:\n{f}");
+        }
         text
     })
 }
 
 fn all_or(errors: Vec<String>) -> Outcome {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+/// With `TOPICS_TRACE`: a recording, calls of the disk and events in order.
+fn trace() -> Outcome {
+    if std::env::var("TOPICS_TRACE").is_err() {
+        return Ok(());
+    }
+    for w in selected() {
+        let rec = w.run(seed(), HookSpec::None);
+        let mut events = rec.events.iter().peekable();
+        for (life, l) in rec.lives.iter().enumerate() {
+            for at in 0..=l.fs.ops_len() {
+                while let Some(e) = events.next_if(|e| (e.life, e.at) <= (life, at)) {
+                    let text: String = format!("{:?}", e.body).chars().take(300).collect();
+                    println!("    @{} {text}", e.wall);
+                }
+                if at < l.fs.ops_len() {
+                    println!("{life} {}", l.fs.describe_op(at));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// No workload sees anything wrong while it runs.

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use roaring::RoaringBitmap;
 use topics_storage::StorageError;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::format::record::{Body, CheckpointMark};
-use topics_storage::segment::{Round, SegmentWriter};
+use topics_storage::segment::{Round, SegmentMeta, SegmentWriter};
 use topics_storage::snapshot::{ShardSnap, SnapshotBody};
 use topics_storage::wal::{Batch, Commit, Level, Placed};
 
@@ -17,7 +18,7 @@ use crate::api::{Gap, GapReason};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::maintain;
-use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
+use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Part, Topic};
 
 /// What rounds know of each other.
 #[derive(Debug, Default)]
@@ -69,6 +70,9 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             return Err(e);
         }
     }
+    if !everything && let Err(e) = reclaim(core) {
+        log::warn!("segments are not made again this time: {e}");
+    }
     let written = snapshot(core);
     match &written {
         Ok(_) => {
@@ -111,6 +115,45 @@ fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
     round.sync()?;
     for (topic, install) in &done {
         topic.install(core, install)?;
+    }
+    Ok(())
+}
+
+/// Segments that one round makes again, so that it stays short.
+const RECLAIMED: usize = 8;
+
+/// Makes mostly dead segments again without their dead records, and merges small neighbours. The
+/// old files go when no kept snapshot names them.
+fn reclaim(core: &Arc<Core>) -> Result<()> {
+    let mut round = Round::new(&core.segments);
+    let mut made: Vec<(Arc<Topic>, Vec<Part>, SegmentMeta)> = Vec::new();
+    let mut failed = Ok(());
+    core.registry.each(|topic| {
+        if failed.is_err() || made.len() >= RECLAIMED {
+            return;
+        }
+        failed = topic.reclaimable(core).and_then(|groups| {
+            for group in groups.into_iter().take(RECLAIMED - made.len()) {
+                let segment = |p: &Part| (core.segments.segment(topic.key, p.0), p.1.clone());
+                let meta = round.merge(&group.iter().map(segment).collect::<Vec<_>>())?;
+                made.push((topic.clone(), group, meta));
+            }
+            Ok(())
+        });
+    });
+    failed?;
+    round.sync()?;
+    for (topic, group, meta) in made {
+        let old: Vec<u64> = group.iter().map(|(m, _)| m.file_no).collect();
+        let mut holes = RoaringBitmap::new();
+        for (m, dead) in &group {
+            let shift = (m.first_seq - meta.first_seq) as u32;
+            holes.extend(dead.iter().map(|o| o + shift));
+        }
+        if !topic.replace(core, &old, meta, &holes)? {
+            // What it was made from is gone meanwhile: nothing names the new files.
+            core.segments.remove_files(&meta.files(topic.id()))?;
+        }
     }
     Ok(())
 }

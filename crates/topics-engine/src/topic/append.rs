@@ -413,7 +413,7 @@ impl Decision<'_> {
             a.planned = None;
             return Ok(Ok(plan));
         }
-        Ok(self.caps(a, plan)?)
+        self.caps(a, plan)
     }
 
     /// Fits the write into the topic's caps.
@@ -485,7 +485,11 @@ impl Decision<'_> {
                 birth: plan.birth,
                 removed: AtomicU64::new(0),
             };
-            let level = apply_level(class);
+            let level = match class {
+                // Nobody waits for it: the shard's thread sees to it.
+                Durability::Memory if !plan.birth && !self.p.sync => Level::Staged,
+                _ => apply_level(class),
+            };
             let order = Order { ts: plan.ts, level, frees_space: false };
             flight.stage(a, frames, order, room).map(|(t, _)| Some(t))
         };

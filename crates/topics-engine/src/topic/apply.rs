@@ -238,6 +238,8 @@ impl State {
             }
             FrameType::ConfigUpdate => {
                 let body = record::ConfigUpdate::decode(f)?;
+                // What was given under the class before may not be in the log.
+                self.volatile |= self.config.durability <= Durability::Memory;
                 self.config = Arc::new(TopicConfig::decode(&body.config)?);
             }
             FrameType::HeadWatermark => {

@@ -159,7 +159,7 @@ impl Flight {
         flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
         match flight.core.wal.stage(batch, room) {
             Ok(ticket) => {
-                a.last = Some((ticket, order.level));
+                a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);
                 Ok((ticket, flight))
             }

@@ -12,6 +12,7 @@
 //! | `held` | records that are shown before they are written, or never are |
 //! | `lifecycle` | create, update, delete, and what must be alone |
 //! | `view` | what the topic says about itself |
+//! | `reclaim` | segments worth making again |
 //! | `snap` | what a checkpoint copies, installs and captures |
 //!
 //! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
@@ -37,6 +38,7 @@ mod load;
 mod planned;
 mod prepare;
 mod read;
+mod reclaim;
 mod reserve;
 mod retention;
 mod snap;
@@ -51,6 +53,7 @@ pub(crate) use apply::{Placement, apply};
 pub(crate) use delete::delete as delete_records;
 pub(crate) use lifecycle::{create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
+pub(crate) use reclaim::Part;
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::State;

@@ -392,7 +392,7 @@ fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         let mut due = Vec::new();
         if let Some(expiries) = &mut state.expiries {
             let later = expiries.split_off(&(now, 0));
-            let past = std::mem::replace(&mut **expiries, later);
+            let past = std::mem::replace(expiries, later);
             for (at, seq) in past {
                 // Those that are live stay listed until their deletion has been applied.
                 if state.index.entry(seq).is_some_and(|e| !e.dead()) {

@@ -33,7 +33,6 @@ pub(crate) struct CopyRun {
 /// What a checkpoint does for a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
-    pub key: TopicKey,
     /// The segment to go on in. A run that does not follow it ends it.
     pub active: Option<SegmentMeta>,
     /// Ascending; where one does not follow the one before, a segment ends.
@@ -82,7 +81,7 @@ impl Topic {
     pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64) -> CopyPlan {
         let mut state = self.state.write();
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
-        let mut plan = CopyPlan { key: self.key, active, runs: Vec::new(), deletes: Vec::new() };
+        let mut plan = CopyPlan { active, runs: Vec::new(), deletes: Vec::new() };
         for run in &state.index.runs {
             match &run.place {
                 Place::Held { charge: Some(_), .. } => {}
@@ -390,10 +389,11 @@ impl State {
         let from = old.map_or(meta.first_seq, |o| o.meta.last_seq + 1);
         let mut dead = Vec::new();
         for run in &plan.runs {
-            for (seq, then) in (run.first..).zip(&run.entries) {
-                if seq < from || seq > meta.last_seq {
-                    continue;
-                }
+            // Only the entries of this segment: a round may have copied many.
+            let skip = from.saturating_sub(run.first).min(run.entries.len() as u64);
+            let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.entries.len() as u64);
+            let mine = run.entries.get(skip as usize..end as usize).unwrap_or_default();
+            for (seq, then) in (run.first + skip..).zip(mine) {
                 let offset = seg.offset(seq);
                 let now = if seq < self.floor { None } else { self.index.entry(seq) };
                 if now.is_some_and(|e| !e.dead()) {
@@ -482,14 +482,13 @@ impl State {
             return None;
         }
         let (from, to) = (kept_last + 1, reserved_to);
-        match self.config.durability {
-            Durability::Ephemeral | Durability::Memory => {
-                Some(Gap { from, to, reason: GapReason::Restart })
-            }
-            _ if self.volatile => Some(Gap { from, to, reason: GapReason::Restart }),
-            Durability::Disk if same_boot => None,
-            Durability::Disk => Some(Gap { from, to, reason: GapReason::Crash }),
-            Durability::Fsync => None,
+        let volatile = self.volatile || self.config.durability <= Durability::Memory;
+        match (volatile, same_boot) {
+            (true, _) => Some(Gap { from, to, reason: GapReason::Restart }),
+            (false, true) => None,
+            // Of class `fsync` too: the reservation is there because the topic was leaving the
+            // class, and what said so is lost with what was written after it.
+            (false, false) => Some(Gap { from, to, reason: GapReason::Crash }),
         }
     }
 }

@@ -79,7 +79,7 @@ pub(crate) struct State {
     /// The tags of all records from here on are in `tags`.
     pub tags_from: u64,
     /// (expires_at, seq) of resident records.
-    pub expiries: Option<Box<BTreeSet<(u64, u64)>>>,
+    pub expiries: Option<BTreeSet<(u64, u64)>>,
     pub dedupe: Option<Box<Dedupe>>,
     /// Sizes of the oldest records of a segment, for eviction by bytes.
     pub window: Option<Arc<Window>>,

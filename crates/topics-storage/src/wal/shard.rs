@@ -314,8 +314,13 @@ impl Shard {
     pub fn sync_all(&self) -> Result<u64> {
         let mut st = self.state.lock();
         let n = st.last_ticket;
-        while st.outcomes.of(n, Level::Written).is_none() && n > 0 {
-            st = self.help(st, n, Level::Written);
+        // Neither half waits for a commit that is being told: the sync begins at once.
+        while st.alive() && n > st.written_ticket {
+            if st.is_queued(n) && !st.leading {
+                st = self.lead(st, None);
+            } else {
+                self.flags.wait(&mut st);
+            }
         }
         let lsn = st.written_lsn();
         loop {
@@ -325,10 +330,11 @@ impl Shard {
             if st.closed {
                 return Err(StorageError::Closed);
             }
-            if st.synced_lsn >= lsn && st.outcomes.of(n, Level::Synced).is_some() {
+            let synced = st.synced_lsn >= lsn && st.synced_ticket >= n;
+            if synced && st.outcomes.of(n, Level::Synced).is_some() {
                 return Ok(st.synced_lsn);
             }
-            if st.syncing || st.draining {
+            if synced || st.syncing {
                 self.flags.wait(&mut st);
             } else {
                 st = self.run_sync(st);

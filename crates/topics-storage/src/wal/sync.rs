@@ -94,6 +94,10 @@ impl Shard {
         st.fail_all(from, &[], &StorageError::Closed);
         st = this.settle(st);
         this.kick(&mut st);
+        drop(st);
+        if clean && result.is_ok() {
+            this.give_back();
+        }
         result
     }
 
@@ -117,9 +121,7 @@ impl Shard {
         st.room_batches += 1;
         let ticket = self.enqueue(&mut st, batch, 0);
         drop(st);
-        self.wait(ticket.n, Level::Synced)?;
-        self.give_back();
-        Ok(())
+        self.wait(ticket.n, Level::Synced)
     }
 
     /// After a clean close the preallocated rest of the file in use, and all but the least of the
