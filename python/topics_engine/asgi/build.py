@@ -8,7 +8,7 @@ from .. import _core
 from ..client import Database
 from ..errors import InvalidRequest
 from .access import Guard, LoopbackGuard, OpenGuard
-from .app import App
+from .application import App
 from .life import Life, Opened
 from .settings import Settings, resolve
 
