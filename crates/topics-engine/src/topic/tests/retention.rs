@@ -253,8 +253,7 @@ fn idle_reservations_are_lowered() {
     w.put("t", &["1"]);
     let reserved = |w: &World| {
         let topic = w.engine().core().registry.named("t").unwrap();
-        let to = topic.state.read().reserved_to;
-        to
+        topic.state.read().reserved_to
     };
     assert_eq!(reserved(&w), 1024);
     w.clock.advance_ms(59_999);
