@@ -168,16 +168,19 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
                 None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
                 None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
-            {
+            let head = {
                 let mut state = topic.state.write();
                 state.config = Arc::new(config);
                 state.reserved_to = body.reserved_to;
                 // Not synced by itself: if it is lost, so is the topic.
                 state.reserved_synced = body.reserved_to;
                 state.applied_lsn = at.lsn;
-            }
+                state.visible()
+            };
             base.ids.seen(f.topic_id);
             topic.set_life(Life::Live);
+            // Records of an `ephemeral` write have no frames: they wait for this one.
+            topic.gate.publish(head);
             base.registry.adopt(topic);
             base.metrics.topics_created.add(1);
         }
