@@ -178,8 +178,10 @@ impl Walk {
         }
         // The segment's counts begin at the applied floor.
         let whole = at <= seg.meta.first_seq.max(state.floor);
-        let rest = (self.count - seg.live_count, self.bytes - seg.live_bytes);
-        if whole && self.caps.over(rest.0, rest.1).is_some() {
+        // What is in flight may have counted some of it off already: then record by record.
+        let rest =
+            self.count.checked_sub(seg.live_count).zip(self.bytes.checked_sub(seg.live_bytes));
+        if let Some(rest) = rest.filter(|r| whole && self.caps.over(r.0, r.1).is_some()) {
             (self.count, self.bytes) = rest;
             self.gone = (self.gone.0 + seg.live_count, self.gone.1 + seg.live_bytes);
             self.floor = seg.meta.last_seq + 1;
