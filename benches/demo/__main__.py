@@ -93,9 +93,14 @@ def wait_for_the_point(loaders: Loaders, kill: Kill, total: int) -> bool:
         while len(journal.acks) < kill.at and not journal.refused:
             journal.lock.wait()
         deadline = time.monotonic() + kill.delay
+        settled = 0.0
         while not journal.refused:
             due = time.monotonic() >= deadline or loaders.begun_all()
-            if journal.in_flight and due:
+            if due and not settled:
+                # What was answered is read; what is in flight then stays so.
+                kill.server.freeze()
+                settled = time.monotonic() + 0.05
+            if journal.in_flight and settled and time.monotonic() >= settled:
                 journal.in_doubt.clear()
                 kill.acked = len(journal.acks)
                 kill.server.kill()

@@ -64,6 +64,11 @@ class Server:
         finally:
             connection.close()
 
+    def freeze(self) -> None:
+        """SIGSTOP: the process is held where it is, until it is killed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """SIGKILL: nothing of the process runs after this."""
         assert self._process is not None
