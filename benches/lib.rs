@@ -134,6 +134,12 @@ pub fn scratch(name: &str) -> PathBuf {
     dir
 }
 
+/// The I/O backend: `TOPICS_IO_BACKEND`, as the engine reads it.
+pub fn backend() -> topics_env::real::Backend {
+    let name = std::env::var("TOPICS_IO_BACKEND").unwrap_or_else(|_| "auto".into());
+    name.parse().expect("TOPICS_IO_BACKEND is auto, posix or uring")
+}
+
 /// Whether a goal is a ceiling or a floor.
 #[derive(Clone, Copy)]
 pub enum Goal {

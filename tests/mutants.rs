@@ -86,8 +86,8 @@ impl Detector {
                 };
                 first(&enumerate(&rec, &limits))
             }
-            Self::Second(w) => first(&second(&w.run(seed, hook.clone()), 61, 400, hook)),
-            Self::Again(w) => first(&again(&w.run(seed, hook.clone()), 31, 200, hook)),
+            Self::Second(w) => first(&second(&w.run(seed, hook.clone()), 400, hook)),
+            Self::Again(w) => first(&again(&w.run(seed, hook.clone()), 100, hook)),
             Self::Fault(w) => {
                 let rec = w.run(seed, hook.clone());
                 for (call, n) in faults::calls(&rec) {
@@ -135,7 +135,7 @@ pub fn sites(seed: u64) -> Vec<(Detector, BTreeSet<Site>)> {
         match d {
             Detector::Crash(w) | Detector::Again(w) | Detector::Second(w) => {
                 let rec = w.run(seed, hook.clone());
-                again(&rec, 211, 12, &hook);
+                again(&rec, 12, &hook);
             }
             Detector::Fault(w) => {
                 w.run(seed, hook.clone());

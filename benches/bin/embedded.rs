@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Cost, Goal, Samples, Table, closed_loop, device_sync, median, scratch, settle,
+    Cost, Goal, Samples, Table, backend, closed_loop, device_sync, median, scratch, settle,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, NewRecord, Options, ReadFrom, ReadRequest,
 };
-use topics_env::real::{Backend, real_env};
+use topics_env::real::real_env;
 
 const PAYLOAD: [u8; 100] = [b'x'; 100];
 
@@ -20,7 +20,7 @@ fn json_payload() -> Vec<u8> {
 }
 
 fn open(dir: &std::path::Path) -> Engine {
-    Engine::open(real_env(Backend::Auto).unwrap(), dir, Options::default()).unwrap()
+    Engine::open(real_env(backend()).unwrap(), dir, Options::default()).unwrap()
 }
 
 fn topic(db: &Engine, name: &str, durability: Durability) {
@@ -163,12 +163,18 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("walrus") {
         return walrus_child();
     }
+    let only = std::env::args().nth(1);
     let dir = scratch("embedded");
-    let walrus = walrus_synced(&dir);
+    let walrus = if only.is_none() { walrus_synced(&dir) } else { None };
     let db = open(&dir.join("data"));
     let mut table = Table::new("Embedded, from Rust (100-byte payloads)");
-    singles(&mut table, &db, &dir);
-    threads(&mut table, &db, walrus);
+    if only.as_deref() == Some("bulk") {
+        topic(&db, "disk", Durability::Disk);
+        topic(&db, "fsync", Durability::Fsync);
+    } else {
+        singles(&mut table, &db, &dir);
+        threads(&mut table, &db, walrus);
+    }
     bulk(&mut table, &db);
     reads(&mut table, &db);
     table.finish();

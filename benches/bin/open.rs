@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use topics_benches::{Goal, Samples, Table, disk_bytes, median, rss_anon, scratch};
+use topics_benches::{Goal, Samples, Table, backend, disk_bytes, median, rss_anon, scratch};
 use topics_engine::{
     Append, DeleteRequest, Engine, NewRecord, Options, ReadFrom, ReadRequest, TopicMatch,
 };
-use topics_env::real::{Backend, real_env};
+use topics_env::real::real_env;
 
 const RECORDS: u64 = 2_260_000;
 
 fn open(dir: &Path) -> Engine {
-    Engine::open(real_env(Backend::Auto).unwrap(), dir, Options::default()).unwrap()
+    Engine::open(real_env(backend()).unwrap(), dir, Options::default()).unwrap()
 }
 
 fn fill(dir: &Path, n: u64, end: &str) {

@@ -93,9 +93,14 @@ def wait_for_the_point(loaders: Loaders, kill: Kill, total: int) -> bool:
         while len(journal.acks) < kill.at and not journal.refused:
             journal.lock.wait()
         deadline = time.monotonic() + kill.delay
+        settled = 0.0
         while not journal.refused:
             due = time.monotonic() >= deadline or loaders.begun_all()
-            if journal.in_flight and due:
+            if due and not settled:
+                # What was answered is read; what is in flight then stays so.
+                kill.server.freeze()
+                settled = time.monotonic() + 0.05
+            if journal.in_flight and settled and time.monotonic() >= settled:
                 journal.in_doubt.clear()
                 kill.acked = len(journal.acks)
                 kill.server.kill()
@@ -188,7 +193,7 @@ def figures(
         ("fsync p50", f"{percentile(syncs, 0.5):.2f} ms  (device {device * 1e3:.2f} ms)"),
         ("ready after a kill", ", ".join(f"{k.reopened * 1e3:.0f} ms" for k in kills) or "-"),
         ("open after a clean stop", f"{opened * 1e3:.1f} ms in process"),
-        ("bytes on disk", f"{disk / 2**20:.1f} MiB, {disk / max(1, records):.0f} a record"),
+        ("disk after a clean stop", f"{disk / 2**20:.1f} MiB, {disk / records:.0f} bytes a record"),
         ("memory of the server", f"{resident / 2**20:.0f} MiB, {anonymous / 2**20:.0f} anonymous"),
     ]
 
@@ -216,8 +221,9 @@ def demo(args: argparse.Namespace, data_dir: Path) -> int:
         loaders, kills, took = load(server, todo, args, rng)
         problems = list(loaders.journal.refused)
         if not problems:
-            facts = (bytes_on_disk(data_dir), *server.memory())
+            memory = server.memory()
             problems, opened = compare(server, loaders, data_dir)
+            facts = (bytes_on_disk(data_dir), *memory)
     finally:
         server.ensure_dead()
     for problem in problems:

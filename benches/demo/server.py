@@ -44,11 +44,11 @@ class Server:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if "listening on http://" not in line:
-            raise RuntimeError(f"the server did not start: {line!r}, exit {self._process.wait()}")
+            raise RuntimeError(f"the server did not start: {line!r}, exit {self.wait()}")
         self.port = int(line.split("listening on http://", 1)[1].split()[0].rsplit(":", 1)[1])
         while not self._ready():
             if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self._process.returncode}")
+                raise RuntimeError(f"the server ended with {self.wait()}")
             if time.monotonic() - started > READY_WITHIN:
                 raise RuntimeError(f"the server was not ready within {READY_WITHIN:g} s")
             time.sleep(0.005)
@@ -64,11 +64,16 @@ class Server:
         finally:
             connection.close()
 
+    def freeze(self) -> None:
+        """SIGSTOP: the process is held where it is, until it is killed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """SIGKILL: nothing of the process runs after this."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self.wait()
 
     def stop(self) -> int:
         """SIGTERM; the exit code of the orderly shutdown."""
@@ -79,7 +84,10 @@ class Server:
     def wait(self) -> int:
         """Waits for the end that somebody has asked for; the exit code."""
         assert self._process is not None
-        return self._process.wait(timeout=READY_WITHIN)
+        code = self._process.wait(timeout=READY_WITHIN)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
 
     def ensure_dead(self) -> None:
         """Leaves no process behind, whatever happened."""

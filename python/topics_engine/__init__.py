@@ -1,14 +1,14 @@
 """Topics: an embeddable, durable log engine.
 
-    import topics_engine as te
+import topics_engine as te
 
-    with te.open("./topics-data") as db:
-        orders = db.topic("orders", durability="fsync")
-        orders.append([{"id": 1}, {"id": 2}], tag="eu:7", key="batch-7")
-        for item in orders.read(after=0):
-            match item:
-                case te.Record(seq=s, data=d): ...
-                case te.Gap(first=a, last=b, reason=r): ...
+with te.open("./topics-data") as db:
+    orders = db.topic("orders", durability="fsync")
+    orders.append([{"id": 1}, {"id": 2}], tag="eu:7", key="batch-7")
+    for item in orders.read(after=0):
+        match item:
+            case te.Record(seq=s, data=d): ...
+            case te.Gap(first=a, last=b, reason=r): ...
 """
 
 import sys as _sys

@@ -10,6 +10,23 @@ from typing import Final, TypeAlias, final
 
 from typing_extensions import CapsuleType
 
+__all__ = [
+    "ACCEPT_ARROW",
+    "ACCEPT_JSON",
+    "BODY_NDJSON",
+    "BODY_OCTETS",
+    "ArrowStream",
+    "Batch",
+    "Bridge",
+    "Engine",
+    "Http",
+    "__version__",
+    "defaults",
+    "error_body",
+    "retry_after",
+    "verify",
+]
+
 __version__: Final[str]
 
 # Bits of `flags` in `Http.call`.
@@ -22,12 +39,15 @@ ACCEPT_ARROW: Final[int]
 ACCEPT_JSON: Final[int]
 """`metrics`: answer JSON rather than Prometheus text."""
 
-Setting: TypeAlias = str | int | float | bool | None
+_Setting: TypeAlias = str | int | float | bool | None
 
 def verify(path: str) -> bytes:
     """Checks every byte of a closed data directory; a JSON report
     `{"ok", "files", "bytes", "records", "problems": [{"file", "offset", "detail"}]}`.
     """
+
+def defaults() -> dict[str, str | int | bool]:
+    """The settings of `Engine.open` and `Http`, with their defaults."""
 
 def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:
     """The status and the body of an error; `detail` is a JSON object or empty."""
@@ -40,7 +60,7 @@ class Engine:
     """An open data directory."""
 
     @staticmethod
-    def open(path: str, settings: Mapping[str, Setting] | None = None) -> Engine: ...
+    def open(path: str, settings: Mapping[str, _Setting] | None = None) -> Engine: ...
     @property
     def path(self) -> str: ...
     @property
@@ -93,7 +113,7 @@ class Engine:
         upto: int | None = None,
         limit: int = 256,
         max_bytes: int = 1 << 20,
-        skip_nodes: Sequence[str] = (),
+        skip_nodes: Sequence[str] | None = None,
         match: str | None = None,
         topic_id: int | None = None,
         strong: bool = False,
@@ -133,7 +153,7 @@ class Engine:
 
     def checkpoint(self) -> None: ...
     def verify(self) -> bytes:
-        """As the function `verify`, on the open engine."""
+        """Reads and checks every live record; a report like that of the function `verify`."""
 
     def metrics(self, json: bool = False) -> bytes:
         """Prometheus text, or JSON."""
@@ -144,7 +164,7 @@ class Engine:
         *,
         after: int | None = None,
         upto: int | None = None,
-        skip_nodes: Sequence[str] = (),
+        skip_nodes: Sequence[str] | None = None,
         match: str | None = None,
         topic_id: int | None = None,
         binary: bool | None = None,
@@ -221,7 +241,7 @@ class Http:
     Belongs to one event loop: `call`, `flush`, `cancel` and `bridge.drain` from its thread.
     """
 
-    def __init__(self, engine: Engine, settings: Mapping[str, Setting] | None = None) -> None: ...
+    def __new__(cls, engine: Engine, settings: Mapping[str, _Setting] | None = None) -> Http: ...
     @property
     def bridge(self) -> Bridge: ...
     def call(

@@ -22,6 +22,19 @@ FILE = "topics.toml"
 
 DATA_DIR = "./topics-data"
 
+SERVER = frozenset(
+    {
+        "allow_insecure_no_auth",
+        "api_keys",
+        "body_timeout_ms",
+        "host",
+        "max_body_bytes",
+        "port",
+        "shutdown_timeout_ms",
+    }
+)
+"""The server's settings, which share the file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved(Mapping[str, Value]):
@@ -62,14 +75,17 @@ def resolve(
     arguments: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = None,
-    others: Collection[str] = (),
+    *,
+    known: Mapping[str, Value] | None = None,
+    others: Collection[str] = SERVER,
 ) -> Resolved:
     """Settings from all four places. `None` among the arguments means "not given".
 
-    `others` are names in the file that belong to somebody else.
+    `known` are the names and their defaults, the engine's unless given; `others` are names in the
+    file that belong to somebody else.
     """
     environ = os.environ if environ is None else environ
-    known = defaults()
+    known = defaults() if known is None else known
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     _refuse_unknown(given, known, (), "arguments")
     path = Path(environ.get("TOPICS_CONFIG", FILE) if file is None else file)

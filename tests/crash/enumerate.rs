@@ -101,7 +101,7 @@ struct Worker<'r> {
     seed: u64,
     walk: Walk<'r>,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
-    met: HashMap<(u64, u64, bool), Arc<Probe>>,
+    met: HashMap<(u64, u64, usize, bool), Arc<Probe>>,
 }
 
 impl<'r> Worker<'r> {
@@ -149,7 +149,7 @@ impl<'r> Worker<'r> {
         if self.met.len() > 2_000 {
             self.met.clear();
         }
-        let key = (hash, plan.wall, killed);
+        let key = (hash, plan.wall, point.life, killed);
         let probe = match self.met.get(&key) {
             Some(p) => p.clone(),
             None => {
@@ -163,12 +163,10 @@ impl<'r> Worker<'r> {
         let line = format!("{point:?} {survival:?} {killed} {hash:x} {messages:?}");
         report.digest = report.digest.rotate_left(5) ^ xxh3_64(line.as_bytes());
         if !messages.is_empty() {
-            report.failed += 1;
-            if report.failures.len() < 3 {
-                let fs = &self.rec.lives[point.life].fs;
-                let call = point.at.checked_sub(1).map(|i| fs.describe_op(i)).unwrap_or_default();
-                report.failures.push(Failure { point, survival, killed, call, messages, image });
-            }
+            let fs = &self.rec.lives[point.life].fs;
+            let call = point.at.checked_sub(1).map(|i| fs.describe_op(i)).unwrap_or_default();
+            let plan = plan.clone();
+            report.fail(Failure { point, survival, killed, call, messages, image, plan });
         }
     }
 }

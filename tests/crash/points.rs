@@ -64,6 +64,7 @@ impl<'r> Walk<'r> {
             hook: hook.clone(),
             retries: self.retries.clone(),
             thorough: true,
+            journal: false,
         }
     }
 

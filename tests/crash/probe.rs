@@ -29,6 +29,8 @@ pub struct Plan {
     pub retries: Arc<Vec<Retry>>,
     /// Also write, close and open again.
     pub thorough: bool,
+    /// Keep a journal, for a person.
+    pub journal: bool,
 }
 
 /// What a recovery showed.
@@ -42,6 +44,8 @@ pub struct Probe {
     pub problems: Vec<String>,
     /// Mutating calls of the first open.
     pub open_ops: usize,
+    /// All mutating calls, where asked for.
+    pub journal: Vec<String>,
 }
 
 /// An engine over an image, with its disk.
@@ -62,6 +66,10 @@ impl Mounted {
         Self { fs, clock, plan: plan.clone(), seed, opens: 0 }
     }
 
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     pub fn open(&mut self) -> topics_engine::Result<Engine> {
         self.opens += 1;
         let env = env_on(&self.fs, &self.clock, self.seed ^ (self.opens << 32));
@@ -73,9 +81,14 @@ impl Mounted {
 /// Recovers an image; a panic is a problem like any other.
 pub fn probe(image: &DiskImage, plan: &Plan) -> Probe {
     let mut out = Probe::default();
-    let run = AssertUnwindSafe(|| steps(image, plan, &mut out));
+    let mut disk = Mounted::new(image, plan);
+    let fs = disk.fs.clone();
+    let run = AssertUnwindSafe(|| steps(&mut disk, image, plan, &mut out));
     if let Err(panic) = catch_unwind(run) {
         out.problems.push(format!("panic: {}", panic_text(&*panic)));
+    }
+    if plan.journal {
+        out.journal = (0..fs.ops_len()).map(|i| fs.describe_op(i)).collect();
     }
     out
 }
@@ -86,8 +99,7 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?").to_owned()
 }
 
-fn steps(image: &DiskImage, plan: &Plan, out: &mut Probe) {
-    let mut disk = Mounted::new(image, plan);
+fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
     let engine = match disk.open() {
         Ok(engine) => engine,
         Err(e) => {
@@ -102,7 +114,7 @@ fn steps(image: &DiskImage, plan: &Plan, out: &mut Probe) {
     out.seen = seen;
     retry(&engine, plan, out);
     if plan.thorough {
-        thorough(&mut disk, engine, plan, out);
+        thorough(disk, engine, plan, out);
     }
 }
 

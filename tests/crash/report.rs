@@ -1,12 +1,13 @@
 //! What an enumeration found, for a person and for comparison with another run.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
 use topics_env::sim::{DiskImage, Survival};
 
 use super::points::Point;
+use super::probe::{Plan, probe};
 
 /// A crash state that breaks a promise.
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub struct Failure {
     pub call: String,
     pub messages: Vec<String>,
     pub image: DiskImage,
+    pub plan: Plan,
 }
 
 impl fmt::Display for Failure {
@@ -26,6 +28,15 @@ impl fmt::Display for Failure {
         writeln!(f, "  life {life} after {at} calls, {how}; last {}", self.call)?;
         for m in self.messages.iter().take(6) {
             writeln!(f, "    {m}")?;
+        }
+        if std::env::var("TOPICS_JOURNAL").is_ok() {
+            self.image
+                .files()
+                .iter()
+                .try_for_each(|(p, b)| writeln!(f, "      {p} {}", b.len()))?;
+            let plan = Plan { journal: true, ..self.plan.clone() };
+            let journal = probe(&self.image, &plan).journal;
+            journal.iter().try_for_each(|line| writeln!(f, "      {line}"))?;
         }
         Ok(())
     }
@@ -43,14 +54,35 @@ pub struct Report {
     pub hashes: HashSet<u64>,
     /// Distinct disks that lost something un-synced.
     pub lost: HashSet<u64>,
+    /// One of each kind.
     pub failures: Vec<Failure>,
+    /// How often each kind of failure was met.
+    pub kinds: BTreeMap<String, usize>,
     pub failed: usize,
     /// Over every state and verdict, in order.
     pub digest: u64,
     pub took: Duration,
 }
 
+impl Failure {
+    /// Its first message without what differs from case to case.
+    pub fn kind(&self) -> String {
+        let text = self.messages.first().map_or("", String::as_str);
+        text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(60).collect()
+    }
+}
+
 impl Report {
+    /// Notes a failure, the first of each kind in full.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failed += 1;
+        let n = self.kinds.entry(failure.kind()).or_default();
+        *n += 1;
+        if *n == 1 {
+            self.failures.push(failure);
+        }
+    }
+
     pub fn states(&self) -> usize {
         self.hashes.len()
     }
@@ -60,7 +92,14 @@ impl Report {
         self.judged += other.judged;
         self.hashes.extend(other.hashes);
         self.lost.extend(other.lost);
-        self.failures.extend(other.failures);
+        for f in other.failures {
+            if self.failures.iter().all(|g| g.kind() != f.kind()) {
+                self.failures.push(f);
+            }
+        }
+        for (kind, n) in other.kinds {
+            *self.kinds.entry(kind).or_default() += n;
+        }
         self.failed += other.failed;
         self.digest = self.digest.rotate_left(7) ^ other.digest;
         self.took += other.took;

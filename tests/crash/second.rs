@@ -9,10 +9,10 @@ use super::report::{Failure, Report};
 use crate::oracle::{Keep, Observation, World, observe};
 use crate::run::{HookSpec, Recording};
 
-/// Crashes each of some recoveries at every call; `every` leaves out first states between.
-pub fn second(rec: &Recording, every: usize, limit: usize, hook: &HookSpec) -> Report {
+/// Crashes each of some recoveries at every call.
+pub fn second(rec: &Recording, limit: usize, hook: &HookSpec) -> Report {
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
-    visit(rec, every, limit, hook, |world, plan, point, image, report| {
+    visit(rec, limit, hook, |world, plan, point, image, report| {
         let mut disk = Mounted::new(image, plan);
         if disk.open().is_err() {
             return;
@@ -52,18 +52,16 @@ fn note(
     if messages.is_empty() {
         return;
     }
-    report.failed += 1;
-    if report.failures.len() < 3 {
-        let last = after_ops.checked_sub(1).map(|i| disk.fs.describe_op(i));
-        let call = format!("in recovery {}", last.unwrap_or_default());
-        let image = image.clone();
-        report.failures.push(Failure { point, survival, killed: false, call, messages, image });
-    }
+    let last = after_ops.checked_sub(1).map(|i| disk.fs.describe_op(i));
+    let call = format!("in recovery {}", last.unwrap_or_default());
+    let image = image.clone();
+    let plan = disk.plan().clone();
+    report.fail(Failure { point, survival, killed: false, call, messages, image, plan });
 }
 
 /// Recovers some states up to three times, by kill and by power cut: nothing changes.
-pub fn again(rec: &Recording, every: usize, limit: usize, hook: &HookSpec) -> Report {
-    visit(rec, every, limit, hook, |_, plan, point, image, report| {
+pub fn again(rec: &Recording, limit: usize, hook: &HookSpec) -> Report {
+    visit(rec, limit, hook, |_, plan, point, image, report| {
         report.judged += 1;
         report.hashes.insert(image.hash());
         let mut disk = Mounted::new(image, plan);
@@ -110,10 +108,10 @@ fn differences(a: &Observation, b: &Observation) -> Vec<String> {
     out
 }
 
-/// Every `every`-th distinct first state, until the report has `limit` states.
+/// First states from all over the recording, `each` point in turn some of them, until the report
+/// has `limit` states.
 fn visit(
     rec: &Recording,
-    every: usize,
     limit: usize,
     hook: &HookSpec,
     mut each: impl FnMut(&World, &Plan, Point, &DiskImage, &mut Report),
@@ -121,26 +119,31 @@ fn visit(
     let started = std::time::Instant::now();
     let mut report =
         Report { workload: rec.workload.to_owned(), seed: rec.seed, ..Report::default() };
-    let mut walk = Walk::new(rec);
     let mut met = std::collections::HashSet::new();
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
-    for p in points(rec) {
-        walk.seek(p);
-        let plan = walk.plan(p, hook);
-        let mut states = Vec::new();
-        walk.cursor.states(rec.seed, &options, &mut |s| states.push(s.image));
-        for image in states {
-            if !met.insert(image.hash()) || met.len() % every != 0 {
+    let points = points(rec);
+    // Later rounds take the points between, and other survivals.
+    for round in 0..STRIDE * 4 {
+        let mut walk = Walk::new(rec);
+        for p in points.iter().skip(round * 7 % STRIDE).step_by(STRIDE) {
+            walk.seek(*p);
+            let plan = walk.plan(*p, hook);
+            let survivals = walk.cursor.survivals(rec.seed, &options);
+            let pick = (p.at * 31 + round * 17) % survivals.len();
+            let image = walk.cursor.image(survivals[pick]);
+            if !met.insert(image.hash()) {
                 continue;
             }
-            each(&walk.world, &plan, p, &image, &mut report);
+            each(&walk.world, &plan, *p, &image, &mut report);
             report.points += 1;
+            report.took = started.elapsed();
             if report.states() >= limit {
-                report.took = started.elapsed();
                 return report;
             }
         }
     }
-    report.took = started.elapsed();
     report
 }
+
+/// One point in so many is taken in a round.
+const STRIDE: usize = 23;

@@ -52,6 +52,7 @@ fn corpus(name: &'static str, clean: bool, seed: u64, hook: &HookSpec) -> Corpus
         hook: hook.clone(),
         retries: Vec::new().into(),
         thorough: true,
+        journal: false,
     };
     let engine = Mounted::new(&image, &plan).open().unwrap();
     let (whole, problems) = observe(&engine, plan.wall, 50);

@@ -14,6 +14,7 @@ impl World {
     /// Everything that contradicts the promises, given the worst that happened since the facts.
     pub fn check(&self, seen: &Observation, kind: Keep) -> Vec<String> {
         let mut out = self.problems.clone();
+        let kind = self.worst.map_or(kind, |w| w.max(kind));
         for (name, incs) in &self.names {
             if seen.topic(name).is_none() {
                 self.absent(name, incs, kind, &mut out);
@@ -263,8 +264,14 @@ impl<'w> Verdict<'w> {
     /// May be gone in silence: deleted, or of a passed expiry.
     fn may_be_silent(&self, seq: u64, slot: &Slot) -> bool {
         let rec = self.world.rec(slot);
+        let begun = self.world.attempts[slot.attempt].begun;
+        // In flight when a delete was made: the two are ordered either way.
+        let raced = |d: &super::topic::Del| {
+            d.begun <= slot.at && begun < d.ended && selects(&d.req, seq, &rec.tag)
+        };
         slot.mark.is_some_and(|m| m.why == Why::Deleted)
             || self.deleted(seq, rec)
+            || self.inc.is_some_and(|i| i.dels.iter().any(raced))
             || self.expired_itself(slot.ts.0, rec)
     }
 
@@ -314,6 +321,14 @@ impl<'w> Verdict<'w> {
 
     fn reason(&self, seq: u64, slot: &Slot, out: &mut Vec<String>) {
         let Some(t) = self.obs.tombstone(seq) else { return };
+        // One gap has one reason, which a change of class makes wrong for a part of it.
+        let mut classes = self.configs.iter().map(|c| c.durability).collect::<Vec<_>>();
+        classes.extend(self.inc.into_iter().flat_map(|i| i.slots.values()).map(|s| s.class));
+        if classes.iter().any(|c| *c != slot.class)
+            && matches!(t.reason, GapReason::Crash | GapReason::Restart)
+        {
+            return;
+        }
         let fits = match t.reason {
             GapReason::Crash => slot.class != Durability::Ephemeral,
             GapReason::Restart => slot.class < Durability::Disk,

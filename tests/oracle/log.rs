@@ -5,6 +5,7 @@ use std::sync::Arc;
 use topics_engine::{ConfigPatch, CreatedTopic, DeleteRequest, Deleted, Durability, TopicMatch};
 
 use super::observe::Observation;
+use super::topic::Keep;
 
 /// Identifies a call within a run.
 pub type CallId = usize;
@@ -130,17 +131,17 @@ pub enum Body {
     End(CallId, Reply),
     /// A full read of the running engine.
     Seen(Arc<Observation>),
-    /// The process ended, by crash or by close; calls in flight stay undetermined.
-    Died,
+    /// The process ended, at worst so; calls in flight stay undetermined.
+    Died(Keep),
     /// An open returned; this is what it serves. `shards` are those of the new layout.
     Opened {
         seen: Arc<Observation>,
-        shards: usize,
+        shards: u32,
     },
     /// An open failed.
     OpenFailed(String),
     /// The shards of the engine that is opened first.
-    Shards(usize),
+    Shards(u32),
     /// The clock was moved.
     Clock,
 }

@@ -19,6 +19,7 @@ impl World {
         kind: Keep,
     ) -> Vec<String> {
         let mut out = Vec::new();
+        let kind = self.worst.map_or(kind, |w| w.max(kind));
         for &(attempt, answer) in retried {
             let placed = placed(seen, attempt);
             match answer {

@@ -244,7 +244,7 @@ fn what_a_recovery_served_is_there_for_good() {
     let mut s = Story::new(Durability::Disk);
     s.append(2, Some(3), Durability::Disk);
     let served = s.seen(Durability::Disk, &BOTH, &crash(3, 1024));
-    s.tell(Body::Died);
+    s.tell(Body::Died(Keep::Power));
     s.tell(Body::Opened { seen: Arc::new(served.clone()), shards: 1 });
     s.accepts(&served, Keep::Power);
     s.rejects(&s.seen(Durability::Disk, &FOUR, &[]), Keep::Power, "seq 3 is back");

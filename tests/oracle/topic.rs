@@ -65,6 +65,7 @@ pub struct Slot {
 #[derive(Clone, Debug)]
 pub struct Del {
     pub req: DeleteRequest,
+    pub begun: usize,
     pub ended: usize,
 }
 

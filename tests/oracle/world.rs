@@ -49,7 +49,9 @@ pub struct World {
     pub max_wall: u64,
     /// Events so far.
     pub events: usize,
-    pub shards: usize,
+    pub shards: u32,
+    /// How the last process ended, until the next one serves.
+    pub worst: Option<Keep>,
     /// A call of this life failed for the disk's fault.
     pub troubled: bool,
     /// What contradicts the model in the answers themselves.
@@ -65,12 +67,14 @@ impl World {
             Body::Begin(id, op) => self.begin(*id, op),
             Body::End(id, reply) => self.end(*id, reply),
             Body::Seen(seen) => self.learn(seen),
-            Body::Died => {
+            Body::Died(how) => {
+                self.worst = Some(self.worst.unwrap_or(*how).max(*how));
                 let open = std::mem::take(&mut self.open);
                 self.undetermined.extend(open.into_values());
             }
             Body::Opened { seen, shards } => {
                 self.adopt(seen);
+                self.worst = None;
                 self.shards = *shards;
                 self.troubled = false;
             }
@@ -161,7 +165,7 @@ impl World {
                         self.caps(&topic, topic_id, keep);
                     }
                 }
-                if keep == Keep::Power {
+                if keep == Keep::Power && !deduped {
                     self.synced(Some(&topic), begun, false);
                 }
             }
@@ -204,7 +208,7 @@ impl World {
                     slot.at < begun && selects(&req, seq, tag)
                 };
                 inc.delete(takes, keep, at);
-                inc.dels.push(Del { req: req.clone(), ended: at });
+                inc.dels.push(Del { req: req.clone(), begun, ended: at });
             }
             (Op::Sync | Op::Close, Reply::Done) => self.synced(None, begun, true),
             (Op::SyncTopic { topic }, Reply::Done) => self.synced(Some(&topic), begun, true),
@@ -260,7 +264,8 @@ impl World {
         let AttemptState::Settled { id, first, class } = place else { return };
         let at = self.events;
         let a = self.attempts[attempt].clone();
-        let walls = (a.wall.min(self.wall), a.wall.max(self.wall));
+        // The engine's clock does not follow the wall back.
+        let walls = (a.wall.min(self.wall), self.max_wall);
         self.attempts[attempt].state = place;
         let last = first + a.recs.len() as u64 - 1;
         let mut clash = None;

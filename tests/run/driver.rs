@@ -85,8 +85,6 @@ pub struct Driver {
     tunings: Vec<((usize, usize), Tuning)>,
     keyed: Vec<(String, usize)>,
     opens: u64,
-    /// What may be gone at the next open, where boot numbers do not tell.
-    worst: Option<Keep>,
 }
 
 fn appended(a: &Appended) -> Reply {
@@ -125,7 +123,6 @@ impl Driver {
             tunings: Vec::new(),
             keyed: Vec::new(),
             opens: 0,
-            worst: None,
         }
     }
 
@@ -172,8 +169,7 @@ impl Driver {
         match Engine::open(env, Path::new(DIR), self.tuning.options()) {
             Ok(engine) => {
                 self.engine = Some(engine);
-                let kind = self.worst.take().unwrap_or_else(|| self.last_crash());
-                self.opened(kind);
+                self.opened();
                 true
             }
             Err(e) => {
@@ -186,14 +182,6 @@ impl Driver {
         }
     }
 
-    fn last_crash(&self) -> Keep {
-        let n = self.lives.len();
-        if n < 2 {
-            return Keep::Kill;
-        }
-        if self.lives[n - 1].boot == self.lives[n - 2].boot { Keep::Kill } else { Keep::Power }
-    }
-
     /// Looks at the engine; once more where a planned fault may have hit a read.
     fn see(&self, limit: usize) -> Option<(Observation, Vec<String>)> {
         let engine = self.engine.as_ref()?;
@@ -203,11 +191,11 @@ impl Driver {
     }
 
     /// Judges and adopts what a fresh open serves.
-    fn opened(&mut self, kind: Keep) {
+    fn opened(&mut self) {
         let Some((seen, mut found)) = self.see(7) else { return };
         let mut log = self.log.lock().unwrap();
         let at = log.events.len();
-        found.extend(log.world.check(&seen, kind));
+        found.extend(log.world.check(&seen, Keep::Live));
         log.problems.extend(found.into_iter().map(|p| format!("event {at}, after open: {p}")));
         log.push(Body::Opened { seen: Arc::new(seen), shards: self.tuning.shards });
     }
@@ -224,35 +212,34 @@ impl Driver {
         let result = engine.close();
         self.log().end(id, result, |()| Reply::Done);
         drop(engine);
-        self.log().push(Body::Died);
+        self.log().push(Body::Died(Keep::Kill));
     }
 
     /// The process dies; what it wrote is still there.
     pub fn kill(&mut self) {
         let image = self.fs().kill_image();
         let boot = self.lives[self.lives.len() - 1].boot;
-        self.next_life(&image, boot);
+        self.next_life(&image, boot, Keep::Kill);
     }
 
     /// The process dies and the next one opens what is left, judged by what may be gone.
     pub fn restart(&mut self, image: &DiskImage, kind: Keep) {
         let boot = self.lives[self.lives.len() - 1].boot;
-        self.next_life(image, boot);
-        self.worst = Some(kind);
+        self.next_life(image, boot, kind);
     }
 
     /// The power fails; this is what is left.
     pub fn power(&mut self, image: &DiskImage) {
         let boot = self.lives[self.lives.len() - 1].boot + 1;
-        self.next_life(image, boot);
+        self.next_life(image, boot, Keep::Power);
     }
 
-    fn next_life(&mut self, image: &DiskImage, boot: u64) {
+    fn next_life(&mut self, image: &DiskImage, boot: u64, kind: Keep) {
         self.engine = None;
         let fs = Arc::new(SimFs::from_image(image));
         self.lives.push(Life { fs: fs.clone(), boot });
         let mut log = self.log();
-        log.push(Body::Died);
+        log.push(Body::Died(kind));
         log.life += 1;
         log.fs = fs;
     }

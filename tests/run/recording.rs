@@ -10,7 +10,7 @@ use crate::oracle::Event;
 /// The sizes an engine is opened with: small, so that files turn over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    pub shards: usize,
+    pub shards: u32,
     pub wal_bytes: u64,
     pub segment_records: u64,
     pub segment_bytes: u64,
@@ -35,7 +35,7 @@ impl Tuning {
         Options {
             background: false,
             recovery: if self.salvage { RecoveryMode::Salvage } else { RecoveryMode::Strict },
-            wal_shards: self.shards as u32,
+            wal_shards: self.shards,
             wal_file_min: self.wal_bytes,
             wal_file_max: self.wal_bytes,
             segment_max_events: self.segment_records,

@@ -46,6 +46,7 @@ fn opens(version: u32, name: &str) -> Outcome {
         hook: HookSpec::None,
         retries: Vec::new().into(),
         thorough: true,
+        journal: false,
     };
     let mut disk = Mounted::new(&image, &plan);
     for n in 1..=2 {

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     harness::main(
         "simulation",
         &[
+            ("trace", trace),
             ("live", live),
             ("deterministic", deterministic),
             ("every_call", every_call),
@@ -44,13 +45,39 @@ fn running(rec: &Recording) -> String {
 fn failed(report: &Report) -> Option<String> {
     (report.failed > 0).then(|| {
         let mut text = format!("{report}\n");
-        report.failures.iter().take(3).for_each(|f| text += &f.to_string());
+        for f in report.failures.iter().take(6) {
+            let n = report.kinds.get(&f.kind()).copied().unwrap_or(0);
+            text += &format!("  {n} times, for instance:\n{f}");
+        }
         text
     })
 }
 
 fn all_or(errors: Vec<String>) -> Outcome {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+/// With `TOPICS_TRACE`: a recording, calls of the disk and events in order.
+fn trace() -> Outcome {
+    if std::env::var("TOPICS_TRACE").is_err() {
+        return Ok(());
+    }
+    for w in selected() {
+        let rec = w.run(seed(), HookSpec::None);
+        let mut events = rec.events.iter().peekable();
+        for (life, l) in rec.lives.iter().enumerate() {
+            for at in 0..=l.fs.ops_len() {
+                while let Some(e) = events.next_if(|e| (e.life, e.at) <= (life, at)) {
+                    let text: String = format!("{:?}", e.body).chars().take(300).collect();
+                    println!("    @{} {text}", e.wall);
+                }
+                if at < l.fs.ops_len() {
+                    println!("{life} {}", l.fs.describe_op(at));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// No workload sees anything wrong while it runs.
@@ -130,12 +157,9 @@ fn sequences() -> Outcome {
     all_or(errors)
 }
 
-fn over_workloads(
-    run: fn(&Recording, usize, usize, &HookSpec) -> Report,
-    wanted: usize,
-    every: usize,
-) -> Outcome {
-    let share = wanted.div_ceil(ALL.len());
+fn over_workloads(run: fn(&Recording, usize, &HookSpec) -> Report, wanted: usize) -> Outcome {
+    // Some workloads run out of states before they have their share.
+    let share = wanted.div_ceil(ALL.len()) * 5 / 4;
     let workloads: Vec<&Workload> = selected().collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let done = std::sync::Mutex::new(Vec::new());
@@ -145,7 +169,7 @@ fn over_workloads(
                 loop {
                     let i = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     let Some(w) = workloads.get(i) else { break };
-                    let outcome = recorded(w).map(|rec| run(&rec, every, share, &HookSpec::None));
+                    let outcome = recorded(w).map(|rec| run(&rec, share, &HookSpec::None));
                     done.lock().unwrap().push((i, outcome));
                 }
             });
@@ -174,11 +198,11 @@ fn over_workloads(
 /// A second crash, at every call of the recovery from the first.
 fn second_crash() -> Outcome {
     let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize / 10;
-    over_workloads(second, wanted, 37)
+    over_workloads(second, wanted)
 }
 
 /// Recovering one to three times gives the same state.
 fn recovering_again() -> Outcome {
     let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize / 100;
-    over_workloads(again, wanted, 19)
+    over_workloads(again, wanted)
 }

@@ -60,7 +60,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
     let logged = core.wal.counters().bytes;
     match copy(core, everything) {
         Ok(()) => {}
-        Err(Error::StorageUnavailable { reason: "no_space", detail }) => {
+        Err(Error::StorageUnavailable { reason: "no_space", detail }) if !everything => {
             // A snapshot may still free something.
             log::warn!("no space to copy records from the log: {detail}");
         }
@@ -69,6 +69,11 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             return Err(e);
         }
     }
+    if everything {
+        // Lsns of the layout before say nothing about where a topic's frames go from now on.
+        core.registry.each(|t| t.state.write().applied_lsn = 0);
+    }
+    core.replaced.store(false, Ordering::Relaxed);
     let written = snapshot(core);
     match &written {
         Ok(_) => {
@@ -90,13 +95,17 @@ fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
     let mut round = Round::new(&core.segments);
     let mut done: Vec<(Arc<Topic>, Install)> = Vec::new();
     let mut failed = None;
+    let old = match core.options.segment_max_age.as_millis() as u64 {
+        0 => 0,
+        age => core.time.steady().saturating_sub(age),
+    };
     core.registry.each(|topic| {
-        if failed.is_some() || !topic.dirty() {
+        if failed.is_some() || !topic.dirty(old) {
             return;
         }
         let shard = core.shard(topic.id());
         let from = (!everything).then_some(shard as u32);
-        let plan = topic.checkpoint_plan(from, synced[shard]);
+        let plan = topic.checkpoint_plan(from, synced[shard], old);
         if plan.is_empty() {
             return;
         }
@@ -128,8 +137,12 @@ fn copy_topic(
     }
     let mut copier =
         Copier { core, topic, round, writer: None, segments: Vec::new(), lost: Vec::new() };
-    if let Some(active) = install.plan.active.filter(|_| !install.plan.runs.is_empty()) {
+    let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
+    if let Some(active) = install.plan.active.filter(|_| goes_on) {
         copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
+    }
+    if install.plan.seal {
+        copier.end(true)?;
     }
     for run in &install.plan.runs {
         copier.run(run)?;
@@ -138,7 +151,7 @@ fn copy_topic(
     install.segments = segments;
     for seq in lost {
         // Before the install, which takes the record for deleted since it was copied.
-        topic.damaged(Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        topic.damaged(core, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
         core.metrics.corrupt_records.add(1);
     }
     Ok(install)
@@ -359,6 +372,8 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let outcome = close_clean(core);
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
+    // Nothing is written from here on, whoever still holds the engine.
+    drop(core.disk.lock.lock().take());
     outcome.and(closed)
 }
 

@@ -18,7 +18,7 @@ use topics_storage::segment::Segments;
 use topics_storage::snapshot::ShardSnap;
 use topics_storage::wal::{Level, Room, Ticket, Wal};
 
-use crate::capture::Rounds;
+use crate::capture::{self, Rounds};
 use crate::clock::Time;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
@@ -26,7 +26,7 @@ use crate::maintain::{Background, Sweeps};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
-use crate::topic::Topic;
+use crate::topic::{Entry, State, Topic, Weight};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -41,8 +41,12 @@ pub(crate) struct Base {
     pub time: Time,
     /// Idempotency keys in all.
     pub keys: Arc<Quota>,
-    /// Payload bytes of `ephemeral` topics.
+    /// Bytes of the records of `ephemeral` topics.
     pub ephemeral: Arc<Quota>,
+    /// Records whose index entry is resident until a checkpoint.
+    resident: AtomicU64,
+    /// Live payload bytes.
+    live_bytes: AtomicU64,
 }
 
 impl Base {
@@ -55,11 +59,50 @@ impl Base {
             time: Time::new(env.clock.clone()),
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
+            resident: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
             env,
             dir,
             options,
             segments,
         }
+    }
+
+    /// A topic's part of the totals has changed.
+    pub(crate) fn weighed(&self, before: Weight, after: Weight) {
+        // Unsigned differences that wrap: the sums come out right.
+        let resident = after.resident.wrapping_sub(before.resident);
+        let bytes = after.bytes.wrapping_sub(before.bytes);
+        if resident != 0 {
+            self.resident.fetch_add(resident, Ordering::Relaxed);
+        }
+        if bytes != 0 {
+            self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes the state of a topic, keeping the totals.
+    pub(crate) fn change<R>(&self, topic: &Topic, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = topic.state.write();
+        let before = state.weight();
+        let out = f(&mut state);
+        self.weighed(before, state.weight());
+        out
+    }
+
+    /// Records with a resident entry.
+    pub(crate) fn resident(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// Live payload bytes of all topics.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the resident index takes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.resident() * size_of::<Entry>() as u64
     }
 }
 
@@ -68,8 +111,10 @@ pub(crate) struct Core {
     base: Base,
     pub wal: Wal,
     closing: AtomicBool,
-    /// Records with a resident entry, at the last count.
-    pub resident: AtomicU64,
+    /// The log takes more than it may: checkpoints cannot keep up.
+    wal_full: AtomicBool,
+    /// Segments were replaced since the last snapshot.
+    pub replaced: AtomicBool,
     pub sweeps: Sweeps,
     pub background: Background,
     /// What only opening, checkpoints and closing look at.
@@ -79,7 +124,8 @@ pub(crate) struct Core {
 /// The directory that is open.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    pub lock: DirLock,
+    /// Given back by closing.
+    pub lock: Mutex<Option<DirLock>>,
     pub checkpoints: Checkpoints,
     pub store_id: [u8; 16],
     pub generation: u64,
@@ -112,7 +158,8 @@ impl Core {
             base,
             wal,
             closing: AtomicBool::new(false),
-            resident: AtomicU64::new(0),
+            wal_full: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
             sweeps: Sweeps::default(),
             background: Background::default(),
             disk,
@@ -125,7 +172,8 @@ impl Core {
             topics: self.registry.len() as u64,
             idempotency_keys: self.keys.used(),
             ephemeral_bytes: self.ephemeral.used(),
-            resident_records: self.resident.load(Ordering::Relaxed),
+            resident_records: self.resident(),
+            live_bytes: self.live_bytes(),
             clock_steps: self.time.steps(),
             ..self.metrics.snapshot()
         }
@@ -139,6 +187,40 @@ impl Core {
     /// Begins to close; false when that was done before.
     pub(crate) fn begin_close(&self) -> bool {
         !self.closing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Refuses a write that the engine as a whole has no room for. A caller that may wait makes
+    /// some first.
+    pub(crate) fn check_load(self: &Arc<Self>, bytes: u64, wait: Wait) -> Result<()> {
+        let o = &self.options;
+        let refuse = |limit, max, retry_after_ms| {
+            self.metrics.throttled.add(1);
+            Err(Error::Throttled { limit, max, retry_after_ms })
+        };
+        if o.max_total_bytes > 0 && self.live_bytes().saturating_add(bytes) > o.max_total_bytes {
+            return refuse("total_bytes", o.max_total_bytes, 1000);
+        }
+        if self.wal_full.load(Ordering::Relaxed) {
+            return refuse("wal_bytes", o.wal_max_bytes, 1000);
+        }
+        if self.resident_bytes() > o.memory_bytes.saturating_mul(2) {
+            if wait != Wait::No {
+                for shard in 0..self.wal.shards() {
+                    self.wal.sync(shard)?;
+                }
+                capture::checkpoint(self)?;
+            }
+            if self.resident_bytes() > o.memory_bytes.saturating_mul(2) {
+                return refuse("memory_bytes", o.memory_bytes, 100);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the size of the log.
+    pub(crate) fn look_at_load(&self) {
+        let full = self.wal.bytes_on_disk() > self.options.wal_max_bytes;
+        self.wal_full.store(full, Ordering::Relaxed);
     }
 
     /// The shard of a topic.

@@ -172,6 +172,11 @@ impl Engine {
         &self.core.options
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
         let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
@@ -191,6 +196,15 @@ impl Engine {
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
     pub fn close(&self) -> Result<()> {
         crate::capture::close(&self.core)
+    }
+
+    /// Says in the lock file where this engine is served.
+    pub fn set_url(&self, url: &str) -> Result<()> {
+        self.core.check_open()?;
+        match &*self.core.disk.lock.lock() {
+            Some(lock) => Ok(lock.set_url(url)?),
+            None => Err(Error::Closed),
+        }
     }
 
     /// One checkpoint round.

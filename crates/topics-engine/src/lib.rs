@@ -17,8 +17,10 @@ pub mod name;
 mod options;
 mod priority;
 mod quota;
+mod reclaim;
 mod recovery;
 mod topic;
+mod verify;
 
 pub use api::{
     Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
@@ -30,3 +32,4 @@ pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
+pub use verify::{Problem, Report, verify};

@@ -1,5 +1,4 @@
-//! What happens without being asked: expiry, idle reservations, forgetting keys, counting what is
-//! resident.
+//! What happens without being asked: expiry, idle reservations, forgetting keys, giving space back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +11,7 @@ use topics_storage::StorageError;
 use crate::capture;
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::reclaim;
 use crate::topic::{self, Topic};
 
 /// Between two sweeps of all topics; with the time a sweep takes, below 10 s.
@@ -26,24 +26,23 @@ pub(crate) struct Sweeps(AtomicU64, AtomicU64);
 /// One pass: cheap when nothing is due.
 pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     core.check_open()?;
+    core.look_at_load();
     let now = core.time.mono_ms();
     let last = core.sweeps.0.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {
         return Ok(());
     }
     core.sweeps.0.store(now.max(1), Ordering::Relaxed);
-    sweep(core)
+    sweep(core).and(reclaim::reclaim(core))
 }
 
 /// Looks at every topic. What fails for one does not keep the others from their turn.
 fn sweep(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
-    let mut resident = 0;
     core.registry.each(|t| {
         if core.check_open().is_err() {
             return;
         }
-        resident += t.resident();
         if let Err(e) = one(core, t)
             && first.is_ok()
             && !matches!(e, Error::TopicNotFound(_))
@@ -51,7 +50,6 @@ fn sweep(core: &Arc<Core>) -> Result<()> {
             first = Err(e);
         }
     });
-    core.resident.store(resident, Ordering::Relaxed);
     first
 }
 
@@ -64,11 +62,6 @@ fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
 }
 
 impl Topic {
-    /// How many records have a resident entry.
-    pub(crate) fn resident(&self) -> u64 {
-        self.state.read().index.resident()
-    }
-
     /// Lets go of what a topic at rest does not need.
     fn rest(&self, core: &Core) {
         let keys = {
@@ -154,7 +147,8 @@ impl Core {
         let last = self.sweeps.1.load(Ordering::Relaxed);
         let waited = self.time.mono_ms().saturating_sub(last);
         fresh >= self.options.checkpoint_bytes
-            || (fresh > CHECKPOINT_MIN
+            || self.resident_bytes() > self.options.memory_bytes
+            || ((fresh > CHECKPOINT_MIN || self.replaced.load(Ordering::Relaxed))
                 && waited >= self.options.checkpoint_interval.as_millis() as u64)
     }
 }

@@ -87,8 +87,10 @@ macro_rules! metrics {
             pub topics: u64,
             /// Live idempotency keys.
             pub idempotency_keys: u64,
-            /// Payload bytes of `ephemeral` topics.
+            /// Bytes of the records of `ephemeral` topics.
             pub ephemeral_bytes: u64,
+            /// Live payload bytes.
+            pub live_bytes: u64,
             /// Records with a resident index entry.
             pub resident_records: u64,
             /// Steps of the wall clock of more than an hour.
@@ -134,6 +136,8 @@ metrics! {
     deleted_records,
     /// Records evicted by a cap or by TTL.
     evicted_records,
+    /// Segments written anew or merged.
+    segments_rewritten,
     /// Records that failed their checksum on a read.
     corrupt_records,
     /// Topics created.

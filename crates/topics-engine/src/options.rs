@@ -100,7 +100,7 @@ pub struct Options {
     pub max_idempotency_keys: u64,
     /// Most live payload bytes in all; default 0: off.
     pub max_total_bytes: u64,
-    /// Payload bytes of all `ephemeral` topics together; default 256 MiB.
+    /// Bytes of the records of all `ephemeral` topics together; default 256 MiB.
     pub ephemeral_bytes: u64,
     /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
     /// much; default 64 MiB.

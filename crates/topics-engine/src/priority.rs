@@ -32,7 +32,7 @@ pub(crate) fn recency(elapsed_ms: u64) -> i32 {
     }
     let steps = elapsed_ms * 64 / HALF_LIFE_MS;
     let (halves, k) = (steps / 64, (steps % 64) as usize);
-    ((FRESH * u64::from(POWERS[k]) >> halves) >> 16) as i32
+    (((FRESH * u64::from(POWERS[k])) >> halves) >> 16) as i32
 }
 
 /// The priority of a topic that is not waiting for delivery. `last_read` is 0 before the first.

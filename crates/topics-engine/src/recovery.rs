@@ -25,7 +25,7 @@ use crate::capture;
 use crate::core::{Base, Core, Disk};
 use crate::error::{Error, Result};
 use crate::options::{Options, RecoveryMode};
-use crate::topic::{self, Placement, Topic};
+use crate::topic::{self, Placement, State, Topic};
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
@@ -65,7 +65,6 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     }
     replayed?;
     let lost = replay.lost(&base, &opening);
-    let relaid = opening.layout();
     let opened = opening.finish(&lost)?;
     let core = start(base, paths, segments, opened)?;
     for topic in core.registry.settle() {
@@ -74,13 +73,16 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
             topic.name,
             topic.id()
         );
+        core.change(&topic, State::empty);
     }
     core.ids.recovered();
-    let moved = relaid != core.disk.layout;
+    // Also when an earlier open changed the layout and got no further.
+    let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
     if moved {
+        core.registry.each(|t| t.moved());
         capture::relay(&core)?;
     }
-    core.registry.each(|t| t.recovered(&core, moved));
+    core.registry.each(|t| t.recovered(&core));
     core.start_background()?;
     Ok(core)
 }
@@ -112,7 +114,7 @@ fn start(base: Base, paths: Paths, segments: Arc<Segments>, opened: Opened) -> R
     let live: BTreeSet<u64> = base.registry.all_ids();
     checkpoints.sweep(&live)?;
     let disk = Disk {
-        lock: opened.lock,
+        lock: Mutex::new(Some(opened.lock)),
         checkpoints,
         store_id: opened.store.id,
         generation: opened.generation,
@@ -131,6 +133,8 @@ struct Replay {
     reflected: HashMap<u64, ReplayPos>,
     /// Per topic, the lsn of the last record seen: its loss before that is settled.
     seen: HashMap<u64, u64>,
+    /// The first layout that a replayed batch was logged under.
+    oldest_layout: Option<u64>,
 }
 
 impl Replay {
@@ -148,6 +152,8 @@ impl Replay {
 
     /// Applies a batch, but for the frames that the snapshot reflects for their topic.
     fn batch(&mut self, base: &Base, layout: u64, placed: &Placed<'_>) -> Result<()> {
+        let oldest = self.oldest_layout.get_or_insert(layout);
+        *oldest = layout.min(*oldest);
         let at = Placement { layout, ..Placement::from(placed) };
         if let Ok((f, _)) = frame::parse(at.bytes)
             && f.topic_id != 0

@@ -85,6 +85,6 @@ pub(crate) fn match_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<To
 }
 
 /// Nodes whose records are skipped.
-pub(crate) fn nodes_of(nodes: Vec<String>) -> NodeFilter {
-    NodeFilter(nodes.into_iter().map(String::into_bytes).collect())
+pub(crate) fn nodes_of(nodes: Option<Vec<String>>) -> NodeFilter {
+    NodeFilter(nodes.unwrap_or_default().into_iter().map(String::into_bytes).collect())
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{Append, Appended, DeleteRequest, NewRecord, ReadFrom, ReadRequest};
 use topics_wire::arrow::{Scan, ScanRequest};
-use topics_wire::{Failure, config};
+use topics_wire::{Failure, config, metrics};
 
 use crate::args::{AppendArgs, Held, check, config_of, match_of, nodes_of};
 use crate::arrow::ArrowStream;
@@ -31,10 +31,13 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (path, settings=None))]
     fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
-        let (env, options) = settings::options(py, settings)?;
+        let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let shared = patiently(py, move || {
             let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
+            if !url.is_empty() {
+                engine.set_url(&url)?;
+            }
             Ok(Shared::new(engine, env, dir))
         })?;
         Ok(Self { shared })
@@ -124,7 +127,7 @@ impl Engine {
 
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (topic, *, after=None, tail=None, before=None, upto=None, limit=256,
-        max_bytes=1 << 20, skip_nodes=Vec::new(), r#match=None, topic_id=None, strong=false,
+        max_bytes=1 << 20, skip_nodes=None, r#match=None, topic_id=None, strong=false,
         touch=true))]
     fn read(
         &self,
@@ -136,7 +139,7 @@ impl Engine {
         upto: Option<u64>,
         limit: usize,
         max_bytes: usize,
-        skip_nodes: Vec<String>,
+        skip_nodes: Option<Vec<String>>,
         r#match: Option<&str>,
         topic_id: Option<u64>,
         strong: bool,
@@ -283,8 +286,20 @@ impl Engine {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
     }
 
+    fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
+        Ok(PyBytes::new(py, &topics_wire::report(&report)))
+    }
+
+    #[pyo3(signature = (json=false))]
+    fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
+        let text = if json { metrics::json } else { metrics::prometheus };
+        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=Vec::new(), r#match=None,
+    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=None, r#match=None,
         topic_id=None, binary=None, batch_bytes=4 << 20))]
     fn scan(
         &self,
@@ -292,7 +307,7 @@ impl Engine {
         topic: &str,
         after: Option<u64>,
         upto: Option<u64>,
-        skip_nodes: Vec<String>,
+        skip_nodes: Option<Vec<String>>,
         r#match: Option<&str>,
         topic_id: Option<u64>,
         binary: Option<bool>,
@@ -340,6 +355,7 @@ impl Engine {
 /// Checks every byte of a closed data directory.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: String) -> PyResult<Bound<'_, PyBytes>> {
-    let _ = path;
-    Ok(PyBytes::new(py, b"{}"))
+    let (env, _, _) = settings::options(py, None)?;
+    let report = patiently(py, move || Ok(topics_engine::verify(&env, Path::new(&path))?))?;
+    Ok(PyBytes::new(py, &topics_wire::report(&report)))
 }

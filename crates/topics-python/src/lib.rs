@@ -32,6 +32,8 @@ mod _core {
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]
     use crate::http::Http;
+    #[pymodule_export]
+    use crate::settings::defaults;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

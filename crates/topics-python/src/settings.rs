@@ -1,22 +1,200 @@
-//! Settings as Python hands them over: names and plain values.
+//! Settings by name: the one table of names, and the defaults, which are Rust's.
 
-use std::collections::HashMap;
+use std::time::Duration;
 
 use pyo3::prelude::*;
-use topics_engine::Options;
+use pyo3::types::{PyDict, PyMapping};
+use topics_engine::{AutoCreate, Options, RecoveryMode};
 use topics_env::Env;
 use topics_env::real::{Backend, real_env};
-use topics_wire::Limits;
+use topics_wire::{Failure, Limits};
 
-/// Names and values.
-pub(crate) type Settings<'py> = HashMap<String, Bound<'py, PyAny>>;
+use crate::errors::raise;
 
-pub(crate) fn options(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<(Env, Options)> {
-    let _ = (py, given);
-    Ok((real_env(Backend::Auto)?, Options::default()))
+/// Names and values, as given.
+pub(crate) type Settings<'py> = Bound<'py, PyMapping>;
+
+/// A value of one of the kinds that settings have.
+#[derive(Clone, Debug, PartialEq, Eq, IntoPyObject, FromPyObject)]
+enum Value {
+    Flag(bool),
+    Number(u64),
+    Text(String),
 }
 
+/// All that can be set.
+struct All {
+    options: Options,
+    backend: String,
+    url: String,
+    limits: Limits,
+}
+
+/// A place in [`All`] that a setting reads and writes.
+enum Place<'a> {
+    U32(&'a mut u32),
+    U64(&'a mut u64),
+    Size(&'a mut usize),
+    Millis(&'a mut Duration),
+    Text(&'a mut String),
+    Recovery(&'a mut RecoveryMode),
+    AutoCreate(&'a mut AutoCreate),
+}
+
+/// The settings, each with its place. Limits that a request over HTTP and a call in process have in
+/// common are named once; those of calls in process alone begin with `max_embedded_`.
+fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
+    let All { options: o, backend, url, limits: l } = all;
+    vec![
+        ("url", Place::Text(url)),
+        ("io_backend", Place::Text(backend)),
+        ("recovery", Place::Recovery(&mut o.recovery)),
+        ("auto_create", Place::AutoCreate(&mut o.auto_create)),
+        ("wal_shards", Place::U32(&mut o.wal_shards)),
+        ("wal_file_min", Place::U64(&mut o.wal_file_min)),
+        ("wal_file_max", Place::U64(&mut o.wal_file_max)),
+        ("wal_max_bytes", Place::U64(&mut o.wal_max_bytes)),
+        ("staging_bytes", Place::Size(&mut o.staging_bytes)),
+        ("staging_frames", Place::Size(&mut o.staging_frames)),
+        ("staging_wait_ms", Place::Millis(&mut o.staging_wait)),
+        ("sync_interval_ms", Place::Millis(&mut o.sync_interval)),
+        ("tail_cache_bytes", Place::Size(&mut o.tail_cache_bytes)),
+        ("checkpoint_bytes", Place::U64(&mut o.checkpoint_bytes)),
+        ("checkpoint_interval_ms", Place::Millis(&mut o.checkpoint_interval)),
+        ("segment_max_events", Place::U64(&mut o.segment_max_events)),
+        ("segment_max_bytes", Place::U64(&mut o.segment_max_bytes)),
+        ("segment_max_age_ms", Place::Millis(&mut o.segment_max_age)),
+        ("memory_bytes", Place::U64(&mut o.memory_bytes)),
+        ("ephemeral_bytes", Place::U64(&mut o.ephemeral_bytes)),
+        ("max_topics", Place::U64(&mut o.max_topics)),
+        ("max_total_bytes", Place::U64(&mut o.max_total_bytes)),
+        ("max_idempotency_keys", Place::U64(&mut o.max_idempotency_keys)),
+        ("max_embedded_batch_records", Place::Size(&mut o.max_batch_records)),
+        ("max_embedded_batch_bytes", Place::U64(&mut o.max_batch_bytes)),
+        ("max_embedded_record_bytes", Place::Size(&mut o.max_record_bytes)),
+        ("max_batch_records", Place::Size(&mut l.batch_records)),
+        ("max_record_bytes", Place::Size(&mut l.record_bytes)),
+        ("max_meta_bytes", Place::Size(&mut l.meta_bytes)),
+        ("max_tag_bytes", Place::Size(&mut l.tag_bytes)),
+        ("max_node_bytes", Place::Size(&mut l.node_bytes)),
+        ("max_limit", Place::Size(&mut l.limit)),
+    ]
+}
+
+impl Place<'_> {
+    fn get(&self) -> Value {
+        let number = |n: usize| Value::Number(n as u64);
+        match self {
+            Self::U32(n) => Value::Number(u64::from(**n)),
+            Self::U64(n) => Value::Number(**n),
+            Self::Size(n) => number(**n),
+            Self::Millis(d) => Value::Number(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+            Self::Text(t) => Value::Text((*t).clone()),
+            Self::Recovery(RecoveryMode::Strict) => Value::Text("strict".into()),
+            Self::Recovery(RecoveryMode::Salvage) => Value::Text("salvage".into()),
+            Self::AutoCreate(AutoCreate::On) => Value::Text("true".into()),
+            Self::AutoCreate(AutoCreate::Off) => Value::Text("false".into()),
+            Self::AutoCreate(AutoCreate::Patterns(list)) => Value::Text(list.join(",")),
+        }
+    }
+
+    /// Sets the place; says what is allowed if that cannot be.
+    fn set(&mut self, value: Value) -> Result<(), &'static str> {
+        match (self, value) {
+            (Self::U32(to), Value::Number(n)) => {
+                **to = u32::try_from(n).map_err(|_| "must be below 2^32")?;
+            }
+            (Self::U64(to), Value::Number(n)) => **to = n,
+            (Self::Size(to), Value::Number(n)) => {
+                **to = usize::try_from(n).map_err(|_| "is too large")?;
+            }
+            (Self::Millis(to), Value::Number(n)) => **to = Duration::from_millis(n),
+            (Self::Text(to), Value::Text(text)) => **to = text,
+            (Self::Recovery(to), Value::Text(text)) => {
+                **to = match text.as_str() {
+                    "strict" => RecoveryMode::Strict,
+                    "salvage" => RecoveryMode::Salvage,
+                    _ => return Err("must be strict or salvage"),
+                };
+            }
+            (Self::AutoCreate(to), Value::Flag(on)) => {
+                **to = if on { AutoCreate::On } else { AutoCreate::Off };
+            }
+            (Self::AutoCreate(to), Value::Text(text)) => **to = auto_create(&text),
+            (Self::Text(_) | Self::Recovery(_), _) => return Err("must be a string"),
+            (Self::AutoCreate(_), _) => {
+                return Err("must be true, false, or a list of names and prefixes with *");
+            }
+            _ => return Err("must be an integer of at least 0"),
+        }
+        Ok(())
+    }
+}
+
+fn auto_create(text: &str) -> AutoCreate {
+    match text {
+        "true" | "1" => AutoCreate::On,
+        "false" | "0" => AutoCreate::Off,
+        list => {
+            let patterns = list.split(',').map(|p| p.trim().to_owned());
+            AutoCreate::Patterns(patterns.filter(|p| !p.is_empty()).collect())
+        }
+    }
+}
+
+fn initial() -> All {
+    let backend = "auto".to_owned();
+    let (options, limits) = (Options::default(), Limits::default());
+    All { options, backend, url: String::new(), limits }
+}
+
+fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<All> {
+    let mut all = initial();
+    let Some(given) = given else { return Ok(all) };
+    let refuse = |message: String| raise(py, &Failure::invalid(message));
+    let mut places = table(&mut all);
+    for item in given.items()?.iter() {
+        let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
+        let Some((_, place)) = places.iter_mut().find(|(known, _)| *known == name) else {
+            return Err(refuse(format!("there is no setting {name:?}")));
+        };
+        if value.is_none() {
+            continue;
+        }
+        let value: Value =
+            value.extract().map_err(|_| refuse(format!("{name}: {value} is no setting")))?;
+        place.set(value).map_err(|allowed| refuse(format!("{name} {allowed}")))?;
+    }
+    drop(places);
+    // A bound on a part of a record is one bound.
+    let (o, l) = (&mut all.options, &all.limits);
+    (o.max_meta_bytes, o.max_tag_bytes) = (l.meta_bytes, l.tag_bytes);
+    o.max_node_bytes = l.node_bytes;
+    Ok(all)
+}
+
+/// What an engine is opened with.
+pub(crate) fn options(
+    py: Python<'_>,
+    given: Option<Settings<'_>>,
+) -> PyResult<(Env, Options, String)> {
+    let all = read(py, given)?;
+    let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
+    let backend: Backend = all.backend.parse().map_err(refuse)?;
+    Ok((real_env(backend).map_err(refuse)?, all.options, all.url))
+}
+
+/// The limits of requests.
 pub(crate) fn limits(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<Limits> {
-    let _ = (py, given);
-    Ok(Limits::default())
+    Ok(read(py, given)?.limits)
+}
+
+/// The settings of an engine and of its routes, with their defaults.
+#[pyfunction]
+pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let out = PyDict::new(py);
+    for (name, place) in table(&mut initial()) {
+        out.set_item(name, place.get())?;
+    }
+    Ok(out)
 }

@@ -9,6 +9,7 @@ pub mod config;
 mod error;
 pub mod json;
 mod limits;
+pub mod metrics;
 pub mod query;
 pub mod read;
 mod render;
@@ -18,4 +19,4 @@ pub mod write;
 
 pub use error::{Failure, status};
 pub use limits::Limits;
-pub use render::{created, deleted, dropped, list, state, states};
+pub use render::{created, deleted, dropped, list, report, state, states};

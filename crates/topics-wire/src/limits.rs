@@ -7,8 +7,6 @@ pub struct Limits {
     pub batch_records: usize,
     /// Bytes of `data` and `meta` of one record; default 1 MiB.
     pub record_bytes: usize,
-    /// Bytes of a request's body; default 64 MiB.
-    pub body_bytes: usize,
     /// Bytes of `meta` as JSON; default 16 KiB.
     pub meta_bytes: usize,
     /// Bytes of a tag; default 256.
@@ -24,7 +22,6 @@ impl Default for Limits {
         Self {
             batch_records: 10_000,
             record_bytes: 1 << 20,
-            body_bytes: 64 << 20,
             meta_bytes: 16 << 10,
             tag_bytes: 256,
             node_bytes: 128,

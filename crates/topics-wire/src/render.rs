@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use topics_engine::{CreatedTopic, Deleted, DeletedTopic, TopicState, TopicSummary};
+use topics_engine::{CreatedTopic, Deleted, DeletedTopic, Report, TopicState, TopicSummary};
 
 use crate::config;
 use crate::json::{push_i64, push_ms, push_str, push_u64};
@@ -217,5 +217,26 @@ pub fn deleted(topic: &str, d: &Deleted) -> Vec<u8> {
     o.name("topic", topic).int("deleted", d.deleted);
     o.int("earliest_seq", d.state.earliest_seq).int("head_seq", d.state.head_seq);
     o.int("count", d.state.count).int("bytes", d.state.bytes);
+    o.finish()
+}
+
+/// What a check of bytes found.
+#[must_use]
+pub fn report(r: &Report) -> Vec<u8> {
+    let mut o = Object::new(128 + r.problems.len() * 128);
+    o.flag("ok", r.problems.is_empty());
+    o.int("files", r.files).int("bytes", r.bytes).int("records", r.records);
+    let out = o.key("problems");
+    out.push(b'[');
+    for (i, problem) in r.problems.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        let mut item = Object::new(128);
+        item.name("file", &problem.file).int("offset", problem.offset);
+        item.name("detail", &problem.detail);
+        out.extend_from_slice(&item.finish());
+    }
+    out.push(b']');
     o.finish()
 }

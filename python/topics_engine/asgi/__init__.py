@@ -6,7 +6,7 @@ whose process also computes in Python threads should call `sys.setswitchinterval
 `topics serve` does: with the default, a busy thread takes most turns of the event loop.
 """
 
-from .app import App
+from .application import App
 from .build import build, create_app
 from .routes import ROUTES, Route
 from .settings import Settings

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
+from ..client import Database
+from ..errors import InvalidRequest
 from .access import Guard, LoopbackGuard, OpenGuard
-from .app import App
+from .application import App
 from .life import Life, Opened
-from .settings import SettingError, Settings, resolve
+from .settings import Settings, resolve
 
 
-def create_app(engine: _core.Engine | Any = None, settings: Settings | None = None) -> App:
+def create_app(
+    engine: Database | _core.Engine | None = None, settings: Settings | None = None
+) -> App:
     """An application over `engine`, or over the directory that the settings name.
 
     An engine that is passed in stays its owner's: it is served, and not closed.
@@ -28,7 +32,7 @@ def build(settings: Settings | None = None, *, engine: Any = None, url: str = ""
 def make_guard(settings: Settings) -> Guard:
     """Who may talk to the server under these settings."""
     if settings.api_keys:
-        raise SettingError("TOPICS_API_KEYS is set, and this build does not check keys")
+        raise InvalidRequest("TOPICS_API_KEYS is set, and this build does not check keys")
     return OpenGuard() if settings.allow_insecure_no_auth else LoopbackGuard()
 
 
@@ -36,10 +40,10 @@ def make_life(settings: Settings, engine: Any, url: str) -> Life:
     """What opens and closes the engine of an application."""
 
     def open_engine() -> Opened:
-        core = engine
+        core: Any = engine._backend if isinstance(engine, Database) else engine
         if core is None:
-            core = _core.Engine.open(settings.data_dir, {"url": url} if url else None)
-        return core, _core.Http(core)
+            core = _core.Engine.open(settings.data_dir, {**settings.engine, "url": url})
+        return core, _core.Http(core, settings.engine)
 
     def close_engine(core: Any) -> None:
         if engine is None:

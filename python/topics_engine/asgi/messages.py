@@ -24,7 +24,8 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 # What a refused body may still send before the connection is closed, so that a client which writes
 # all of its body before it reads gets the answer instead of a reset.
 LINGER_BYTES = 64 << 20
-LINGER_SECONDS = 5.0
+LINGER_SECONDS = 2.0
+LINGERING = frozenset({413})
 MAX_HEADERS = 128
 MAX_HEADER_BYTES = 64 << 10
 
@@ -174,7 +175,7 @@ async def respond(request: Request, response: Response, send: Send) -> None:
         *response.headers,
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    if CLOSE in response.headers and not request.body_read and request.has_body():
+    if response.status in LINGERING and not request.body_read and request.has_body():
         await send({"type": "http.response.body", "body": body, "more_body": True})
         await request.drain()
         body = b""

@@ -1,106 +1,67 @@
 """Settings of the server: arguments over TOPICS_* over topics.toml over defaults.
 
-Settings are data. What they configure is passed in beside them, never looked up from here.
+What the engine and its routes are opened with comes from `topics_engine.settings`, by the same rule
+and from the same file. Settings are data; what they configure is passed in beside them.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
+from .. import settings as engine_settings
+from ..errors import InvalidRequest
 
-class SettingError(ValueError):
-    """A setting cannot be understood; names it and where it came from."""
 
-
-def _setting(default: Any, variable: str, help_text: str) -> Any:
-    return field(default=default, metadata={"variable": variable, "help": help_text})
+def _setting(default: Any, help_text: str) -> Any:
+    return field(default=default, metadata={"help": help_text})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every field states its default, its variable and what it means."""
+    """Every field of the server states its default and what it means."""
 
-    host: str = _setting("127.0.0.1", "TOPICS_HOST", "address to listen on")
-    port: int = _setting(4000, "TOPICS_PORT", "port to listen on; 0 picks one and prints it")
-    data_dir: str = _setting("./topics-data", "TOPICS_DATA_DIR", "the data directory")
-    max_body_bytes: int = _setting(64 << 20, "TOPICS_MAX_BODY_BYTES", "largest request body")
-    body_timeout_ms: int = _setting(
-        30_000, "TOPICS_BODY_TIMEOUT_MS", "how long a request body may take to arrive"
-    )
-    shutdown_timeout_ms: int = _setting(
-        10_000, "TOPICS_SHUTDOWN_TIMEOUT_MS", "how long a shutdown waits for open requests"
-    )
-    allow_insecure_no_auth: bool = _setting(
-        False, "TOPICS_ALLOW_INSECURE_NO_AUTH", "serve others without keys"
-    )
-    api_keys: str = _setting("", "TOPICS_API_KEYS", "keys, scopes and prefixes of clients")
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(4000, "port to listen on; 0 picks one and prints it")
+    max_body_bytes: int = _setting(64 << 20, "largest request body")
+    body_timeout_ms: int = _setting(30_000, "how long a request body may take to arrive")
+    shutdown_timeout_ms: int = _setting(10_000, "how long a shutdown waits for open requests")
+    allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
+    api_keys: str = _setting("", "keys, scopes and prefixes of clients")
+    data_dir: str = engine_settings.DATA_DIR
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+
+SERVER: dict[str, Any] = {f.name: f.default for f in fields(Settings) if "help" in f.metadata}
+"""The server's settings by name, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Settings, and for each field where its value came from."""
+    """Settings of the server and of the engine, and where each value came from."""
 
     settings: Settings
+    values: Mapping[str, Any]
     sources: Mapping[str, str]
 
 
 def resolve(
     arguments: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
-    file: Path | None = None,
+    file: str | os.PathLike[str] | None = None,
 ) -> Resolved:
     """Settings from all four places. `None` among the arguments means "not given"."""
-    environ = os.environ if environ is None else environ
-    if file is None:
-        file = Path(environ.get("TOPICS_CONFIG", "topics.toml"))
     arguments = arguments or {}
-    from_file = _read(file)
-    unknown = set(from_file) - {f.name for f in fields(Settings)}
-    if unknown:
-        raise SettingError(f"{file}: unknown settings: {', '.join(sorted(unknown))}")
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for item in fields(Settings):
-        variable = item.metadata["variable"]
-        if arguments.get(item.name) is not None:
-            given, source = arguments[item.name], "argument"
-        elif variable in environ:
-            given, source = environ[variable], f"environment {variable}"
-        elif item.name in from_file:
-            given, source = from_file[item.name], str(file)
-        else:
-            given, source = item.default, "default"
-        values[item.name] = _convert(given, type(item.default), item.name, source)
-        sources[item.name] = source
-    return Resolved(Settings(**values), sources)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{file}: {error}") from error
-
-
-def _convert(given: Any, kind: type, name: str, source: str) -> Any:
-    if kind is bool and isinstance(given, str):
-        words = {"1": True, "true": True, "0": False, "false": False, "": False}
-        if given.lower() in words:
-            return words[given.lower()]
-    elif kind is int and isinstance(given, int | str) and not isinstance(given, bool):
-        try:
-            number = int(given)
-        except ValueError:
-            number = -1
-        if number >= 0 and (name != "port" or number < 65536):
-            return number
-    elif isinstance(given, kind):
-        return given
-    raise SettingError(f"{name} ({source}): {given!r} is not a valid {kind.__name__}")
+    mine = {name: value for name, value in arguments.items() if name in SERVER}
+    others = {name: value for name, value in arguments.items() if name not in SERVER}
+    engine = engine_settings.resolve(others, environ, file)
+    server = engine_settings.resolve(
+        mine, environ, file, known=SERVER, others=engine_settings.defaults()
+    )
+    if int(server["port"]) >= 1 << 16:
+        raise InvalidRequest(f"port ({server.sources['port']}): {server['port']} is not a port")
+    values: dict[str, Any] = dict(server)
+    made = Settings(**values, data_dir=str(engine["data_dir"]), engine=engine.native())
+    return Resolved(made, dict(server) | dict(engine), {**server.sources, **engine.sources})

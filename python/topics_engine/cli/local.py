@@ -9,16 +9,17 @@ from urllib.parse import urlsplit
 from .. import _core
 from ..asgi.messages import HttpError
 from ..asgi.routes import Router, decode_name
+from ..asgi.settings import Settings
 from .transport import Answer
 
 
 class LocalTransport:
     """The routes of `/v0` without a socket: the core answers, and this waits for it."""
 
-    def __init__(self, data_dir: str) -> None:
-        self.where = os.path.abspath(data_dir)
-        self._engine = _core.Engine.open(data_dir)
-        self._http = _core.Http(self._engine)
+    def __init__(self, settings: Settings) -> None:
+        self.where = os.path.abspath(settings.data_dir)
+        self._engine = _core.Engine.open(settings.data_dir, settings.engine)
+        self._http = _core.Http(self._engine, settings.engine)
         self._router = Router()
         self._token = 0
 

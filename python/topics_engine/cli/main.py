@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from .. import errors
 from ..asgi.access import BindRefused
-from ..asgi.settings import Resolved, SettingError, Settings, resolve
+from ..asgi.settings import Resolved, Settings, resolve
+from ..settings import variable
 from . import commands, measure, tools
 from .exits import Exit, exit_for
 from .output import Output, complain
@@ -53,7 +53,12 @@ def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
     create.add_argument("topic")
     create.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
     create.add_argument(
-        "config", nargs="*", type=commands.config_item, help="name=value, such as ttl_ms=60000"
+        "--set",
+        action="append",
+        dest="config",
+        metavar="NAME=VALUE",
+        type=commands.config_item,
+        help="a config field, such as ttl_ms=60000; may be repeated",
     )
     verb("describe", "the state and config of a topic").add_argument("topic")
 
@@ -113,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Failure, errors.TopicsError) as failure:
         complain(f"{failure} ({failure.code})")
         return exit_for(failure)
-    except (SettingError, BindRefused, ValueError) as wrong:
+    except (BindRefused, ValueError) as wrong:
         complain(str(wrong))
         return Exit.USAGE
     except BrokenPipeError:
@@ -142,11 +147,11 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "doctor":
         return doctor(resolved.settings, out)
     if args.command == "repair":
-        return tools.repair(resolved.settings.data_dir, out, sure=args.yes)
+        return tools.repair(resolved.settings, out, sure=args.yes)
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
     if args.command == "verify" and not url:
         return tools.verify(resolved.settings.data_dir, out)
-    client = connect(url, resolved.settings.data_dir, create=args.command in CREATES)
+    client = connect(url, resolved.settings, create=args.command in CREATES)
     try:
         if args.command == "bench":
             out.fields(measure.bench(client, args.records, progress_line))
@@ -162,30 +167,29 @@ def run(args: argparse.Namespace) -> int:
 CREATES = {"create", "append", "bench"}
 
 
-def connect(url: str | None, data_dir: str, *, create: bool) -> Client:
+def connect(url: str | None, settings: Settings, *, create: bool) -> Client:
     """A client of the server at `url`, or of the directory."""
     if url:
         return Client(HttpTransport(url, os.environ.get("TOPICS_API_KEY")))
-    if not create and not Path(data_dir).is_dir():
-        raise Failure(0, "not_found", f"{data_dir} is not a directory, and no --url was given")
+    if not create and not Path(settings.data_dir).is_dir():
+        message = f"{settings.data_dir} is not a directory, and no --url was given"
+        raise Failure(0, "not_found", message)
     from .local import LocalTransport
 
-    return Client(LocalTransport(data_dir))
+    return Client(LocalTransport(settings))
 
 
 def config(resolved: Resolved, out: Output) -> int:
     rows = [
         {
-            "setting": item.name,
-            "value": "(set)" if item.name == "api_keys" and value else value,
-            "source": resolved.sources[item.name],
-            "variable": item.metadata["variable"],
-            "meaning": item.metadata["help"],
+            "setting": name,
+            "value": "(set)" if name == "api_keys" and value else value,
+            "source": resolved.sources[name],
+            "variable": variable(name),
         }
-        for item in fields(Settings)
-        for value in [getattr(resolved.settings, item.name)]
+        for name, value in resolved.values.items()
     ]
-    out.rows(["setting", "value", "source", "variable", "meaning"], rows)
+    out.rows(["setting", "value", "source", "variable"], rows)
     return Exit.OK
 
 

@@ -25,12 +25,14 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def sync_latencies(folder: Path, rounds: int = 400, size: int = 170) -> list[float]:
-    """Seconds of each `fdatasync` after a small write into a preallocated file."""
+    """Seconds of each `fdatasync` after a write over bytes that are already there.
+
+    The file is filled first: its size and extents are on the disk, and a sync flushes data alone.
+    """
     payload = os.urandom(size)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".topics-doctor-") as file:
         fd = file.fileno()
-        with contextlib.suppress(OSError, AttributeError):
-            os.posix_fallocate(fd, 0, rounds * size)
+        os.pwrite(fd, bytes(rounds * size), 0)
         os.fsync(fd)
         sync = getattr(os, "fdatasync", os.fsync)
         taken = []

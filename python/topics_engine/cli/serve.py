@@ -28,7 +28,7 @@ Try, in another terminal:
   curl {url}/v0/topics/greetings -H 'Content-Type: application/json' \\
        -d '{{"records":[{{"data":"hello"}},{{"data":{{"any":"JSON"}}}}]}}'
   curl {url}/v0/topics/greetings/diff -H 'Content-Type: application/json' -d '{{"from_seq":0}}'
-  topics --url {url} tail -f greetings
+  {program} --url {url} tail -f greetings
 """
 
 
@@ -100,7 +100,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     app.life.on_failure = failed
     say(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
-        say(HINTS.format(url=url))
+        say(HINTS.format(url=url, program=program()))
     # uvicorn raises a captured signal once more when it is done; the exit code is ours to choose.
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, _ignore)
@@ -109,6 +109,12 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         complain(str(app.life.failure))
         return exit_for(app.life.failure)
     return Exit.OK
+
+
+def program() -> str:
+    """How this program was called, so that it can be called again from here."""
+    called = sys.argv[0]
+    return "topics" if called.endswith(".py") else os.path.relpath(called)
 
 
 def _ignore(sig: int, frame: Any) -> None:

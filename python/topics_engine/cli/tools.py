@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
+from ..asgi.settings import Settings
 from .exits import Exit
 from .output import GREEN, RED, Output
 from .transport import Failure
@@ -33,8 +34,9 @@ def report(found: dict[str, Any], out: Output) -> int:
     return Exit.OK if found["ok"] else Exit.CORRUPT
 
 
-def repair(data_dir: str, out: Output, *, sure: bool) -> int:
+def repair(settings: Settings, out: Output, *, sure: bool) -> int:
     """Opens with `salvage`: damaged ranges are copied aside and become gaps. First says which."""
+    data_dir = settings.data_dir
     _must_exist(data_dir)
     found = json.loads(_core.verify(data_dir))
     report(found, out)
@@ -43,7 +45,7 @@ def repair(data_dir: str, out: Output, *, sure: bool) -> int:
     if not sure:
         out.line("nothing was changed: run again with --yes to give up what is listed above")
         return Exit.CORRUPT
-    engine = _core.Engine.open(data_dir, {"recovery": "salvage"})
+    engine = _core.Engine.open(data_dir, {**settings.engine, "recovery": "salvage"})
     engine.close()
     return verify(data_dir, out)
 

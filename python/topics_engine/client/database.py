@@ -43,7 +43,7 @@ class Database:
         return self._backend.closed
 
     def topic(self, name: str, **config: Any) -> Topic:
-        """A handle. The config applies when the topic is created, by the first write at the latest."""
+        """A handle. The config applies when the topic is created, by a write at the latest."""
         return Topic(self._backend, name, config)
 
     def __getitem__(self, name: str) -> Topic:

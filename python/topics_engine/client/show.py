@@ -50,7 +50,11 @@ def topic_html(topic: Topic) -> str:
 
 def _row(record: Record) -> str:
     time = datetime.fromtimestamp(record.ts / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    text = repr(record.stored[:200]) if record.binary else record.stored[:200].decode("utf-8", "replace")
+    text = (
+        repr(record.stored[:200])
+        if record.binary
+        else record.stored[:200].decode("utf-8", "replace")
+    )
     cells = (str(record.seq), time, record.node or "", record.tag or "", text)
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 

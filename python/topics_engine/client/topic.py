@@ -156,5 +156,5 @@ class Topic:
 
 
 def _ack(acked: Acked) -> Ack:
-    *numbers, durability = acked
-    return Ack(*numbers, durability=cast("Durability", durability))  # type: ignore[arg-type]
+    topic_id, first, last, head, count, created, deduped, durability = acked
+    return Ack(topic_id, first, last, head, count, created, deduped, cast("Durability", durability))

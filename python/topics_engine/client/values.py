@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -127,7 +128,7 @@ class TopicState:
     last_read_ts: int | None
 
     @classmethod
-    def from_json(cls, body: bytes) -> TopicState:
+    def from_json(cls, body: builtins.bytes) -> TopicState:
         """From the answer to `GET /v0/topics/:t`."""
         fields = json.loads(body)
         topic = fields["topic"]
@@ -165,7 +166,7 @@ class Verification:
     problems: tuple[Mapping[str, Any], ...] = field(hash=False)
 
     @classmethod
-    def from_json(cls, body: bytes) -> Verification:
+    def from_json(cls, body: builtins.bytes) -> Verification:
         """From the report of the native module."""
         fields = json.loads(body)
         return cls(

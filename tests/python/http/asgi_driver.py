@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topics_engine.asgi.access import Guard, LoopbackGuard
-from topics_engine.asgi.app import App
+from topics_engine.asgi.application import App
 from topics_engine.asgi.life import Life
 from topics_engine.asgi.settings import Settings
 

@@ -15,7 +15,7 @@ from benches.demo.server import Server
 
 # Small enough that a test can reach each limit.
 LIMITS = {
-    "TOPICS_MAX_BATCH_RECORDS": "100",
+    "TOPICS_MAX_BATCH_RECORDS": "1000",
     "TOPICS_MAX_RECORD_BYTES": "10000",
     "TOPICS_MAX_BODY_BYTES": "200000",
     "TOPICS_MAX_TOPICS": "1000",
@@ -68,6 +68,15 @@ class Http:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def once(port: int, method: str, path: str, body: Any = None) -> Reply:
+    """One request on a connection of its own."""
+    client = Http(port)
+    try:
+        return client(method, path, body)
+    finally:
+        client.close()
 
 
 @pytest.fixture(scope="session")

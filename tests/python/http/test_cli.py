@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benches.demo.server import Server
 from topics_engine.cli import main
 from topics_engine.cli.measure import advice, percentile
 from topics_engine.cli.output import Output, Progress
 from topics_engine.cli.transport import members, split_records
-
-from benches.demo.server import Server
 
 Run = Callable[..., tuple[int, list[Any]]]
 
@@ -75,7 +75,7 @@ def test_raw_lines_are_bytes(cli: Run, topic: str) -> None:
 
 
 def test_create_describe_and_ls(cli: Run, topic: str) -> None:
-    code, (said,) = cli("create", topic, "--durability", "fsync", "ttl_ms=60000")
+    code, (said,) = cli("create", topic, "--durability", "fsync", "--set", "ttl_ms=60000")
     assert (code, said["created"]) == (0, True)
     code, (state,) = cli("describe", topic)
     assert (code, state["config"]["ttl_ms"], state["config"]["durability"]) == (0, 60000, "fsync")
@@ -87,8 +87,8 @@ def test_exit_codes(cli: Run, topic: str) -> None:
     assert cli("create", topic)[0] == 0
     assert cli("describe", topic + "-absent")[0] == 3
     assert cli("read", topic + "-absent")[0] == 3
-    assert cli("create", topic, "durability=perhaps")[0] == 2
-    assert cli("create", topic, "type=queue")[0] == 1
+    assert cli("create", topic, "--set", "durability=perhaps")[0] == 2
+    assert cli("create", topic, "--set", "type=queue")[0] == 1
     assert cli("append", topic, stdin=b"{\n")[0] == 2
     with pytest.raises(SystemExit) as usage:
         cli("frobnicate")
@@ -150,7 +150,8 @@ def test_doctor_and_config(tmp_path: Path, capsys: Any, monkeypatch: pytest.Monk
 
 
 def test_settings_come_from_four_places(tmp_path: Path) -> None:
-    from topics_engine.asgi.settings import SettingError, resolve
+    from topics_engine.asgi.settings import resolve
+    from topics_engine.errors import InvalidRequest
 
     file = tmp_path / "topics.toml"
     file.write_text('host = "localhost"\nport = 1\nmax_body_bytes = 5\n')
@@ -161,10 +162,12 @@ def test_settings_come_from_four_places(tmp_path: Path) -> None:
     assert found.sources["host"] == str(file)
     assert found.sources["data_dir"] == "default"
     for bad in ({"TOPICS_PORT": "x"}, {"TOPICS_PORT": "65536"}, {"TOPICS_PORT": "-1"}):
-        with pytest.raises(SettingError, match="port"):
-            resolve({}, bad, tmp_path / "none")
+        with pytest.raises(InvalidRequest, match="port"):
+            resolve({}, bad, file)
+    with pytest.raises(InvalidRequest, match="none"):
+        resolve({}, {}, tmp_path / "none")
     file.write_text("prot = 1\n")
-    with pytest.raises(SettingError, match="prot"):
+    with pytest.raises(InvalidRequest, match="prot"):
         resolve({}, {}, file)
 
 

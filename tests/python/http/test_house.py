@@ -56,7 +56,7 @@ def test_a_denied_version_and_every_older_one_is_found(deps: ModuleType) -> None
 
 def test_make_names_every_target() -> None:
     said = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in "run test check bench demo test-release build clean".split():
+    for target in ["run", "test", "check", "bench", "demo", "test-release", "build", "clean"]:
         assert re.search(rf"^  make {target}  +\S", said, re.MULTILINE), target
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import topics_engine as te
 from benches.demo.server import Server
 
-from .conftest import Http, raw_exchange
+from .conftest import Http, once, raw_exchange
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,13 +40,12 @@ def test_port_zero_is_printed_and_written_into_the_lock_file(own_server: Server)
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_waits_and_exits_0(own_server: Server, sig: int) -> None:
     own_server.start()
-    api = Http(own_server.port)
-    assert api("POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
+    assert once(own_server.port, "POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
     answers = []
 
     def wait() -> None:
         body = {"from_seq": 1, "wait_ms": 30_000}
-        answers.append(Http(own_server.port)("POST", "/v0/topics/t/diff", body))
+        answers.append(once(own_server.port, "POST", "/v0/topics/t/diff", body))
 
     waiter = threading.Thread(target=wait)
     waiter.start()
@@ -59,7 +59,7 @@ def test_a_signal_ends_waits_and_exits_0(own_server: Server, sig: int) -> None:
     assert answers[0].json["next_from_seq"] == 1
     # A clean close: the next open finds everything, at once.
     own_server.start()
-    assert Http(own_server.port)("GET", "/v0/topics/t").json["head_seq"] == 1
+    assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
     assert own_server.stop() == 0
 
 
@@ -103,8 +103,7 @@ def test_a_damaged_directory_is_exit_4(own_server: Server) -> None:
     assert "STORE" in refused.stderr
 
 
-def test_a_client_that_leaves_frees_its_wait(server: Server, topic: str) -> None:
-    api = Http(server.port)
+def test_a_client_that_leaves_frees_its_wait(server: Server, api: Http, topic: str) -> None:
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
     body = b'{"from_seq":1,"wait_ms":30000}'
     head = (
@@ -123,14 +122,13 @@ def test_a_client_that_leaves_frees_its_wait(server: Server, topic: str) -> None
     until(lambda: descriptors(server.pid) <= before)
 
 
-def test_a_waiting_diff_is_woken_by_a_write(server: Server, topic: str) -> None:
-    api = Http(server.port)
+def test_a_waiting_diff_is_woken_by_a_write(server: Server, api: Http, topic: str) -> None:
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
     answers = []
 
     def wait() -> None:
         body = {"from_seq": 1, "wait_ms": 20_000}
-        answers.append(Http(server.port)("POST", f"/v0/topics/{topic}/diff", body))
+        answers.append(once(server.port, "POST", f"/v0/topics/{topic}/diff", body))
 
     waiters = [threading.Thread(target=wait) for _ in range(8)]
     for waiter in waiters:
@@ -158,13 +156,24 @@ def test_pipelined_requests_are_answered_in_order(server: Server, topic: str) ->
 
 def test_a_killed_server_leaves_a_directory_that_opens(own_server: Server) -> None:
     own_server.start()
-    assert Http(own_server.port)("POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
+    assert once(own_server.port, "POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
     own_server.kill()
     with pytest.raises((OSError, http.client.HTTPException)):
-        Http(own_server.port)("GET", "/healthz")
+        once(own_server.port, "GET", "/healthz")
     own_server.start()
-    assert Http(own_server.port)("GET", "/v0/topics/t").json["head_seq"] == 1
+    assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
     assert own_server.stop() == 0
+
+
+def test_a_closed_directory_is_free_while_handles_live(tmp_path: Path) -> None:
+    first = te.open(tmp_path / "data")
+    first.topic("t").append([1])
+    with pytest.raises(te.Locked):
+        te.open(tmp_path / "data")
+    first.close()
+    with te.open(tmp_path / "data") as second:
+        assert [r.data for r in second.topic("t").read(after=0)] == [1]
+    assert first.closed
 
 
 def descriptors(pid: int) -> int:

@@ -230,6 +230,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
         },
     };
     topic.check_sound()?;
+    core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
     loop {
@@ -413,7 +414,7 @@ impl Decision<'_> {
             a.planned = None;
             return Ok(Ok(plan));
         }
-        Ok(self.caps(a, plan)?)
+        self.caps(a, plan)
     }
 
     /// Fits the write into the topic's caps.
@@ -448,7 +449,7 @@ impl Decision<'_> {
     fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
         let class = plan.config.durability;
         let charge = match class {
-            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.bytes)?),
+            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.records.len() as u64)?),
             _ => None,
         };
         self.remember(&plan)?;
@@ -485,7 +486,11 @@ impl Decision<'_> {
                 birth: plan.birth,
                 removed: AtomicU64::new(0),
             };
-            let level = apply_level(class);
+            let level = match class {
+                // Nobody waits for it: the shard's thread sees to it.
+                Durability::Memory if !plan.birth && !self.p.sync => Level::Staged,
+                _ => apply_level(class),
+            };
             let order = Order { ts: plan.ts, level, frees_space: false };
             flight.stage(a, frames, order, room).map(|(t, _)| Some(t))
         };
@@ -604,6 +609,8 @@ impl Decision<'_> {
                 dedupe.staged(key.hash, plan.first, ticket, settled);
             }
             if let Some((records, charge)) = shown {
+                // A creation is applied later; its records are shown as its config says.
+                state.config = plan.config.clone();
                 let loader = Loader {
                     segs: &self.core.segments,
                     key: self.topic.key,
@@ -612,7 +619,9 @@ impl Decision<'_> {
                 };
                 let floor = eviction.floor;
                 let shown = Shown { records, first: plan.first, ts: plan.ts, charge, floor };
+                let before = state.weight();
                 let gone = state.show(shown, &loader)?;
+                self.core.weighed(before, state.weight());
                 self.core.metrics.append_records.add(self.p.count);
                 self.core.metrics.evicted_records.add(gone);
                 let head = state.visible();

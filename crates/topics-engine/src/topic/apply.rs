@@ -132,6 +132,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             reads: Some(&base.metrics.apply_reads),
         };
         let mut state = topic.state.write();
+        let before = state.weight();
         let mut removed = 0;
         while let Some(next) = cursor.peek()? {
             if next.frame.topic_id != id || !of_topic(&next.frame) {
@@ -144,6 +145,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             cursor.pass(next.len);
         }
         let head = state.visible();
+        base.weighed(before, state.weight());
         drop(state);
         topic.gate.publish(head);
         if let Some(live) = live {
@@ -160,23 +162,25 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         FrameType::TopicCreate => {
             let body = record::TopicCreate::decode(f)?;
             let key = TopicKey { topic_id: f.topic_id, epoch: body.epoch };
+            let config = TopicConfig::decode(&body.config)?;
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
                 None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
-                None => {
-                    let config = TopicConfig::decode(&body.config)?;
-                    Arc::new(Topic::new(key, body.name.as_str().into(), config))
-                }
+                None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
-            {
+            let head = {
                 let mut state = topic.state.write();
+                state.config = Arc::new(config);
                 state.reserved_to = body.reserved_to;
                 // Not synced by itself: if it is lost, so is the topic.
                 state.reserved_synced = body.reserved_to;
                 state.applied_lsn = at.lsn;
-            }
+                state.visible()
+            };
             base.ids.seen(f.topic_id);
             topic.set_life(Life::Live);
+            // Records of an `ephemeral` write have no frames: they wait for this one.
+            topic.gate.publish(head);
             base.registry.adopt(topic);
             base.metrics.topics_created.add(1);
         }
@@ -239,6 +243,8 @@ impl State {
             }
             FrameType::ConfigUpdate => {
                 let body = record::ConfigUpdate::decode(f)?;
+                // What was given under the class before may not be in the log.
+                self.volatile |= self.config.durability <= Durability::Memory;
                 self.config = Arc::new(TopicConfig::decode(&body.config)?);
             }
             FrameType::HeadWatermark => {

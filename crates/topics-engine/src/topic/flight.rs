@@ -10,6 +10,7 @@ use topics_storage::wal::{Batch, Commit, Level, Placed, Room, Ticket};
 use super::append::AppendState;
 use super::apply::{Live, apply};
 use super::load::Hints;
+use super::state::State;
 use super::{Life, Topic};
 use crate::api::{Gap, GapReason};
 use crate::core::Core;
@@ -108,7 +109,9 @@ impl Flight {
             // I2: what was shown is not given again; readers are told at once.
             let from = if *logged { *first } else { (a.synced_to + 1).max(*first) };
             if from <= *last {
+                let before = state.weight();
                 state.lose(from, *last, GapReason::Crash);
+                self.core.weighed(before, state.weight());
                 a.unlogged.push(Gap { from, to: *last, reason: GapReason::Crash });
             }
             let head = state.visible();
@@ -159,7 +162,7 @@ impl Flight {
         flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
         match flight.core.wal.stage(batch, room) {
             Ok(ticket) => {
-                a.last = Some((ticket, order.level));
+                a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);
                 Ok((ticket, flight))
             }
@@ -192,6 +195,7 @@ impl Topic {
     pub(crate) fn die(&self, core: &crate::core::Base) {
         self.set_life(Life::Dead);
         core.registry.remove(self);
+        core.change(self, State::empty);
         self.gate.release();
     }
 }

@@ -74,6 +74,11 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// Whether the records never reach a file.
+    pub(crate) fn ephemeral(&self) -> bool {
+        matches!(self, Self::Held { charge: Some(_), .. })
+    }
+
     fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File { shard: a, file: x }, Self::File { shard: b, file: y }) => {
@@ -198,6 +203,13 @@ impl Seg {
     /// The offset of a seq that the segment covers.
     pub(crate) fn offset(&self, seq: u64) -> u32 {
         u32::try_from(seq - self.meta.first_seq).unwrap_or(u32::MAX)
+    }
+
+    /// Whether more than half of its `.data` is of dead records.
+    pub(crate) fn half_dead(&self) -> bool {
+        // A live record takes its payload, 37 bytes, and at most 6 more.
+        let live = 64 + self.live_bytes + 43 * self.live_count;
+        self.meta.sealed && !self.meta.cold && self.meta.data_len > 2 * live
     }
 
     /// Whether a seq that it covers is dead, if that is known.
@@ -478,9 +490,10 @@ impl Index {
         self.runs.retain(|r| !r.entries.is_empty());
     }
 
-    /// How many records are resident.
+    /// How many records are resident until a checkpoint takes them.
     pub(crate) fn resident(&self) -> u64 {
-        self.runs.iter().map(|r| r.entries.len() as u64).sum()
+        let all = self.runs.iter().filter(|r| !r.place.ephemeral());
+        all.map(|r| r.entries.len() as u64).sum()
     }
 }
 

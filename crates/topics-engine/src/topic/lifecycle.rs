@@ -247,8 +247,12 @@ fn update(
         reserve_first(core, topic)?;
     }
     let hints = fit(core, topic, &new)?;
-    // Whoever enters class `fsync` must find everything before durable.
-    let level = if to == Durability::Fsync { Level::Synced } else { Level::Written };
+    // Whoever enters class `fsync` must find everything before durable. Whoever leaves it must be
+    // known to have left: a topic that is recovered as `fsync` has lost nothing (I2).
+    let level = match Durability::Fsync {
+        fsync if from == fsync || to == fsync => Level::Synced,
+        _ => Level::Written,
+    };
     let mut staging = Staging::new(core, topic, level, true)?;
     let mut frames = Frames::default();
     ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);

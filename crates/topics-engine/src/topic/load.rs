@@ -90,8 +90,8 @@ impl<'a> Loader<'a> {
         want: TagMatch<'_>,
         upto: u64,
     ) -> Result<Vec<u64>> {
-        let known = self.hints.iter().flat_map(|h| &h.tagged);
-        if let Some((_, seqs)) = known.filter(|(no, _)| *no == meta.file_no).next_back() {
+        let mut known = self.hints.iter().flat_map(|h| &h.tagged);
+        if let Some((_, seqs)) = known.rfind(|(no, _)| *no == meta.file_no) {
             return Ok(seqs.iter().copied().filter(|s| *s <= upto).collect());
         }
         if !meta.has_tags {

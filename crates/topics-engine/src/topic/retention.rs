@@ -70,6 +70,13 @@ impl From<Unknown> for Need {
     }
 }
 
+impl Topic {
+    /// Loads the dead records of a segment.
+    pub(crate) fn load_dead(&self, core: &Core, file_no: u64) -> Result<()> {
+        provide(core, self, &Need::Dead(file_no))
+    }
+}
+
 /// Reads what a decision needs, and gives it to the topic.
 pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::ahead(&core.segments, topic.key);
@@ -171,8 +178,10 @@ impl Walk {
         }
         // The segment's counts begin at the applied floor.
         let whole = at <= seg.meta.first_seq.max(state.floor);
-        let rest = (self.count - seg.live_count, self.bytes - seg.live_bytes);
-        if whole && self.caps.over(rest.0, rest.1).is_some() {
+        // What is in flight may have counted some of it off already: then record by record.
+        let rest =
+            self.count.checked_sub(seg.live_count).zip(self.bytes.checked_sub(seg.live_bytes));
+        if let Some(rest) = rest.filter(|r| whole && self.caps.over(r.0, r.1).is_some()) {
             (self.count, self.bytes) = rest;
             self.gone = (self.gone.0 + seg.live_count, self.gone.1 + seg.live_bytes);
             self.floor = seg.meta.last_seq + 1;
@@ -392,7 +401,7 @@ fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         let mut due = Vec::new();
         if let Some(expiries) = &mut state.expiries {
             let later = expiries.split_off(&(now, 0));
-            let past = std::mem::replace(&mut **expiries, later);
+            let past = std::mem::replace(expiries, later);
             for (at, seq) in past {
                 // Those that are live stay listed until their deletion has been applied.
                 if state.index.entry(seq).is_some_and(|e| !e.dead()) {

@@ -19,6 +19,10 @@ use crate::config::TopicConfig;
 use crate::core::{Base, Core};
 use crate::error::{Error, Result};
 
+/// What cannot happen.
+#[derive(Debug)]
+enum Never {}
+
 /// Resident records in one WAL file, to be copied in seq order. Dead ones become holes.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyRun {
@@ -33,19 +37,20 @@ pub(crate) struct CopyRun {
 /// What a checkpoint does for a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
-    pub key: TopicKey,
     /// The segment to go on in. A run that does not follow it ends it.
     pub active: Option<SegmentMeta>,
     /// Ascending; where one does not follow the one before, a segment ends.
     pub runs: Vec<CopyRun>,
     /// Segments whose `.del` must be written, with all their dead.
     pub deletes: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
+    /// Whether the active segment is to be ended: it is old, and expiry, caps or reclaim gain.
+    pub seal: bool,
 }
 
 impl CopyPlan {
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.deletes.is_empty()
+        self.runs.is_empty() && self.deletes.is_empty() && !self.seal
     }
 }
 
@@ -71,7 +76,7 @@ impl Topic {
         let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
         let config = TopicConfig::decode(&snap.config)?;
         let topic = Self::new(key, snap.name.as_str().into(), config);
-        topic.state.write().restore(base, snap)?;
+        base.change(&topic, |state| state.restore(base, snap))?;
         topic.set_life(Life::Live);
         base.ids.seen(snap.topic_id);
         Ok(Arc::new(topic))
@@ -79,10 +84,13 @@ impl Topic {
 
     /// What must be copied so that the log up to `synced` lsn of `shard` can go; of every shard
     /// when there is none. Notes what changes from here on, for [`Self::install`].
-    pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64) -> CopyPlan {
+    /// An active segment that began before `old` is ended.
+    pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64, old: u64) -> CopyPlan {
         let mut state = self.state.write();
+        state.trim_front();
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
-        let mut plan = CopyPlan { key: self.key, active, runs: Vec::new(), deletes: Vec::new() };
+        let mut plan =
+            CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
         for run in &state.index.runs {
             match &run.place {
                 Place::Held { charge: Some(_), .. } => {}
@@ -122,7 +130,7 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    self.state.write().install(done);
+                    core.change(self, |state| state.install(done));
                     return Ok(());
                 }
                 a.last
@@ -148,7 +156,7 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    return Ok(self.state.write().replace(old, new, holes));
+                    return Ok(core.change(self, |state| state.replace(old, new, holes)));
                 }
                 a.last
             };
@@ -203,9 +211,9 @@ impl Topic {
     }
 
     /// A resident record failed its check: it is lost, and the log learns of it with the next write.
-    pub(crate) fn damaged(&self, gap: Gap) {
+    pub(crate) fn damaged(&self, base: &Base, gap: Gap) {
         let mut a = self.append.lock();
-        self.state.write().lose(gap.from, gap.to, gap.reason);
+        base.change(self, |state| state.lose(gap.from, gap.to, gap.reason));
         a.unlogged.push(gap);
     }
 
@@ -216,16 +224,18 @@ impl Topic {
         state.state_lost(state.indexed_to, state.reserved_to, same_boot)
     }
 
+    /// The topic is on another shard, or in a new layout: the lsns before say nothing any more, to
+    /// the next snapshot either.
+    pub(crate) fn moved(&self) {
+        self.state.write().applied_lsn = 0;
+    }
+
     /// Recovery is done, and everything that was replayed is synced: writes may begin.
-    pub(crate) fn recovered(&self, base: &Base, moved: bool) {
+    pub(crate) fn recovered(&self, base: &Base) {
         let mut a = self.append.lock();
         let mut state = self.state.write();
         state.reserved_synced = state.reserved_to.max(state.indexed_to);
         state.reflected = ReplayPos::default();
-        if moved {
-            // The lsns of another shard, or of the layout before, say nothing any more.
-            state.applied_lsn = 0;
-        }
         a.config = state.config.clone();
         a.next_seq = state.indexed_to + 1;
         a.last_ts = state.last_ts;
@@ -241,9 +251,10 @@ impl Topic {
     }
 
     /// Whether a checkpoint may have something to do for the topic.
-    pub(crate) fn dirty(&self) -> bool {
+    pub(crate) fn dirty(&self, old: u64) -> bool {
         let state = self.state.read();
-        state.index.runs.iter().any(|r| r.in_file())
+        state.outgrown(old)
+            || state.index.runs.iter().any(|r| r.in_file())
             || state.index.segs.iter().any(|s| s.dirty.is_some())
     }
 }
@@ -273,6 +284,30 @@ impl Seg {
 }
 
 impl State {
+    /// Lets go of what lies below the first live record: it is all dead, and needs no log, no
+    /// segment and no `.del` to say so.
+    fn trim_front(&mut self) {
+        if self.earliest_exact && self.earliest > self.floor {
+            let none = |_: &SegmentMeta, from: u64, to: u64| -> std::result::Result<_, Never> {
+                Ok(vec![0; (to + 1).saturating_sub(from) as usize])
+            };
+            let gone = self.raise_floor(self.earliest, none);
+            debug_assert!(matches!(gone, Ok(0)));
+        }
+    }
+
+    /// Whether the active segment began before `old` and something is gained by ending it.
+    fn outgrown(&self, old: u64) -> bool {
+        let Some(seg) = self.index.segs.last().filter(|s| !s.meta.sealed) else { return false };
+        let c = &self.config;
+        seg.meta.span() > 0
+            && seg.meta.first_ts < old
+            && (c.ttl_ms > 0
+                || c.cap_records > 0
+                || c.cap_bytes > 0
+                || seg.live_count < seg.meta.span())
+    }
+
     fn restore(&mut self, base: &Base, snap: &TopicSnap) -> Result<()> {
         self.floor = snap.delete_below.max(snap.evict_floor).max(1);
         self.evict_floor = snap.evict_floor.max(1);
@@ -301,6 +336,13 @@ impl State {
             self.count += meta.live_count;
             self.bytes += meta.live_bytes;
             self.index.segs.push(Seg::named(*meta));
+        }
+        // A loss behind the last segment is reflected too, unless records that are replayed lie
+        // between: then the frame that says so is replayed after them.
+        for g in &self.gaps {
+            if g.from <= next {
+                next = next.max(g.to + 1);
+            }
         }
         self.indexed_to = next - 1;
         self.tags_from = self.index.segments_to() + 1;
@@ -390,10 +432,11 @@ impl State {
         let from = old.map_or(meta.first_seq, |o| o.meta.last_seq + 1);
         let mut dead = Vec::new();
         for run in &plan.runs {
-            for (seq, then) in (run.first..).zip(&run.entries) {
-                if seq < from || seq > meta.last_seq {
-                    continue;
-                }
+            // Only the entries of this segment: a round may have copied many.
+            let skip = from.saturating_sub(run.first).min(run.entries.len() as u64);
+            let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.entries.len() as u64);
+            let mine = run.entries.get(skip as usize..end as usize).unwrap_or_default();
+            for (seq, then) in (run.first + skip..).zip(mine) {
                 let offset = seg.offset(seq);
                 let now = if seq < self.floor { None } else { self.index.entry(seq) };
                 if now.is_some_and(|e| !e.dead()) {
@@ -482,14 +525,13 @@ impl State {
             return None;
         }
         let (from, to) = (kept_last + 1, reserved_to);
-        match self.config.durability {
-            Durability::Ephemeral | Durability::Memory => {
-                Some(Gap { from, to, reason: GapReason::Restart })
-            }
-            _ if self.volatile => Some(Gap { from, to, reason: GapReason::Restart }),
-            Durability::Disk if same_boot => None,
-            Durability::Disk => Some(Gap { from, to, reason: GapReason::Crash }),
-            Durability::Fsync => None,
+        let volatile = self.volatile || self.config.durability <= Durability::Memory;
+        match (volatile, same_boot) {
+            (true, _) => Some(Gap { from, to, reason: GapReason::Restart }),
+            (false, true) => None,
+            // Of class `fsync` too: the reservation is there because the topic was leaving the
+            // class, and what said so is lost with what was written after it.
+            (false, false) => Some(Gap { from, to, reason: GapReason::Crash }),
         }
     }
 }

@@ -45,6 +45,13 @@ impl Evicted {
     }
 }
 
+/// A topic's part of the engine's totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub resident: u64,
+    pub bytes: u64,
+}
+
 /// What changed since a checkpoint planned its copy of the resident records.
 #[derive(Debug, Default)]
 pub(crate) struct SincePlan {
@@ -79,7 +86,7 @@ pub(crate) struct State {
     /// The tags of all records from here on are in `tags`.
     pub tags_from: u64,
     /// (expires_at, seq) of resident records.
-    pub expiries: Option<Box<BTreeSet<(u64, u64)>>>,
+    pub expiries: Option<BTreeSet<(u64, u64)>>,
     pub dedupe: Option<Box<Dedupe>>,
     /// Sizes of the oldest records of a segment, for eviction by bytes.
     pub window: Option<Arc<Window>>,
@@ -136,6 +143,29 @@ impl State {
             Durability::Fsync => self.indexed_to,
             _ => self.indexed_to.min(self.reserved_synced),
         }
+    }
+
+    /// Lets go of all records: the topic is gone.
+    pub(crate) fn empty(&mut self) {
+        self.index = Index::default();
+        (self.count, self.bytes) = (0, 0);
+        (self.tags, self.expiries, self.dedupe, self.window) = (None, None, None, None);
+        (self.earliest, self.earliest_exact) = (self.indexed_to + 1, true);
+    }
+
+    /// What the topic adds to the engine's totals: resident records, live bytes.
+    pub(crate) fn weight(&self) -> Weight {
+        Weight { resident: self.index.resident(), bytes: self.bytes }
+    }
+
+    /// Live records above `head`, which nobody was shown yet, and their bytes.
+    pub(crate) fn hidden(&self, head: u64) -> (u64, u64) {
+        if self.indexed_to <= head {
+            return (0, 0);
+        }
+        let runs = self.index.runs.range(self.index.run_from(head + 1)..);
+        let entries = runs.flat_map(|r| r.from(head + 1)).filter(|(_, e)| !e.dead());
+        entries.fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.payload()))
     }
 
     /// Takes a gap in: its seqs are dealt with.

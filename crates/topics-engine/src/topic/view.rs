@@ -31,6 +31,7 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
             let state = topic.state.read();
             if state.earliest_exact {
                 let head = topic.gate.head();
+                let hidden = state.hidden(head);
                 let some = |ts: u64| (ts > 0).then_some(ts);
                 return Ok(TopicState {
                     topic: topic.name.to_string(),
@@ -40,8 +41,8 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
                     earliest_seq: state.earliest.min(head + 1),
                     evict_floor: state.evict_floor.min(head + 1),
                     next_seq,
-                    count: state.count,
-                    bytes: state.bytes,
+                    count: state.count - hidden.0,
+                    bytes: state.bytes - hidden.1,
                     gaps: state.gaps.clone(),
                     config: (*state.config).clone(),
                     effective_priority: topic.priority(&state.config, core.time.wall()),
@@ -63,12 +64,13 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
 pub(crate) fn summary(core: &Core, topic: &Topic) -> TopicSummary {
     let state = topic.state.read();
     let head = topic.gate.head();
+    let hidden = state.hidden(head);
     TopicSummary {
         topic: topic.name.to_string(),
         head_seq: head,
         earliest_seq: state.earliest.min(head + 1),
-        count: state.count,
-        bytes: state.bytes,
+        count: state.count - hidden.0,
+        bytes: state.bytes - hidden.1,
         durability: state.config.durability,
         effective_priority: topic.priority(&state.config, core.time.wall()),
     }

@@ -73,7 +73,7 @@ pub enum FrameType {
     TxnDone = 20,
     /// Opens a file; ends the one before.
     Start = 21,
-    /// Any type from 128 on: of a later version, and may be passed over.
+    /// Any type from 128 on: not understood here, and may be skipped.
     Skippable = 128,
 }
 
@@ -102,10 +102,10 @@ impl FrameType {
         Self::Start,
     ];
 
-    /// The last type that must be understood.
-    pub const LAST: u8 = Self::Start as u8;
+    /// The newest type that must be understood.
+    pub const NEWEST: u8 = Self::Start as u8;
 
-    /// The type of this number.
+    /// The type of this number; `None` if it must be understood and is not.
     #[must_use]
     pub fn from_u8(v: u8) -> Option<Self> {
         if v >= Self::Skippable as u8 {
@@ -228,7 +228,18 @@ pub enum FrameError {
 }
 
 /// Appends a frame; the trailer holds the inner hash until [`seal`].
+///
+/// The caller has kept every part within its cap: a frame that cannot be represented must not
+/// reach the disk.
 pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
+    let cap = usize::from(u16::MAX);
+    assert!(
+        f.node.len() <= cap
+            && f.tag.len() <= cap
+            && f.attrs.len() <= cap
+            && f.encoded_len() <= MAX_FRAME_LEN as usize,
+        "a part of the frame is above its cap"
+    );
     let start = out.len();
     let mut flags =
         f.flags.0 & !(Flags::HAS_TAG | Flags::HAS_NODE | Flags::HAS_META | Flags::HAS_ATTRS);
@@ -290,20 +301,35 @@ pub fn seal(frame: &mut [u8], salt: u64, lsn: u64) {
     frame[at..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Gives a sealed frame that was verified the checksum of another place.
-pub fn reseal(frame: &mut [u8], salt: u64, lsn: u64) {
-    let inner = inner_hash(frame);
+/// Puts the inner hash back into the trailer of a sealed frame, so that it can be sealed at another
+/// place. The caller has verified the frame.
+#[inline]
+pub fn unseal(frame: &mut [u8]) {
     let at = frame.len() - FRAME_TRAILER;
+    let inner = inner_hash(frame);
     frame[at..].copy_from_slice(&inner.to_le_bytes());
-    seal(frame, salt, lsn);
 }
 
-/// Sets topic, seq and ts of an encoded frame that is not sealed.
+/// Sets topic and seq of an encoded frame that is not sealed, and its ts where it has none.
 #[inline]
 pub fn patch(frame: &mut [u8], topic_id: u64, seq: u64, ts: u64) {
     frame[6..14].copy_from_slice(&topic_id.to_le_bytes());
     frame[14..22].copy_from_slice(&seq.to_le_bytes());
-    frame[22..30].copy_from_slice(&ts.to_le_bytes());
+    patch_ts(frame, ts);
+}
+
+/// Sets the ts of an encoded frame that is not sealed, where it has none.
+#[inline]
+pub fn patch_ts(frame: &mut [u8], ts: u64) {
+    if u64_at(frame, 22) == 0 {
+        frame[22..30].copy_from_slice(&ts.to_le_bytes());
+    }
+}
+
+/// The length of the whole frame that `buf` begins with, if it is there and within its cap.
+#[inline]
+pub(crate) fn whole_size(buf: &[u8]) -> Option<usize> {
+    checked_size(buf).ok()
 }
 
 /// Sets or clears `batch_more` of an encoded frame that is not sealed.

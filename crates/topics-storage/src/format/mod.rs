@@ -4,6 +4,8 @@
 //! * [`attrs`]: a record's optional attributes.
 //! * [`record`]: the bodies of control frames, a file per family.
 //! * [`wal_file`]: names and headers of WAL files, `CURRENT`.
+//!
+#![doc = include_str!("../../FORMAT.md")]
 
 pub mod attrs;
 pub mod frame;

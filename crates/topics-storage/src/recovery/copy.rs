@@ -135,7 +135,8 @@ impl NewFile {
             }
             let at = self.buf.len();
             self.buf.extend_from_slice(f.raw);
-            frame::reseal(&mut self.buf[at..], self.header.salt, f.lsn);
+            frame::unseal(&mut self.buf[at..]);
+            frame::seal(&mut self.buf[at..], self.header.salt, f.lsn);
             if let Some((_, group)) = &mut open {
                 group.frames += 1;
                 group.bytes += (self.buf.len() - at) as u64;

@@ -20,6 +20,7 @@ mod replay;
 pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use topics_env::Env;
 
@@ -28,6 +29,7 @@ use self::copy::NewFile;
 use self::decide::decide;
 use self::plan::{NoWatch, ShardPlan};
 pub use self::replay::Opened;
+pub use self::verify::{Problem, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir};
 use crate::format::wal_file::{self, WalFileHeader};
 use crate::snapshot::{self, Loaded, SnapshotBody};
@@ -228,7 +230,8 @@ impl Opening {
         if !self.snapshot().is_some_and(done) || self.loaded.numbers.len() < 2 {
             return Ok(false);
         }
-        for n in &self.loaded.numbers {
+        // A third one is a removal that a crash undid.
+        for n in self.loaded.numbers.iter().take(2) {
             match snapshot::load(&self.env, &self.paths, *n, self.store.id) {
                 Ok(body) if done(&body) => {}
                 _ => return Ok(false),
@@ -237,11 +240,18 @@ impl Opening {
         let dir = self.paths.shard(shard);
         let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
         if self.env.fs.exists(&dir).map_err(io)? {
-            for e in crate::dir::list_dir(&self.env, &dir)? {
+            let names = crate::dir::list_dir(&self.env, &dir)?;
+            let newest = names.iter().filter_map(|e| wal_file::parse_name(&e.name)).max();
+            if newest.map(|(g, _)| g) > self.snapshot().map(|b| b.generation) {
+                // A layout that no snapshot knows yet has the shard again.
+                return Ok(false);
+            }
+            for e in names {
                 self.env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
             }
             self.env.fs.remove_dir(&dir).map_err(io)?;
         }
+        // Durably, before a snapshot says nothing about the shard any more.
         self.env.sync_dir("recovery.retire", &self.paths.wal()).map_err(io)?;
         Ok(true)
     }

@@ -200,7 +200,13 @@ impl Opening {
         Ok(())
     }
 
+    /// What later snapshots say of the shards outside the layout. One whose folder is gone stays:
+    /// the removal is not synced, and a layout that has the shard again goes on above its last lsn.
     fn outside(&self) -> Vec<ShardSnap> {
+        let known = self.snapshot().map_or(&[][..], |b| &b.retired);
+        let gone = known.iter().filter(|r| {
+            r.shard >= self.options.shards && self.shards.iter().all(|s| s.folder.shard != r.shard)
+        });
         let out = self.shards.iter().filter(|s| s.folder.shard >= self.options.shards);
         out.map(|s| ShardSnap {
             shard: s.folder.shard,
@@ -209,6 +215,7 @@ impl Opening {
             last_lsn: s.last_lsn(),
             synced_lsn: s.last_lsn(),
         })
+        .chain(gone.cloned())
         .collect()
     }
 

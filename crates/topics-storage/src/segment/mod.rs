@@ -6,7 +6,7 @@
 //! * [`SegmentWriter`] and [`Round`]: what a checkpoint writes, and how it becomes durable.
 //! * [`rewrite`], [`merge`], [`relocate`]: new files for old records.
 //!
-//! The layouts are in `layout`, `index`, `tags`, `attrs` and `deleted`; `FORMAT-SEGMENTS.md`
+//! The layouts are in `layout`, `index`, `tags`, `attrs` and `deleted`; `FORMAT.md`
 //! describes them byte by byte.
 
 mod attrs;

@@ -64,6 +64,11 @@ impl Segment {
         self.core().data_and_salt(&self.segs, &self.meta)
     }
 
+    /// Checks the header of its `.data`, which reads can do without while the `.idx` has the salt.
+    pub fn check_header(&self) -> Result<()> {
+        self.core().data(&self.segs, &self.meta)?.salt.clone().map(drop)
+    }
+
     /// The index entries of `from..=to` (clipped to the segment), the first for `from`. They are
     /// checked: against the checksum of a sealed `.idx`, against the records of an active one.
     pub fn entries(&self, from: u64, to: u64) -> Result<Vec<IdxEntry>> {

@@ -34,20 +34,11 @@ impl TailCache {
         }
     }
 
-    /// Appends the bytes at a place to `out`, if one group holds all of them.
-    pub fn read(&self, file: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> bool {
+    /// The group that holds all of these bytes, and where in it they begin.
+    pub fn find(&self, file: FileKey, offset: u32, len: usize) -> Option<(Arc<Vec<u8>>, usize)> {
         let after = self.entries.partition_point(|e| (e.file, e.offset) <= (file, offset));
-        let Some(e) = after.checked_sub(1).and_then(|i| self.entries.get(i)) else { return false };
-        if e.file != file {
-            return false;
-        }
-        let from = (offset - e.offset) as usize;
-        match e.bytes.get(from..from + len) {
-            Some(bytes) => {
-                out.extend_from_slice(bytes);
-                true
-            }
-            None => false,
-        }
+        let e = self.entries.get(after.checked_sub(1)?).filter(|e| e.file == file)?;
+        let at = (offset - e.offset) as usize;
+        (at + len <= e.bytes.len()).then(|| (e.bytes.clone(), at))
     }
 }

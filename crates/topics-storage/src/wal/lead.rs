@@ -1,260 +1,194 @@
-//! What a leader does: takes what is staged, writes one group, applies it.
+//! What a leader does: takes what is staged, writes one group, publishes the outcome.
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use topics_env::WriteSyncError;
 
-use super::shard::{Queued, Shard, State, Unsynced};
-use super::{Level, Placed, WalFile};
+use super::group::{Built, build};
+use super::shard::{Guard, Shard};
+use super::state::{Effect, Placement, Queued, State, Unsynced};
+use super::{Level, WalFile};
 use crate::StorageError;
-use crate::format::frame;
 use crate::format::record::Group;
 
 /// Bytes of batches that one group takes, unless one batch is larger.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// A group ready to be written.
-struct Built {
-    bytes: Vec<u8>,
-    /// Per batch: range in `bytes`, first and last lsn.
-    batches: Vec<(usize, usize, u64, u64)>,
-    frames: u64,
-    next_lsn: u64,
+/// A group on its way to the file.
+struct Write {
+    taken: Vec<Queued>,
+    file: Arc<WalFile>,
+    offset: u64,
+    /// Whether the sync is linked to the write; the syncing flag is held then.
+    linked: bool,
+}
+
+/// A group that is in the file.
+struct Written {
+    group: Arc<Vec<u8>>,
+    built: Built,
+    /// How long a linked write took.
+    took: u64,
+}
+
+/// Why a group is not in the file.
+enum Fault {
+    /// It could not be made.
+    Build(StorageError),
+    /// It was not, or not wholly, written.
+    Write(StorageError),
+    /// It was written, the linked sync failed.
+    Sync(StorageError),
 }
 
 impl Shard {
-    /// Leads one group. `own` is what the caller itself waits for: if that is a sync and none is in
-    /// flight, the write is linked to it.
-    pub fn lead<'a>(
-        &'a self,
-        mut st: MutexGuard<'a, State>,
-        own: Option<(u64, Level)>,
-    ) -> MutexGuard<'a, State> {
+    /// Leads one group. `own` is what the caller itself waits for: if that is a sync and none is
+    /// in flight, the write may be linked to it.
+    pub fn lead<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
         st.leading = true;
-        let taken = take(&mut st);
-        if taken.is_empty() {
-            st.leading = false;
-            self.changed.notify_all();
-            return st;
-        }
-        let bytes: usize = taken.iter().map(|q| q.batch.bytes()).sum();
-        if st.broken || st.offset + (bytes + Group::FRAME_LEN) as u64 > st.capacity {
-            let (guard, moved) = self.succeed(st, (bytes + Group::FRAME_LEN) as u64);
+        st.lead_wanted = false;
+        if st.must_succeed() {
+            let need = st.queue.front().map_or(0, |q| q.batch.bytes()) + Group::FRAME_LEN;
+            let (guard, moved) = self.succeed(st, need as u64);
             st = guard;
             if let Err(e) = moved {
-                return self.refuse(st, taken, &e);
+                st = self.stranded(st, &e);
             }
         }
-        let Some(file) = st.file.clone() else {
-            return self.refuse(st, taken, &StorageError::Closed);
+        let taken = st.take(GROUP_BYTES);
+        let (Some(file), false) = (st.file.clone(), taken.is_empty()) else {
+            st.leading = false;
+            return self.settle(st);
         };
-        let (offset, lsn, synced) = (st.offset, st.next_lsn, st.synced_lsn);
-        let linked = matches!(own, Some((n, Level::Synced)) if taken.last().is_some_and(|q| n <= q.n))
-            && !st.syncing
-            && st.unsynced.is_empty();
+        let linked = !st.syncing && self.links(&taken, own);
         st.syncing |= linked;
-        drop(st);
-        let built = build(&taken, file.header.salt, lsn, synced);
-        let started = self.shared.env.clock.mono_ns();
-        let outcome = if linked {
-            self.shared.env.write_sync("wal.group", &*file.file, &built.bytes, offset)
-        } else {
-            file.file.write_all_at(&built.bytes, offset).map_err(WriteSyncError::Write)
-        };
-        match outcome {
-            Ok(()) => self.written(taken, built, &file, offset, linked.then_some(started)),
-            Err(WriteSyncError::Write(e)) => {
-                let error = StorageError::io(format!("write {}", file.name), e);
-                let mut st = self.state.lock();
-                st.syncing &= !linked;
-                self.refuse(st, taken, &error)
-            }
-            Err(WriteSyncError::Sync(e)) => {
-                let error = StorageError::io(format!("sync {}", file.name), e);
-                let mut st = self.state.lock();
-                st.syncing = false;
-                self.refuse(st, taken, &StorageError::Poisoned { detail: error.to_string() })
-            }
+        let write = Write { taken, file, offset: st.offset, linked };
+        st = self.write(st, write);
+        if !self.background() && st.wants_file() {
+            st = self.prepare(st);
         }
+        st
     }
 
-    /// The group's write has returned: apply, publish positions, wake.
-    fn written(
-        &self,
-        taken: Vec<Queued>,
-        built: Built,
-        file: &Arc<WalFile>,
-        offset: u64,
-        synced_since: Option<u64>,
-    ) -> MutexGuard<'_, State> {
-        let group = Arc::new(built.bytes);
-        let offset32 = offset as u32;
-        self.cache.write().push(file.key, offset32, group.clone());
-        let last_ticket = taken.last().map_or(0, |q| q.n);
-        let mut waiting = Vec::new();
-        for (q, &(from, to, first_lsn, last_lsn)) in taken.iter().zip(&built.batches) {
-            if q.batch.level == Level::Synced && synced_since.is_none() {
-                waiting.push(Unsynced {
-                    file: file.key,
-                    file_first_lsn: file.first_lsn,
-                    offset: offset32 + from as u32,
-                    first_lsn,
-                    last_lsn,
-                    group: group.clone(),
-                    range: (from, to),
-                    commit: q.batch.commit.clone(),
-                });
-                continue;
-            }
-            q.batch.commit.apply(&Placed {
-                shard: self.id,
-                file: file.key,
-                offset: offset32 + from as u32,
-                first_lsn,
-                file_first_lsn: file.first_lsn,
-                bytes: &group[from..to],
-            });
+    /// Whether a group's write is linked to a sync: its leader waits for one, the backend gains by
+    /// it, and no batch that needs only the write is held up.
+    fn links(&self, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
+        let Some((n, Level::Synced)) = own else { return false };
+        self.shared.linked
+            && taken.last().is_some_and(|q| n <= q.n)
+            && (taken.len() == 1 || taken.iter().all(|q| q.batch.level == Level::Synced))
+    }
+
+    /// There is no next file. What does not fit into the file in use fails, in order; smaller
+    /// batches, which may free space, go on.
+    fn stranded<'a>(&'a self, mut st: Guard<'a>, error: &StorageError) -> Guard<'a> {
+        if st.poisoned.is_some() {
+            st.leading = false;
+            st = self.poison(st, &[], error);
+            st.leading = true;
+            return st;
         }
-        let mut st = self.state.lock();
-        st.unsynced.extend(waiting);
-        st.offset = offset + group.len() as u64;
-        st.next_lsn = built.next_lsn;
-        st.applied_lsn = built.next_lsn - 1;
-        st.written_ticket = last_ticket;
-        st.counters.groups += 1;
-        st.counters.batches += taken.len() as u64;
-        st.counters.frames += built.frames;
-        st.counters.bytes += group.len() as u64;
-        st.leading = false;
-        st.give_back(&taken);
-        if let Some(started) = synced_since {
+        while st.must_succeed() {
+            let Some(q) = st.queue.pop_front() else { break };
+            st.fail(&[q], error);
+        }
+        st
+    }
+
+    fn write<'a>(&'a self, mut st: Guard<'a>, w: Write) -> Guard<'a> {
+        let (lsn, synced) = (st.next_lsn, st.synced_lsn);
+        let outcome = self.unlocked(&mut st, || self.write_group(&w, lsn, synced));
+        if w.linked {
             st.syncing = false;
-            st.synced_lsn = st.written_lsn();
-            st.synced_ticket = last_ticket;
-            st.counters.syncs += 1;
-            st.counters.sync_ns += self.shared.env.clock.mono_ns().saturating_sub(started);
         }
-        self.release(st)
-    }
-
-    /// The group was not written: every staged batch fails, in order. For want of space the shard
-    /// goes on in the next file; after any other error it is poisoned.
-    fn refuse<'a>(
-        &'a self,
-        mut st: MutexGuard<'a, State>,
-        mut taken: Vec<Queued>,
-        error: &StorageError,
-    ) -> MutexGuard<'a, State> {
-        let error = match error {
-            StorageError::Io { .. } => StorageError::Poisoned { detail: error.to_string() },
-            e => e.clone(),
-        };
-        st.give_back(&taken);
-        taken.extend(st.drain());
-        st.broken = true;
-        let from = st.written_ticket + 1;
-        st.written_ticket = st.last_ticket;
-        let to = st.last_ticket;
-        st.fail(from, to, &error);
-        // Seqs are handed out again only after every failed batch has given its own back.
-        drop(st);
-        for q in &taken {
-            q.batch.commit.failed(&error);
-        }
-        let mut st = self.state.lock();
         st.leading = false;
-        if let StorageError::Poisoned { .. } = error {
-            st = self.poison(st, error);
-        }
-        self.release(st)
-    }
-
-    /// Wakes waiters, calls callbacks; returns with the lock.
-    fn release<'a>(&'a self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let due = st.due();
-        let tail = st.written_lsn() > st.synced_lsn;
-        let kick = self.shared.options.background
-            && ((st.idle && tail) || !st.on_synced.is_empty() || self.wants_file(&st));
-        drop(st);
-        if kick {
-            self.wake.notify_one();
-        }
-        self.changed.notify_all();
-        for (done, outcome) in due {
-            done(outcome);
-        }
-        self.state.lock()
-    }
-
-    /// Whether the next group cannot go into the file in use.
-    pub fn must_succeed(&self, st: &State) -> bool {
-        let mut bytes = Group::FRAME_LEN;
-        for q in &st.queue {
-            if bytes > Group::FRAME_LEN && bytes + q.batch.bytes() > GROUP_BYTES {
-                break;
+        match outcome {
+            Ok(_) if st.poisoned.is_some() => {
+                // A sync failed meanwhile: this group is not acked either.
+                let error = st.poisoned.clone().unwrap_or(StorageError::Closed);
+                self.poison(st, &w.taken, &error)
             }
-            bytes += q.batch.bytes();
+            Ok(written) => {
+                publish(&mut st, &w, written);
+                self.settle(st)
+            }
+            Err(Fault::Build(e)) => {
+                log::error!("shard {}: {e}", self.id);
+                st.fail(&w.taken, &e);
+                self.settle(st)
+            }
+            Err(Fault::Write(e @ StorageError::Full { .. })) => {
+                // The file may hold a part of the group: the shard goes on in the next one only.
+                st.broken = true;
+                let mut all = w.taken;
+                all.extend(st.queue.drain(..));
+                st.fail(&all, &e);
+                self.settle(st)
+            }
+            Err(Fault::Write(e) | Fault::Sync(e)) => self.poison(st, &w.taken, &e),
         }
-        st.broken || st.offset + bytes as u64 > st.capacity
+    }
+
+    fn write_group(&self, w: &Write, lsn: u64, synced: u64) -> std::result::Result<Written, Fault> {
+        let env = &self.shared.env;
+        let mut built = build(&w.taken, w.file.header.salt, lsn, synced).map_err(Fault::Build)?;
+        let mut took = 0;
+        if w.linked {
+            let started = env.clock.mono_ns();
+            env.write_sync("wal.group", &*w.file.file, &built.bytes, w.offset).map_err(
+                |e| match e {
+                    WriteSyncError::Write(e) => Fault::Write(io("write", &w.file, e)),
+                    WriteSyncError::Sync(e) => Fault::Sync(io("sync", &w.file, e)),
+                },
+            )?;
+            took = env.clock.mono_ns().saturating_sub(started);
+        } else {
+            let done = w.file.file.write_all_at(&built.bytes, w.offset);
+            done.map_err(|e| Fault::Write(io("write", &w.file, e)))?;
+        }
+        let group = Arc::new(std::mem::take(&mut built.bytes));
+        self.cache.write().push(w.file.key, w.offset as u32, group.clone());
+        Ok(Written { group, built, took })
     }
 }
 
-fn take(st: &mut State) -> Vec<Queued> {
-    let mut taken = Vec::new();
-    let mut bytes = 0;
-    while let Some(q) = st.queue.front() {
-        let size = q.batch.bytes();
-        if !taken.is_empty() && bytes + size > GROUP_BYTES {
-            break;
+/// The group's write has returned: positions move, commits are told in order.
+fn publish(st: &mut State, w: &Write, written: Written) {
+    let Written { group, built, took } = written;
+    for (q, span) in w.taken.iter().zip(&built.spans) {
+        let p = Placement {
+            commit: q.batch.commit.clone(),
+            file: w.file.key,
+            file_first_lsn: w.file.first_lsn,
+            offset: (w.offset + span.from as u64) as u32,
+            first_lsn: span.first_lsn,
+            last_lsn: span.last_lsn,
+            group: group.clone(),
+            range: (span.from, span.to),
+        };
+        match q.batch.level {
+            Level::Synced => st.unsynced.push_back(Unsynced::Batch(p)),
+            Level::Staged | Level::Written => st.effects.push_back(Effect::Apply(p)),
         }
-        bytes += size;
-        st.queued_bytes -= size;
-        taken.extend(st.queue.pop_front());
     }
-    taken
+    st.release(&w.taken);
+    st.offset = w.offset + group.len() as u64;
+    st.next_lsn = built.next_lsn;
+    st.written_ticket = w.taken.last().map_or(st.written_ticket, |q| q.n);
+    st.effects.push_back(Effect::Written(st.written_ticket));
+    st.counters.groups += 1;
+    st.counters.batches += w.taken.len() as u64;
+    st.counters.frames += built.frames;
+    st.counters.bytes += group.len() as u64;
+    if w.linked {
+        st.counters.syncs += 1;
+        st.counters.sync_ns += took;
+        let (ticket, lsn) = (st.written_ticket, st.written_lsn());
+        st.covered(ticket, lsn);
+    }
 }
 
-/// Copies the batches into one buffer, setting seq, ts, `batch_more` and the checksums.
-fn build(taken: &[Queued], salt: u64, lsn: u64, synced_lsn: u64) -> Built {
-    let total: usize = taken.iter().map(|q| q.batch.bytes()).sum();
-    let mut bytes = Vec::with_capacity(total + Group::FRAME_LEN);
-    bytes.resize(Group::FRAME_LEN, 0);
-    let mut batches = Vec::with_capacity(taken.len());
-    let mut next_lsn = lsn + 1;
-    for q in taken {
-        let b = &q.batch;
-        let (from, first_lsn) = (bytes.len(), next_lsn);
-        for part in [&b.head, &b.records, &b.tail] {
-            bytes.extend_from_slice(part);
-        }
-        let to = bytes.len();
-        let records = from + b.head.len()..to - b.tail.len();
-        let mut seq = b.first_seq;
-        let mut at = from;
-        while at < to {
-            let end = at + frame::frame_size(&bytes[at..]);
-            let is_record = records.contains(&at);
-            let f = &mut bytes[at..end];
-            if is_record {
-                frame::patch(f, b.topic_id, seq, b.ts);
-                seq += 1;
-            } else if frame::u64_at(f, 22) == 0 {
-                f[22..30].copy_from_slice(&b.ts.to_le_bytes());
-            }
-            frame::set_batch_more(f, end < to);
-            frame::seal(f, salt, next_lsn);
-            next_lsn += 1;
-            at = end;
-        }
-        batches.push((from, to, first_lsn, next_lsn - 1));
-    }
-    let frames = next_lsn - lsn - 1;
-    let body = (bytes.len() - Group::FRAME_LEN) as u64;
-    let group = Group { lsn, frames: frames as u32, bytes: body, synced_lsn };
-    let mut head = Vec::with_capacity(Group::FRAME_LEN);
-    group.encode_frame(&mut head);
-    frame::seal(&mut head, salt, lsn);
-    bytes[..Group::FRAME_LEN].copy_from_slice(&head);
-    Built { bytes, batches, frames, next_lsn }
+/// An error of the file that a group goes to.
+fn io(what: &str, file: &WalFile, e: std::io::Error) -> StorageError {
+    StorageError::io(format!("{what} {}", file.name), e)
 }

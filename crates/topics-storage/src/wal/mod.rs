@@ -1,16 +1,22 @@
 //! The write-ahead log: shards, group commit, succession of files.
 //!
-//! * `shard`: state of one shard; staging, waiting, positions.
-//! * `lead`: what a leader does: one group, one write, apply.
-//! * `sync`: making it durable; the shard's thread.
+//! * `state`: what a shard knows, and the order in which commits are told.
+//! * `outcome`: what is known about tickets, and who wants to know.
+//! * `shard`: staging, waiting, reading.
+//! * `group`: making one group of staged batches.
+//! * `lead`: what a leader does: one group, one write.
+//! * `sync`: making it durable; the shard's thread; the close.
 //! * `succession`: from one file to the next.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
 mod cache;
+mod group;
 mod lead;
+mod outcome;
 pub mod scan;
 mod shard;
+mod state;
 mod succession;
 mod sync;
 #[cfg(test)]
@@ -191,6 +197,9 @@ struct Shared {
     env: Env,
     paths: Paths,
     options: WalOptions,
+    /// Whether the backend gains by a write that is linked to its sync.
+    linked: bool,
+    /// The next key: files of all shards share one sequence.
     next_key: AtomicU32,
 }
 
@@ -214,9 +223,10 @@ impl Wal {
         elsewhere: Vec<WalFile>,
     ) -> Result<Self> {
         let background = options.background;
+        let linked = env.fs.backend() != "posix";
         let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
-        let shared = Arc::new(Shared { env, paths, options, next_key });
+        let shared = Arc::new(Shared { env, paths, options, linked, next_key });
         let elsewhere = elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
@@ -229,10 +239,6 @@ impl Wal {
                 let name = format!("topics-sync-{}", shard.id);
                 let thread = std::thread::Builder::new().name(name).spawn(move || shard.run());
                 threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
-            }
-        } else {
-            for shard in &shards {
-                drop(shard.prepare(shard.state.lock()));
             }
         }
         Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
@@ -367,6 +373,13 @@ impl Wal {
             }
         }
         result
+    }
+}
+
+impl Drop for Wal {
+    fn drop(&mut self) {
+        // Whoever still waits is told; the error of a close that did nothing wrong is none.
+        let _ = self.close(false);
     }
 }
 

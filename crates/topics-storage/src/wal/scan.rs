@@ -112,8 +112,8 @@ impl Scan {
         if let Err(FrameError::Type(kind)) = verified {
             return Err(StorageError::Version {
                 what: format!("the type of the frame at offset {offset} of {}", self.shown),
-                found: u32::from(kind),
-                supported: u32::from(FrameType::LAST),
+                found: kind.into(),
+                supported: FrameType::NEWEST.into(),
             });
         }
         if let Err(why) = verified

@@ -1,87 +1,104 @@
 //! From one file to the next.
 //!
-//! The next file is made ready ahead: temporary name → header → allocate → sync → rename → `CURRENT`
-//! → folder synced. To go on in it the old one is synced, then the first group is preceded by a
-//! Start frame that holds the first lsn; a valid Start ends the file before it.
+//! The next file is made ready ahead: temporary name → header → allocate → sync → rename → folder
+//! synced → `CURRENT` replaced. To go on in it the old one is synced, then the first group is
+//! preceded by a Start frame that holds the first lsn; a valid Start ends the file before it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
 use topics_env::{File, OpenMode};
 
-use super::shard::{Shard, State};
+use super::shard::{Guard, Shard};
 use super::{FileKey, WalFile};
 use crate::format::frame;
 use crate::format::record::Start;
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::{Result, StorageError};
 
+/// Where the first group of a file begins.
+const FIRST_GROUP: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
+
 /// A file made ready, without a Start: it holds nothing yet.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    name: String,
-    header: WalFileHeader,
-    file: Arc<dyn File>,
-    capacity: u64,
+    pub name: String,
+    pub header: WalFileHeader,
+    pub file: Arc<dyn File>,
+    pub capacity: u64,
+}
+
+/// Why a prepared file cannot be begun.
+enum Fault {
+    /// There is no room to grow it; it is as it was.
+    Grow(StorageError),
+    /// Its Start may be there in part, or whole.
+    Write(StorageError),
+    /// Its Start was not made durable.
+    Sync(StorageError),
 }
 
 impl Shard {
-    /// Makes the next file ready. Finding no space sets `no_space`; other errors are left to the
-    /// next attempt.
-    pub fn prepare<'a>(&'a self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Makes the next file ready. Finding no space sets `no_space`; after another error the
+    /// previous state stays valid and the next attempt begins anew.
+    pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+        let Some(current) = st.file.clone() else { return st };
         st.preparing = true;
         st.retry_space = false;
-        let Some(current) = st.file.clone() else {
-            st.preparing = false;
-            return st;
-        };
-        // Never given twice: a file whose Start failed keeps its number.
+        let options = &self.shared.options;
+        let max = options.file_max.max(options.file_initial);
+        let size = st.capacity.saturating_mul(2).clamp(options.file_initial, max);
+        // Never given twice: a file that was given up keeps its number.
         st.last_ordinal += 1;
-        let ordinal = st.last_ordinal;
-        let size = (st.capacity * 2).clamp(self.shared.options.file_initial, self.file_max());
-        drop(st);
-        let made = self.make_file(&current.header, ordinal, size);
-        let mut st = self.state.lock();
+        let (ordinal, prior) = (st.last_ordinal, current.header.ordinal);
+        let header = WalFileHeader { ordinal, prior, ..current.header.clone() };
+        let name = wal_file::name(header.generation, ordinal);
+        let mut orphans = std::mem::take(&mut st.orphans);
+        let made = self.unlocked(&mut st, || {
+            let made = self.make_file(header, size);
+            if made.is_ok() {
+                // `CURRENT` names a later file durably: nothing refers to these.
+                for name in &orphans {
+                    let _ = self.shared.env.fs.remove_file(&self.dir.join(name));
+                }
+            }
+            made
+        });
         st.preparing = false;
         match made {
             Ok(prepared) => {
+                self.disk_bytes.fetch_add(prepared.capacity, Ordering::Relaxed);
                 st.prepared = Some(prepared);
                 st.no_space = false;
-                st.prepare_failed = false;
+                st.prepare_error = None;
             }
             Err(e) => {
-                st.prepare_failed = true;
-                if let StorageError::Full { .. } = e {
-                    st.no_space = true;
-                }
                 log::warn!("shard {} has no next log file: {e}", self.id);
+                st.no_space = matches!(e, StorageError::Full { .. });
+                st.prepare_error = Some(e);
+                orphans.push(name);
+                st.orphans = orphans;
             }
         }
-        self.changed.notify_all();
-        st
-    }
-
-    fn file_max(&self) -> u64 {
-        self.shared.options.file_max.max(self.shared.options.file_initial)
+        self.settle(st)
     }
 
     /// Whether ordinary writes are refused for want of space; tries to make the next file.
     pub fn full(&self) -> bool {
         let mut st = self.state.lock();
-        if st.no_space && !st.preparing && !st.closed {
+        if st.no_space && !st.preparing && st.alive() {
             st = self.prepare(st);
         }
         st.no_space
     }
 
-    fn make_file(&self, current: &WalFileHeader, ordinal: u64, size: u64) -> Result<Prepared> {
+    fn make_file(&self, header: WalFileHeader, size: u64) -> Result<Prepared> {
         let env = &self.shared.env;
         let mut salt = env.rng.next_u64();
-        if salt == current.salt {
+        if salt == header.salt {
             salt = !salt;
         }
-        let header = WalFileHeader { ordinal, salt, prior: current.ordinal, ..current.clone() };
+        let header = WalFileHeader { salt, ..header };
         let name = wal_file::name(header.generation, header.ordinal);
         let temp = self.dir.join(format!("{name}.tmp"));
         let io = |e| StorageError::io(format!("make wal/shard-{:02}/{name}", self.id), e);
@@ -98,7 +115,8 @@ impl Shard {
         match made {
             Ok(file) => Ok(Prepared { name, header, file, capacity: size }),
             Err(e) => {
-                // What is left of it is above CURRENT, or temporary: the next open removes it.
+                // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
+                // when a later file is made ready.
                 let _ = env.fs.remove_file(&temp);
                 Err(e)
             }
@@ -106,76 +124,98 @@ impl Shard {
     }
 
     /// Goes on in the next file, which will have room for `need` more bytes. The leading flag is
-    /// held.
-    pub fn succeed<'a>(
-        &'a self,
-        mut st: MutexGuard<'a, State>,
-        need: u64,
-    ) -> (MutexGuard<'a, State>, Result<()>) {
-        while st.syncing || st.preparing {
-            self.changed.wait(&mut st);
-        }
-        if st.written_lsn() > st.synced_lsn && st.poisoned.is_none() {
-            st = self.run_sync(st);
-        }
-        if let Some(e) = &st.poisoned {
-            let e = e.clone();
-            return (st, Err(e));
-        }
-        if st.prepared.is_none() {
+    /// held; an error that leaves the old file's end in doubt has poisoned the shard.
+    pub fn succeed<'a>(&'a self, mut st: Guard<'a>, need: u64) -> (Guard<'a>, Result<()>) {
+        st = self.finish_file(st);
+        if st.alive() && st.prepared.is_none() {
             st = self.prepare(st);
         }
-        let Some(next) = st.prepared.take() else {
-            let detail = format!("shard {} has no next log file", self.id);
-            return (st, Err(StorageError::Full { detail }));
-        };
-        let (first_lsn, broken) = (st.next_lsn, st.broken);
-        let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
-        drop(st);
-        let moved = self.begin(&next, first_lsn, need, broken);
-        let mut st = self.state.lock();
-        let capacity = match moved {
-            Ok(capacity) => capacity,
-            Err(e) => {
-                // Nothing was logged in it; another file takes its place under the next number.
-                return (st, Err(e));
+        let stopped = || StorageError::Full { detail: format!("shard {}: no next file", self.id) };
+        let next = match st.prepared.take() {
+            Some(next) if st.alive() => next,
+            _ => {
+                let poisoned = st.poisoned.clone();
+                let error = poisoned.or_else(|| st.prepare_error.clone()).unwrap_or_else(stopped);
+                return (st, Err(error));
             }
         };
-        let (name, header, file) = (next.name, next.header, next.file);
-        let file = Arc::new(WalFile { key, name, header, first_lsn, file });
-        self.files.write().insert(key, file.clone());
-        st.file = Some(file);
-        st.offset = (WAL_HEADER + Start::FRAME_LEN) as u64;
-        st.capacity = capacity;
-        st.broken = false;
-        st.counters.rotations += 1;
-        if !self.shared.options.background {
-            // Kept ready ahead also where nobody does it in the background.
-            st = self.prepare(st);
+        let (first_lsn, broken) = (st.next_lsn, st.broken);
+        let begun = self.unlocked(&mut st, || self.begin(&next, first_lsn, need, broken));
+        match begun {
+            Ok(capacity) => self.go_on(&mut st, next, first_lsn, capacity),
+            Err(Fault::Grow(e)) => {
+                st.prepared = Some(next);
+                return (st, Err(e));
+            }
+            Err(Fault::Write(e @ StorageError::Full { .. })) => {
+                // A Start that is there after all ends the old file: it is not written any more.
+                st.broken = true;
+                self.disk_bytes.fetch_sub(next.capacity, Ordering::Relaxed);
+                st.orphans.push(next.name);
+                return (st, Err(e));
+            }
+            Err(Fault::Write(e) | Fault::Sync(e)) => {
+                st = self.poison(st, &[], &e);
+                let error = st.poisoned.clone().unwrap_or(e);
+                return (st, Err(error));
+            }
         }
         (st, Ok(()))
     }
 
+    /// Syncs the file in use, and with it whatever waits for that.
+    fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+        loop {
+            if st.syncing || st.preparing {
+                self.flags.wait(&mut st);
+            } else if st.dirty() || (st.alive() && !st.unsynced.is_empty()) {
+                st = self.run_sync(st);
+            } else {
+                return st;
+            }
+        }
+    }
+
+    /// The file in use is the new one from now on.
+    fn go_on(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
+        self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
+        let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
+        let Prepared { name, header, file, .. } = next;
+        let file = Arc::new(WalFile { key, name, header, first_lsn, file });
+        self.files.write().insert(key, file.clone());
+        st.file = Some(file);
+        st.offset = FIRST_GROUP;
+        st.capacity = capacity;
+        st.broken = false;
+        st.counters.rotations += 1;
+    }
+
     /// Writes the Start frame; after a failed group it is durable before anything else.
-    fn begin(&self, next: &Prepared, first_lsn: u64, need: u64, broken: bool) -> Result<u64> {
-        let env = &self.shared.env;
+    fn begin(
+        &self,
+        next: &Prepared,
+        first_lsn: u64,
+        need: u64,
+        broken: bool,
+    ) -> std::result::Result<u64, Fault> {
         let io = |e| StorageError::io(format!("begin {}", next.name), e);
-        let first = (WAL_HEADER + Start::FRAME_LEN) as u64;
-        let capacity = next.capacity.max(first + need);
+        let capacity = next.capacity.max(FIRST_GROUP + need);
         if capacity > next.capacity {
-            next.file.allocate(capacity).map_err(io)?;
+            next.file.allocate(capacity).map_err(|e| Fault::Grow(io(e)))?;
         }
         let mut start = Vec::with_capacity(Start::FRAME_LEN);
         Start { first_lsn }.encode_frame(&mut start);
         frame::seal(&mut start, next.header.salt, first_lsn);
-        next.file.write_all_at(&start, WAL_HEADER as u64).map_err(io)?;
+        next.file.write_all_at(&start, WAL_HEADER as u64).map_err(|e| Fault::Write(io(e)))?;
         if broken {
-            env.sync("wal.start", &*next.file).map_err(io)?;
+            let synced = self.shared.env.sync("wal.start", &*next.file);
+            synced.map_err(|e| Fault::Sync(io(e)))?;
         }
         Ok(capacity)
     }
 
-    /// Removes files whose last lsn is at or below `lsn`, never the one in use.
+    /// Removes files whose last lsn is at or below `lsn`, never the one in use nor the next one;
+    /// the names.
     pub fn trim(&self, lsn: u64) -> Result<Vec<String>> {
         let gone: Vec<Arc<WalFile>> = {
             let files = self.files.read();
@@ -189,21 +229,34 @@ impl Shard {
         let mut names = Vec::new();
         for f in gone {
             let path = self.dir.join(&f.name);
-            self.shared
-                .env
-                .fs
-                .remove_file(&path)
-                .map_err(|e| StorageError::io(format!("remove {}", path.display()), e))?;
+            let bytes = f.file.len().unwrap_or(0);
+            match self.shared.env.fs.remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StorageError::io(format!("remove {}", path.display()), e));
+                }
+                _ => {}
+            }
             self.files.write().remove(&f.key);
+            self.disk_bytes.fetch_sub(bytes, Ordering::Relaxed);
             names.push(f.name.clone());
+        }
+        if !names.is_empty() {
+            self.space_came_back();
         }
         Ok(names)
     }
 
-    pub fn bytes_on_disk(&self) -> u64 {
-        let files = self.files.read();
-        let used: u64 = files.values().filter_map(|f| f.file.len().ok()).sum();
-        drop(files);
-        used + self.state.lock().prepared.as_ref().map_or(0, |p| p.capacity)
+    /// Tries again to make the next file, where the last attempt found no space.
+    fn space_came_back(&self) {
+        let mut st = self.state.lock();
+        if !st.no_space {
+            return;
+        }
+        st.retry_space = true;
+        if self.background() {
+            self.kick(&mut st);
+        } else if st.wants_file() {
+            drop(self.prepare(st));
+        }
     }
 }

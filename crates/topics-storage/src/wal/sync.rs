@@ -1,165 +1,109 @@
-//! Making a shard's log durable, and the thread that does it when no caller does.
+//! Making a shard's log durable: the sync, the thread that runs it when no caller does, the close.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
-
-use super::shard::{Shard, State};
+use super::shard::{Guard, Shard};
+use super::state::{State, Thread};
 use super::{Batch, Commit, Level, Placed};
 use crate::format::record::{Body, CleanClose};
+use crate::format::wal_file::WAL_HEADER;
 use crate::{Result, StorageError};
+
+/// How long a batch that nobody waits for may stay in the queue.
+const STAGED_DELAY: Duration = Duration::from_millis(1);
 
 impl Shard {
     /// Syncs what has been written when it begins. At most one sync is in flight; when it fails
     /// nothing above the last success is ever acked (I10).
-    pub fn run_sync<'a>(&'a self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        st.syncing = true;
+    pub fn run_sync<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+        st.sync_wanted = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
-        let Some(file) = st.file.clone() else {
-            st.syncing = false;
-            return st;
+        let Some(file) = st.file.clone().filter(|_| lsn > st.synced_lsn) else {
+            st.covered(ticket, lsn);
+            return self.settle(st);
         };
-        drop(st);
-        let started = self.shared.env.clock.mono_ns();
-        let outcome = self.shared.env.sync("wal.group", &*file.file);
-        let took = self.shared.env.clock.mono_ns().saturating_sub(started);
-        let mut st = self.state.lock();
+        st.syncing = true;
+        let env = &self.shared.env;
+        let (outcome, took) = self.unlocked(&mut st, || {
+            let started = env.clock.mono_ns();
+            let outcome = env.sync("wal.group", &*file.file);
+            (outcome, env.clock.mono_ns().saturating_sub(started))
+        });
+        st.syncing = false;
         if let Err(e) = outcome {
-            st.syncing = false;
-            let error = StorageError::io(format!("sync {}", file.name), e);
-            return self.poison(st, error);
+            let error = StorageError::Poisoned { detail: format!("sync {}: {e}", file.name) };
+            return self.poison(st, &[], &error);
         }
-        st.synced_lsn = st.synced_lsn.max(lsn);
+        if let Some(e) = st.poisoned.clone() {
+            // A write failed meanwhile: no other result counts.
+            return self.poison(st, &[], &e);
+        }
         st.counters.syncs += 1;
         st.counters.sync_ns += took;
-        st = self.apply_synced(st, lsn);
-        st.synced_ticket = st.synced_ticket.max(ticket);
-        st.syncing = false;
-        let due = st.due();
-        drop(st);
-        self.changed.notify_all();
-        for (done, outcome) in due {
-            done(outcome);
-        }
-        self.state.lock()
+        st.covered(ticket, lsn);
+        self.settle(st)
     }
 
-    /// Applies, in order, the batches that a sync up to `lsn` covers. The syncing flag is held, so
-    /// nobody else applies batches of this level.
-    fn apply_synced<'a>(
-        &'a self,
-        mut st: MutexGuard<'a, State>,
-        lsn: u64,
-    ) -> MutexGuard<'a, State> {
-        while st.unsynced.front().is_some_and(|u| u.last_lsn <= lsn) {
-            let covered = st.unsynced.iter().take_while(|u| u.last_lsn <= lsn).count();
-            let batches: Vec<_> = st.unsynced.drain(..covered).collect();
-            st.applying = batches.first().map(|u| u.first_lsn);
-            drop(st);
-            for u in &batches {
-                u.commit.apply(&Placed {
-                    shard: self.id,
-                    file: u.file,
-                    offset: u.offset,
-                    first_lsn: u.first_lsn,
-                    file_first_lsn: u.file_first_lsn,
-                    bytes: &u.group[u.range.0..u.range.1],
-                });
-            }
-            st = self.state.lock();
-            st.applying = None;
-        }
-        st
-    }
-
-    /// The shard's thread: syncs that nobody's own wait runs, idle tails, the next file.
+    /// The shard's thread: syncs that nobody's own wait runs, idle tails, batches that nobody
+    /// waits for, the next file. It parks while there is nothing to do.
     pub fn run(&self) {
         let interval = self.shared.options.sync_interval;
+        let mut timers = Timers::default();
         let mut st = self.state.lock();
         while !st.closed {
-            if self.wants_file(&st) {
+            timers.observe(&st, interval);
+            if st.wants_file() {
                 st = self.prepare(st);
-                continue;
-            }
-            let busy =
-                st.poisoned.is_none() && (!st.queue.is_empty() || st.written_lsn() > st.synced_lsn);
-            if !busy {
-                st.idle = true;
-                self.wake.wait(&mut st);
-                st.idle = false;
-                continue;
-            }
-            let wanted = st.sync_wanted || !st.on_synced.is_empty();
-            if !wanted && !self.crowded(&st) {
-                let _ = self.wake.wait_for(&mut st, interval);
-            }
-            st.sync_wanted = false;
-            if !st.queue.is_empty() && !st.leading && st.poisoned.is_none() {
+            } else if timers.lead_due(&st) {
                 st = self.lead(st, None);
-            }
-            if st.syncing {
-                self.changed.wait(&mut st);
-            } else if st.written_lsn() > st.synced_lsn && st.poisoned.is_none() && !st.closed {
+            } else if timers.sync_due(&st) {
                 st = self.run_sync(st);
+            } else {
+                match timers.next(interval) {
+                    Some(at) => {
+                        st.thread = Thread::Waiting;
+                        self.wake.wait_until(&mut st, at);
+                    }
+                    None => {
+                        st.thread = Thread::Idle;
+                        self.wake.wait(&mut st);
+                    }
+                }
+                st.thread = Thread::Busy;
             }
         }
     }
 
-    fn crowded(&self, st: &State) -> bool {
-        st.queued_bytes > self.shared.options.staging_bytes / 8
-    }
-
-    /// Whether the next file is to be made ready.
-    pub fn wants_file(&self, st: &State) -> bool {
-        let asked = if st.no_space { st.retry_space } else { !st.prepare_failed };
-        st.prepared.is_none() && !st.preparing && asked && st.poisoned.is_none()
-    }
-
+    /// Ends the shard's work; every waiter is told. The thread ends by itself.
     pub fn close(this: &Arc<Self>, clean: bool) -> Result<()> {
-        this.finish(if clean { Self::close_clean(this) } else { Ok(()) })
-    }
-
-    fn finish(&self, result: Result<()>) -> Result<()> {
-        if self.state.lock().closed {
-            return Ok(());
+        {
+            let mut st = this.state.lock();
+            if st.closing {
+                return Ok(());
+            }
+            st.closing = true;
         }
-        let mut st = self.state.lock();
+        let result = if clean { this.close_clean() } else { Ok(()) };
+        let mut st = this.state.lock();
         st.closed = true;
-        while st.leading || st.syncing || st.preparing {
-            self.changed.wait(&mut st);
+        while st.leading || st.syncing || st.preparing || st.draining {
+            this.flags.wait(&mut st);
         }
-        let error = StorageError::Closed;
         let from = st.written_ticket + 1;
-        st.written_ticket = st.last_ticket;
-        let to = st.last_ticket;
-        st.fail(from, to, &error);
-        let queue = st.drain();
-        if st.poisoned.is_none() {
-            st.poisoned = Some(error.clone());
-        }
-        let unsynced = std::mem::take(&mut st.unsynced);
-        let due = st.due();
+        st.fail_all(from, &[], &StorageError::Closed);
+        st = this.settle(st);
+        this.kick(&mut st);
         drop(st);
-        for u in unsynced {
-            u.commit.failed(&error);
+        if clean && result.is_ok() {
+            this.give_back();
         }
-        for q in queue {
-            q.batch.commit.failed(&error);
-        }
-        for (done, outcome) in due {
-            done(outcome);
-        }
-        self.changed.notify_all();
-        self.wake.notify_all();
         result
     }
 
     /// Everything staged is written and synced, then CleanClose is a group of its own.
-    fn close_clean(this: &Arc<Self>) -> Result<()> {
-        if this.state.lock().closed {
-            return Ok(());
-        }
-        this.sync_all()?;
+    fn close_clean(&self) -> Result<()> {
+        self.sync_all()?;
         let mut head = Vec::new();
         CleanClose {}.encode_frame(&mut head, 0, 0, 0);
         let batch = Batch {
@@ -167,20 +111,83 @@ impl Shard {
             records: Vec::new(),
             tail: Vec::new(),
             first_seq: 0,
-            ts: this.shared.env.clock.wall_ms(),
+            ts: self.shared.env.clock.wall_ms(),
             topic_id: 0,
             level: Level::Written,
             frees_space: true,
             commit: Arc::new(Nothing),
         };
-        let room = Self::reserve(this, batch.bytes(), None)?;
-        let ticket = this.stage(batch, room)?;
-        this.wait(ticket.n, Level::Synced)
+        let mut st = self.state.lock();
+        st.room_batches += 1;
+        let ticket = self.enqueue(&mut st, batch, 0);
+        drop(st);
+        self.wait(ticket.n, Level::Synced)
+    }
+
+    /// After a clean close the preallocated rest of the file in use, and all but the least of the
+    /// next one, are not needed. What fails costs only space.
+    fn give_back(&self) {
+        let mut st = self.state.lock();
+        let used = st.file.clone().map(|f| (f.file.clone(), st.offset, st.capacity));
+        let initial = self.shared.options.file_initial.max(WAL_HEADER as u64);
+        let next = st.prepared.as_ref().map(|p| (p.file.clone(), initial, p.capacity));
+        st.capacity = st.offset;
+        drop(st);
+        for (file, len, capacity) in used.into_iter().chain(next) {
+            if len < capacity && file.set_len(len).is_ok() {
+                let freed = capacity - len;
+                self.disk_bytes.fetch_sub(freed, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Deadlines of the shard's thread.
+#[derive(Default)]
+struct Timers {
+    /// When the tail is to be synced.
+    tail: Option<Instant>,
+    /// When the batch with this ticket is to be written.
+    front: Option<(u64, Instant)>,
+}
+
+impl Timers {
+    fn observe(&mut self, st: &State, interval: Duration) {
+        self.tail = st.dirty().then(|| self.tail.unwrap_or_else(|| Instant::now() + interval));
+        let front = st.queue.front().filter(|_| st.alive()).map(|q| q.n);
+        self.front = match (front, self.front) {
+            (Some(n), Some((m, at))) if n == m => Some((n, at)),
+            (Some(n), _) => Some((n, Instant::now() + STAGED_DELAY)),
+            (None, _) => None,
+        };
+    }
+
+    fn lead_due(&self, st: &State) -> bool {
+        let due = |(_, at)| st.lead_wanted || Instant::now() >= at;
+        !st.leading && self.front.is_some_and(due)
+    }
+
+    fn sync_due(&self, st: &State) -> bool {
+        if st.syncing || !st.alive() {
+            return false;
+        }
+        let late = |at| Instant::now() >= at;
+        st.sync_wanted || st.sync_called_for() || self.tail.is_some_and(late)
+    }
+
+    /// The next deadline. One that has passed while somebody else leads or syncs is looked at
+    /// again after its interval; usually he has done the work by then.
+    fn next(&self, interval: Duration) -> Option<Instant> {
+        let now = Instant::now();
+        let later = |at: Instant, step| if at > now { at } else { now + step };
+        let tail = self.tail.map(|at| later(at, interval));
+        let front = self.front.map(|(_, at)| later(at, STAGED_DELAY));
+        tail.into_iter().chain(front).min()
     }
 }
 
 /// A batch whose outcome only its waiter looks at.
-pub(super) struct Nothing;
+struct Nothing;
 
 impl Commit for Nothing {
     fn apply(&self, _: &Placed<'_>) {}

@@ -69,6 +69,14 @@ impl Service {
                 s.engine.checkpoint()?;
                 Ok(Reply::ok(s.timed(done("checkpointed"), start_ns)))
             }),
+            "verify" => self.later(r, move |s, _| {
+                Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
+            }),
+            "metrics" => Ok(Some(Reply::ok(if r.json {
+                crate::metrics::json(&self.engine)
+            } else {
+                crate::metrics::prometheus(&self.engine)
+            }))),
             "health" => self.now(self.health(), start_ns),
             "ready" => self.ready(start_ns),
             other => Err(Failure::new("not_found", format!("there is no route {other:?}"))),
@@ -208,6 +216,7 @@ impl Service {
         }
         let mut o = Object::new(96);
         o.name("status", "ready").flag("wal_replay_complete", true);
+        o.int("topics", self.engine.metrics().topics);
         self.now(o.finish(), start_ns)
     }
 }

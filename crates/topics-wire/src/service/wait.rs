@@ -106,8 +106,9 @@ impl Service {
     ) -> Result<Option<Reply>, Failure> {
         let pages = self.pages(&wait)?;
         let now = self.clock.mono_ns();
-        let idle = matches!(pages.as_slice(),
-            [p] if p.is_empty() && p.tombstone.is_none() && p.caught_up);
+        // One page that has nothing, and behind which there is nothing that this reader may see.
+        let idle = matches!(pages.as_slice(), [p] if p.is_empty() && p.tombstone.is_none()
+            && (p.caught_up || wait.diff.request.from == ReadFrom::After(p.next_from_seq)));
         if !idle || now >= wait.deadline_ns || self.waits.0.lock().closed {
             return self.show(&wait, &pages).map(Some);
         }

@@ -81,6 +81,14 @@ fn ts_never_decreases() {
     w.reopen();
     w.put("t", &["d"]);
     assert_eq!(w.read("t", 3).get(0).unwrap().ts, first);
+    for c in CLASSES {
+        let w = World::new();
+        w.create("t", class(c));
+        w.put("t", &["a"]);
+        w.clock.step_wall_ms(-1000);
+        w.put("t", &["b"]);
+        assert_eq!(w.read("t", 1).get(0).unwrap().ts, first, "{c:?}");
+    }
 }
 
 #[test]

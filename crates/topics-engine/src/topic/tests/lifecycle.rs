@@ -1,1 +1,193 @@
-//! lifecycle
+//! Creating, updating, deleting, listing; fences between lives.
+
+use super::*;
+use crate::config::{TopicConfig, TopicType};
+use crate::error::Error;
+
+#[test]
+fn creating_twice_is_a_no_op_or_an_update() {
+    let mut w = World::new();
+    let p = ConfigPatch { ttl_ms: Some(5), priority: Some(Some(2000)), ..ConfigPatch::default() };
+    let a = w.engine().create_topic("t", &p).unwrap();
+    assert!(a.created);
+    assert_eq!(a.config, TopicConfig { ttl_ms: 5, priority: Some(1000), ..TopicConfig::default() });
+    let b = w.engine().create_topic("t", &p).unwrap();
+    assert!(!b.created && b.config == a.config && b.topic_id == a.topic_id);
+    let p = ConfigPatch { cap_records: Some(7), ..ConfigPatch::default() };
+    let c = w.engine().create_topic("t", &p).unwrap();
+    assert_eq!((c.config.ttl_ms, c.config.cap_records), (5, 7));
+    for clean in [false, true] {
+        if clean {
+            w.reopen()
+        } else {
+            w.kill()
+        }
+        assert_eq!(w.state("t").config, c.config);
+    }
+    let queue = ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() };
+    match w.engine().create_topic("t", &queue).unwrap_err() {
+        Error::TopicExistsIncompatible { field: "type", .. } => {}
+        e => panic!("{e}"),
+    }
+    assert!(w.engine().create_topic("a/b", &p).is_err());
+}
+
+#[test]
+fn a_later_topic_of_the_name_is_a_new_one() {
+    let mut w = World::new();
+    w.put("t", &["1", "2"]);
+    w.checkpoint();
+    let old = w.state("t");
+    assert!(w.engine().delete_topic("t", false).unwrap().deleted);
+    assert!(!w.engine().delete_topic("t", false).unwrap().deleted);
+    assert_eq!(w.engine().state("t", false).unwrap_err().code(), "topic_not_found");
+    let a = w.put("t", &["a"]);
+    assert!(a.created && a.first_seq == 1);
+    for round in 0..3 {
+        let new = w.state("t");
+        assert!(new.topic_id > old.topic_id && new.epoch > old.epoch);
+        assert_eq!(w.read("t", 0).get(0).unwrap().data, b"a");
+        if round == 0 { w.kill() } else { w.reopen() }
+    }
+}
+
+#[test]
+fn deletes_of_topics_last() {
+    let mut w = World::new();
+    for i in 0..6 {
+        w.put(&format!("t{i}"), &["x"; 7]);
+        if i % 2 == 0 {
+            w.checkpoint();
+        }
+    }
+    for i in 0..3 {
+        w.engine().delete_topic(&format!("t{i}"), false).unwrap();
+    }
+    for round in 0..3 {
+        let names: Vec<_> = w.engine().list("", None, 99).into_iter().map(|t| t.topic).collect();
+        assert_eq!(names, ["t3", "t4", "t5"]);
+        if round == 0 { w.kill() } else { w.reopen() }
+    }
+    let folders = w.fs.kill_image().dirs();
+    let of_topics = folders.iter().filter(|d| d.contains("/topics/")).count();
+    assert_eq!(of_topics, 3, "{folders:?}");
+}
+
+#[test]
+fn if_empty() {
+    let w = World::new();
+    w.create("t", ConfigPatch { ttl_ms: Some(1000), ..ConfigPatch::default() });
+    w.put("t", &["1"]);
+    let e = w.engine().delete_topic("t", true).unwrap_err();
+    assert!(matches!(e, Error::TopicNotEmpty { count: 1, .. }));
+    w.clock.advance_ms(1001);
+    assert!(w.engine().delete_topic("t", true).unwrap().deleted);
+}
+
+#[test]
+fn ids_are_never_given_again() {
+    let mut w = World::new();
+    let mut last = 0;
+    for round in 0..6 {
+        let id = w.engine().create_topic("t", &ConfigPatch::default()).unwrap().topic_id;
+        assert!(id > last, "{id} after {last}");
+        last = id;
+        w.engine().delete_topic("t", false).unwrap();
+        match round % 3 {
+            // What was created here may be forgotten; its id may not be given again.
+            0 => w.power_cut(),
+            1 => w.kill(),
+            _ => w.reopen(),
+        }
+    }
+}
+
+#[test]
+fn more_ids_than_one_reservation() {
+    let w = World::new();
+    for i in 0..2100 {
+        w.engine().create_topic(&format!("t{i}"), &ConfigPatch::default()).unwrap();
+    }
+    assert_eq!(w.engine().list("", None, 9999).len(), 2100);
+}
+
+#[test]
+fn lists_page_in_name_order() {
+    let w = World::new();
+    for name in ["b", "a.2", "a.1", "c", "a.3"] {
+        w.put(name, &["1"]);
+    }
+    let names = |prefix, after, n| {
+        let l = w.engine().list(prefix, after, n);
+        l.into_iter().map(|t| t.topic).collect::<Vec<_>>()
+    };
+    assert_eq!(names("", None, 2), ["a.1", "a.2"]);
+    assert_eq!(names("", Some("a.2"), 2), ["a.3", "b"]);
+    assert_eq!(names("a.", None, 9), ["a.1", "a.2", "a.3"]);
+    assert_eq!(names("a.", Some("a.1"), 9), ["a.2", "a.3"]);
+    assert_eq!(names("a.", Some("0"), 1), ["a.1"]);
+    assert!(names("z", None, 9).is_empty());
+}
+
+#[test]
+fn the_number_of_topics_is_bounded() {
+    let w = World::with(Options { max_topics: 2, ..small() });
+    w.put("a", &["1"]);
+    w.put("b", &["1"]);
+    assert!(matches!(
+        w.try_put("c", &["1"]).unwrap_err(),
+        Error::Throttled { limit: "topics", max: 2, .. }
+    ));
+    w.put("a", &["2"]);
+    w.engine().delete_topic("b", false).unwrap();
+    assert!(w.put("c", &["1"]).created);
+}
+
+#[test]
+fn after_a_close_everything_is_refused() {
+    let mut w = World::new();
+    w.put("t", &["1"]);
+    let e = w.engine().clone();
+    w.close();
+    assert!(e.close().is_ok(), "idempotent");
+    let records = [rec("1")];
+    let req = Append { records: &records, ..Append::default() };
+    assert_eq!(e.append("t", &req).unwrap_err().code(), "shutting_down");
+    assert_eq!(e.state("t", false).unwrap_err().code(), "shutting_down");
+    assert_eq!(e.read("t", &after(0)).unwrap_err().code(), "shutting_down");
+    assert_eq!(e.sync().unwrap_err().code(), "shutting_down");
+    assert_eq!(e.create_topic("u", &ConfigPatch::default()).unwrap_err().code(), "shutting_down");
+}
+
+#[test]
+fn one_opener_at_a_time() {
+    let mut w = World::new();
+    let e = Engine::open(w.env(), Path::new(DIR), w.options.clone()).unwrap_err();
+    assert!(matches!(e, Error::Locked { .. }), "{e}");
+    w.close();
+    w.open();
+}
+
+#[test]
+fn state_tells_times_and_priority() {
+    let w = World::new();
+    w.put("t", &["1"]);
+    let s = w.engine().state("t", true).unwrap();
+    assert_eq!(
+        (s.last_write_ts, s.last_read_ts),
+        (Some(1_700_000_000_000), Some(1_700_000_000_000))
+    );
+    assert_eq!(s.effective_priority, 500);
+    w.clock.advance_ms(30_000);
+    assert_eq!(w.state("t").effective_priority, 250);
+    w.create("t", ConfigPatch { priority: Some(Some(-5)), ..ConfigPatch::default() });
+    assert_eq!(w.state("t").effective_priority, -5);
+    w.put("u", &["1"]);
+    assert_eq!(w.state("u").last_read_ts, None);
+}
+
+#[test]
+fn a_topic_at_rest_is_small() {
+    // The name, a config of its own and three map entries come on top.
+    assert!(size_of::<crate::topic::Topic>() + size_of::<TopicConfig>() <= 1280);
+}

@@ -93,7 +93,9 @@ fn a_retired_folder_is_gone_for_good_before_snapshots_forget_it() {
     drop(opened);
     let (env, fs) = mount(&fs.kill_image());
     let (_, opened) = open(&env, 1);
-    assert!(opened.outside.is_empty() && !env.fs.exists(Path::new("/db/wal/shard-01")).unwrap());
+    // Its last lsn stays known: a layout that has the shard again goes on above it.
+    assert_eq!(opened.outside, [ShardSnap { layout: 1, ..shard_snap(1, last) }]);
+    assert!(!env.fs.exists(Path::new("/db/wal/shard-01")).unwrap());
     for n in [3, 4] {
         snap(&env, &opened, n, Vec::new());
     }
@@ -105,6 +107,30 @@ fn a_retired_folder_is_gone_for_good_before_snapshots_forget_it() {
         n += 1;
     });
     assert!(n > 100, "{n}");
+}
+
+#[test]
+fn a_retired_shard_that_a_new_layout_has_again_is_not_retired_twice() {
+    let (env, fs, opened) = outside();
+    let last = opened.outside[0].last_lsn;
+    for n in [1, 2] {
+        snap(&env, &opened, n, vec![shard_snap(1, last)]);
+    }
+    drop(opened);
+    let (env, fs) = mount(&fs.kill_image());
+    let (_, opened) = open(&env, 2);
+    put(&opened.wal, 1, 21, 1, Level::Synced);
+    let synced = fs.ops_len();
+    drop(opened);
+    fs.all_crash_states(5, &CrashOptions::default(), &mut |s| {
+        for shards in [1, 2] {
+            let (env, _) = mount(&s.image);
+            let opening = begin(&env, shards, Mode::Strict)
+                .unwrap_or_else(|e| panic!("{:?}: {e}", s.survival));
+            let kept = replayed(&opening);
+            assert!(s.after_ops < synced || kept.contains(&(1, 21)), "I1: {kept:?}");
+        }
+    });
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The files are what FORMAT-SEGMENTS.md says, built here from its text alone.
+//! The files are what FORMAT.md says, built here from its text alone.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

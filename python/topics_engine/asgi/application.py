@@ -176,7 +176,7 @@ def body_type(route: Route, request: Request) -> bytes:
 def negotiate(route: Route, accept: bytes | None) -> bytes:
     """The content type of the answer; 406 when the client takes none of what there is."""
     offers = route.offers
-    if accept is None or accept == b"*/*" or accept == offers[0]:
+    if not accept or accept == b"*/*" or accept == offers[0]:
         return offers[0]
     best: tuple[float, bytes] | None = None
     for offer in offers:

@@ -7,24 +7,35 @@ use topics_env::sim::{FaultKind, SimFs, sim_env};
 
 use super::scan::Scan;
 use super::*;
+
+mod faults;
+mod format;
+mod model;
+mod threads;
+
 use crate::format::frame::{self, Flags, Frame, FrameType};
 use crate::format::record::{Group, Start};
 use crate::format::wal_file;
 
+/// What commits were told, in order: the first seq, and whether the batch was applied.
 #[derive(Default)]
 struct Log {
+    told: PlMutex<Vec<(u64, bool)>>,
     applied: PlMutex<Vec<(u64, u64)>>,
     failed: AtomicU64,
 }
 
-struct One(Arc<Log>);
+struct One(Arc<Log>, u64);
 
 impl Commit for One {
     fn apply(&self, p: &Placed<'_>) {
         let (f, _) = frame::parse(p.bytes).unwrap();
+        assert_eq!(f.seq, self.1);
+        self.0.told.lock().push((self.1, true));
         self.0.applied.lock().push((p.first_lsn, f.seq));
     }
     fn failed(&self, _: &StorageError) {
+        self.0.told.lock().push((self.1, false));
         self.0.failed.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -44,6 +55,7 @@ fn first_file(env: &Env, paths: &Paths, capacity: u64) -> ShardStart {
     };
     for dir in [paths.root().to_owned(), paths.wal(), paths.shard(0)] {
         env.fs.create_dir(&dir).unwrap();
+        env.fs.sync_dir(dir.parent().unwrap()).unwrap();
     }
     let name = wal_file::name(1, 1);
     let file = env.fs.open(&paths.shard(0).join(&name), OpenMode::CreateNew).unwrap();
@@ -84,7 +96,7 @@ fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
         topic_id: 9,
         level,
         frees_space: false,
-        commit: Arc::new(One(log.clone())),
+        commit: Arc::new(One(log.clone(), seq)),
     }
 }
 

@@ -1,0 +1,473 @@
+//! Random operations against a model of what the pages promise, reopening included.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::api::GapReason;
+use crate::config::Discard;
+
+#[derive(Clone, Debug)]
+struct Rec {
+    ts: u64,
+    tag: String,
+    node: String,
+    bytes: u64,
+    expires: Option<u64>,
+    live: bool,
+    evicted: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Model {
+    recs: BTreeMap<u64, Rec>,
+    head: u64,
+    last_ts: u64,
+    evict_floor: u64,
+    evicted: (bool, bool),
+    gaps: Vec<(u64, u64)>,
+    cap_records: u64,
+    cap_bytes: u64,
+    reject: bool,
+    ttl: u64,
+}
+
+impl Model {
+    fn live(&self) -> impl Iterator<Item = (&u64, &Rec)> {
+        self.recs.iter().filter(|(_, r)| r.live)
+    }
+
+    fn count(&self) -> u64 {
+        self.live().count() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.live().map(|(_, r)| r.bytes).sum()
+    }
+
+    fn earliest(&self) -> u64 {
+        self.live().next().map_or(self.head + 1, |(s, _)| *s)
+    }
+
+    fn over(&self, count: u64, bytes: u64) -> bool {
+        (self.cap_records > 0 && count > self.cap_records)
+            || (self.cap_bytes > 0 && bytes > self.cap_bytes)
+    }
+
+    fn evict(&mut self, seq: u64, ttl: bool) {
+        let r = self.recs.get_mut(&seq).unwrap();
+        (r.live, r.evicted) = (false, true);
+        self.evict_floor = seq + 1;
+        if ttl {
+            self.evicted.1 = true
+        } else {
+            self.evicted.0 = true
+        }
+        self.gaps.retain(|g| g.1 > seq);
+    }
+
+    fn expire(&mut self, now: u64) {
+        if self.ttl == 0 {
+            return;
+        }
+        let old: Vec<u64> = self
+            .live()
+            .filter(|(_, r)| now.saturating_sub(r.ts) > self.ttl)
+            .map(|(s, _)| *s)
+            .collect();
+        for seq in old {
+            self.evict(seq, true);
+        }
+    }
+
+    fn fit(&mut self) {
+        while self.over(self.count(), self.bytes()) {
+            let seq = *self.live().next().unwrap().0;
+            self.evict(seq, false);
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self.evicted {
+            (true, true) => "mixed",
+            (false, true) => "ttl",
+            _ => "cap",
+        }
+    }
+}
+
+struct Lcg(u64);
+
+impl Lcg {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+struct Run {
+    w: World,
+    m: Model,
+    rng: Lcg,
+    class: Durability,
+    log: Vec<String>,
+}
+
+const TAGS: [&str; 5] = ["", "a", "ab", "abc", "b"];
+const NODES: [&str; 3] = ["", "n1", "n2"];
+
+impl Run {
+    fn new(seed: u64, class: Durability) -> Self {
+        let w = World::new();
+        w.create("t", super::class(class));
+        let m = Model { evict_floor: 1, ..Model::default() };
+        Self { w, m, rng: Lcg(seed), class, log: Vec::new() }
+    }
+
+    fn now(&self) -> u64 {
+        use topics_env::Clock;
+        self.w.clock.wall_ms()
+    }
+
+    fn append(&mut self) {
+        let n = 1 + self.rng.below(4);
+        let now = self.now();
+        let mut new = Vec::new();
+        for _ in 0..n {
+            let size = self.rng.below(12) as usize;
+            let tag = TAGS[self.rng.below(5) as usize];
+            let node = NODES[self.rng.below(3) as usize];
+            let ttl = if self.rng.below(8) == 0 { 1 + self.rng.below(20_000) } else { 0 };
+            new.push((vec![b'x'; size], tag, node, ttl));
+        }
+        let records: Vec<NewRecord<'_>> = new
+            .iter()
+            .map(|(data, tag, node, ttl)| NewRecord {
+                data,
+                tag: tag.as_bytes(),
+                node: node.as_bytes(),
+                ttl_ms: *ttl,
+                ..NewRecord::default()
+            })
+            .collect();
+        let got = self.w.engine().append("t", &Append { records: &records, ..Append::default() });
+        let size = |r: &(Vec<u8>, &str, &str, u64)| {
+            (r.0.len() + r.1.len() + r.2.len() + if r.3 > 0 { 10 } else { 0 }) as u64
+        };
+        let bytes: u64 = new.iter().map(size).sum();
+        if self.m.cap_records > 0 || self.m.cap_bytes > 0 {
+            self.m.expire(now);
+        }
+        if self.m.reject && self.m.over(n, bytes) {
+            assert_eq!(got.unwrap_err().code(), "record_too_large");
+            return;
+        }
+        if self.m.reject && self.m.over(self.m.count() + n, self.m.bytes() + bytes) {
+            assert_eq!(got.unwrap_err().code(), "topic_full");
+            return;
+        }
+        let got = got.unwrap();
+        assert_eq!((got.first_seq, got.last_seq), (self.m.head + 1, self.m.head + n), "I2");
+        self.m.last_ts = self.m.last_ts.max(now);
+        for r in &new {
+            self.m.head += 1;
+            let rec = Rec {
+                ts: self.m.last_ts,
+                tag: r.1.into(),
+                node: r.2.into(),
+                bytes: size(r),
+                expires: (r.3 > 0).then(|| now + r.3),
+                live: true,
+                evicted: false,
+            };
+            self.m.recs.insert(self.m.head, rec);
+        }
+        self.m.fit();
+    }
+
+    fn delete(&mut self) {
+        let before = (self.rng.below(2) == 0).then(|| self.rng.below(self.m.head + 3));
+        let pattern = TAGS[1 + self.rng.below(4) as usize];
+        let matching = match self.rng.below(3) {
+            0 => eq(pattern),
+            1 => glob(pattern),
+            _ => None,
+        };
+        if before.is_none() && matching.is_none() {
+            return;
+        }
+        let req = DeleteRequest { before_seq: before, matching: matching.clone() };
+        self.log.push(format!("{req:?}"));
+        let got = self.w.engine().delete("t", &req).unwrap();
+        let hit = |seq: u64, r: &Rec| {
+            before.is_none_or(|b| seq < b)
+                && match &matching {
+                    None => true,
+                    Some(TopicMatch::Eq(t)) => !r.tag.is_empty() && r.tag.as_bytes() == t,
+                    Some(TopicMatch::Glob(t)) => {
+                        !r.tag.is_empty() && r.tag.as_bytes().starts_with(t)
+                    }
+                }
+        };
+        let mut n = 0;
+        for (seq, r) in self.m.recs.iter_mut().filter(|(_, r)| r.live) {
+            if hit(*seq, r) {
+                r.live = false;
+                n += 1;
+            }
+        }
+        assert_eq!(got.deleted, n, "records that a delete removed");
+    }
+
+    fn config(&mut self) {
+        let mut p = ConfigPatch::default();
+        let now = self.now();
+        self.m.expire(now);
+        match self.rng.below(4) {
+            0 => {
+                self.m.cap_records = self.rng.below(3) * 4;
+                p.cap_records = Some(self.m.cap_records);
+            }
+            1 => {
+                self.m.cap_bytes = self.rng.below(3) * 40;
+                p.cap_bytes = Some(self.m.cap_bytes);
+            }
+            2 => {
+                self.m.ttl = self.rng.below(3) * 10_000;
+                p.ttl_ms = Some(self.m.ttl);
+            }
+            _ => {
+                self.m.reject = self.rng.below(2) == 0;
+                p.discard = Some(if self.m.reject { Discard::Reject } else { Discard::Old });
+            }
+        }
+        self.log.push(format!("{p:?}"));
+        self.w.engine().create_topic("t", &p).unwrap();
+        self.m.fit();
+        self.m.expire(now);
+    }
+
+    fn sweep(&mut self) {
+        self.w.clock.advance_ms(6_000);
+        self.w.engine().tick().unwrap();
+        let now = self.now();
+        self.m.expire(now);
+        for r in self.m.recs.values_mut() {
+            if r.expires.is_some_and(|at| at < now) {
+                r.live = false;
+            }
+        }
+    }
+
+    /// After a restart: what is not there any more became a gap.
+    fn restarted(&mut self) {
+        let s = self.w.state("t");
+        let now = self.now();
+        self.m.expire(now);
+        if self.class >= Durability::Disk {
+            assert_eq!(s.head_seq, self.m.head, "I1");
+            return;
+        }
+        // These classes may lose their tail, and seqs up to the reservation.
+        let kept = s.gaps.last().filter(|g| g.to == s.head_seq).map_or(s.head_seq, |g| g.from - 1);
+        if self.class == Durability::Ephemeral {
+            assert!(kept < self.m.earliest() || self.m.count() == 0, "nothing survives");
+        }
+        // So may what evicted from it: a gap announces the lost records instead.
+        assert!(s.evict_floor <= self.m.evict_floor);
+        let told =
+            |seq| seq < s.evict_floor || s.gaps.iter().any(|g| (g.from..=g.to).contains(&seq));
+        for (seq, r) in self.m.recs.range_mut(kept + 1..) {
+            assert!(*seq <= s.head_seq, "I2");
+            assert!(!r.live || told(*seq), "I4: the loss of {seq} must be announced");
+            (r.live, r.evicted) = (false, false);
+        }
+        // The eviction went with the write that made it: what it took is there again.
+        for (seq, r) in self.m.recs.range_mut(s.evict_floor..=kept.max(s.evict_floor)) {
+            r.live |= r.evicted && *seq <= kept && self.class == Durability::Memory;
+            r.evicted = false;
+        }
+        self.m.evict_floor = s.evict_floor;
+        self.m.gaps = s.gaps.iter().map(|g| (g.from, g.to)).collect();
+        self.m.head = s.head_seq;
+    }
+
+    fn check_state(&mut self) {
+        let now = self.now();
+        self.m.expire(now);
+        let s = self.w.state("t");
+        let m = &self.m;
+        assert_eq!(
+            (s.head_seq, s.earliest_seq, s.evict_floor, s.count, s.bytes),
+            (m.head, m.earliest(), m.evict_floor, m.count(), m.bytes()),
+            "head, earliest, evict floor, count, bytes"
+        );
+        let gaps: Vec<_> = s.gaps.iter().map(|g| (g.from, g.to)).collect();
+        assert_eq!(gaps, m.gaps);
+        assert!(s.evict_floor <= s.earliest_seq && s.earliest_seq <= s.head_seq + 1, "I11");
+    }
+
+    fn check_read(&mut self) {
+        let now = self.now();
+        self.m.expire(now);
+        let cursor = self.rng.below(self.m.head + 3);
+        let limit = 1 + self.rng.below(12) as usize;
+        let node = NODES[self.rng.below(3) as usize];
+        let tag = TAGS[self.rng.below(5) as usize];
+        let upto = (self.rng.below(4) == 0).then(|| self.rng.below(self.m.head + 2));
+        let req = ReadRequest {
+            from: ReadFrom::After(cursor),
+            upto,
+            limit,
+            skip_nodes: crate::NodeFilter(
+                (!node.is_empty()).then(|| node.as_bytes().to_vec()).into_iter().collect(),
+            ),
+            matching: if tag.is_empty() {
+                None
+            } else if tag == "ab" {
+                glob(tag)
+            } else {
+                eq(tag)
+            },
+            ..ReadRequest::default()
+        };
+        let got = self.w.engine().read("t", &req).unwrap();
+        let m = &self.m;
+        let gap_at = |seq: u64| m.gaps.iter().find(|g| (g.0..=g.1).contains(&seq));
+        let mut at = cursor;
+        let mut tombstone = None;
+        if cursor > m.head {
+            tombstone = Some((1, m.head, "recreated"));
+            at = m.earliest() - 1;
+        } else if cursor + 1 < m.evict_floor {
+            tombstone = Some((cursor + 1, m.evict_floor - 1, m.reason()));
+            at = m.evict_floor - 1;
+        } else if let Some(g) = gap_at(cursor + 1) {
+            tombstone = Some((cursor + 1, g.1, "restart"));
+            at = g.1;
+        }
+        let bound = upto.unwrap_or(u64::MAX).min(m.head);
+        let mut seqs = Vec::new();
+        let mut may = at;
+        for seq in at + 1..=bound {
+            if gap_at(seq).is_some() {
+                break;
+            }
+            let r = m.recs.get(&seq);
+            let hit = r.is_some_and(|r| {
+                r.live
+                    && r.expires.is_none_or(|e| e >= now)
+                    && (node.is_empty() || r.node != node)
+                    && match &req.matching {
+                        None => true,
+                        Some(TopicMatch::Eq(t)) => r.tag.as_bytes() == t,
+                        Some(TopicMatch::Glob(t)) => {
+                            !r.tag.is_empty() && r.tag.as_bytes().starts_with(t)
+                        }
+                    }
+            });
+            if hit {
+                if seqs.len() == limit {
+                    break;
+                }
+                seqs.push(seq);
+                at = seq;
+            }
+            may = seq;
+        }
+        if seqs.len() < limit {
+            at = at.max(may);
+        }
+        let told = got.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason.as_str()));
+        // The reason is informative: what evicted before a loss may be forgotten with it.
+        let range = |t: (u64, u64, &'static str)| match self.class >= Durability::Disk {
+            true => t,
+            false => (t.0, t.1, ""),
+        };
+        assert_eq!(told.map(range), tombstone.map(range), "tombstone of {req:?}");
+        let found: Vec<u64> = got.iter().map(|r| r.seq).collect();
+        assert_eq!(found, seqs, "records of {req:?}");
+        assert!(
+            (at..=may.max(at)).contains(&got.next_from_seq),
+            "{} of {at}..={may}",
+            got.next_from_seq
+        );
+        for r in got.iter() {
+            let want = &m.recs[&r.seq];
+            assert_eq!((r.ts, r.tag, r.node), (want.ts, want.tag.as_bytes(), want.node.as_bytes()));
+        }
+        assert_eq!(got.caught_up, got.next_from_seq >= m.head);
+    }
+
+    fn step(&mut self) {
+        let op = self.rng.below(100);
+        let reads = self.w.engine().metrics().apply_reads;
+        self.log.push(format!("op {op}"));
+        match op {
+            0..40 => self.append(),
+            40..55 => self.delete(),
+            55..62 => self.config(),
+            62..70 => self.w.clock.advance_ms(self.rng.below(4_000)),
+            70..76 => self.sweep(),
+            76..86 => self.w.checkpoint(),
+            86..92 => {
+                self.w.kill();
+                self.restarted();
+            }
+            92..96 => {
+                self.w.reopen();
+                self.restarted();
+            }
+            _ => {}
+        }
+        if !(86..96).contains(&op) {
+            let now = self.w.engine().metrics().apply_reads;
+            assert_eq!(now, reads, "apply read a file while it held the state");
+        }
+        self.check_state();
+        self.check_read();
+    }
+
+    fn run(mut self, seed: u64, steps: usize) {
+        for i in 0..steps {
+            let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step()));
+            if let Err(e) = ok {
+                eprintln!("seed {seed}, class {:?}, step {i}: {:#?}", self.class, self.log);
+                eprintln!("{:#?}", self.m);
+                std::panic::resume_unwind(e);
+            }
+        }
+    }
+}
+
+fn runs(class: Durability, seeds: u64) {
+    for seed in 0..seeds {
+        Run::new(seed, class).run(seed, 60);
+    }
+}
+
+#[test]
+fn disk() {
+    runs(Durability::Disk, 300);
+}
+
+#[test]
+fn fsync() {
+    runs(Durability::Fsync, 300);
+}
+
+#[test]
+fn memory() {
+    runs(Durability::Memory, 300);
+}
+
+#[test]
+fn ephemeral() {
+    runs(Durability::Ephemeral, 300);
+}
+
+#[test]
+fn reasons_have_words() {
+    assert_eq!(GapReason::from_code(GapReason::Corrupt.code()), Some(GapReason::Corrupt));
+    assert_eq!(GapReason::from_code(8), None);
+}

@@ -1,0 +1,111 @@
+//! Making one group of staged batches: one copy into one buffer, then seq, ts, `batch_more` and
+//! the outer checksum of every frame in place.
+
+use super::state::Queued;
+use crate::StorageError;
+use crate::format::frame;
+use crate::format::record::Group;
+
+/// A group ready to be written.
+pub(super) struct Built {
+    pub bytes: Vec<u8>,
+    /// Where each batch lies.
+    pub spans: Vec<Span>,
+    /// Frames after the Group frame.
+    pub frames: u64,
+    /// The lsn after the group.
+    pub next_lsn: u64,
+}
+
+/// A batch in a group.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub from: usize,
+    pub to: usize,
+    pub first_lsn: u64,
+    pub last_lsn: u64,
+}
+
+/// Builds a group of `taken` that begins at `lsn` of the file with this salt. A batch that is not
+/// a sequence of whole frames is a bug, and must not reach the disk.
+pub(super) fn build(
+    taken: &[Queued],
+    salt: u64,
+    lsn: u64,
+    synced_lsn: u64,
+) -> Result<Built, StorageError> {
+    let total: usize = taken.iter().map(|q| q.batch.bytes()).sum();
+    let mut bytes = Vec::with_capacity(total + Group::FRAME_LEN);
+    bytes.resize(Group::FRAME_LEN, 0);
+    let mut spans = Vec::with_capacity(taken.len());
+    let mut next_lsn = lsn + 1;
+    for q in taken {
+        let b = &q.batch;
+        let from = bytes.len();
+        for part in [&b.head, &b.records, &b.tail] {
+            bytes.extend_from_slice(part);
+        }
+        let first_lsn = next_lsn;
+        let (head, rest) = bytes[from..].split_at_mut(b.head.len());
+        let (records, tail) = rest.split_at_mut(b.records.len());
+        let mut seal = Seal { salt, lsn: next_lsn, ts: b.ts };
+        seal.part(head, None, !records.is_empty() || !tail.is_empty())?;
+        seal.part(records, Some((b.topic_id, b.first_seq)), !tail.is_empty())?;
+        seal.part(tail, None, false)?;
+        next_lsn = seal.lsn;
+        spans.push(Span { from, to: bytes.len(), first_lsn, last_lsn: next_lsn - 1 });
+    }
+    let frames = next_lsn - lsn - 1;
+    let group = Group {
+        lsn,
+        frames: u32::try_from(frames).unwrap_or(u32::MAX),
+        bytes: total as u64,
+        synced_lsn,
+    };
+    let mut head = Vec::with_capacity(Group::FRAME_LEN);
+    group.encode_frame(&mut head);
+    frame::seal(&mut head, salt, lsn);
+    bytes[..Group::FRAME_LEN].copy_from_slice(&head);
+    Ok(Built { bytes, spans, frames, next_lsn })
+}
+
+struct Seal {
+    salt: u64,
+    lsn: u64,
+    ts: u64,
+}
+
+impl Seal {
+    /// Finishes the frames of one part of a batch. `records` holds topic and first seq of Append
+    /// frames; `more` says whether frames of the batch follow this part.
+    fn part(
+        &mut self,
+        mut part: &mut [u8],
+        records: Option<(u64, u64)>,
+        more: bool,
+    ) -> Result<(), StorageError> {
+        let mut records = records;
+        while !part.is_empty() {
+            let Some(size) = frame::whole_size(part) else {
+                return Err(StorageError::Corrupt {
+                    file: "a staged batch".into(),
+                    offset: 0,
+                    detail: "not a sequence of whole frames".into(),
+                });
+            };
+            let (f, rest) = part.split_at_mut(size);
+            match &mut records {
+                Some((topic_id, seq)) => {
+                    frame::patch(f, *topic_id, *seq, self.ts);
+                    *seq += 1;
+                }
+                None => frame::patch_ts(f, self.ts),
+            }
+            frame::set_batch_more(f, more || !rest.is_empty());
+            frame::seal(f, self.salt, self.lsn);
+            self.lsn += 1;
+            part = rest;
+        }
+        Ok(())
+    }
+}

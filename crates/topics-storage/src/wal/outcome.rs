@@ -1,0 +1,144 @@
+//! What is known about tickets, and who wants to know.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Condvar;
+
+use super::Level;
+use crate::{Result, StorageError};
+
+pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A blocked thread. It is taken off the list by whoever wakes it.
+pub(super) struct Waiter {
+    pub n: u64,
+    pub level: Level,
+    pub wake: Arc<Condvar>,
+}
+
+/// Outcomes of tickets, and the threads and callbacks that wait for them.
+#[derive(Default)]
+pub(super) struct Outcomes {
+    /// How far waiters of level `Written` see.
+    written: u64,
+    /// How far waiters of level `Synced` see.
+    synced: u64,
+    /// Why nothing more is acked.
+    ended: Option<StorageError>,
+    /// Failed tickets, ascending ranges.
+    failed: VecDeque<(u64, u64, StorageError)>,
+    pub waiters: Vec<Waiter>,
+    callbacks: [BTreeMap<u64, Vec<Callback>>; 2],
+}
+
+impl Outcomes {
+    /// What is known about a ticket at a level; `None`: nothing yet.
+    pub fn of(&self, n: u64, level: Level) -> Option<Result<()>> {
+        let done = match level {
+            Level::Staged => return Some(Ok(())),
+            Level::Written => n <= self.written,
+            Level::Synced => n <= self.synced,
+        };
+        if !self.failed.is_empty() && n <= self.written {
+            let i = self.failed.partition_point(|f| f.1 < n);
+            if let Some((_, _, e)) = self.failed.get(i).filter(|f| f.0 <= n) {
+                return Some(Err(e.clone()));
+            }
+        }
+        if done {
+            return Some(Ok(()));
+        }
+        self.ended.clone().map(Err)
+    }
+
+    /// Tickets up to `n` have reached a level, except those that failed.
+    pub fn reached(&mut self, n: u64, level: Level) {
+        match level {
+            Level::Staged => {}
+            Level::Written => self.written = self.written.max(n),
+            Level::Synced => self.synced = self.synced.max(n),
+        }
+    }
+
+    /// Nothing more is acked.
+    pub fn end(&mut self, error: &StorageError) {
+        self.ended.get_or_insert_with(|| error.clone());
+    }
+
+    /// Writes down that tickets failed; what is known already stays.
+    pub fn fail(&mut self, from: u64, to: u64, error: &StorageError) {
+        if from > to {
+            return;
+        }
+        self.written = self.written.max(to);
+        let known = self.failed.partition_point(|f| f.1 < from);
+        let known: Vec<_> = self.failed.drain(known..).collect();
+        let mut at = from;
+        for (f, t, e) in known {
+            if at < f {
+                self.push(at, to.min(f - 1), error.clone());
+            }
+            self.push(f, t, e);
+            at = t + 1;
+        }
+        if at <= to {
+            self.push(at, to, error.clone());
+        }
+        // Whoever waits looks right after his group: what is this old has been asked for.
+        while self.failed.len() > 4096 {
+            self.failed.pop_front();
+        }
+    }
+
+    fn push(&mut self, from: u64, to: u64, error: StorageError) {
+        let same = |a: &StorageError| std::mem::discriminant(a) == std::mem::discriminant(&error);
+        match self.failed.back_mut() {
+            Some(f) if f.1 + 1 == from && same(&f.2) => f.1 = to,
+            _ => self.failed.push_back((from, to, error)),
+        }
+    }
+
+    /// Takes a waiter that woke by itself off the list.
+    pub fn unpark(&mut self, wake: &Arc<Condvar>) {
+        self.waiters.retain(|w| !Arc::ptr_eq(&w.wake, wake));
+    }
+
+    /// Has `done` called, once, when the level is reached or cannot be.
+    pub fn call(&mut self, n: u64, level: Level, done: Callback) {
+        self.callbacks[usize::from(level == Level::Synced)].entry(n).or_default().push(done);
+    }
+
+    /// The first ticket whose sync a callback waits for.
+    pub fn first_synced_call(&self) -> Option<u64> {
+        self.callbacks[1].first_key_value().map(|(n, _)| *n)
+    }
+
+    /// Callbacks whose outcome is known now.
+    pub fn due(&mut self) -> Vec<(Callback, Result<()>)> {
+        let mut due = Vec::new();
+        for (i, level) in [Level::Written, Level::Synced].into_iter().enumerate() {
+            // A failure is known at both levels as soon as it is written down.
+            while let Some((&n, _)) = self.callbacks[i].first_key_value() {
+                let Some(outcome) = self.of(n, level) else { break };
+                let calls = self.callbacks[i].pop_first().map(|(_, c)| c).unwrap_or_default();
+                due.extend(calls.into_iter().map(|c| (c, outcome.clone())));
+            }
+        }
+        due
+    }
+
+    /// Takes the waiters off the list whose outcome is known.
+    pub fn known(&mut self) -> Vec<Arc<Condvar>> {
+        let mut woken = Vec::new();
+        let mut i = 0;
+        while i < self.waiters.len() {
+            if self.of(self.waiters[i].n, self.waiters[i].level).is_some() {
+                woken.push(self.waiters.swap_remove(i).wake);
+            } else {
+                i += 1;
+            }
+        }
+        woken
+    }
+}

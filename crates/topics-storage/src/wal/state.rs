@@ -1,0 +1,388 @@
+//! What one shard knows: its queue, its positions, who waits for what. No I/O happens here.
+//!
+//! Everything that a commit is told, and every step of progress that a waiter can see, passes
+//! through one queue of [`Effect`]s that one thread at a time drains. That keeps commits in order,
+//! and no waiter returns before its batch's commit has been told.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Condvar;
+
+use super::outcome::{Outcomes, Waiter};
+use super::succession::Prepared;
+use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile};
+use crate::StorageError;
+use crate::format::record::{Group, Start};
+use crate::format::wal_file::WAL_HEADER;
+
+/// A staged batch.
+pub(super) struct Queued {
+    pub n: u64,
+    pub batch: Batch,
+    /// The staging room that it holds.
+    pub room: usize,
+}
+
+/// A written batch and where it lies.
+pub(super) struct Placement {
+    pub commit: Arc<dyn Commit>,
+    pub file: FileKey,
+    pub file_first_lsn: u64,
+    pub offset: u32,
+    pub first_lsn: u64,
+    pub last_lsn: u64,
+    pub group: Arc<Vec<u8>>,
+    pub range: (usize, usize),
+}
+
+impl Placement {
+    pub fn apply(&self, shard: usize) {
+        self.commit.apply(&Placed {
+            shard,
+            file: self.file,
+            offset: self.offset,
+            first_lsn: self.first_lsn,
+            file_first_lsn: self.file_first_lsn,
+            bytes: &self.group[self.range.0..self.range.1],
+        });
+    }
+}
+
+/// Tickets that failed together.
+pub(super) struct Failure {
+    pub from: u64,
+    pub to: u64,
+    pub error: StorageError,
+    pub commits: Vec<Arc<dyn Commit>>,
+    /// Nothing is acked after it: the shard is poisoned or closed.
+    pub last: bool,
+}
+
+/// What waits, in order, for a sync: batches of level `Synced`, and failures behind them.
+pub(super) enum Unsynced {
+    Batch(Placement),
+    Failure(Failure),
+}
+
+/// What is to be done, in order, without the lock.
+pub(super) enum Effect {
+    Apply(Placement),
+    Fail(Failure),
+    /// Tickets up to here are written, and applied if that is their level.
+    Written(u64),
+    /// Tickets up to here are durable and applied.
+    Synced(u64),
+}
+
+/// What the shard's thread is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Thread {
+    /// Running, or about to.
+    #[default]
+    Busy,
+    /// Waiting for its next deadline.
+    Waiting,
+    /// Waiting until it is woken.
+    Idle,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub queue: VecDeque<Queued>,
+    pub queued_bytes: usize,
+    pub room_bytes: usize,
+    pub room_batches: usize,
+    pub room_waiters: usize,
+    pub last_ticket: u64,
+    /// Tickets up to here have left the queue and their group's write has returned, or failed.
+    pub written_ticket: u64,
+    /// Tickets up to here were covered by a sync.
+    pub synced_ticket: u64,
+    pub outcomes: Outcomes,
+    pub next_lsn: u64,
+    pub synced_lsn: u64,
+    pub unsynced: VecDeque<Unsynced>,
+    pub effects: VecDeque<Effect>,
+    /// First lsn of what is being applied.
+    applying_from: Option<u64>,
+    pub leading: bool,
+    pub syncing: bool,
+    pub draining: bool,
+    pub preparing: bool,
+    pub file: Option<Arc<WalFile>>,
+    pub offset: u64,
+    pub capacity: u64,
+    /// The last ordinal given to a file.
+    pub last_ordinal: u64,
+    pub prepared: Option<Prepared>,
+    /// Why the last attempt to make it failed.
+    pub prepare_error: Option<StorageError>,
+    /// Files that were made ready and given up.
+    pub orphans: Vec<String>,
+    /// The last attempt to make a next file found no space.
+    pub no_space: bool,
+    /// Whether to try again although the last attempt failed.
+    pub retry_space: bool,
+    /// A group failed for want of space: the file in use ends before it.
+    pub broken: bool,
+    pub poisoned: Option<StorageError>,
+    /// No batch is taken any more.
+    pub closing: bool,
+    /// Nothing is written or synced any more.
+    pub closed: bool,
+    pub thread: Thread,
+    pub sync_wanted: bool,
+    pub lead_wanted: bool,
+    pub counters: Counters,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("next_lsn", &self.next_lsn)
+            .field("synced_lsn", &self.synced_lsn)
+            .field("queued", &self.queue.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>) -> Self {
+        Self {
+            next_lsn: start.next_lsn,
+            synced_lsn: start.next_lsn - 1,
+            last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
+            file,
+            offset: start.offset,
+            capacity: start.capacity,
+            ..Self::default()
+        }
+    }
+
+    pub fn written_lsn(&self) -> u64 {
+        self.next_lsn - 1
+    }
+
+    /// Whether something written is not durable yet, and can still become so.
+    pub fn dirty(&self) -> bool {
+        self.written_lsn() > self.synced_lsn && self.alive()
+    }
+
+    /// Whether groups and syncs still happen.
+    pub fn alive(&self) -> bool {
+        self.poisoned.is_none() && !self.closed
+    }
+
+    /// Whether a ticket is still in the queue.
+    pub fn is_queued(&self, n: u64) -> bool {
+        self.queue.front().is_some_and(|q| q.n <= n)
+    }
+
+    /// Whether a ticket's outcome waits for a sync that has not begun to cover it.
+    pub fn needs_sync(&self, n: u64, level: Level) -> bool {
+        let own = level == Level::Synced && n <= self.written_ticket && n > self.synced_ticket;
+        // Nothing is written behind a failure before a sync has passed it: they are the tail.
+        own || self
+            .unsynced
+            .iter()
+            .rev()
+            .map_while(|u| if let Unsynced::Failure(f) = u { Some(f) } else { None })
+            .any(|f| (f.from..=f.to).contains(&n))
+    }
+
+    /// The lsn below which everything has been applied.
+    pub fn applied_lsn(&self) -> u64 {
+        let pending = lowest_lsn(&self.effects);
+        let unsynced = self.unsynced.iter().find_map(|u| match u {
+            Unsynced::Batch(p) => Some(p.first_lsn),
+            Unsynced::Failure(_) => None,
+        });
+        let lowest = [self.applying_from, pending, unsynced].into_iter().flatten().min();
+        lowest.map_or(self.written_lsn(), |lsn| lsn - 1)
+    }
+
+    /// Takes the next batches that fit into the file, up to `cap` bytes unless the first alone is
+    /// larger.
+    pub fn take(&mut self, cap: usize) -> Vec<Queued> {
+        let room = self.room();
+        let mut bytes = 0;
+        let fit = |q: &&Queued| {
+            let first = bytes == 0;
+            bytes += q.batch.bytes();
+            bytes <= room && (first || bytes <= cap)
+        };
+        let n = self.queue.iter().take_while(fit).count();
+        self.queue.drain(..n).collect()
+    }
+
+    /// Bytes of batches that a group in the file in use may have.
+    pub fn room(&self) -> usize {
+        let room = self.capacity.saturating_sub(self.offset + Group::FRAME_LEN as u64);
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the next batch cannot go into the file in use.
+    pub fn must_succeed(&self) -> bool {
+        let fits = |q: &Queued| q.batch.bytes() <= self.room();
+        self.queue.front().is_some_and(|q| self.broken || !fits(q))
+    }
+
+    /// Whether the file after the one in use is to be made ready: as soon as this one is used.
+    pub fn wants_file(&self) -> bool {
+        let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
+        let again = self.prepare_error.is_none() || self.retry_space;
+        used && self.prepared.is_none() && !self.preparing && self.alive() && again
+    }
+
+    /// Gives back what taken batches held.
+    pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
+        for q in taken {
+            self.queued_bytes -= q.batch.bytes();
+            self.room_bytes -= q.room;
+            self.room_batches -= 1;
+        }
+    }
+
+    /// Fails batches that were taken from the queue, after all that was written before them.
+    pub fn fail(&mut self, taken: &[Queued], error: &StorageError) {
+        let (Some(first), Some(last)) = (taken.first(), taken.last()) else { return };
+        self.release(taken);
+        let failure = Failure {
+            from: first.n,
+            to: last.n,
+            error: error.clone(),
+            commits: taken.iter().map(|q| q.batch.commit.clone()).collect(),
+            last: false,
+        };
+        self.written_ticket = self.written_ticket.max(last.n);
+        if self.unsynced.is_empty() {
+            self.effects.push_back(Effect::Fail(failure));
+        } else {
+            self.unsynced.push_back(Unsynced::Failure(failure));
+            self.sync_wanted = true;
+        }
+    }
+
+    /// Fails everything from ticket `from` on, and whatever waits for a sync: the batches that a
+    /// leader took and could not write, then the queue. While somebody leads, these are left to
+    /// him.
+    pub fn fail_all(&mut self, from: u64, taken: &[Queued], error: &StorageError) {
+        let mut commits = Vec::new();
+        for u in self.unsynced.drain(..) {
+            match u {
+                Unsynced::Batch(p) => commits.push(p.commit),
+                Unsynced::Failure(f) => commits.extend(f.commits),
+            }
+        }
+        let last = !self.leading;
+        if last {
+            let queue: Vec<Queued> = self.queue.drain(..).collect();
+            self.release(taken.iter().chain(&queue));
+            commits.extend(taken.iter().chain(&queue).map(|q| q.batch.commit.clone()));
+            self.written_ticket = self.last_ticket;
+        }
+        let to = self.written_ticket;
+        let failure = Failure { from, to, error: error.clone(), commits, last };
+        self.effects.push_back(Effect::Fail(failure));
+    }
+
+    /// A sync that began when tickets up to `ticket` and frames up to `lsn` were written has
+    /// returned.
+    pub fn covered(&mut self, ticket: u64, lsn: u64) {
+        self.synced_lsn = self.synced_lsn.max(lsn);
+        self.synced_ticket = self.synced_ticket.max(ticket);
+        while let Some(front) = self.unsynced.pop_front() {
+            match front {
+                Unsynced::Batch(p) if p.last_lsn > lsn => {
+                    self.unsynced.push_front(Unsynced::Batch(p));
+                    break;
+                }
+                Unsynced::Batch(p) => self.effects.push_back(Effect::Apply(p)),
+                Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),
+            }
+        }
+        self.effects.push_back(Effect::Synced(self.synced_ticket));
+    }
+
+    /// Takes the effects that are to be run next.
+    pub fn begin_drain(&mut self) -> VecDeque<Effect> {
+        self.draining = true;
+        let effects = std::mem::take(&mut self.effects);
+        self.applying_from = lowest_lsn(&effects);
+        effects
+    }
+
+    /// The effects have been run: waiters may see it.
+    pub fn end_drain(&mut self, effects: VecDeque<Effect>) {
+        self.applying_from = None;
+        self.draining = false;
+        for effect in effects {
+            match effect {
+                Effect::Apply(_) => {}
+                Effect::Written(n) => self.outcomes.reached(n, Level::Written),
+                Effect::Synced(n) => self.outcomes.reached(n, Level::Synced),
+                Effect::Fail(f) => {
+                    self.outcomes.fail(f.from, f.to, &f.error);
+                    if f.last {
+                        self.outcomes.end(&f.error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a callback waits for a sync of what is written.
+    pub fn sync_called_for(&self) -> bool {
+        let first = self.outcomes.first_synced_call();
+        first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
+    }
+
+    /// Takes the waiters off the list that have something to do: their outcome is known, or one
+    /// of them is to lead, or to sync. Asks the shard's thread to lead where no blocked thread
+    /// will although somebody waits for what is queued.
+    pub fn take_woken(&mut self) -> Vec<Arc<Condvar>> {
+        let mut woken = self.outcomes.known();
+        if !self.alive() {
+            return woken;
+        }
+        // One that needs a sync anyway leads first, so that its sync covers what is queued.
+        let mut will_sync = self.syncing;
+        let waiters = &self.outcomes.waiters;
+        if !self.leading && !self.queue.is_empty() {
+            let queued = |w: &Waiter| self.is_queued(w.n);
+            let at = waiters.iter().position(|w| queued(w) && w.level == Level::Synced);
+            if let Some(at) = at.or_else(|| waiters.iter().position(queued)) {
+                let leader = self.outcomes.waiters.swap_remove(at);
+                will_sync |= leader.level == Level::Synced;
+                woken.push(leader.wake);
+            } else {
+                self.lead_wanted |= self.queue.iter().any(|q| q.batch.level != Level::Staged);
+            }
+        }
+        if !will_sync {
+            let at = self.outcomes.waiters.iter().position(|w| self.needs_sync(w.n, w.level));
+            woken.extend(at.map(|at| self.outcomes.waiters.swap_remove(at).wake));
+        }
+        woken
+    }
+
+    /// After a panic within a commit: nothing more is known, so nothing more is promised.
+    pub fn abandon(&mut self, error: &StorageError) {
+        self.poisoned.get_or_insert_with(|| error.clone());
+        (self.leading, self.syncing, self.draining, self.preparing) = (false, false, false, false);
+        self.unsynced.clear();
+        self.effects.clear();
+        self.applying_from = None;
+        let queue: Vec<Queued> = self.queue.drain(..).collect();
+        self.release(&queue);
+        self.written_ticket = self.last_ticket;
+        self.outcomes.fail(self.synced_ticket + 1, self.last_ticket, error);
+        self.outcomes.end(error);
+    }
+}
+
+fn lowest_lsn(effects: &VecDeque<Effect>) -> Option<u64> {
+    let applied = |e: &Effect| if let Effect::Apply(p) = e { Some(p.first_lsn) } else { None };
+    effects.iter().filter_map(applied).min()
+}

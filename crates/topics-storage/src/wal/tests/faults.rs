@@ -1,0 +1,259 @@
+//! What a shard does when the disk does not do its part.
+
+use topics_env::sim::CallKind;
+
+use super::*;
+
+const EIO: FaultKind = FaultKind::Errno(5);
+const ENOSPC: FaultKind = FaultKind::Errno(28);
+
+fn told(log: &Log) -> Vec<(u64, bool)> {
+    log.told.lock().clone()
+}
+
+#[test]
+fn a_full_disk_fails_what_is_staged_after_what_was_written() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    wal.drive(0);
+    let second = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
+    let third = put(&wal, batch(&log, 3, 1, Level::Synced)).unwrap();
+    fs.fail_nth(CallKind::Write, 1, ENOSPC);
+    wal.drive(0);
+    assert_eq!(told(&log), [], "the first waits for its sync, the others for the first");
+    assert!(matches!(wal.wait(third, Level::Synced), Err(StorageError::Full { .. })));
+    assert!(matches!(wal.wait(second, Level::Written), Err(StorageError::Full { .. })));
+    wal.wait(first, Level::Synced).unwrap();
+    assert_eq!(told(&log), [(1, true), (2, false), (3, false)], "in queue order");
+
+    // The shard goes on in the next file only, whose Start is durable before anything else.
+    let next = put(&wal, batch(&log, 4, 1, Level::Written)).unwrap();
+    wal.wait(next, Level::Written).unwrap();
+    let file = wal.shards[0].files.read().values().next_back().cloned().unwrap();
+    assert_eq!((file.key, file.first_lsn), (FileKey(1), 3), "after the last lsn without error");
+    let path = Path::new("/db/wal/shard-00").join(&file.name);
+    let (start, end) = (wal_file::WAL_HEADER as u64, WAL_START as u64);
+    assert!(fs.is_durable(&path, start, end - start));
+    assert!(!fs.is_durable(&path, end, 10), "the group itself is of level Written");
+    assert_eq!(seqs(&read_back(&env, &wal)), [1, 4]);
+}
+
+#[test]
+fn a_start_that_finds_no_space_gives_its_file_up() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let put_wait = |seq| {
+        put(&wal, batch(&log, seq, 1, Level::Written)).and_then(|t| wal.wait(t, Level::Synced))
+    };
+    put_wait(1).unwrap();
+    // The group, then the Start of the next file.
+    fs.fail_nth(CallKind::Write, 1, ENOSPC);
+    assert!(matches!(put_wait(2), Err(StorageError::Full { .. })));
+    fs.clear_faults();
+    fs.fail_nth(CallKind::Write, 1, ENOSPC);
+    assert!(matches!(put_wait(3), Err(StorageError::Full { .. })));
+    fs.clear_faults();
+    put_wait(4).unwrap();
+    let files: Vec<u64> = wal.shards[0].files.read().values().map(|f| f.header.ordinal).collect();
+    assert_eq!(files, [1, 3], "the second one's Start may be there in part");
+    assert_eq!(seqs(&read_back(&env, &wal)), [1, 4]);
+    // The file that was given up goes when `CURRENT` names a later one.
+    let names = env.fs.list(Path::new("/db/wal/shard-00")).unwrap();
+    let given_up = wal_file::name(1, 2);
+    assert!(!names.iter().any(|e| e.name == given_up), "{names:?}");
+}
+
+#[test]
+fn nothing_follows_in_a_file_that_a_start_may_have_ended() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let put_wait = |seq, n| {
+        put(&wal, batch(&log, seq, n, Level::Written)).and_then(|t| wal.wait(t, Level::Written))
+    };
+    put_wait(1, 1).unwrap();
+    // The second batch needs the next file, whose Start is refused (and may be there all the
+    // same); the third would fit into the first file.
+    fs.fail_nth(CallKind::Write, 1, ENOSPC);
+    assert!(matches!(put_wait(2, 90), Err(StorageError::Full { .. })));
+    fs.clear_faults();
+    put_wait(92, 1).unwrap();
+    let files = wal.shards[0].files.read();
+    let last = files.values().next_back().unwrap();
+    assert_eq!((files.len(), last.header.ordinal, last.first_lsn), (2, 3, 3));
+    drop(files);
+    assert_eq!(seqs(&read_back(&env, &wal)), [1, 92]);
+}
+
+#[test]
+fn a_start_is_written_only_when_the_file_before_is_durable() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    for seq in 1..=300 {
+        let t = put(&wal, batch(&log, seq, 1, Level::Written)).unwrap();
+        wal.wait(t, Level::Written).unwrap();
+        let files = wal.shards[0].files.read();
+        if let Some(before) = files.values().rev().nth(1) {
+            let path = Path::new("/db/wal/shard-00").join(&before.name);
+            assert!(fs.is_durable(&path, 0, before.file.len().unwrap()), "{}", before.name);
+        }
+    }
+    assert!(wal.counters().rotations > 3);
+}
+
+#[test]
+fn i10_a_failed_start_sync_poisons() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    fs.fail_nth(CallKind::Write, 1, ENOSPC);
+    let t = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
+    assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Full { .. })));
+    // Any error from a sync poisons, "no space" too.
+    fs.fail_nth(CallKind::SyncData, 1, ENOSPC);
+    let t = put(&wal, batch(&log, 3, 1, Level::Written)).unwrap();
+    assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Poisoned { .. })));
+    assert_eq!(told(&log), [(1, true), (2, false), (3, false)]);
+    assert!(wal.poisoned(0).is_some());
+}
+
+#[test]
+fn a_failed_write_poisons_and_fails_in_order() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    wal.drive(0);
+    let shown = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
+    wal.wait(shown, Level::Written).unwrap();
+    let third = put(&wal, batch(&log, 3, 1, Level::Written)).unwrap();
+    put(&wal, batch(&log, 4, 1, Level::Synced)).unwrap();
+    fs.fail_nth(CallKind::Write, 1, EIO);
+    assert!(matches!(wal.wait(third, Level::Written), Err(StorageError::Poisoned { .. })));
+    assert_eq!(told(&log), [(2, true), (1, false), (3, false), (4, false)]);
+    for t in [first, shown, third] {
+        assert!(matches!(wal.wait(t, Level::Synced), Err(StorageError::Poisoned { .. })), "{t:?}");
+    }
+    let counted = wal.counters();
+    assert_eq!((counted.staged, counted.poisoned), (0, 1));
+    // Reads go on.
+    let mut out = Vec::new();
+    wal.read(0, FileKey(0), WAL_START as u32, Group::FRAME_LEN, &mut out).unwrap();
+    assert!(frame::verify(&out, 77, 1).is_ok());
+}
+
+#[test]
+fn a_next_file_that_cannot_be_made_leaves_the_one_in_use() {
+    for kind in [CallKind::Create, CallKind::Rename, CallKind::SyncDir, CallKind::Allocate] {
+        let (env, fs, _) = sim_env(1);
+        let wal = wal(&env, small());
+        let log = Arc::new(Log::default());
+        fs.fail_from(kind, 1, EIO);
+        let mut seq = 0;
+        let failed = loop {
+            seq += 1;
+            let t = put(&wal, batch(&log, seq, 1, Level::Written)).unwrap();
+            if let Err(e) = wal.wait(t, Level::Written) {
+                break e;
+            }
+            assert!(seq < 100, "{kind:?}: the file in use has an end");
+        };
+        assert!(matches!(failed, StorageError::Io { .. }), "{kind:?}: {failed}");
+        assert!(wal.poisoned(0).is_none(), "{kind:?}");
+        fs.clear_faults();
+        let t = put(&wal, batch(&log, seq + 1, 1, Level::Written)).unwrap();
+        wal.wait(t, Level::Synced).unwrap();
+        let want: Vec<u64> = (1..seq).chain([seq + 1]).collect();
+        assert_eq!(seqs(&read_back(&env, &wal)), want, "{kind:?}");
+    }
+}
+
+#[test]
+fn without_a_next_file_only_what_frees_space_goes_on() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { file_initial: 64 << 10, file_max: 64 << 10, ..small() });
+    let log = Arc::new(Log::default());
+    fs.fail_from(CallKind::Allocate, 1, ENOSPC);
+    let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Written).unwrap();
+    // There is room in the file in use, but it is the reserve now.
+    let refused = put(&wal, batch(&log, 2, 1, Level::Written));
+    assert!(matches!(refused, Err(StorageError::Full { .. })));
+    let freeing = Batch { frees_space: true, ..batch(&log, 3, 1, Level::Written) };
+    let t = put(&wal, freeing).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    assert!(wal.full(0));
+    fs.clear_faults();
+    assert!(!wal.full(0), "asking tries again");
+    let t = put(&wal, batch(&log, 4, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Written).unwrap();
+    assert_eq!(told(&log), [(1, true), (3, true), (4, true)]);
+}
+
+#[test]
+fn a_group_larger_than_a_file_gets_its_own_and_can_fail_alone() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    fs.fail_nth(CallKind::Allocate, 1, ENOSPC);
+    let t = put(&wal, batch(&log, 2, 1000, Level::Written)).unwrap();
+    let small = put(&wal, batch(&log, 1002, 1, Level::Written)).unwrap();
+    assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Full { .. })));
+    wal.wait(small, Level::Written).unwrap();
+    let t = put(&wal, batch(&log, 1003, 1000, Level::Written)).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    assert_eq!(told(&log), [(1, true), (2, false), (1002, true), (1003, true)]);
+    let want: Vec<u64> = [1].into_iter().chain(1002..=2002).collect();
+    assert_eq!(seqs(&read_back(&env, &wal)), want);
+    let sizes: u64 = wal.shards[0].files.read().values().map(|f| f.file.len().unwrap()).sum();
+    let next = wal.shards[0].state.lock().prepared.as_ref().map_or(0, |p| p.capacity);
+    assert_eq!(wal.bytes_on_disk(), sizes + next);
+}
+
+#[test]
+fn a_malformed_batch_never_reaches_the_disk() {
+    let (env, _, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let mut bad = batch(&log, 1, 2, Level::Written);
+    bad.records.pop();
+    let t = put(&wal, bad).unwrap();
+    assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Corrupt { .. })));
+    let empty = Batch { records: Vec::new(), ..batch(&log, 1, 1, Level::Written) };
+    assert!(put(&wal, empty).is_err());
+    let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    assert_eq!(seqs(&read_back(&env, &wal)), [1]);
+}
+
+#[test]
+fn a_commit_that_panics_poisons_instead_of_blocking_the_others() {
+    struct Bad;
+    impl Commit for Bad {
+        fn apply(&self, _: &Placed<'_>) {
+            panic!("a bug in a commit");
+        }
+        fn failed(&self, _: &StorageError) {}
+    }
+    let (env, _, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let bad = Batch { commit: Arc::new(Bad), ..batch(&log, 1, 1, Level::Written) };
+    let t = put(&wal, bad).unwrap();
+    let other = put(&wal, batch(&log, 2, 1, Level::Synced)).unwrap();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let unwound = std::thread::scope(|s| s.spawn(|| wal.wait(t, Level::Written)).join().is_err());
+    std::panic::set_hook(hook);
+    assert!(unwound);
+    assert!(matches!(wal.wait(other, Level::Synced), Err(StorageError::Poisoned { .. })));
+    assert!(put(&wal, batch(&log, 3, 1, Level::Written)).is_err());
+}

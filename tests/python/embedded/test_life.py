@@ -1,0 +1,321 @@
+"""Opening, closing, locking, forking, interrupting, and who holds the GIL."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import topics_engine as te
+from topics_engine import _core, errors
+
+
+def run(code: str, *args: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def test_records_survive_close_and_reopen(data_dir: Path) -> None:
+    with te.open(data_dir) as db:
+        db.topic("t", durability="fsync").append([1, 2])
+        db.topic("d").append({"a": 1}, tag="x")
+    with te.open(data_dir) as db:
+        assert [r.data for r in db.topic("t").read() if isinstance(r, te.Record)] == [1, 2]
+        assert db.topic("t").state().config["durability"] == "fsync"
+        assert db.topic("t").append(3).first_seq == 3
+        (record,) = db.topic("d").read(match="x")
+        assert isinstance(record, te.Record)
+        assert record.data == {"a": 1}
+
+
+def test_close_is_idempotent_and_final(data_dir: Path) -> None:
+    db = te.open(data_dir)
+    t = db.topic("t")
+    t.append(1)
+    states = [db.closed]
+    db.close()
+    db.close()
+    states.append(db.closed)
+    assert states == [False, True]
+    for call in (lambda: t.append(1), lambda: list(t.read()), t.state, db.sync, db.checkpoint):
+        with pytest.raises(te.Closed) as caught:
+            call()
+        assert caught.value.code == "shutting_down"
+
+
+def test_close_wakes_waiters(data_dir: Path) -> None:
+    db = te.open(data_dir)
+    t = db.topic("t")
+    t.append(1)
+    started = threading.Event()
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        started.set()
+        try:
+            t.wait(1)
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait()
+    db.close()
+    thread.join(10)
+    assert [type(e) for e in caught] == [te.Closed]
+
+
+def test_a_second_open_is_locked(data_dir: Path) -> None:
+    with te.open(data_dir):
+        with pytest.raises(te.Locked) as caught:
+            te.open(data_dir)
+        assert caught.value.pid == os.getpid()
+        assert caught.value.url is None
+        other = run("import sys, topics_engine as te; te.open(sys.argv[1])", data_dir)
+        assert other.returncode == 1
+        assert f"is open in process {os.getpid()}" in other.stderr
+    with te.open(data_dir, url="http://127.0.0.1:4000"):
+        with pytest.raises(te.Locked, match=r"te\.connect\('http://127\.0\.0\.1:4000'\)") as caught:
+            te.open(data_dir)
+        assert caught.value.url == "http://127.0.0.1:4000"
+    te.open(data_dir).close()
+
+
+def test_what_was_acked_survives_an_exit_without_close(data_dir: Path) -> None:
+    done = run(
+        """
+        import sys, topics_engine as te
+        db = te.open(sys.argv[1])
+        db.topic("t").append([1, 2, 3])
+        """,
+        data_dir,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with te.open(data_dir) as db:
+        assert db.topic("t").state().count == 3
+
+
+def test_a_process_that_dies_loses_nothing_acked(data_dir: Path) -> None:
+    done = run(
+        """
+        import os, signal, sys, topics_engine as te
+        db = te.open(sys.argv[1])
+        for i in range(100):
+            db.topic("t").append(i)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        data_dir,
+    )
+    assert done.returncode == -signal.SIGKILL
+    with te.open(data_dir) as db:
+        data = [r.data for r in db.topic("t").read(after=0) if isinstance(r, te.Record)]
+        assert data == list(range(100))
+
+
+def test_a_forked_child_is_told_and_touches_nothing(data_dir: Path) -> None:
+    done = run(
+        """
+        import gc, os, sys, topics_engine as te
+        db = te.open(sys.argv[1])
+        t = db.topic("t")
+        t.append(1)
+        child = os.fork()
+        if child == 0:
+            said = []
+            for call in (lambda: t.append(2), lambda: list(t.read()), t.state, db.sync, t.sync):
+                try:
+                    call()
+                except te.Closed as error:
+                    said.append(str(error))
+            assert len(said) == 5, said
+            assert all("fork" in text for text in said), said
+            assert db.closed
+            db.close()
+            del t, db
+            gc.collect()
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        t.append(3)
+        db.sync()
+        assert [r.data for r in t.read()] == [1, 3]
+        db.close()
+        """,
+        data_dir,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with te.open(data_dir) as db:
+        assert db.topic("t").state().count == 2
+
+
+@pytest.mark.parametrize("wait", ["t.wait(1)", "t.wait(1, wait=1000)"])
+def test_ctrl_c_interrupts_a_wait(data_dir: Path, wait: str) -> None:
+    code = f"""
+        import sys, topics_engine as te
+        with te.open(sys.argv[1]) as db:
+            t = db.topic("t")
+            t.append(1)
+            try:
+                print("waiting", flush=True)
+                {wait}
+            except KeyboardInterrupt:
+                t.append(2)
+                print("interrupted", t.state().head_seq, flush=True)
+        """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(data_dir)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        # The signal may come before the wait begins: then the interpreter raises it.
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "interrupted 2\n"
+        assert child.wait(30) == 0
+
+
+def test_the_gil_is_free_while_a_call_waits(db: te.Database) -> None:
+    """Another thread counts while this one waits: it wakes the waiter itself, by appending."""
+    t = db.topic("t")
+    t.append(0)
+    counted = 0
+    started = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        started.wait()
+        for _ in range(1000):
+            counted += 1
+        t.append(counted)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    started.set()
+    # Held GIL: nobody could append, and this would not return.
+    assert t.wait(1, wait=60) is True
+    assert counted == 1000
+    thread.join()
+
+
+def test_the_gil_is_free_while_an_append_waits_for_the_disk(db: te.Database) -> None:
+    """Synced appends of many threads share syncs, so more than one must be inside at once."""
+    t = db.topic("t", durability="fsync")
+    t.append(0)
+    inside = most = 0
+    lock = threading.Lock()
+    barrier = threading.Barrier(8)
+    seen: list[int] = []
+
+    def write() -> None:
+        nonlocal inside, most
+        barrier.wait()
+        for i in range(50):
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            t.append(i)
+            with lock:
+                inside -= 1
+
+    def watch() -> None:
+        while threads_alive.is_set():
+            seen.append(inside)
+
+    threads_alive = threading.Event()
+    threads_alive.set()
+    watcher = threading.Thread(target=watch)
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    watcher.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    threads_alive.clear()
+    watcher.join()
+    assert t.state().head_seq == 401
+    assert most > 1
+    assert any(seen), "a counting thread ran while appends were inside"
+
+
+def test_threads_share_handles(db: te.Database) -> None:
+    t = db.topic("t")
+
+    def write(n: int) -> None:
+        for i in range(100):
+            t.append([n, i])
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = [r for r in t.read(after=0) if isinstance(r, te.Record)]
+    assert [r.seq for r in records] == list(range(1, 801))
+
+
+def test_sync_and_checkpoint(db: te.Database) -> None:
+    t = db.topic("t")
+    t.append(list(range(1000)))
+    t.sync()
+    db.sync()
+    db.checkpoint()
+    assert [r.data for r in t.read() if isinstance(r, te.Record)] == list(range(1000))
+    counted = db.metrics()
+    assert (counted["appends"], counted["append_records"], counted["topics"]) == (1, 1000, 1)
+
+
+def test_every_code_has_its_class() -> None:
+    for code, kind in [
+        ("invalid_request", te.InvalidRequest),
+        ("topic_not_found", te.NotFound),
+        ("head_mismatch", te.Conflict),
+        ("topic_full", te.Full),
+        ("throttled", te.Throttled),
+        ("storage_unavailable", te.Unavailable),
+        ("corrupt", te.Corrupt),
+        ("locked", te.Locked),
+        ("shutting_down", te.Closed),
+        ("unauthorized", te.Unauthorized),
+        ("forbidden", te.Forbidden),
+        ("internal", te.TopicsError),
+        ("something_new", te.TopicsError),
+    ]:
+        error = errors.make(code, "said", {"retry_after_ms": 1500})
+        assert type(error) is kind
+        assert (error.code, str(error)) == (code, "said")
+        assert error.retryable is (kind in (te.Full, te.Throttled, te.Unavailable))
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.code, copy.detail) == (kind, code, error.detail)
+    throttled = errors.make("throttled", "x", {"retry_after_ms": 1500})
+    assert isinstance(throttled, te.Throttled)
+    assert throttled.retry_after == 1.5
+    locked = errors.from_native("locked", "held", '{"pid": 5, "url": "http://x"}')
+    assert isinstance(locked, te.Locked)
+    assert (locked.pid, locked.url) == (5, "http://x")
+    assert "te.connect('http://x')" in str(locked)
+
+
+def test_errors_for_servers() -> None:
+    status, body = _core.error_body("throttled", 'a "b"', b'{"retry_after_ms": 1001}')
+    assert status == 429
+    assert (
+        body
+        == b'{"error":{"code":"throttled","message":"a \\"b\\"","detail":{"retry_after_ms": 1001}}}'
+    )
+    assert _core.retry_after(body) == 2
+    assert _core.retry_after(b'{"error":{}}') == 1
+    with pytest.raises(te.InvalidRequest):
+        _core.error_body("internal", "x", b"{")
