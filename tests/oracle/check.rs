@@ -7,7 +7,7 @@ use topics_engine::{DeleteRequest, Durability, GapReason, TopicConfig};
 use super::config::apply_patch;
 use super::log::{Op, Rec, selects};
 use super::observe::{Observation, TopicObs};
-use super::topic::{Inc, Keep, Slot, Why};
+use super::topic::{Inc, Keep, Mark, Slot, Why};
 use super::world::{AttemptState, World};
 
 impl World {
@@ -68,7 +68,7 @@ impl World {
 
     fn unknown(&self, t: &TopicObs, incs: &[Inc], kind: Keep, out: &mut Vec<String>) {
         let (name, id) = (&t.state.topic, t.state.topic_id);
-        if self.ids.contains(&id) {
+        if self.ids.contains_key(&id) {
             out.push(format!("I2: {name} has id {id}, which was another topic's"));
         }
         if !self.possible().any(|(_, o)| o.may_create() && o.topic() == Some(name)) {
@@ -143,7 +143,7 @@ impl<'w> Verdict<'w> {
                 bytes += a.recs.iter().map(Rec::bytes).sum::<u64>();
             }
         }
-        let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind);
+        let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Why::Expired);
         let rec = |s: &Slot| self.world.attempts[s.attempt].recs.clone();
         let over = |c: &TopicConfig| inc.over_cap(c, live, rec, (records, bytes)).last().copied();
         self.configs.iter().filter_map(over).max().unwrap_or(0)
@@ -230,7 +230,8 @@ impl<'w> Verdict<'w> {
     }
 
     fn must_be_gone(&self, seq: u64, slot: &Slot, out: &mut Vec<String>) {
-        if let Some(mark) = slot.mark.filter(|m| m.keep >= self.kind) {
+        let for_good = |m: &Mark| m.keep >= self.kind && m.why != Why::Expired;
+        if let Some(mark) = slot.mark.filter(for_good) {
             out.push(format!("I1: seq {seq} is back, it was {:?}", mark.why));
         }
         let rec = self.world.rec(slot);
@@ -269,16 +270,17 @@ impl<'w> Verdict<'w> {
         let raced = |d: &super::topic::Del| {
             d.begun <= slot.at && begun < d.ended && selects(&d.req, seq, &rec.tag)
         };
-        slot.mark.is_some_and(|m| m.why == Why::Deleted)
+        slot.mark.is_some_and(|m| matches!(m.why, Why::Deleted | Why::Expired))
             || self.deleted(seq, rec)
             || self.inc.is_some_and(|i| i.dels.iter().any(raced))
-            || self.expired_itself(slot.ts.0, rec)
+            || self.expired_itself(slot.ts.0.min(self.world.attempts[slot.attempt].wall), rec)
     }
 
     /// May be gone with notice, though nothing crashed.
     fn may_be_evicted(&self, seq: u64, slot: &Slot) -> bool {
-        slot.mark.is_some_and(|m| m.why != Why::Deleted)
+        slot.mark.is_some_and(|m| !matches!(m.why, Why::Deleted | Why::Expired))
             || seq <= self.floor
+            || self.inc.is_some_and(|i| seq <= i.lapsed)
             || self.expired(slot.ts.0)
     }
 

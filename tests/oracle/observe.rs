@@ -58,6 +58,27 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// For people.
+    pub fn line(&self) -> String {
+        let mut out = String::new();
+        for t in &self.topics {
+            let s = &t.state;
+            let seqs = t.records.iter().map(|r| r.seq.to_string()).collect::<Vec<_>>().join(" ");
+            out += &format!(
+                "; {} id {} {:?} earliest {} floor {} head {} next {} gaps {:?} seqs {seqs}",
+                s.topic,
+                s.topic_id,
+                s.config.durability,
+                s.earliest_seq,
+                s.evict_floor,
+                s.head_seq,
+                s.next_seq,
+                s.gaps.iter().map(|g| (g.from, g.to, g.reason)).collect::<Vec<_>>()
+            );
+        }
+        out
+    }
+
     pub fn topic(&self, name: &str) -> Option<&TopicObs> {
         self.topics.iter().find(|t| t.state.topic == name)
     }
