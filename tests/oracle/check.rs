@@ -240,7 +240,8 @@ impl<'w> Verdict<'w> {
             (a, b) => a.max(b),
         });
         let by_config = ttl.is_some_and(|t| t > 0 && self.wall > slot.ts.1 + t);
-        let by_record = rec.ttl_ms > 0 && self.wall > slot.ts.1 + rec.ttl_ms;
+        let latest = slot.ts.1.max(self.world.attempts[slot.attempt].latest);
+        let by_record = rec.ttl_ms > 0 && self.wall > latest + rec.ttl_ms;
         if by_config || by_record {
             out.push(format!("seq {seq} is delivered though expired"));
         }
@@ -411,14 +412,16 @@ impl<'w> Verdict<'w> {
     /// process loses nothing of a `disk` topic.
     fn spared(&self, inc: &Inc, last: u64, out: &mut Vec<String>) {
         let floor = if self.kind == Keep::Power { Durability::Fsync } else { Durability::Disk };
+        // A topic that was of a lower class may have lost what was given then.
         let spared = self.configs.iter().all(|c| c.durability >= floor)
+            && inc.configs.iter().all(|c| c.config.durability >= floor)
             && inc.slots.values().all(|s| s.class >= floor);
         let pending = |a: &&super::world::Attempt| {
             a.state == AttemptState::Pending && a.topic == self.obs.state.topic
         };
         let may_be: u64 =
             self.world.attempts.iter().filter(pending).map(|a| a.recs.len() as u64).sum();
-        let known = last.max(inc.gaps.last().map_or(0, |g| g.1));
+        let known = last.max(inc.gaps.last().map_or(0, |g| g.1)).max(inc.judged);
         if spared && !self.world.troubled && self.obs.state.head_seq > known + may_be {
             let head = self.obs.state.head_seq;
             out.push(format!("head {head} above {known}+{may_be}, nothing can have been lost"));
@@ -429,6 +432,7 @@ impl<'w> Verdict<'w> {
     fn silence(&self, out: &mut Vec<String>) {
         for (from, to) in self.obs.silent() {
             let slots = self.inc.map(|i| &i.slots);
+            let from = from.max(self.inc.map_or(0, |i| i.judged + 1));
             for seq in (from..=to).take(4096) {
                 if slots.is_some_and(|s| s.contains_key(&seq)) {
                     continue;

@@ -34,7 +34,9 @@ impl World {
         }
         self.undetermined.clear();
         for a in &mut self.attempts {
-            if a.state == AttemptState::Pending {
+            // What has expired unseen is back if the clock is set back.
+            let expires = a.recs.iter().any(|r| r.ttl_ms > 0);
+            if a.state == AttemptState::Pending && !expires {
                 a.state = AttemptState::Dead;
             }
         }
@@ -96,6 +98,7 @@ impl World {
 /// What this incarnation is from now on: exactly what was shown.
 fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slot) -> bool) {
     inc.keep = Keep::Power;
+    inc.judged = shown.state.head_seq;
     inc.dropped = None;
     inc.dels.clear();
     inc.configs = vec![Config { config: shown.state.config.clone(), keep: Keep::Power, at }];

@@ -97,6 +97,8 @@ pub struct Inc {
     pub gaps: Vec<(u64, u64)>,
     /// Records up to here may have expired under a config that was.
     pub lapsed: u64,
+    /// The head that the last recovery served: what is missing in silence below was judged then.
+    pub judged: u64,
 }
 
 impl Inc {
@@ -114,6 +116,7 @@ impl Inc {
             head: 0,
             gaps: Vec::new(),
             lapsed: 0,
+            judged: 0,
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Attempt {
     pub begun: usize,
     /// The lowest wall clock since it began, while it is open.
     pub wall: u64,
+    /// The highest.
+    pub latest: u64,
     pub state: AttemptState,
     /// Calls of it that have not ended.
     pub open: usize,
@@ -67,7 +69,7 @@ impl World {
         self.max_wall = self.max_wall.max(event.wall);
         if let Body::Clock = event.body {
             for a in self.attempts.iter_mut().filter(|a| a.open > 0) {
-                a.wall = a.wall.min(event.wall);
+                (a.wall, a.latest) = (a.wall.min(event.wall), a.latest.max(event.wall));
             }
         }
         match &event.body {
@@ -114,6 +116,7 @@ impl World {
                     key: key.clone(),
                     begun: self.events,
                     wall: self.wall,
+                    latest: self.wall,
                     state: AttemptState::Pending,
                     open: 0,
                     acked: false,
@@ -123,7 +126,7 @@ impl World {
             a.open += 1;
             if a.state == AttemptState::Dead {
                 a.state = AttemptState::Pending;
-                (a.begun, a.wall) = (self.events, self.wall);
+                (a.begun, a.wall, a.latest) = (self.events, self.wall, self.wall);
             }
         }
         self.open.insert(id, (self.events, op.clone()));
