@@ -20,6 +20,7 @@ use topics_storage::wal::{Level, Room, Ticket, Wal};
 
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
+use crate::config::TopicConfig;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
@@ -43,6 +44,8 @@ pub(crate) struct Base {
     pub keys: Arc<Quota>,
     /// Bytes of the records of `ephemeral` topics.
     pub ephemeral: Arc<Quota>,
+    /// The config of a topic that was created without one: most have it, and share it.
+    usual: Arc<TopicConfig>,
     /// Records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
     /// Live payload bytes.
@@ -59,6 +62,7 @@ impl Base {
             time: Time::new(env.clock.clone()),
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
+            usual: Arc::default(),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             env,
@@ -66,6 +70,11 @@ impl Base {
             options,
             segments,
         }
+    }
+
+    /// A topic's config, in memory once where many have the same.
+    pub(crate) fn config(&self, config: TopicConfig) -> Arc<TopicConfig> {
+        if config == *self.usual { self.usual.clone() } else { Arc::new(config) }
     }
 
     /// A topic's part of the totals has changed.

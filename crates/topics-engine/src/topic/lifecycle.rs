@@ -203,7 +203,7 @@ fn log_creation(core: &Arc<Core>, topic: &Arc<Topic>, config: TopicConfig) -> Re
         .encode_frame(&mut frames.head, topic.id(), 0, 0);
         let mut a = topic.append.lock();
         let ticket = topic.log(core, &mut a, frames, staging)?;
-        a.config = Arc::new(config);
+        a.config = core.config(config);
         a.logged = true;
         a.reserve = reserve;
         a.synced_to = reserve.to;

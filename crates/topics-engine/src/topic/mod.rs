@@ -105,8 +105,7 @@ impl fmt::Debug for Topic {
 
 impl Topic {
     /// A topic that has not been logged.
-    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: TopicConfig) -> Self {
-        let config = Arc::new(config);
+    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: Arc<TopicConfig>) -> Self {
         Self {
             key,
             name,
