@@ -101,7 +101,8 @@ struct Worker<'r> {
     seed: u64,
     walk: Walk<'r>,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
-    met: HashMap<(u64, u64, usize, bool), Arc<Probe>>,
+    /// A disk's bytes, the clock, and the boot: recovery tells a restart from a power cut by it.
+    met: HashMap<(u64, u64, (u64, u64)), Arc<Probe>>,
 }
 
 impl<'r> Worker<'r> {
@@ -149,7 +150,7 @@ impl<'r> Worker<'r> {
         if self.met.len() > 2_000 {
             self.met.clear();
         }
-        let key = (hash, plan.wall, point.life, killed);
+        let key = (hash, plan.wall, image.boot());
         let probe = match self.met.get(&key) {
             Some(p) => p.clone(),
             None => {

@@ -414,7 +414,7 @@ impl<'w> Verdict<'w> {
         let floor = if self.kind == Keep::Power { Durability::Fsync } else { Durability::Disk };
         // A topic that was of a lower class may have lost what was given then.
         let spared = self.configs.iter().all(|c| c.durability >= floor)
-            && inc.configs.iter().all(|c| c.config.durability >= floor)
+            && inc.lowest_class() >= floor
             && inc.slots.values().all(|s| s.class >= floor);
         let pending = |a: &&super::world::Attempt| {
             a.state == AttemptState::Pending && a.topic == self.obs.state.topic

@@ -92,6 +92,16 @@ impl World {
                 }
             }
         }
+        // What a write evicted before it was acked.
+        let Some(inc) = self.inc(name, state.topic_id).filter(|_| restart.is_none()) else {
+            return;
+        };
+        for (seq, slot) in inc.slots.range_mut(..state.evict_floor) {
+            if slot.mark.is_none() && topic.get(*seq).is_none() {
+                slot.mark =
+                    Some(Mark { why: Why::Evicted, keep: keep.min(Keep::of(slot.class)), at });
+            }
+        }
     }
 }
 
@@ -99,6 +109,7 @@ impl World {
 fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slot) -> bool) {
     inc.keep = Keep::Power;
     inc.judged = shown.state.head_seq;
+    inc.lowest = inc.lowest_class();
     inc.dropped = None;
     inc.dels.clear();
     inc.configs = vec![Config { config: shown.state.config.clone(), keep: Keep::Power, at }];

@@ -99,6 +99,8 @@ pub struct Inc {
     pub lapsed: u64,
     /// The head that the last recovery served: what is missing in silence below was judged then.
     pub judged: u64,
+    /// The lowest class it was of until then.
+    pub lowest: Durability,
 }
 
 impl Inc {
@@ -117,6 +119,7 @@ impl Inc {
             gaps: Vec::new(),
             lapsed: 0,
             judged: 0,
+            lowest: Durability::Fsync,
         }
     }
 
@@ -125,6 +128,11 @@ impl Inc {
         let ttl = self.config().ttl_ms;
         let old = self.slots.iter().rev().find(|(_, s)| ttl > 0 && now > s.ts.0 + ttl);
         self.lapsed = self.lapsed.max(old.map_or(0, |(seq, _)| *seq));
+    }
+
+    /// The lowest class that it ever was of.
+    pub fn lowest_class(&self) -> Durability {
+        self.configs.iter().map(|c| c.config.durability).fold(self.lowest, Durability::min)
     }
 
     /// The config now, as acked.

@@ -34,7 +34,7 @@ pub struct Attempt {
     pub state: AttemptState,
     /// Calls of it that have not ended.
     pub open: usize,
-    /// Whether one of them was acked.
+    /// Whether one of them was acked as the first.
     pub acked: bool,
 }
 
@@ -174,7 +174,8 @@ impl World {
                     // Another write that it made possible may have been answered first.
                     inc.configs[0].config = apply_patch(None, &config.unwrap_or_default());
                 }
-                let acked = std::mem::replace(&mut self.attempts[attempt].acked, true);
+                let acked = self.attempts[attempt].acked;
+                self.attempts[attempt].acked |= !deduped;
                 let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
                 match &self.attempts[attempt].state {
                     AttemptState::Settled { id, first, .. } => {

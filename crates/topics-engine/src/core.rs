@@ -339,19 +339,14 @@ impl Registry {
         self.names.remove_if(&topic.name, |_, t| t.key == topic.key);
     }
 
-    /// After a replay: forgets topics whose name another has. Their deletes were lost, or are
-    /// still in a log that was not read; their records cannot be reached.
-    pub(crate) fn settle(&self) -> Vec<Arc<Topic>> {
-        let losers: Vec<_> = self
-            .ids
-            .iter()
-            .filter(|t| self.names.get(&t.name).is_none_or(|n| n.key != t.key))
-            .map(|t| t.clone())
-            .collect();
-        for topic in &losers {
-            self.ids.remove(&topic.id());
-        }
-        losers
+    /// After a replay: topics whose name another has. Their deletes were lost, or are still in a log
+    /// that was not read; their records cannot be reached.
+    pub(crate) fn outlived(&self) -> Vec<Arc<Topic>> {
+        let other = |t: &Topic| self.names.get(&t.name).is_none_or(|n| n.key != t.key);
+        let mut found: Vec<_> =
+            self.ids.iter().filter(|t| other(t)).map(|t| t.value().clone()).collect();
+        found.sort_unstable_by_key(|t| t.id());
+        found
     }
 
     /// Born topics in name order after `after`, with `prefix`; at most `limit`.

@@ -25,7 +25,7 @@ use crate::capture;
 use crate::core::{Base, Core, Disk};
 use crate::error::{Error, Result};
 use crate::options::{Options, RecoveryMode};
-use crate::topic::{self, Placement, State, Topic};
+use crate::topic::{self, Placement, Topic};
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
@@ -67,20 +67,15 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     let lost = replay.lost(&base, &opening);
     let opened = opening.finish(&lost)?;
     let core = start(base, paths, segments, opened)?;
-    for topic in core.registry.settle() {
-        log::warn!(
-            "topic {:?} (id {}) is another now: its records are gone",
-            topic.name,
-            topic.id()
-        );
-        core.change(&topic, State::empty);
-    }
     core.ids.recovered();
     // Also when an earlier open changed the layout and got no further.
     let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
     if moved {
         core.registry.each(|t| t.moved());
         capture::relay(&core)?;
+    }
+    for topic in core.registry.outlived() {
+        topic::bury(&core, &topic);
     }
     core.registry.each(|t| t.recovered(&core));
     core.start_background()?;

@@ -372,6 +372,23 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     Ok(DeletedTopic { deleted: true, routers_removed: Vec::new() })
 }
 
+/// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of
+/// the later one is known only the earlier would be left of the two.
+pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
+    let (name, id) = (&topic.name, topic.id());
+    log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
+    let buried = Staging::new(core, topic, Level::Synced, true).and_then(|staging| {
+        let mut frames = Frames::default();
+        TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, id, 0, 0);
+        let ticket = topic.log(core, &mut topic.append.lock(), frames, staging)?;
+        core.wait(ticket, Level::Synced)
+    });
+    if let Err(e) = buried {
+        log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
+        topic.die(core);
+    }
+}
+
 /// Lowers the reservation of a topic to its head, if there is something to lower and nothing was
 /// reserved for `idle_ms`.
 pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {

@@ -50,7 +50,7 @@ pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};
 pub(crate) use delete::delete as delete_records;
 pub(crate) use index::{Dead, Entry};
-pub(crate) use lifecycle::{create, delete as delete_topic, lower};
+pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
