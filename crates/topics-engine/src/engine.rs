@@ -25,7 +25,7 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
 /// An open engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Engine {

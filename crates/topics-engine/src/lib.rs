@@ -32,4 +32,4 @@ pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
-pub use verify::{Problem, Report, verify};
+pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

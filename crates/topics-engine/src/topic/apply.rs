@@ -304,7 +304,12 @@ impl State {
         let from = (self.indexed_to + 1).max(self.floor);
         if from < seq {
             let volatile = self.config.durability <= Durability::Memory || self.volatile;
-            let reason = if volatile { GapReason::Restart } else { GapReason::Crash };
+            let reason = match self.config.durability {
+                _ if volatile => GapReason::Restart,
+                // Nothing but damage takes a record of this class.
+                Durability::Fsync => GapReason::Corrupt,
+                _ => GapReason::Crash,
+            };
             self.add_gap(Gap { from, to: seq - 1, reason });
         }
         assert!(seq > self.indexed_to, "I2: seq {seq} given twice");
