@@ -18,14 +18,6 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-impl Fault {
-    /// Whether what a failed sync was to cover is gone even from memory: then a restart may find
-    /// as little as a power cut leaves.
-    fn reverts(self) -> bool {
-        self.kind == FaultKind::SyncFails { then: PageFate::Reverted }
-    }
-}
-
 /// How a kind of call can fail.
 pub fn kinds(call: CallKind) -> Vec<FaultKind> {
     let fates = [PageFate::Kept, PageFate::Lost, PageFate::Reverted];
@@ -61,9 +53,12 @@ pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String
     let mut d = Driver::new(setup);
     d.fs().fail_nth(fault.call, fault.nth, fault.kind);
     (w.script)(&mut d);
-    after(&mut d, fault.reverts());
+    after(&mut d);
     let problems = d.problems();
     let rec = d.finish();
+    if std::env::var("TOPICS_TRACE").is_ok() {
+        rec.trace();
+    }
     if !problems.is_empty() {
         return problems;
     }
@@ -71,12 +66,11 @@ pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String
 }
 
 /// The fault is over: look, restart, work, look again.
-fn after(d: &mut Driver, reverted: bool) {
+fn after(d: &mut Driver) {
     d.fs().clear_faults();
     d.fs().set_free_space(None);
     d.look();
-    let left = d.fs().kill_image();
-    d.restart(&left, if reverted { Keep::Power } else { Keep::Kill });
+    d.kill();
     d.strict();
     if d.engine.is_none() && !d.open() {
         return;

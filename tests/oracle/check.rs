@@ -470,7 +470,9 @@ impl<'w> Verdict<'w> {
             bytes += rec.bytes();
         }
         for a in self.world.attempts.iter().filter(|a| a.topic == s.topic) {
-            for rec in a.recs.iter().filter(|r| self.expired_itself(a.wall, r)) {
+            // Where the log takes nothing more, expiry cannot be written down.
+            let unlogged = self.world.troubled && self.expired(a.wall);
+            for rec in a.recs.iter().filter(|r| unlogged || self.expired_itself(a.wall, r)) {
                 more += 1;
                 more_bytes += rec.bytes();
             }

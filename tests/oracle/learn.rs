@@ -102,16 +102,13 @@ fn settle_down(inc: &mut super::topic::Inc, shown: &TopicObs, at: usize) {
                 slot.keep = Keep::Power;
             }
         } else {
+            let told = shown.tombstone(seq);
             let why = match slot.mark {
-                Some(mark) => mark.why,
-                None if shown
-                    .tombstone(seq)
-                    .is_some_and(|t| t.gap_to < shown.state.evict_floor) =>
-                {
-                    Why::Evicted
-                }
-                None if shown.tombstone(seq).is_some() => Why::Gone,
-                None => Why::Deleted,
+                // Its deletion was lost with it: it is in a gap like its neighbours.
+                Some(mark) if mark.why != Why::Deleted || told.is_none() => mark.why,
+                _ if told.is_some_and(|t| t.gap_to < shown.state.evict_floor) => Why::Evicted,
+                _ if told.is_some() => Why::Gone,
+                _ => Why::Deleted,
             };
             slot.mark = Some(Mark { why, keep: Keep::Power, at });
         }

@@ -78,7 +78,7 @@ impl World {
                 self.shards = *shards;
                 self.troubled = false;
             }
-            Body::OpenFailed(_) => self.troubled = true,
+            Body::OpenFailed(_) | Body::Trouble => self.troubled = true,
             Body::Shards(n) => self.shards = *n,
             Body::Clock => {}
         }
@@ -235,11 +235,13 @@ impl World {
             }
             return;
         }
-        if !self.ids.insert(id) || self.ids.last() != Some(&id) {
-            self.problems.push(format!("I2: topic id {id} of {name} was given before"));
-        }
         let undetermined = self.undetermined.iter().any(|(_, o)| o.topic() == Some(name))
             || self.open.values().any(|(_, o)| o.topic() == Some(name) && o.may_create());
+        // A failed creation may turn out to have happened, with an id from before later ones.
+        let fresh = self.ids.insert(id);
+        if !fresh || (self.ids.last() != Some(&id) && !undetermined) {
+            self.problems.push(format!("I2: topic id {id} of {name} was given before"));
+        }
         if !created && !undetermined {
             self.problems.push(format!("{name}: id {id} was not created by this call"));
         }

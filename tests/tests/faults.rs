@@ -87,8 +87,14 @@ fn summary(jobs: &[Job], failures: &BTreeMap<usize, Vec<String>>) -> String {
     let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (i, found) in failures {
         let fault = jobs[*i].1;
-        let told: String = found.iter().map(plain).find(|t| !t.starts_with("power")).unwrap_or_default();
-        let kind = format!("{:?} {:?} {}", fault.call, fault.kind, told.chars().take(80).collect::<String>());
+        let told: String =
+            found.iter().map(plain).find(|t| !t.starts_with("power")).unwrap_or_default();
+        let kind = format!(
+            "{:?} {:?} {}",
+            fault.call,
+            fault.kind,
+            told.chars().take(80).collect::<String>()
+        );
         by.entry(kind).or_default().push(*i);
     }
     let mut text = format!("{} of {} runs fail\n", failures.len(), jobs.len());

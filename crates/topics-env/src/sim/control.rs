@@ -9,7 +9,7 @@ use super::crash::{CrashCursor, CrashOptions, CrashState};
 use super::disk::{DiskImage, ROOT};
 use super::fault::{CallFilter, CallKind, FaultKind};
 use super::fs::normal;
-use super::journal::{Op, Scope};
+use super::journal::{Op, PageFate, Scope};
 use super::state::State;
 
 /// A broken rule of order, seen by the monitor.
@@ -153,6 +153,17 @@ impl SimFs {
     /// cutting gives space back, an unlinked file once its last handle is closed.
     pub fn set_free_space(&self, bytes: Option<u64>) {
         self.state.lock().set_free(bytes);
+    }
+
+    /// Whether a sync failed and took pages of files whose path contains this text with it: reads
+    /// return what was durable before.
+    pub fn pages_reverted(&self, contains: &str) -> bool {
+        let state = self.state.lock();
+        state.journal.iter().any(|e| match e.op {
+            Op::SyncFailed(Scope::File(_), PageFate::Reverted) => e.path.contains(contains),
+            Op::SyncFailed(Scope::All, PageFate::Reverted) => true,
+            _ => false,
+        })
     }
 
     /// What the monitor saw.
