@@ -291,15 +291,32 @@ impl World {
         }
     }
 
+    /// Records and bytes of writes to a topic that may have happened.
+    pub fn pending_size(&self, name: &str) -> (u64, u64) {
+        let (mut records, mut bytes) = (0, 0);
+        for a in &self.attempts {
+            if a.topic == name && a.state == AttemptState::Pending {
+                records += a.recs.len() as u64;
+                bytes += a.recs.iter().map(Rec::bytes).sum::<u64>();
+            }
+        }
+        (records, bytes)
+    }
+
     /// The caps after a write or a config change, exact unless something is undetermined.
     fn caps(&mut self, name: &str, id: u64, keep: Keep) {
-        if self.possible().any(|(_, o)| o.topic() == Some(name)) {
-            return;
-        }
+        let unclear = self.possible().any(|(_, o)| o.topic() == Some(name));
+        let pending = self.pending_size(name);
         let (at, attempts) = (self.events, &self.attempts);
         let incs = self.names.get_mut(name);
         let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == id)) else { return };
         let config = inc.config().clone();
+        if unclear {
+            let recs = |s: &Slot| attempts[s.attempt].recs.clone();
+            let over = inc.over_cap(&config, |s| s.mark.is_none(), recs, pending);
+            inc.may_floor = over.last().copied().unwrap_or(0).max(inc.may_floor);
+            return;
+        }
         let expires = |s: &Slot| attempts[s.attempt].recs[s.index].ttl_ms > 0;
         if config.ttl_ms > 0 || inc.slots.values().any(expires) {
             return; // what has expired makes room

@@ -16,14 +16,21 @@ fn main() -> ExitCode {
     harness::main("faults", &[("failed_syncs", failed_syncs), ("failed_calls", failed_calls)])
 }
 
-/// Every sync of every workload fails, its pages kept, lost and reverted.
+/// Syncs of every workload fail, their pages kept, lost and reverted: all of them at the release
+/// gate, else every third.
 fn failed_syncs() -> Outcome {
-    over(CallKind::is_sync, 1)
+    over(CallKind::is_sync, step(3))
 }
 
-/// Every other call of every workload fails, in every way it can.
+/// Other calls of every workload fail, in every way they can: all of them at the release gate, else
+/// one in twenty-five.
 fn failed_calls() -> Outcome {
-    over(|k| !k.is_sync(), setting("TOPICS_FAULT_STEP", 1) as usize)
+    over(|k| !k.is_sync(), step(25))
+}
+
+fn step(commit: u64) -> usize {
+    let release = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release");
+    setting("TOPICS_FAULT_STEP", if release { 1 } else { commit }) as usize
 }
 
 type Job = (&'static Workload, Fault);
@@ -34,8 +41,10 @@ fn jobs(wanted: fn(CallKind) -> bool, step: usize) -> Vec<Job> {
     for w in ALL.iter().filter(|w| only.as_ref().is_none_or(|o| o == w.name)) {
         let rec = w.run(seed(), HookSpec::None);
         for (call, n) in calls(&rec).into_iter().filter(|(k, _)| wanted(*k)) {
-            for kind in kinds(call) {
-                jobs.extend((1..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
+            for (i, kind) in kinds(call).into_iter().enumerate() {
+                // Another offset for each way: together they meet more of the calls.
+                let first = 1 + (i * 7 + jobs.len()) % step;
+                jobs.extend((first..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
             }
         }
     }

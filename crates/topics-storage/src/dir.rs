@@ -161,7 +161,7 @@ impl Store {
     pub fn open_or_create(env: &Env, paths: &Paths) -> Result<(Self, bool)> {
         if let Some(store) = Self::read(env, paths)? {
             // It is seen, which does not say that whoever made it lived to sync its names.
-            let synced = sync_names(env, "store", &paths.meta())
+            let synced = sync_names(env, "store.file", &paths.meta())
                 .and_then(|()| sync_names(env, "dir.names", paths.root()))
                 .and_then(|()| sync_parent(env, "dir.root", paths.root()));
             return undo(synced, || Self::remove_unused(env, paths)).map(|()| (store, false));
@@ -176,7 +176,7 @@ impl Store {
         let store = Self { id, version: STORE_VERSION };
         create_dir(env, "dir.root", paths.root())?;
         create_dir(env, "dir.names", &paths.meta())?;
-        let made = atomic_replace(env, "store", &paths.meta(), STORE_NAME, &store.encode());
+        let made = atomic_replace(env, "store.file", &paths.meta(), STORE_NAME, &store.encode());
         undo(made, || Self::remove_unused(env, paths)).map(|()| (store, true))
     }
 

@@ -37,14 +37,19 @@ pub struct Mutant {
     nth: Option<usize>,
     reorder: Option<Arc<SimFs>>,
     visits: AtomicUsize,
-    hits: AtomicUsize,
+    hits: Arc<AtomicUsize>,
 }
 
 impl Mutant {
     /// Leaves out the `nth` visit of `target` (the first is 1), or every one.
     pub fn remove(target: Site, nth: Option<usize>) -> Self {
-        let (visits, hits) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { target, nth, reorder: None, visits, hits }
+        Self { target, nth, reorder: None, visits: AtomicUsize::new(0), hits: Arc::default() }
+    }
+
+    /// Counts in `hits`, which several mutants may share, how often it takes effect.
+    #[must_use]
+    pub fn counting(self, hits: Arc<AtomicUsize>) -> Self {
+        Self { hits, ..self }
     }
 
     /// Lets the `nth` visit of a sync or rename (the first is 1), or every one, take effect only

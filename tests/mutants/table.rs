@@ -1,0 +1,83 @@
+//! Every site, with what notices its mutants, the quickest first.
+
+use topics_env::Site;
+
+use super::Detector;
+
+/// Sites that no workload can reach, by the beginning of their names, and why.
+pub const UNREACHED: &[(&str, &str)] = &[("tier.", "the engine has no cold tier yet")];
+
+/// Mutants that change nothing that any crash, fault or damage could show, and why.
+pub const EQUIVALENT: &[(Site, bool, &str)] = &[];
+
+/// Every site and its detectors.
+pub const SITES: &[(Site, &[Detector])] = &[
+    (Site::Sync("dir.damaged"), &[]),
+    (Site::Sync("recovery.wal.sync"), &[]),
+    (Site::Sync("segment.attrs"), &[]),
+    (Site::Sync("segment.data"), &[]),
+    (Site::Sync("segment.del"), &[]),
+    (Site::Sync("segment.idx"), &[]),
+    (Site::Sync("segment.tags"), &[]),
+    (Site::Sync("segment.rebuild"), &[]),
+    (Site::Sync("segment.sync-fs"), &[]),
+    (Site::Sync("snapshot.sync"), &[]),
+    (Site::Sync("store.file"), &[]),
+    (Site::Sync("wal.current.sync"), &[]),
+    (Site::Sync("wal.file.sync"), &[]),
+    (Site::Sync("wal.group"), &[]),
+    (Site::Sync("wal.start"), &[]),
+    (Site::SyncDir("dir.names"), &[]),
+    (Site::SyncDir("dir.root"), &[]),
+    (Site::SyncDir("dir.shard"), &[]),
+    (Site::SyncDir("recovery.retire"), &[]),
+    (Site::SyncDir("recovery.wal.dir"), &[]),
+    (Site::SyncDir("segment.dir"), &[]),
+    (Site::SyncDir("segment.topics"), &[]),
+    (Site::SyncDir("segment.rebuild"), &[]),
+    (Site::SyncDir("snapshot.dir"), &[]),
+    (Site::SyncDir("store.file"), &[]),
+    (Site::SyncDir("wal.current.dir"), &[]),
+    (Site::SyncDir("wal.file.dir"), &[]),
+    (Site::Rename("recovery.wal.rename"), &[]),
+    (Site::Rename("segment.rebuild"), &[]),
+    (Site::Rename("snapshot.rename"), &[]),
+    (Site::Rename("store.file"), &[]),
+    (Site::Rename("wal.current.rename"), &[]),
+    (Site::Rename("wal.file.rename"), &[]),
+    (Site::Check("checkpoint.frame"), &[]),
+    (Site::Check("checkpoint.synced"), &[]),
+    (Site::Check("read.frame"), &[]),
+    (Site::Check("recovery.batch"), &[]),
+    (Site::Check("recovery.chain"), &[]),
+    (Site::Check("recovery.current.missing"), &[]),
+    (Site::Check("recovery.current.stale"), &[]),
+    (Site::Check("recovery.layout"), &[]),
+    (Site::Check("recovery.layout.first"), &[]),
+    (Site::Check("recovery.prior"), &[]),
+    (Site::Check("recovery.torn"), &[]),
+    (Site::Check("recovery.void"), &[]),
+    (Site::Check("recovery.wal.identity"), &[]),
+    (Site::Check("segment.attrs"), &[]),
+    (Site::Check("segment.del"), &[]),
+    (Site::Check("segment.frame"), &[]),
+    (Site::Check("segment.header"), &[]),
+    (Site::Check("segment.identity"), &[]),
+    (Site::Check("segment.idx"), &[]),
+    (Site::Check("segment.idx-chain"), &[]),
+    (Site::Check("segment.length"), &[]),
+    (Site::Check("segment.named"), &[]),
+    (Site::Check("segment.side-identity"), &[]),
+    (Site::Check("segment.suspect"), &[]),
+    (Site::Check("segment.tags"), &[]),
+    (Site::Check("segment.tags-index"), &[]),
+    (Site::Check("snapshot.checksum"), &[]),
+    (Site::Check("snapshot.number"), &[]),
+    (Site::Check("snapshot.store"), &[]),
+    (Site::Check("store.checksum"), &[]),
+    (Site::Check("store.no-data"), &[]),
+    (Site::Check("wal.current.checksum"), &[]),
+    (Site::Check("wal.frame"), &[]),
+    (Site::Check("wal.header"), &[]),
+    (Site::Check("wal.start"), &[]),
+];
