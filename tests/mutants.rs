@@ -15,7 +15,7 @@ use crate::damage;
 use crate::faults::{self, Fault};
 use crate::harness::setting;
 use crate::run::HookSpec;
-use crate::workloads::{ALL, Workload};
+use crate::workloads::{ALL, WIDE, Workload};
 
 /// How long one detector looks for one mutant: what takes longer is no test of the commit gate.
 fn patience() -> Instant {
@@ -56,7 +56,10 @@ pub fn mutants() -> Vec<(Mutant, &'static [Detector])> {
 }
 
 fn workload(name: &str) -> &'static Workload {
-    ALL.iter().find(|w| w.name == name).unwrap_or_else(|| panic!("no workload {name}"))
+    ALL.iter()
+        .chain([&WIDE])
+        .find(|w| w.name == name)
+        .unwrap_or_else(|| panic!("no workload {name}"))
 }
 
 impl Detector {

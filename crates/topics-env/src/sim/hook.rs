@@ -53,7 +53,8 @@ impl Mutant {
     }
 
     /// Lets the `nth` visit of a sync or rename (the first is 1), or every one, take effect only
-    /// after the mutating call that follows it, on this file system. A check is removed.
+    /// after the mutating call that follows it, on this file system; that of a segment's sync only
+    /// after the rename that follows. A check is removed.
     pub fn reorder(target: Site, nth: Option<usize>, fs: Arc<SimFs>) -> Self {
         Self { reorder: Some(fs), ..Self::remove(target, nth) }
     }
@@ -77,7 +78,13 @@ impl Hook for Mutant {
         match (&self.reorder, site) {
             (None, _) | (_, Site::Check(_)) => Verdict::Skip,
             (Some(fs), _) => {
-                fs.defer_next();
+                // A round's syncs precede the rename of its snapshot, not one another.
+                match site {
+                    Site::Sync(name) | Site::SyncDir(name) if name.starts_with("segment.") => {
+                        fs.defer_next_past_rename();
+                    }
+                    _ => fs.defer_next(),
+                }
                 Verdict::Run
             }
         }
