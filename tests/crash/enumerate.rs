@@ -21,6 +21,8 @@ pub struct Limits {
     pub states: usize,
     /// Stop at the first failure (mutants).
     pub first: bool,
+    /// Stop then, whatever was found.
+    pub until: Option<Instant>,
     pub threads: usize,
     pub hook: HookSpec,
     pub options: CrashOptions,
@@ -32,6 +34,7 @@ impl Default for Limits {
         Self {
             states: 0,
             first: false,
+            until: None,
             threads: 2,
             hook: HookSpec::None,
             options: CrashOptions::default(),
@@ -72,7 +75,8 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
                 loop {
                     let i = next.fetch_add(1, Ordering::SeqCst);
                     let Some(chunk) = chunks.get(i) else { break };
-                    if limits.first && stop.load(Ordering::SeqCst) > 0 {
+                    let late = limits.until.is_some_and(|t| Instant::now() > t);
+                    if late || limits.first && stop.load(Ordering::SeqCst) > 0 {
                         break;
                     }
                     let part = worker.chunk(chunk);

@@ -122,10 +122,11 @@ fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slo
         } else {
             let why = match (slot.mark, shown.tombstone(seq)) {
                 (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Why::Gone,
-                (Some(mark), _) => mark.why,
-                (None, Some(_)) => Why::Evicted,
-                (None, None) if expires(slot) => Why::Expired,
-                (None, None) => Why::Deleted,
+                // Where its deletion was lost with it, it is in a gap like its neighbours.
+                (Some(mark), told) if mark.why != Why::Deleted || told.is_none() => mark.why,
+                (_, Some(_)) => Why::Evicted,
+                (_, None) if expires(slot) => Why::Expired,
+                (_, None) => Why::Deleted,
             };
             slot.mark = Some(Mark { why, keep: Keep::Power, at });
         }

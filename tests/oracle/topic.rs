@@ -93,6 +93,8 @@ pub struct Inc {
     pub dropped: Option<(Keep, usize)>,
     /// Highest seq acked or shown as head.
     pub head: u64,
+    /// Up to here a cap may have evicted, as far as what is undetermined allows.
+    pub may_floor: u64,
     /// Ranges that a recovery gave up.
     pub gaps: Vec<(u64, u64)>,
     /// Records up to here may have expired under a config that was.
@@ -116,6 +118,7 @@ impl Inc {
             configs,
             dropped: None,
             head: 0,
+            may_floor: 0,
             gaps: Vec::new(),
             lapsed: 0,
             judged: 0,

@@ -63,19 +63,7 @@ fn trace() -> Outcome {
         return Ok(());
     }
     for w in selected() {
-        let rec = w.run(seed(), HookSpec::None);
-        let mut events = rec.events.iter().peekable();
-        for (life, l) in rec.lives.iter().enumerate() {
-            for at in 0..=l.fs.ops_len() {
-                while let Some(e) = events.next_if(|e| (e.life, e.at) <= (life, at)) {
-                    let text: String = format!("{:?}", e.body).chars().take(300).collect();
-                    println!("    @{} {text}", e.wall);
-                }
-                if at < l.fs.ops_len() {
-                    println!("{life} {}", l.fs.describe_op(at));
-                }
-            }
-        }
+        w.run(seed(), HookSpec::None).trace();
     }
     Ok(())
 }

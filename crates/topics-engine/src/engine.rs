@@ -166,6 +166,13 @@ impl Engine {
         self.core.metrics_snapshot()
     }
 
+    /// What segments have met since the open: records that failed their checksum, and uses of a
+    /// derived file that was damaged or missing and was made anew.
+    #[must_use]
+    pub fn damage_counts(&self) -> (u64, u64) {
+        self.core.segments.damage_counts()
+    }
+
     /// The settings it was opened with.
     #[must_use]
     pub fn options(&self) -> &Options {
