@@ -79,7 +79,9 @@ impl Check<'_> {
         let name = meta.data_name(key.topic_id).file(Part::Data);
         let data = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
         let (mut block, mut at) = (Block::new(), meta.first_seq);
-        let (mut whole, mut tagged, mut damaged) = (0, 0, 0);
+        // Holes may be named as deleted too.
+        let deleted = segment.deleted()?;
+        let (mut whole, mut live, mut tagged, mut damaged) = (0, 0, 0, 0);
         while at <= meta.last_seq {
             block.clear();
             let next = segment.read(at, meta.last_seq, READ, &|_| false, &mut block)?;
@@ -87,6 +89,8 @@ impl Check<'_> {
                 match item {
                     Item::Record(f) => {
                         whole += 1;
+                        let offset = u32::try_from(f.seq - meta.first_seq).unwrap_or(u32::MAX);
+                        live += u64::from(!deleted.contains(offset));
                         tagged += u64::from(!f.tag.is_empty());
                     }
                     Item::Corrupt(seq) => {
@@ -103,10 +107,9 @@ impl Check<'_> {
             at = next;
         }
         self.report.records += whole;
-        let deleted = segment.deleted()?.len();
-        if damaged == 0 && meta.live_count > whole.saturating_sub(deleted) {
-            let (named, left) = (meta.live_count, whole.saturating_sub(deleted));
-            let detail = format!("the snapshot names {named} live records, {left} are there");
+        if damaged == 0 && meta.live_count > live {
+            let named = meta.live_count;
+            let detail = format!("the snapshot names {named} live records, {live} are there");
             self.found(data.clone(), 0, detail);
         }
         if meta.has_tags {
