@@ -65,7 +65,11 @@ check: build ## formatting, lints, types, licences and advisories
 bench: build ## figures beside the device's, a peer's and the goals
 	cargo build --release --quiet -p topics-benches --features peers
 	target/release/bench-embedded
-	target/release/bench-open
+	$(BIN)/python benches/embedded.py
+	mkdir -p target/bench
+	TOPICS_BENCH_CSV=target/bench/growth.csv target/release/bench-open
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.10'
+	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
