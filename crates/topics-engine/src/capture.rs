@@ -370,6 +370,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     }
     core.stop_background();
     let outcome = close_clean(core);
+    core.delivery.close();
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
     // Nothing is written from here on, whoever still holds the engine.

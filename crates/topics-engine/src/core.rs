@@ -20,6 +20,7 @@ use topics_storage::wal::{Level, Room, Ticket, Wal};
 
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
+use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
@@ -47,6 +48,7 @@ pub(crate) struct Base {
     resident: AtomicU64,
     /// Live payload bytes.
     live_bytes: AtomicU64,
+    pub delivery: Delivery,
 }
 
 impl Base {
@@ -61,6 +63,7 @@ impl Base {
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
+            delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
             options,
@@ -168,7 +171,12 @@ impl Core {
 
     /// What the engine counts.
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        let (watch_streams, watch_sessions, ready_topics, pressure_ppm) = self.delivery.gauges();
         MetricsSnapshot {
+            watch_streams,
+            watch_sessions,
+            ready_topics,
+            pressure_ppm,
             topics: self.registry.len() as u64,
             idempotency_keys: self.keys.used(),
             ephemeral_bytes: self.ephemeral.used(),

@@ -13,6 +13,7 @@ use crate::api::{
 };
 use crate::config::ConfigPatch;
 use crate::core::Core;
+use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
 use crate::error::{Error, Result};
 use crate::metrics::MetricsSnapshot;
 use crate::options::Options;
@@ -130,6 +131,28 @@ impl Engine {
         if let Ok(topic) = self.find(topic) {
             topic.gate.cancel(id);
         }
+    }
+
+    /// Opens a subscription.
+    pub fn watch(&self, req: &WatchRequest) -> Result<Watch> {
+        Watch::open(&self.core, req)
+    }
+
+    /// Creates a watch session, which keeps its cursors between streams.
+    pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
+        delivery::create(&self.core, req)
+    }
+
+    /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
+    /// only lead back.
+    pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+        self.core.check_open()?;
+        delivery::attach(&self.core, session, rewind)
+    }
+
+    /// Ends a session and its streams; false when there is none.
+    pub fn end_session(&self, session: u128) -> bool {
+        delivery::end(&self.core, session)
     }
 
     /// Deletes records.

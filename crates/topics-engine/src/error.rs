@@ -134,6 +134,9 @@ pub enum Error {
         /// The version this build knows.
         supported: u32,
     },
+    /// The watch session was ended, or collected after five minutes without a stream.
+    #[error("the watch session is gone: create one")]
+    SessionGone,
     /// The engine is closed, or closing.
     #[error("the engine is closed")]
     Closed,
@@ -162,6 +165,7 @@ impl Error {
             Self::Corrupt { .. } => "corrupt",
             Self::Locked { .. } => "locked",
             Self::Version { .. } => "version",
+            Self::SessionGone => "session_gone",
             Self::Closed => "shutting_down",
             Self::Internal(_) => "internal",
         }

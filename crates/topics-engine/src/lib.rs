@@ -8,6 +8,7 @@ mod capture;
 mod clock;
 mod config;
 mod core;
+mod delivery;
 mod engine;
 mod error;
 mod ids;
@@ -28,6 +29,9 @@ pub use api::{
     TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
+pub use delivery::{
+    Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart,
+};
 pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};

@@ -16,6 +16,7 @@ use crate::batch::Batch;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
 use crate::shared::{SIGNAL_SLICE, Shared, patiently};
+use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
 type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
@@ -179,6 +180,40 @@ impl Engine {
             ..ReadRequest::default()
         };
         self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topics, patterns, *, lenient=false, skip_nodes=None, r#match=None,
+        limit=256, max_batch_bytes=262_144, strong=false, queue_frames=1024,
+        queue_bytes=16_777_216, stall_ms=None))]
+    fn watch(
+        &self,
+        py: Python<'_>,
+        topics: Vec<Start>,
+        patterns: Vec<Start>,
+        lenient: bool,
+        skip_nodes: Option<Vec<String>>,
+        r#match: Option<&str>,
+        limit: usize,
+        max_batch_bytes: usize,
+        strong: bool,
+        queue_frames: usize,
+        queue_bytes: usize,
+        stall_ms: Option<u64>,
+    ) -> PyResult<Watch> {
+        let (matching, skip_nodes) = (match_of(py, r#match)?, nodes_of(skip_nodes));
+        let args = WatchArgs {
+            lenient,
+            skip_nodes,
+            matching,
+            limit,
+            max_batch_bytes,
+            strong,
+            queue_frames,
+            queue_bytes,
+            stall_ms,
+        };
+        Watch::open(py, &self.shared, topics, patterns, args)
     }
 
     #[pyo3(signature = (topic, seq, timeout=None))]

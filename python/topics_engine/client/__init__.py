@@ -7,20 +7,24 @@ from .values import (
     EARLIEST,
     TAIL,
     Ack,
+    CaughtUp,
     Deleted,
     Gap,
     New,
     Record,
     Start,
+    TopicDeleted,
     TopicInfo,
     TopicState,
     Verification,
 )
+from .watching import Watch
 
 __all__ = [
     "EARLIEST",
     "TAIL",
     "Ack",
+    "CaughtUp",
     "Database",
     "Deleted",
     "Gap",
@@ -29,9 +33,11 @@ __all__ = [
     "Record",
     "Start",
     "Topic",
+    "TopicDeleted",
     "TopicInfo",
     "TopicState",
     "Verification",
+    "Watch",
     "open_database",
     "verify",
 ]

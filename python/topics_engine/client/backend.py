@@ -47,6 +47,21 @@ class Stream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any: ...
 
 
+WatchStart = tuple[str, int | None, int | None, int | None]
+"""`(name, after, tail, topic_id)`."""
+
+Told = tuple[str, str, int, Page | None, tuple[int, int, str, int, int, int] | None, int | None]
+"""`(kind, topic, topic_id, records, gap, seq)`."""
+
+
+class Source(Protocol):
+    """An open subscription."""
+
+    def next(self, timeout: float | None = None) -> Told | None: ...
+    def close(self) -> None: ...
+    def cursors(self) -> list[tuple[str, int, int]]: ...
+
+
 class Backend(Protocol):
     """An engine, here or elsewhere."""
 
@@ -98,6 +113,17 @@ class Backend(Protocol):
         strong: bool = False,
         touch: bool = True,
     ) -> Page: ...
+    def watch(
+        self,
+        topics: Sequence[WatchStart],
+        patterns: Sequence[WatchStart],
+        *,
+        lenient: bool = False,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        limit: int = 256,
+        strong: bool = False,
+    ) -> Source: ...
     def scan(
         self,
         topic: str,

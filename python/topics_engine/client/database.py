@@ -7,18 +7,20 @@ import contextlib
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _core, settings
 from . import show
 from .topic import Topic
-from .values import TopicInfo, Verification
+from .values import Start, TopicInfo, Verification
+from .watching import Watch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from .backend import Backend
+    from .reading import OnGap
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -58,6 +60,29 @@ class Database:
             if len(page) < 1000:
                 return
             after = page[-1]["topic"]
+
+    def watch(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int | Start],
+        *,
+        node: str | Sequence[str] | None = None,
+        match: str | None = None,
+        events: bool = False,
+        gaps: OnGap = "yield",
+        strong: bool = False,
+        lenient: bool = False,
+        limit: int = 256,
+    ) -> Watch:
+        """Follows topics: an iterator that waits for what comes next.
+
+        `topics` maps names to cursors, `EARLIEST` or `TAIL`; names alone begin at the tail. A name
+        that ends with `*` is a pattern: topics created later join from their start. Records of the
+        nodes named are skipped, and those without a tag that `match` selects. `events` adds
+        `CaughtUp` and `TopicDeleted`. `strong` waits until records are synced, whatever their
+        class. Unknown topics are `NotFound`, unless `lenient`: then they join when they are
+        created.
+        """
+        return Watch(self._backend, topics, node, match, events, gaps, strong, lenient, limit)
 
     def sync(self) -> None:
         """Returns when everything acked before is durable."""

@@ -83,6 +83,21 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Everything of the topic up to `seq` was delivered; what follows comes as it is written."""
+
+    topic: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone. A later one of its name joins the watch from its start."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The answer to a write."""
 

@@ -181,7 +181,8 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             topic.set_life(Life::Live);
             // Records of an `ephemeral` write have no frames: they wait for this one.
             topic.gate.publish(head);
-            base.registry.adopt(topic);
+            base.registry.adopt(topic.clone());
+            base.delivery.born(&topic);
             base.metrics.topics_created.add(1);
         }
         FrameType::TopicDelete => {

@@ -18,8 +18,8 @@
 //! what is staged, so seq order is queue order; `state` is what readers see.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use topics_storage::segment::TopicKey;
@@ -43,7 +43,7 @@ mod snap;
 mod state;
 mod tags;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 pub(crate) use append::{AppendState, append, append_async};
@@ -58,6 +58,7 @@ pub(crate) use state::{State, Weight};
 pub(crate) use view::{state, summary};
 
 use crate::config::TopicConfig;
+use crate::delivery::Interest;
 use crate::error::{Error, Result};
 use gate::Gate;
 
@@ -90,6 +91,8 @@ pub(crate) struct Topic {
     deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
     pub(crate) last_read: AtomicU64,
+    /// Made when somebody first wants to be delivered to.
+    pub(crate) interest: OnceLock<Arc<Interest>>,
 }
 
 impl fmt::Debug for Topic {
@@ -119,6 +122,7 @@ impl Topic {
             in_flight: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
+            interest: OnceLock::new(),
         }
     }
 
