@@ -162,6 +162,30 @@ class Engine:
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         """JSON `{"topic", "deleted", "routers_removed"}`."""
 
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        match: str | None = None,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        exactly_once: bool = False,
+    ) -> bool:
+        """Creates a router, or updates it; whether it was created."""
+
+    def delete_router(self, router: str) -> bool:
+        """Whether there was one."""
+
+    def router(self, router: str) -> bytes:
+        """JSON as `GET /v0/routers/:r`."""
+
+    def routers(self, prefix: str = "") -> bytes:
+        """JSON `{"routers": [...]}` in name order."""
+
     def state(self, topic: str, touch: bool = False) -> bytes:
         """JSON as `GET /v0/topics/:t`."""
 

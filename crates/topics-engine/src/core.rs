@@ -27,6 +27,7 @@ use crate::maintain::{Background, Sweeps};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
+use crate::router::Routers;
 use crate::topic::{Entry, State, Topic, Weight};
 
 /// Everything but the log: enough to apply frames.
@@ -49,6 +50,7 @@ pub(crate) struct Base {
     /// Live payload bytes.
     live_bytes: AtomicU64,
     pub delivery: Delivery,
+    pub routers: Routers,
 }
 
 impl Base {
@@ -63,6 +65,7 @@ impl Base {
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
+            routers: Routers::default(),
             delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,

@@ -20,6 +20,7 @@ mod priority;
 mod quota;
 mod reclaim;
 mod recovery;
+mod router;
 mod topic;
 mod verify;
 
@@ -36,4 +37,5 @@ pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
+pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use verify::{Problem, Report, verify};

@@ -126,6 +126,8 @@ macro_rules! metrics {
 metrics! {
     /// Records handed to watchers.
     watch_records,
+    /// Copies that routers made.
+    router_copies,
     /// Times that a watcher fell behind its queue.
     watch_lags,
     /// Writes applied.

@@ -33,7 +33,7 @@ fn look(engine: &Engine) -> Seen {
 }
 
 /// Name, help and value of each counter.
-fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 19] {
+fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 20] {
     [
         ("appends", "Writes applied", m.appends),
         ("append_records", "Records of the writes applied", m.append_records),
@@ -52,6 +52,7 @@ fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 19] {
         ("topics_deleted", "Topics deleted", m.topics_deleted),
         ("orphan_frames", "Frames of absent topics passed over by recovery", m.orphan_frames),
         ("watch_records", "Records handed to watchers", m.watch_records),
+        ("router_copies", "Copies that routers made", m.router_copies),
         ("watch_lags", "Times that a watcher fell behind its queue", m.watch_lags),
         ("clock_steps", "Steps of the wall clock of more than an hour", m.clock_steps),
     ]

@@ -2,6 +2,7 @@
 
 from .database import Database, open_database, verify
 from .reading import Read
+from .router import Router
 from .topic import Topic
 from .values import (
     EARLIEST,
@@ -12,6 +13,7 @@ from .values import (
     Gap,
     New,
     Record,
+    RouterInfo,
     Start,
     TopicDeleted,
     TopicInfo,
@@ -31,6 +33,8 @@ __all__ = [
     "New",
     "Read",
     "Record",
+    "Router",
+    "RouterInfo",
     "Start",
     "Topic",
     "TopicDeleted",

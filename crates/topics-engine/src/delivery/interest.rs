@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use topics_storage::wal::Ticket;
+use topics_storage::wal::{Level, Ticket};
 
 use super::frame::{Frame, WatchOptions};
 use super::ready::Schedule;
@@ -14,8 +14,10 @@ use super::stream::{Outcome, Stream};
 use super::workers::Shared;
 use crate::api::ReadBatch;
 use crate::config::TopicConfig;
+use crate::core::Core;
 use crate::metrics::Metrics;
 use crate::priority;
+use crate::router::Router;
 use crate::topic::{Life, Topic};
 
 const IDLE: u8 = 0;
@@ -42,6 +44,7 @@ struct Member {
 #[derive(Default)]
 struct Wanted {
     groups: Vec<Group>,
+    routers: Vec<Arc<Router>>,
     /// The batch whose sync the topic was last to be told of.
     told: Option<Ticket>,
 }
@@ -58,6 +61,8 @@ pub(crate) struct Interest {
     pub served_at: AtomicU64,
     /// The topic's manual priority, [`AUTO`] or [`NONE`].
     manual: AtomicI64,
+    /// Only routers want the topic.
+    routed: AtomicBool,
     wanted: Mutex<Wanted>,
 }
 
@@ -89,6 +94,7 @@ impl Interest {
             newborn: AtomicBool::new(false),
             served_at: AtomicU64::new(0),
             manual: AtomicI64::new(NONE),
+            routed: AtomicBool::new(false),
             wanted: Mutex::new(Wanted::default()),
         };
         interest.learn(&topic.state.read().config.clone());
@@ -178,6 +184,7 @@ impl Interest {
             group
                 .members
                 .insert(stream.id(), Member { stream: stream.clone(), part, from: cursor });
+            self.routed.store(false, Ordering::Relaxed);
             stream.live(part, topic, cursor);
             topic.gate.stand(Some(self.clone()));
         }
@@ -200,11 +207,38 @@ impl Interest {
     /// Lets go of empty groups; a topic that nobody wants costs its writers nothing.
     fn tidy(&self, wanted: &mut Wanted) {
         wanted.groups.retain(|g| !g.members.is_empty());
+        self.routed.store(wanted.groups.is_empty(), Ordering::Relaxed);
         if wanted.groups.is_empty()
+            && wanted.routers.is_empty()
             && let Some(topic) = self.topic.upgrade()
         {
             topic.gate.stand(None);
         }
+    }
+
+    /// These routers, and no others, copy from the topic.
+    pub(crate) fn route(self: &Arc<Self>, routers: Vec<Arc<Router>>) {
+        {
+            let mut wanted = self.wanted.lock();
+            wanted.routers = routers;
+            if !wanted.routers.is_empty()
+                && let Some(topic) = self.topic.upgrade()
+            {
+                topic.gate.stand(Some(self.clone()));
+            }
+            self.tidy(&mut wanted);
+        }
+        self.mark();
+    }
+
+    /// The routers that copy from the topic.
+    pub(super) fn routers(&self) -> Vec<Arc<Router>> {
+        self.wanted.lock().routers.clone()
+    }
+
+    /// A worker takes it in, if it is idle: its time has come.
+    pub(super) fn recall(&self) -> bool {
+        self.state.compare_exchange(IDLE, QUEUED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// The option sets that are wanted, with their cursors.
@@ -273,14 +307,31 @@ impl Interest {
         streams
     }
 
+    /// What is visible and not synced is delivered when it is.
+    pub(crate) fn told_when_synced(self: &Arc<Self>, core: &Core, topic: &Topic) {
+        let last = topic.append.lock().last;
+        let Some((ticket, _)) = last.filter(|(t, _)| self.tell(*t)) else { return };
+        let interest = Arc::downgrade(self);
+        let done = move |outcome: topics_storage::Result<()>| {
+            if let Some(interest) = interest.upgrade().filter(|_| outcome.is_ok()) {
+                interest.mark();
+            }
+        };
+        core.wal.notify(ticket, Level::Synced, Box::new(done));
+    }
+
     /// Whether the topic is yet to be told of the sync of this batch.
-    pub(super) fn tell(&self, ticket: Ticket) -> bool {
+    fn tell(&self, ticket: Ticket) -> bool {
         let mut wanted = self.wanted.lock();
         wanted.told.replace(ticket) != Some(ticket)
     }
 }
 
 impl Schedule for Arc<Interest> {
+    fn yields(&self) -> bool {
+        self.routed.load(Ordering::Relaxed)
+    }
+
     fn base(&self, _now_ns: u64) -> i32 {
         match self.manual.load(Ordering::Relaxed) {
             NONE => 0,

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use topics_storage::wal::Level;
-
 use super::frame::WatchOptions;
 use super::interest::Interest;
 use super::stream::Stream;
 use crate::api::ReadFrom;
 use crate::core::Core;
 use crate::error::Error;
+use crate::router;
 use crate::topic::{self, Life, Topic};
 
 /// Serves a topic up to its head of now. True: more has come meanwhile.
@@ -41,6 +40,9 @@ pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
             });
             return false;
         }
+    }
+    for router in interest.routers() {
+        router::run(core, &router, &topic);
     }
     topic.gate.head() > target
 }
@@ -81,20 +83,7 @@ fn group(
         at = next;
     }
     if at < target && options.strong {
-        told_when_synced(core, interest, topic);
+        interest.told_when_synced(core, topic);
     }
     Ok(())
-}
-
-/// What is visible and not synced is pushed when it is.
-fn told_when_synced(core: &Core, interest: &Arc<Interest>, topic: &Topic) {
-    let last = topic.append.lock().last;
-    let Some((ticket, _)) = last.filter(|(t, _)| interest.tell(*t)) else { return };
-    let interest = Arc::downgrade(interest);
-    let done = move |outcome: topics_storage::Result<()>| {
-        if let Some(interest) = interest.upgrade().filter(|_| outcome.is_ok()) {
-            interest.mark();
-        }
-    };
-    core.wal.notify(ticket, Level::Synced, Box::new(done));
 }

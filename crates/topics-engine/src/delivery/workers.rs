@@ -34,6 +34,8 @@ struct Inner {
     /// Topics that rest so that their next frame holds more, by the end of their rest.
     resting: BTreeMap<(u64, u64), Waiting<Arc<Interest>>>,
     rests: u64,
+    /// Topics to be looked at again at a time.
+    reminders: BTreeMap<(u64, u64), Arc<Interest>>,
     parked: bool,
 }
 
@@ -89,9 +91,13 @@ impl Shared {
         self.queue(interest, now, now);
     }
 
-    fn queue(&self, interest: Arc<Interest>, since: u64, now: u64) {
+    fn shard(&self, interest: &Interest) -> &Shard {
         let n = interest.topic().map_or(0, |t| t.id()) as usize;
-        let shard = &self.shards[n % self.shards.len()];
+        &self.shards[n % self.shards.len()]
+    }
+
+    fn queue(&self, interest: Arc<Interest>, since: u64, now: u64) {
+        let shard = self.shard(&interest);
         let mut inner = shard.inner.lock();
         inner.ready.push(interest, since, now, self.strained.load(Ordering::Relaxed));
         let parked = std::mem::take(&mut inner.parked);
@@ -107,6 +113,12 @@ impl Shared {
             let w = rested.remove();
             inner.ready.push(w.item, w.since, now, strained);
         }
+        while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
+            let interest = due.remove();
+            if interest.recall() {
+                inner.ready.push(interest, now, now, strained);
+            }
+        }
         let window = self.coalesce_ns.load(Ordering::Relaxed);
         while let Some(w) = inner.ready.pop(now, strained) {
             let until = w.item.served_at.load(Ordering::Relaxed) + window;
@@ -118,11 +130,14 @@ impl Shared {
             inner.resting.insert((until, n), w);
         }
         let rest = inner.resting.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
+        let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         // The lowest band pauses: it ages.
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
         // The pressure has to be seen to fall.
         let sample = (self.pressure.load(Ordering::Relaxed) > 0).then_some(SAMPLE_NS);
-        Turn::Park([rest, paused, sample].into_iter().flatten().min().map(Duration::from_nanos))
+        Turn::Park(
+            [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
+        )
     }
 
     fn serve(&self, core: &Arc<Core>, w: Waiting<Arc<Interest>>) {
@@ -245,8 +260,27 @@ impl Delivery {
         }
     }
 
+    /// Has a topic looked at again at a monotonic time.
+    pub(crate) fn remind(&self, interest: &Arc<Interest>, at: u64) {
+        let shard = self.shared.shard(interest);
+        let mut inner = shard.inner.lock();
+        inner.rests += 1;
+        let n = inner.rests;
+        inner.reminders.insert((at, n), interest.clone());
+        let parked = std::mem::take(&mut inner.parked);
+        drop(inner);
+        if parked {
+            shard.wake.notify_one();
+        }
+    }
+
+    /// Starts the workers if recovery left them something to do.
+    pub(crate) fn resume(&self, core: &Arc<Core>) -> Result<()> {
+        if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
+    }
+
     /// Starts the workers, once.
-    pub(super) fn start(&self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
         let mut threads = self.threads.lock();
         if !core.options.background || !threads.is_empty() || self.stopped() {
             return Ok(());

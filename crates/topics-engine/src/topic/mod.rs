@@ -7,6 +7,7 @@
 //! | `state`, `index`, `tags`, `dedupe` | what has been applied |
 //! | `gate` | the visible head and who waits for it |
 //! | `read` | plans a read, fetches, verifies |
+//! | `forward` | copies of routers |
 //! | `retention`, `delete` | floors, caps, TTL; deletes |
 //! | `reserve` | seqs reserved ahead |
 //! | `held` | records that are shown before they are written, or never are |
@@ -29,6 +30,7 @@ mod apply;
 mod dedupe;
 mod delete;
 mod flight;
+mod forward;
 mod gate;
 mod held;
 mod index;
@@ -49,6 +51,7 @@ mod view;
 pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};
 pub(crate) use delete::delete as delete_records;
+pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry};
 pub(crate) use lifecycle::{create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};

@@ -53,11 +53,15 @@ impl World {
     }
 
     pub fn with(options: Options) -> Self {
-        let fs = Arc::new(SimFs::new());
-        let clock = Arc::new(SimClock::new(1_700_000_000_000));
-        let mut w = Self { fs, clock, options, seed: 1, engine: None };
+        let mut w = Self::unopened(options);
         w.open();
         w
+    }
+
+    pub fn unopened(options: Options) -> Self {
+        let fs = Arc::new(SimFs::new());
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        Self { fs, clock, options, seed: 1, engine: None }
     }
 
     pub fn env(&self) -> Env {
