@@ -259,6 +259,7 @@ impl State {
                 })?;
                 let n = self.apply_floor(body.evict_floor, loader)?;
                 self.raise_evict_floor(body.evict_floor, why);
+                self.floor_logged = self.floor_logged.max(body.evict_floor);
                 base.metrics.evicted_records.add(n);
                 return Ok(n);
             }
@@ -289,6 +290,7 @@ impl State {
                             expires_at: body.expires_at,
                             ticket: None,
                             settled: true,
+                            logged: true,
                         },
                     );
                 }

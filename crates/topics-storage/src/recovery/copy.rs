@@ -190,7 +190,7 @@ impl NewFile {
 
     fn reserve(&mut self, len: u64) -> Result<()> {
         self.file
-            .allocate(len)
+            .allocate_written(len)
             .map_err(|e| StorageError::io(format!("allocate {}", self.shown), e))?;
         self.capacity = len;
         Ok(())

@@ -134,7 +134,8 @@ impl Walk<'_> {
         let missing = StorageError::Missing { what };
         let before = self.folder.unreadable.iter().rfind(|u| u.at <= link.file);
         let missing = before.map_or(missing, |u| u.error.clone());
-        let missing = if link.lost_start { self.no_start(link) } else { missing };
+        let cut = self.cut_short(0, link.file)?.unwrap_or(missing);
+        let missing = if link.lost_start { self.no_start(link) } else { cut };
         if !self.reflected.known {
             // The log was trimmed, and there is no snapshot of what it said.
             return Err(missing);
@@ -304,15 +305,32 @@ impl Walk<'_> {
         !self.env.check("recovery.void", false)
     }
 
-    /// What lies between link `n` and the next and cannot be read, where the log breaks off there.
-    fn blame(&self, n: usize, until: Option<u64>) -> Option<StorageError> {
-        let file = self.plan.links.get(n)?.file;
-        let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first))?;
-        let unreadable = self.folder.unreadable.iter();
-        if let Some(u) = unreadable.clone().find(|u| u.at > file && u.at <= next.file) {
-            return Some(u.error.clone());
+    /// A file of these that ends before its first frame: one that was only made ready is longer.
+    fn cut_short(&self, from: usize, to: usize) -> Result<Option<StorageError>> {
+        for log in self.folder.files.get(from..to).unwrap_or_default() {
+            let file = self.folder.shown(log);
+            let len = log.file.len().map_err(|e| StorageError::io(format!("read {file}"), e))?;
+            if len <= FIRST && log.first_lsn.is_none() {
+                let detail = "the file ends before its first frame".into();
+                return Ok(Some(StorageError::Corrupt { file, offset: len, detail }));
+            }
         }
-        next.lost_start.then(|| self.no_start(next))
+        Ok(None)
+    }
+
+    /// What lies between link `n` and the next and cannot be read, where the log breaks off there.
+    fn blame(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
+        let Some(link) = self.plan.links.get(n) else { return Ok(None) };
+        let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first));
+        let Some(next) = next else { return Ok(None) };
+        let mut unreadable = self.folder.unreadable.iter();
+        if let Some(u) = unreadable.find(|u| u.at > link.file && u.at <= next.file) {
+            return Ok(Some(u.error.clone()));
+        }
+        if next.lost_start {
+            return Ok(Some(self.no_start(next)));
+        }
+        self.cut_short(link.file + 1, next.file)
     }
 
     /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
@@ -346,7 +364,7 @@ impl Walk<'_> {
         let later = self.plan.links.get(n..).unwrap_or_default();
         loss.announced = given_up(self.env, self.folder, later, range)?;
         let reached_end = link.until == Some(to + 1);
-        let blame = if reached_end { self.blame(n, link.until) } else { None };
+        let blame = if reached_end { self.blame(n, link.until)? } else { None };
         let blame = error.or(blame);
         if self.mode == Mode::Strict && !loss.announced {
             return Err(blame.unwrap_or_else(|| StorageError::Corrupt {

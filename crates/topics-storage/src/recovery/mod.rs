@@ -209,7 +209,8 @@ impl Opening {
             let folder =
                 Folder::read(env, paths, wanted.shard, &self.store.id, wanted.known, mode)?;
             let Some(folder) = folder else { continue };
-            let plan = decide(env, &folder, wanted.reflected, mode, &mut NoWatch)?;
+            let plan = decide(env, &folder, wanted.reflected, mode, &mut NoWatch);
+            let plan = plan.map_err(|e| self.blame(e))?;
             let copied_aside = match mode {
                 Mode::Strict => Vec::new(),
                 Mode::Salvage => aside::set_aside(env, paths, &folder, &plan),
@@ -219,6 +220,17 @@ impl Opening {
         }
         let folders: Vec<&Folder> = self.shards.iter().map(|s| &s.folder).collect();
         survey::check_layout(&self.env, &folders)
+    }
+
+    /// What is missing from a log that was trimmed is what the snapshots said: where none is valid,
+    /// the newest is to blame.
+    fn blame(&self, e: StorageError) -> StorageError {
+        match (&e, self.loaded.rejected.first()) {
+            (StorageError::Missing { .. }, Some((_, why))) if self.loaded.newest.is_none() => {
+                why.clone()
+            }
+            _ => e,
+        }
     }
 
     /// Removes the folder of a shard that both kept snapshots no longer need. It is gone for good
