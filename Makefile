@@ -67,6 +67,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	cargo build --release --quiet -p topics-benches --features peers
 	target/release/bench-embedded
 	target/release/bench-open
+	target/release/bench-delivery
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use topics_env::sim::CallKind;
+
 use crate::api::{Append, Durability, NewRecord, ReadFrom};
 use crate::config::ConfigPatch;
 use crate::delivery::{Frame, WatchOptions};
@@ -305,4 +307,24 @@ fn an_unwatched_topic_keeps_no_mark() {
     w.put("t", &["3"]);
     assert_eq!(w.engine().metrics().ready_topics, 0);
     assert_eq!(w.engine().metrics().watch_streams, 0);
+}
+
+#[test]
+fn i3_a_synced_class_shows_nothing_before_its_sync() {
+    let w = World::new();
+    w.engine().create_topic("t", &class(Durability::Fsync)).unwrap();
+    let mut watch = w.watch(&on(&[("t", tail())]));
+    drain(&mut watch);
+    let records = [rec("x")];
+    let append = Append { records: &records, ..Append::default() };
+    w.engine().append_async("t", &append, Box::new(|_| {}));
+    let syncs = w.fs.calls(CallKind::SyncData);
+    w.engine().drive();
+    w.engine().tick().unwrap();
+    assert_eq!(w.fs.calls(CallKind::SyncData), syncs, "it is written, and not synced");
+    assert_eq!(drain(&mut watch), []);
+    w.engine().sync().unwrap();
+    assert!(w.fs.calls(CallKind::SyncData) > syncs);
+    w.engine().tick().unwrap();
+    assert_eq!(drain(&mut watch), [record("t", 1, "x")]);
 }
