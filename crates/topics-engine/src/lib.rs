@@ -38,4 +38,4 @@ pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
 pub use router::{Guarantee, RouterInfo, RouterRequest};
-pub use verify::{Problem, Report, verify};
+pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

@@ -28,7 +28,7 @@ mod _core {
     #[pymodule_export]
     use crate::bridge::Bridge;
     #[pymodule_export]
-    use crate::engine::{Engine, verify};
+    use crate::engine::{Engine, repair, verify};
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]

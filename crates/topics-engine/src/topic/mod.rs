@@ -53,7 +53,7 @@ pub(crate) use apply::{Placement, apply};
 pub(crate) use delete::delete as delete_records;
 pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry};
-pub(crate) use lifecycle::{create, delete as delete_topic, lower};
+pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
@@ -111,8 +111,7 @@ impl fmt::Debug for Topic {
 
 impl Topic {
     /// A topic that has not been logged.
-    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: TopicConfig) -> Self {
-        let config = Arc::new(config);
+    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: Arc<TopicConfig>) -> Self {
         Self {
             key,
             name,
