@@ -70,6 +70,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	TOPICS_BENCH_CSV=target/bench/growth.csv target/release/bench-open
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.10'
 	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
+	target/release/bench-delivery
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte

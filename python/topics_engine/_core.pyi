@@ -20,6 +20,7 @@ __all__ = [
     "Bridge",
     "Engine",
     "Http",
+    "Watch",
     "__version__",
     "defaults",
     "error_body",
@@ -140,6 +141,25 @@ class Engine:
     def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
         """Waits until the head is above `seq`; false when the timeout passed."""
 
+    def watch(
+        self,
+        topics: Sequence[tuple[str, int | None, int | None, int | None]],
+        patterns: Sequence[tuple[str, int | None, int | None, int | None]],
+        *,
+        lenient: bool = False,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        limit: int = 256,
+        max_batch_bytes: int = 262144,
+        strong: bool = False,
+        queue_frames: int = 1024,
+        queue_bytes: int = 16777216,
+        stall_ms: int | None = None,
+    ) -> Watch:
+        """Starts are `(name, after, tail, topic_id)`; with neither `after` nor `tail`, at the
+        earliest record.
+        """
+
     def seek(self, topic: str, ts: int) -> int:
         """The cursor just before the first record at or after `ts`."""
 
@@ -151,6 +171,30 @@ class Engine:
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         """JSON `{"topic", "deleted", "routers_removed"}`."""
+
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        match: str | None = None,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        exactly_once: bool = False,
+    ) -> bool:
+        """Creates a router, or updates it; whether it was created."""
+
+    def delete_router(self, router: str) -> bool:
+        """Whether there was one."""
+
+    def router(self, router: str) -> bytes:
+        """JSON as `GET /v0/routers/:r`."""
+
+    def routers(self, prefix: str = "") -> bytes:
+        """JSON `{"routers": [...]}` in name order."""
 
     def state(self, topic: str, touch: bool = False) -> bytes:
         """JSON as `GET /v0/topics/:t`."""
@@ -219,6 +263,25 @@ class Batch:
 
     def payloads(self) -> list[bytes]:
         """The payloads alone."""
+
+@final
+class Watch:
+    """An open subscription. One thread waits in it; `close` from any."""
+
+    def next(
+        self, timeout: float | None = None
+    ) -> (
+        tuple[str, str, int, Batch | None, tuple[int, int, str, int, int, int] | None, int | None]
+        | None
+    ):
+        """`(kind, topic, topic_id, records, gap, seq)`, or `None` when the timeout passed. Kinds:
+        `records` `gap` `caught-up` `topic-deleted`; `gap` as `Batch.tombstone`; `seq` is the
+        topic's cursor after the event.
+        """
+
+    def close(self) -> None: ...
+    def cursors(self) -> list[tuple[str, int, int]]:
+        """`(topic, topic_id, cursor)` after what `next` returned."""
 
 @final
 class ArrowStream:

@@ -310,6 +310,7 @@ fn snapshot(core: &Arc<Core>) -> Result<u64> {
         }
         body.topics.push(snap);
     });
+    body.sections = core.routers.capture();
     let (next, reserved) = core.ids.positions();
     (body.next_topic_id, body.reserved_topic_id) = (next, reserved);
     (body.next_epoch, body.reserved_epoch) = (next, reserved);
@@ -369,6 +370,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
         return Ok(());
     }
     core.stop_background();
+    core.delivery.close();
     let outcome = close_clean(core);
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);

@@ -21,12 +21,14 @@ use topics_storage::wal::{Level, Room, Ticket, Wal};
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
 use crate::config::TopicConfig;
+use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
+use crate::router::Routers;
 use crate::topic::{Entry, State, Topic, Weight};
 
 /// Everything but the log: enough to apply frames.
@@ -50,6 +52,8 @@ pub(crate) struct Base {
     resident: AtomicU64,
     /// Live payload bytes.
     live_bytes: AtomicU64,
+    pub delivery: Delivery,
+    pub routers: Routers,
 }
 
 impl Base {
@@ -65,6 +69,8 @@ impl Base {
             usual: Arc::default(),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
+            routers: Routers::default(),
+            delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
             options,
@@ -177,7 +183,12 @@ impl Core {
 
     /// What the engine counts.
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        let (watch_streams, watch_sessions, ready_topics, pressure_ppm) = self.delivery.gauges();
         MetricsSnapshot {
+            watch_streams,
+            watch_sessions,
+            ready_topics,
+            pressure_ppm,
             topics: self.registry.len() as u64,
             idempotency_keys: self.keys.used(),
             ephemeral_bytes: self.ephemeral.used(),

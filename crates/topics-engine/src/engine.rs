@@ -13,9 +13,11 @@ use crate::api::{
 };
 use crate::config::ConfigPatch;
 use crate::core::Core;
+use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
 use crate::error::{Error, Result};
 use crate::metrics::MetricsSnapshot;
 use crate::options::Options;
+use crate::router::{self, RouterInfo, RouterRequest};
 use crate::topic::{self, Life, Topic};
 use crate::{maintain, name};
 
@@ -130,6 +132,50 @@ impl Engine {
         if let Ok(topic) = self.find(topic) {
             topic.gate.cancel(id);
         }
+    }
+
+    /// Opens a subscription.
+    pub fn watch(&self, req: &WatchRequest) -> Result<Watch> {
+        Watch::open(&self.core, req)
+    }
+
+    /// Creates a watch session, which keeps its cursors between streams.
+    pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
+        delivery::create(&self.core, req)
+    }
+
+    /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
+    /// only lead back.
+    pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+        self.core.check_open()?;
+        delivery::attach(&self.core, session, rewind)
+    }
+
+    /// Ends a session and its streams; false when there is none.
+    pub fn end_session(&self, session: u128) -> bool {
+        delivery::end(&self.core, session)
+    }
+
+    /// Creates a router, or updates one between the same topics; whether it was created. It
+    /// copies what is written to its source from now on.
+    pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
+        router::create(&self.core, router, req)
+    }
+
+    /// Deletes a router; what it copied stays. False when there is none.
+    pub fn delete_router(&self, router: &str) -> Result<bool> {
+        router::delete(&self.core, router)
+    }
+
+    /// A router.
+    pub fn router(&self, router: &str) -> Result<RouterInfo> {
+        router::info(&self.core, router)
+    }
+
+    /// The routers whose names begin with `prefix`, in name order.
+    #[must_use]
+    pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
+        router::list(&self.core, prefix)
     }
 
     /// Deletes records.

@@ -134,6 +134,20 @@ pub enum Error {
         /// The version this build knows.
         supported: u32,
     },
+    /// No router of this name.
+    #[error("router {0:?} does not exist")]
+    RouterNotFound(String),
+    /// A router would close a cycle.
+    #[error("router {router:?} would close a cycle: {}", path.join(" → "))]
+    RouterCycle {
+        /// The router.
+        router: String,
+        /// From the source, through the destination, back to the source.
+        path: Vec<String>,
+    },
+    /// The watch session was ended, or collected after five minutes without a stream.
+    #[error("the watch session is gone: create one")]
+    SessionGone,
     /// The engine is closed, or closing.
     #[error("the engine is closed")]
     Closed,
@@ -162,6 +176,9 @@ impl Error {
             Self::Corrupt { .. } => "corrupt",
             Self::Locked { .. } => "locked",
             Self::Version { .. } => "version",
+            Self::RouterNotFound(_) => "router_not_found",
+            Self::RouterCycle { .. } => "router_cycle",
+            Self::SessionGone => "session_gone",
             Self::Closed => "shutting_down",
             Self::Internal(_) => "internal",
         }

@@ -8,6 +8,7 @@ mod capture;
 mod clock;
 mod config;
 mod core;
+mod delivery;
 mod engine;
 mod error;
 mod ids;
@@ -19,6 +20,7 @@ mod priority;
 mod quota;
 mod reclaim;
 mod recovery;
+mod router;
 mod topic;
 mod verify;
 
@@ -28,8 +30,12 @@ pub use api::{
     TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
+pub use delivery::{
+    Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart,
+};
 pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
+pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

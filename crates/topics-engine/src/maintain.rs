@@ -27,6 +27,7 @@ pub(crate) struct Sweeps(AtomicU64, AtomicU64);
 pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     core.check_open()?;
     core.look_at_load();
+    core.delivery.tick(core);
     let now = core.time.mono_ms();
     let last = core.sweeps.0.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {

@@ -61,6 +61,8 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         topic::bury(&core, &topic);
     }
     core.registry.each(|t| t.recovered(&core));
+    core.routers.recovered(&core);
+    core.delivery.resume(&core)?;
     core.start_background()?;
     Ok(core)
 }
@@ -189,6 +191,15 @@ impl Replay {
     fn snapshot(&mut self, base: &Base, opening: &Opening) -> Result<()> {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
+        for section in &body.sections {
+            if !base.routers.restore(base, section)? {
+                return Err(Error::Version {
+                    what: format!("section {} of the snapshot", section.kind),
+                    found: u32::from(section.version),
+                    supported: 0,
+                });
+            }
+        }
         for snap in &body.topics {
             let topic = Topic::from_snapshot(base, snap)?;
             base.segments.check_named(topic.key, &snap.segments, true)?;

@@ -12,6 +12,7 @@ mod errors;
 mod http;
 mod settings;
 mod shared;
+mod watch;
 
 use pyo3::prelude::*;
 
@@ -34,6 +35,8 @@ mod _core {
     use crate::http::Http;
     #[pymodule_export]
     use crate::settings::defaults;
+    #[pymodule_export]
+    use crate::watch::Watch;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,36 +2,46 @@
 
 from .database import Database, open_database, verify
 from .reading import Read
+from .router import Router
 from .topic import Topic
 from .values import (
     EARLIEST,
     TAIL,
     Ack,
+    CaughtUp,
     Deleted,
     Gap,
     New,
     Record,
+    RouterInfo,
     Start,
+    TopicDeleted,
     TopicInfo,
     TopicState,
     Verification,
 )
+from .watching import Watch
 
 __all__ = [
     "EARLIEST",
     "TAIL",
     "Ack",
+    "CaughtUp",
     "Database",
     "Deleted",
     "Gap",
     "New",
     "Read",
     "Record",
+    "Router",
+    "RouterInfo",
     "Start",
     "Topic",
+    "TopicDeleted",
     "TopicInfo",
     "TopicState",
     "Verification",
+    "Watch",
     "open_database",
     "verify",
 ]

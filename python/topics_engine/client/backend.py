@@ -47,6 +47,21 @@ class Stream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any: ...
 
 
+WatchStart = tuple[str, int | None, int | None, int | None]
+"""`(name, after, tail, topic_id)`."""
+
+Told = tuple[str, str, int, Page | None, tuple[int, int, str, int, int, int] | None, int | None]
+"""`(kind, topic, topic_id, records, gap, seq)`."""
+
+
+class Source(Protocol):
+    """An open subscription."""
+
+    def next(self, timeout: float | None = None) -> Told | None: ...
+    def close(self) -> None: ...
+    def cursors(self) -> list[tuple[str, int, int]]: ...
+
+
 class Backend(Protocol):
     """An engine, here or elsewhere."""
 
@@ -98,6 +113,17 @@ class Backend(Protocol):
         strong: bool = False,
         touch: bool = True,
     ) -> Page: ...
+    def watch(
+        self,
+        topics: Sequence[WatchStart],
+        patterns: Sequence[WatchStart],
+        *,
+        lenient: bool = False,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        limit: int = 256,
+        strong: bool = False,
+    ) -> Source: ...
     def scan(
         self,
         topic: str,
@@ -117,6 +143,22 @@ class Backend(Protocol):
     ) -> bytes: ...
     def create(self, topic: str, config: bytes | None = None) -> bytes: ...
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes: ...
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        match: str | None = None,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        exactly_once: bool = False,
+    ) -> bool: ...
+    def delete_router(self, router: str) -> bool: ...
+    def router(self, router: str) -> bytes: ...
+    def routers(self, prefix: str = "") -> bytes: ...
     def state(self, topic: str, touch: bool = False) -> bytes: ...
     def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes: ...
     def sync(self, topic: str | None = None) -> None: ...

@@ -83,6 +83,21 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Everything of the topic up to `seq` was delivered; what follows comes as it is written."""
+
+    topic: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone. A later one of its name joins the watch from its start."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The answer to a write."""
 
@@ -153,6 +168,33 @@ class TopicInfo:
     def from_fields(cls, fields: Mapping[str, Any]) -> TopicInfo:
         """From an element of `GET /v0/topics`."""
         return cls(**{name: fields[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class RouterInfo:
+    """A router: what it was asked to be, and how far it is."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: tuple[str, ...] | None
+    create_dest: bool
+    allow_cycle: bool
+    guarantee: Literal["at_least_once", "exactly_once"]
+    forwarded_total: int
+    lag: int
+    stopped_by: str | None
+    """The code of the error that it waits to pass, if any."""
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> RouterInfo:
+        """From an element of `GET /v0/routers`."""
+        known = {name: fields[name] for name in cls.__slots__}
+        if known["filter"] is not None:
+            known["filter"] = tuple(known["filter"])
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True)

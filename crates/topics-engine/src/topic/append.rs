@@ -229,6 +229,9 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
             Err(ticket) => return Ok(Step::Id(ticket)),
         },
     };
+    if p.forward.as_ref().is_some_and(|f| f.dest != topic.id()) {
+        return Err(Error::TopicNotFound(p.topic.to_string()));
+    }
     topic.check_sound()?;
     core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
@@ -556,6 +559,9 @@ impl Decision<'_> {
             HeadWatermark { reserved_to, lowered: false }.encode_frame(&mut f.head, id, 0, 0);
         }
         encode_gaps(&mut f.head, id, gaps);
+        if let Some(forward) = &self.p.forward {
+            forward.encode(&mut f.head, plan.first);
+        }
         if plan.config.durability == Durability::Ephemeral {
             let floor = plan.eviction.map_or(0, |e| e.floor);
             if self.topic.state.read().logged_below(floor) {

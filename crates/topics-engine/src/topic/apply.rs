@@ -21,6 +21,7 @@ use crate::api::{Durability, Gap, GapReason, TopicMatch};
 use crate::config::TopicConfig;
 use crate::core::Base;
 use crate::error::{Error, Result};
+use crate::router::{COPIES_LOGGED, Definition};
 
 /// Finished frames and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +182,8 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             topic.set_life(Life::Live);
             // Records of an `ephemeral` write have no frames: they wait for this one.
             topic.gate.publish(head);
-            base.registry.adopt(topic);
+            base.registry.adopt(topic.clone());
+            base.delivery.born(&topic);
             base.metrics.topics_created.add(1);
         }
         FrameType::TopicDelete => {
@@ -196,6 +198,25 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         FrameType::HeadWatermark => {
             let body = record::HeadWatermark::decode(f)?;
             base.ids.logged(body.reserved_to);
+        }
+        FrameType::RouterCreate => {
+            let body = record::RouterCreate::decode(f)?;
+            let d = Definition::decode(&body.name, body.router_id, &body.options)?;
+            base.routers.put(base, d);
+        }
+        FrameType::RouterDelete => {
+            base.routers.take(base, record::RouterDelete::decode(f)?.router_id);
+        }
+        FrameType::Forward => {
+            let body = record::Forward::decode(f)?;
+            if body.options != COPIES_LOGGED {
+                return Err(Error::Version {
+                    what: format!("a Forward frame (lsn {})", at.lsn),
+                    found: body.options,
+                    supported: COPIES_LOGGED,
+                });
+            }
+            base.routers.forwarded(body.router_id, body.source_to);
         }
         FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
         }

@@ -6,6 +6,7 @@ use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Flags, Frame, FrameType};
 
 use super::dedupe::Key;
+use super::forward::Forwarding;
 use super::index::payload_of;
 use crate::api::{Append, NewRecord};
 use crate::config::ConfigPatch;
@@ -31,6 +32,8 @@ pub(crate) struct Prepared {
     pub patient: bool,
     /// When the call began, monotonic ns.
     pub began: u64,
+    /// Set for copies of a router.
+    pub forward: Option<Box<Forwarding>>,
 }
 
 /// The longest idempotency key.
@@ -85,7 +88,27 @@ impl Prepared {
             config,
             patient: req.disable_backpressure,
             began,
+            forward: None,
         })
+    }
+
+    /// The same of copies: what was a record is one, whatever is said about its way.
+    pub(crate) fn of_copies(
+        options: &Options,
+        topic: &str,
+        req: &Append<'_>,
+        now: u64,
+        began: u64,
+    ) -> Result<Self> {
+        let options = Options {
+            max_batch_bytes: u64::MAX,
+            max_record_bytes: usize::MAX,
+            max_meta_bytes: usize::MAX,
+            max_tag_bytes: usize::from(u16::MAX),
+            max_node_bytes: usize::from(u16::MAX),
+            ..options.clone()
+        };
+        Self::new(&options, topic, req, now, began)
     }
 
     /// Payload bytes of each record.
