@@ -26,7 +26,7 @@ use crate::maintain::{Background, Sweeps};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
-use crate::topic::{Entry, State, Topic, Weight};
+use crate::topic::{Desk, Entry, State, Topic, Weight};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(crate) struct Base {
     pub keys: Arc<Quota>,
     /// Bytes of the records of `ephemeral` topics.
     pub ephemeral: Arc<Quota>,
+    /// Claims that wait.
+    pub desk: Desk,
     /// Records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
     /// Live payload bytes.
@@ -59,6 +61,7 @@ impl Base {
             time: Time::new(env.clock.clone()),
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
+            desk: Desk::default(),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             env,

@@ -83,6 +83,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         capture::relay(&core)?;
     }
     core.registry.each(|t| t.recovered(&core));
+    topic::finish_moves(&core);
     core.start_background()?;
     Ok(core)
 }

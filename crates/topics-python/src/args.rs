@@ -44,6 +44,7 @@ impl<'py> Held<'py> {
             node: str_bytes(self.node.as_ref())?,
             meta: self.meta.as_ref().map_or(b"", |m| m.as_bytes()),
             ttl_ms: self.ttl_ms,
+            ..NewRecord::default()
         })
     }
 }

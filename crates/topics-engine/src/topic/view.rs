@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::retention::{self, Need};
 use super::{Topic, expire};
 use crate::api::{TopicState, TopicSummary};
+use crate::config::TopicType;
 use crate::core::Core;
 use crate::error::Result;
 use crate::priority;
@@ -27,6 +28,11 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
     expire(core, topic)?;
     loop {
         let next_seq = topic.append.lock().next_seq;
+        let kind = topic.state.read().config.kind;
+        let queue = match kind {
+            TopicType::Queue => Some(super::queue_state(core, topic)?),
+            TopicType::Log => None,
+        };
         let unknown = {
             let state = topic.state.read();
             if state.earliest_exact {
@@ -48,6 +54,7 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
                     effective_priority: topic.priority(&state.config, core.time.wall()),
                     last_write_ts: some(state.last_write_ts),
                     last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
+                    queue,
                 });
             }
             state.index.seg_of(state.earliest).map(|s| s.meta.file_no)

@@ -60,6 +60,11 @@ impl World {
         w
     }
 
+    pub fn clock_wall(&self) -> u64 {
+        use topics_env::Clock;
+        self.clock.wall_ms()
+    }
+
     pub fn env(&self) -> Env {
         env_on(&self.fs, &self.clock, self.seed)
     }
