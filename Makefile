@@ -43,9 +43,9 @@ run: build ## start the server on ./topics-data
 
 test: test-rust test-python ## all tests that run on a commit
 
-# The simulation is the commit gate's share of the crash programme; the suites of test-release are
-# not clean yet, each prints what it finds.
-SUITES := --lib --test simulation --test compatibility
+# The commit gate's share of the crash programme; the other suites of test-release are not clean
+# yet, each prints what it finds.
+SUITES := --lib --test simulation --test model --test compatibility --test damage
 
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)

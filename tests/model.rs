@@ -4,6 +4,8 @@
 use topics_engine::{ConfigPatch, Discard, TopicMatch};
 use topics_env::sim::CrashOptions;
 
+use crate::crash::panic_text;
+use crate::oracle::Event;
 use crate::run::{Batch, Dice, Driver, Expect, HookSpec, Setup, batch};
 use crate::workloads::{CLASSES, class};
 
@@ -128,21 +130,30 @@ impl Shape {
     }
 }
 
-/// Runs steps on an empty disk; the problems found.
-pub fn run(steps: &[Step], seed: u64) -> Vec<String> {
-    let setup = Setup { workload: "model", seed, hook: HookSpec::None, faults: false };
-    let mut d = Driver::new(setup);
+/// Runs steps on an empty disk; the problems found, and the log of the run where there are any.
+pub fn run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
+    let mut d = Driver::new(Setup { workload: "model", seed, hook: HookSpec::None, faults: false });
     d.open();
     for step in steps {
         take(&mut d, step, seed);
         if !d.problems().is_empty() {
-            return d.problems();
+            return (d.problems(), d.finish().events);
         }
     }
+    d.settle();
     d.look();
     d.reopen();
     d.look();
-    d.problems()
+    match d.problems() {
+        none if none.is_empty() => (none, Vec::new()),
+        found => (found, d.finish().events),
+    }
+}
+
+/// The same, a panic being a problem like others.
+pub fn try_run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(steps, seed)))
+        .unwrap_or_else(|p| (vec![format!("panic: {}", panic_text(&*p))], Vec::new()))
 }
 
 fn take(d: &mut Driver, step: &Step, seed: u64) {
@@ -225,13 +236,29 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
     }
 }
 
-/// The smallest part of failing steps that still fails.
+/// What a problem is about: its text without places and numbers.
+pub fn kind(problem: &str) -> String {
+    let mut text = problem;
+    for end in [", live: ", ", after open: ", "event "] {
+        text = text.split_once(end).map_or(text, |t| t.1);
+    }
+    let text = text.split_once(": ").filter(|t| t.0.len() < 4).map_or(text, |t| t.1);
+    let mut out = String::new();
+    for c in text.chars().take(90) {
+        match c {
+            '0'..='9' if out.ends_with('#') => {}
+            '0'..='9' => out.push('#'),
+            c => out.push(c),
+        }
+    }
+    out.chars().take(60).collect()
+}
+
+/// The smallest part of failing steps that still fails in the same way.
 pub fn shrink(steps: &[Step], seed: u64) -> Vec<Step> {
+    let wanted = try_run(steps, seed).0.first().map(|p| kind(p));
+    let fails = |s: &[Step]| try_run(s, seed).0.iter().any(|p| Some(kind(p)) == wanted);
     let mut best = steps.to_vec();
-    let fails = |s: &[Step]| {
-        let run = std::panic::AssertUnwindSafe(|| run(s, seed));
-        std::panic::catch_unwind(run).map_or(true, |p| !p.is_empty())
-    };
     let mut size = best.len().div_ceil(2);
     while size > 0 {
         let mut at = 0;

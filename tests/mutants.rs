@@ -109,9 +109,9 @@ impl Detector {
                     let step = 1 + damages.len() / 3_000;
                     for make in damages.iter().step_by(step) {
                         for salvage in [false, true] {
-                            let (what, image) = make();
-                            if let Err(e) = damage::judge(&c, &image, salvage) {
-                                return Some(format!("{what}: {e}"));
+                            let damage = make();
+                            if let Err(e) = damage::judge(&c, &damage, salvage) {
+                                return Some(format!("{}: {e}", damage.what));
                             }
                         }
                     }
@@ -148,8 +148,8 @@ pub fn sites(seed: u64) -> Vec<(Detector, BTreeSet<Site>)> {
                 for c in damage::corpora(seed, &hook) {
                     let damages = damage::KINDS[i].1(&c, seed);
                     for make in damages.iter().step_by(1 + damages.len() / 60) {
-                        let _ = damage::judge(&c, &make().1, false);
-                        let _ = damage::judge(&c, &make().1, true);
+                        let _ = damage::judge(&c, &make(), false);
+                        let _ = damage::judge(&c, &make(), true);
                     }
                 }
             }

@@ -65,13 +65,15 @@ fn prepare(dir: &Path, n: u64, end: &str) {
         BufReader::new(c.stdout.take().unwrap()).read_line(&mut line).unwrap();
         c.kill().unwrap();
     }
-    c.wait().unwrap();
+    let status = c.wait().unwrap();
+    assert!(end == "kill" || status.success(), "filling failed");
 }
 
 /// Opens in a child; returns milliseconds and RssAnon bytes.
 fn opened(dir: &Path) -> (f64, f64) {
     let out = child(&["open", dir.to_str().unwrap()]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success(), "opening failed: {}", String::from_utf8_lossy(&out.stderr));
     let mut f = text.split_whitespace().map(|v| v.parse::<f64>().unwrap());
     (f.next().unwrap(), f.next().unwrap())
 }

@@ -1,5 +1,7 @@
 //! What is damaged: a closed and a killed directory with everything in it.
 
+use std::ops::Range;
+
 use topics_engine::{ConfigPatch, Durability, TopicMatch};
 use topics_env::sim::DiskImage;
 
@@ -18,6 +20,42 @@ pub struct Corpus {
     pub whole: Observation,
     pub world: World,
     pub plan: Plan,
+    /// Where the records of segments lie.
+    pub places: Vec<Place>,
+    /// The last group of the killed log: file and offset. Damage to it cannot be told from a torn
+    /// tail.
+    pub last: Option<(String, usize)>,
+}
+
+/// A record in a `.data` file.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub topic_id: u64,
+    pub seq: u64,
+    pub path: String,
+    pub bytes: Range<usize>,
+}
+
+impl Corpus {
+    /// Whether the bytes of a record in a segment differ in this image.
+    pub fn harmed(&self, image: &DiskImage, topic_id: u64, seq: u64) -> bool {
+        let mut places = self.places.iter().filter(|p| (p.topic_id, p.seq) == (topic_id, seq));
+        places.any(|p| {
+            let (is, was) = (image.read(&p.path), self.image.read(&p.path));
+            let part = |b: &Option<Vec<u8>>| {
+                b.as_ref().and_then(|b| b.get(p.bytes.clone()).map(<[u8]>::to_vec))
+            };
+            part(&is) != part(&was)
+        })
+    }
+
+    /// Whether the last group of the log is damaged in this image.
+    pub fn tail_harmed(&self, image: &DiskImage) -> bool {
+        self.last.as_ref().is_some_and(|(path, at)| {
+            let (is, was) = (image.read(path).unwrap_or_default(), self.image.read(path));
+            is.get(*at..) != was.unwrap_or_default().get(*at..)
+        })
+    }
 }
 
 /// The topic whose last record is the last group of the killed corpus: it cannot be told from a
@@ -57,7 +95,36 @@ fn corpus(name: &'static str, clean: bool, seed: u64, hook: &HookSpec) -> Corpus
     let engine = Mounted::new(&image, &plan).open().unwrap();
     let (whole, problems) = observe(&engine, plan.wall, 50);
     assert!(problems.is_empty(), "{problems:#?}");
-    Corpus { name, image, older, whole, world: d.world(), plan }
+    let places = files(&image).iter().flat_map(|(path, bytes)| places(path, bytes)).collect();
+    let last = (!clean).then(|| last_group(&image, &whole));
+    Corpus { name, image, older, whole, world: d.world(), plan, places, last }
+}
+
+/// The records of a `.data` file, by its format: from offset 64, `frame_len` first, the seq at 5.
+fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
+    let mut out = Vec::new();
+    let topic_id = path.split('/').nth(3).and_then(|id| id.parse().ok());
+    let (Some(topic_id), true) = (topic_id, path.ends_with(".data")) else { return out };
+    let mut at = 64;
+    while let Some(head) = bytes.get(at..at + 13) {
+        let len = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize + 4;
+        let seq = u64::from_le_bytes(head[5..].try_into().unwrap());
+        out.push(Place { topic_id, seq, path: path.to_owned(), bytes: at..at + len });
+        at += len;
+    }
+    out
+}
+
+/// The group that holds the last record of the killed log.
+fn last_group(image: &DiskImage, whole: &Observation) -> (String, usize) {
+    let record = &whole.topic(TAIL).unwrap().records.last().unwrap().data;
+    let logs = files(image).into_iter().filter(|f| f.0.ends_with(".log"));
+    let found = logs.filter_map(|(path, bytes)| {
+        let at = bytes.windows(record.len()).position(|w| w == record)?;
+        let group = bytes[..at].windows(5).rposition(|w| w == [0x46, 0, 0, 0, 14])?;
+        Some((path, group))
+    });
+    found.last().unwrap()
 }
 
 fn script(d: &mut Driver) -> DiskImage {
@@ -115,6 +182,11 @@ fn script(d: &mut Driver) -> DiskImage {
     d.append(TAIL, &batch(3));
     d.sync();
     older
+}
+
+/// Reserved space, which means nothing: a damage here and there is enough.
+pub fn is_filler(path: &str) -> bool {
+    path.ends_with("meta/reserve")
 }
 
 /// Every file of the data directory but the lock.

@@ -2,12 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use topics_engine::{Engine, Error};
-use topics_env::sim::{CallKind, DiskImage, FaultKind};
+use topics_engine::{Engine, Error, ReadFrom, ReadRequest};
+use topics_env::sim::{CallKind, FaultKind};
 
 use super::corpus::{Corpus, TAIL};
+use super::kinds::Damage;
 use crate::crash::{Mounted, panic_text};
-use crate::oracle::{Observation, TopicObs, observe};
+use crate::oracle::{Observation, Seen, TopicObs, observe_damaged};
 
 /// What one damaged open was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,16 +19,17 @@ pub enum Met {
 }
 
 /// Opens a damaged directory and judges what comes of it.
-pub fn judge(c: &Corpus, damaged: &DiskImage, salvage: bool) -> Result<Met, String> {
+pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> {
     let mut plan = c.plan.clone();
     plan.tuning.salvage = salvage;
-    let mut disk = Mounted::new(damaged, &plan);
+    let mut disk = Mounted::new(&damage.image, &plan);
     // A budget instead of a clock: whoever spends it hangs.
     for kind in [CallKind::Read, CallKind::Write, CallKind::Open, CallKind::Create] {
         disk.fs.fail_from(kind, 60_000, FaultKind::EIO);
     }
     let fs = disk.fs.clone();
-    let run = AssertUnwindSafe(|| opened(c, &mut disk, salvage));
+    let case = Case { c, damage, salvage };
+    let run = AssertUnwindSafe(|| case.opened(&mut disk));
     let met = catch_unwind(run).unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
     if fs.faults_fired() > 0 {
         return Err("the op budget is spent".into());
@@ -35,110 +37,223 @@ pub fn judge(c: &Corpus, damaged: &DiskImage, salvage: bool) -> Result<Met, Stri
     met
 }
 
-fn opened(c: &Corpus, disk: &mut Mounted, salvage: bool) -> Result<Met, String> {
-    let engine = match disk.open() {
-        Ok(engine) => engine,
-        Err(e) => return refused(&e),
-    };
-    let (seen, problems) = observe(&engine, c.plan.wall, 50);
-    if !problems.is_empty() {
-        return Err(problems.join("; "));
-    }
-    let met = compare(c, &seen, salvage)?;
-    if met == Met::Reported || disk.fs.ops_len().is_multiple_of(8) {
-        lives_on(c, disk, engine, &seen, salvage)?;
-    }
-    Ok(met)
-}
-
 fn refused(e: &Error) -> Result<Met, String> {
     match e {
         Error::Corrupt { file, .. } if !file.is_empty() => Ok(Met::Refused),
-        Error::Version { .. } => Ok(Met::Refused),
+        Error::Version { what, .. } if !what.is_empty() => Ok(Met::Refused),
         e => Err(format!("refused without a place: {e:?}")),
     }
 }
 
-/// What was served stays so over a checkpoint and a reopen: nothing damaged is copied as whole.
-fn lives_on(
-    c: &Corpus,
-    disk: &mut Mounted,
-    engine: Engine,
-    seen: &Observation,
+struct Case<'a> {
+    c: &'a Corpus,
+    damage: &'a Damage,
     salvage: bool,
-) -> Result<(), String> {
-    // A checkpoint or a close that meets the damage may refuse, and then says so.
-    let _ = engine.checkpoint();
-    let _ = engine.close();
-    drop(engine);
-    let engine = match disk.open() {
-        Ok(engine) => engine,
-        Err(e) => return refused(&e).map(|_| ()),
-    };
-    let (again, problems) = observe(&engine, c.plan.wall, 50);
-    if !problems.is_empty() {
-        return Err(format!("after a checkpoint: {}", problems.join("; ")));
-    }
-    compare(c, &again, salvage).map_err(|e| format!("after a checkpoint: {e}"))?;
-    for topic in &seen.topics {
-        let later = again.topic(&topic.state.topic);
-        let lost = topic.records.iter().find(|r| later.is_none_or(|l| l.get(r.seq) != Some(r)));
-        if let Some(r) = lost.filter(|r| later.is_none_or(|l| l.tombstone(r.seq).is_none())) {
-            return Err(format!("{}: seq {} went in a checkpoint", topic.state.topic, r.seq));
-        }
-    }
-    Ok(())
 }
 
-fn compare(c: &Corpus, seen: &Observation, salvage: bool) -> Result<Met, String> {
-    let mut met = Met::Same;
-    for whole in &c.whole.topics {
-        let name = &whole.state.topic;
-        match seen.topic(name) {
-            Some(t) => met = met.min(topic(c, whole, t, salvage)?),
-            // Its creation was in the range that was given up, and reported as such.
-            None if salvage => met = met.min(Met::Reported),
-            None => return Err(format!("{name} is gone")),
+impl Case<'_> {
+    fn opened(&self, disk: &mut Mounted) -> Result<Met, String> {
+        let engine = match disk.open() {
+            Ok(engine) => engine,
+            Err(e) => return refused(&e),
+        };
+        let (seen, unread, met) = self.look(&engine, None)?;
+        if self.damage.thorough {
+            self.lives_on(disk, engine, &seen, &unread)?;
         }
+        Ok(met)
     }
-    for t in &seen.topics {
-        if c.whole.topic(&t.state.topic).is_none() {
-            let known = c.world.names.contains_key(&t.state.topic);
-            if !(salvage && known) {
-                return Err(format!("{} was not there", t.state.topic));
+
+    /// Everything that the engine shows, and the topics of which not everything can be read.
+    fn look(
+        &self,
+        engine: &Engine,
+        before: Option<&Observation>,
+    ) -> Result<(Observation, Vec<String>, Met), String> {
+        let (seen, problems, unread) = observe_damaged(engine, self.c.plan.wall, 50);
+        if !problems.is_empty() {
+            return Err(problems.join("; "));
+        }
+        let now = Now { case: self, engine, before };
+        let mut met = now.compare(&seen, &unread)?;
+        for name in &unread {
+            self.unread(engine, name)?;
+            met = Met::Reported;
+        }
+        Ok((seen, unread, met))
+    }
+
+    /// What was served stays so over a checkpoint and a reopen: nothing damaged is copied as whole.
+    fn lives_on(
+        &self,
+        disk: &mut Mounted,
+        engine: Engine,
+        seen: &Observation,
+        unread: &[String],
+    ) -> Result<(), String> {
+        // A checkpoint or a close that meets the damage may refuse, and then says so.
+        let _ = engine.checkpoint();
+        let _ = engine.close();
+        drop(engine);
+        let engine = match disk.open() {
+            Ok(engine) => engine,
+            Err(e) => return refused(&e).map(|_| ()),
+        };
+        let (again, still, _) =
+            self.look(&engine, Some(seen)).map_err(|e| format!("after a checkpoint: {e}"))?;
+        if let Some(new) = still.iter().find(|t| !unread.contains(t)) {
+            return Err(format!("{new}: cannot be read after a checkpoint"));
+        }
+        for topic in &seen.topics {
+            let later = again.topic(&topic.state.topic);
+            let lost = topic.records.iter().find(|r| later.is_none_or(|l| l.get(r.seq) != Some(r)));
+            if let Some(r) = lost.filter(|r| later.is_none_or(|l| l.tombstone(r.seq).is_none())) {
+                return Err(format!("{}: seq {} went in a checkpoint", topic.state.topic, r.seq));
             }
         }
+        Ok(())
     }
-    Ok(met)
+
+    /// A topic of which a read fails: every read from any cursor names a file that was damaged, or
+    /// gives records as they were.
+    fn unread(&self, engine: &Engine, name: &str) -> Result<(), String> {
+        let Some(whole) = self.c.whole.topic(name) else { return Err(format!("{name} is new")) };
+        let mut failed = 0;
+        for cursor in 0..=whole.state.head_seq {
+            let from = ReadFrom::After(cursor);
+            match engine.read(name, &ReadRequest { from, touch: false, ..Default::default() }) {
+                Ok(batch) => {
+                    let wrong = batch.iter().find(|r| {
+                        let was = whole.get(r.seq);
+                        was.is_none_or(|w| w.data != r.data || w.tag != r.tag || w.ts != r.ts)
+                    });
+                    if let Some(r) = wrong {
+                        return Err(format!("{name}: seq {} was not there: {:?}", r.seq, r.data));
+                    }
+                }
+                Err(Error::Corrupt { file, .. })
+                    if self.damage.touched.iter().any(|t| t.ends_with(&file)) =>
+                {
+                    failed += 1;
+                }
+                Err(e) => return Err(format!("{name}: read after {cursor}: {e}")),
+            }
+        }
+        if failed > 0 { Ok(()) } else { Err(format!("{name}: a read failed, and then none")) }
+    }
+
+    /// Damage to the last group of a killed log reads like a torn tail.
+    fn torn(&self, topic: &str) -> bool {
+        topic == TAIL && self.c.tail_harmed(&self.damage.image)
+    }
 }
 
-fn topic(c: &Corpus, whole: &TopicObs, t: &TopicObs, salvage: bool) -> Result<Met, String> {
-    let name = &whole.state.topic;
-    let mut met = Met::Same;
-    for r in &whole.records {
-        match t.get(r.seq) {
-            Some(s) if s == r => {}
-            Some(s) => return Err(format!("{name}: seq {} is {s:?}, was {r:?}", r.seq)),
-            None if t.tombstone(r.seq).is_some() => met = Met::Reported,
-            None if name == TAIL && c.name == "killed" => met = Met::Reported,
-            None => return Err(format!("{name}: seq {} is missing in silence", r.seq)),
+/// An open engine over a damaged directory, and what the open before it showed.
+struct Now<'a> {
+    case: &'a Case<'a>,
+    engine: &'a Engine,
+    before: Option<&'a Observation>,
+}
+
+impl Now<'_> {
+    /// Whether a change of this topic can come from frames that `salvage` gave up, and counted;
+    /// `seq`: it shows this record. The log that was damaged may be gone later; what is shown is
+    /// what was shown then.
+    fn given_up(&self, topic: &str, seq: Option<u64>) -> bool {
+        if !self.case.salvage {
+            return false;
+        }
+        let Some(before) = self.before else { return self.engine.metrics().lost_lsns > 0 };
+        match (before.topic(topic), seq) {
+            (None, _) => seq.is_none(),
+            (Some(t), Some(seq)) => t.get(seq).is_some(),
+            (Some(_), None) => false,
         }
     }
-    for r in t.records.iter().filter(|r| whole.get(r.seq).is_none()) {
-        // The frame that removed it was given up with the range around it.
-        let attempted = c.world.attempts.iter().flat_map(|a| a.recs.iter());
-        if !salvage || !attempted.into_iter().any(|a| a.data == r.data) {
-            return Err(format!("{name}: seq {} was not there: {r:?}", r.seq));
+
+    fn compare(&self, seen: &Observation, unread: &[String]) -> Result<Met, String> {
+        let (c, mut met) = (self.case.c, Met::Same);
+        for whole in &c.whole.topics {
+            let name = &whole.state.topic;
+            match seen.topic(name) {
+                Some(t) => met = met.min(self.topic(whole, t)?),
+                None if unread.contains(name) => met = Met::Reported,
+                // Its creation was in the range that was given up, and reported as such.
+                None if self.given_up(name, None) => met = Met::Reported,
+                None if self.case.torn(name) => met = Met::Reported,
+                None => return Err(format!("{name} is gone")),
+            }
         }
-        met = Met::Reported;
+        for t in &seen.topics {
+            if c.whole.topic(&t.state.topic).is_none() {
+                let known = c.world.names.contains_key(&t.state.topic);
+                let was = self.before.is_some_and(|b| b.topic(&t.state.topic).is_some());
+                if !(known && (was || self.given_up(&t.state.topic, None))) {
+                    return Err(format!("{} was not there", t.state.topic));
+                }
+                met = Met::Reported;
+            }
+        }
+        Ok(met)
     }
-    let config = t.state.config == whole.state.config;
-    if !salvage && (!config || t.state.epoch != whole.state.epoch) {
-        return Err(format!("{name}: config or epoch differ"));
+
+    fn topic(&self, whole: &TopicObs, t: &TopicObs) -> Result<Met, String> {
+        let name = &whole.state.topic;
+        let mut met = Met::Same;
+        for r in &whole.records {
+            match t.get(r.seq) {
+                Some(s) if s == r => {}
+                Some(s) => return Err(format!("{name}: seq {} is {s:?}, was {r:?}", r.seq)),
+                None if t.tombstone(r.seq).is_some() => met = Met::Reported,
+                None if self.case.torn(name) => met = Met::Reported,
+                None => return Err(format!("{name}: seq {} is missing in silence", r.seq)),
+            }
+        }
+        self.in_band(whole, t)?;
+        for r in t.records.iter().filter(|r| whole.get(r.seq).is_none()) {
+            self.resurrected(name, r)?;
+            met = Met::Reported;
+        }
+        let config = t.state.config == whole.state.config;
+        if !self.case.salvage && (!config || t.state.epoch != whole.state.epoch) {
+            return Err(format!("{name}: config or epoch differ"));
+        }
+        if t.state.next_seq < whole.state.next_seq && !self.case.torn(name) {
+            let (is, was) = (t.state.next_seq, whole.state.next_seq);
+            return Err(format!("I2: {name}: next_seq {is}, was {was}"));
+        }
+        Ok(met)
     }
-    if t.state.next_seq < whole.state.next_seq && !(name == TAIL && c.name == "killed") {
-        let (is, was) = (t.state.next_seq, whole.state.next_seq);
-        return Err(format!("I2: {name}: next_seq {is}, was {was}"));
+
+    /// A tombstone that no gap explains covers damaged records of a segment and nothing else, and
+    /// is counted.
+    fn in_band(&self, whole: &TopicObs, t: &TopicObs) -> Result<(), String> {
+        let (name, id) = (&whole.state.topic, whole.state.topic_id);
+        for lost in t.unexplained() {
+            for seq in lost.gap_from..=lost.gap_to {
+                if whole.get(seq).is_none() {
+                    return Err(format!("{name}: {lost:?} covers seq {seq}, which was not there"));
+                }
+                if !self.case.c.harmed(&self.case.damage.image, id, seq) {
+                    return Err(format!("{name}: {lost:?} covers seq {seq}, which is whole"));
+                }
+            }
+            let n = lost.gap_to + 1 - lost.gap_from;
+            if self.engine.metrics().corrupt_records < n {
+                return Err(format!("{name}: {lost:?} is not counted"));
+            }
+        }
+        Ok(())
     }
-    Ok(met)
+
+    /// A record that was deleted or evicted is back: only where the frame that removed it was given
+    /// up with the range around it, and that is counted.
+    fn resurrected(&self, name: &str, r: &Seen) -> Result<(), String> {
+        let attempted = self.case.c.world.attempts.iter().flat_map(|a| a.recs.iter());
+        let known = attempted.into_iter().any(|a| a.data == r.data);
+        if known && self.given_up(name, Some(r.seq)) {
+            return Ok(());
+        }
+        Err(format!("{name}: seq {} was not there: {r:?}", r.seq))
+    }
 }

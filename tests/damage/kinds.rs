@@ -4,11 +4,26 @@ use std::collections::BTreeMap;
 
 use topics_env::sim::DiskImage;
 
-use super::corpus::{Corpus, files};
+use super::corpus::{Corpus, files, is_filler};
 use crate::run::Dice;
 
-/// One damage: what it is, and the directory.
-pub type Damage = (String, DiskImage);
+/// One damage: what it is, the directory, and the files that it touches.
+pub struct Damage {
+    pub what: String,
+    pub image: DiskImage,
+    pub touched: Vec<String>,
+    /// Judged in both modes, and over a checkpoint and a reopen. Neighbouring bits do the same to a
+    /// record: of those, some.
+    pub thorough: bool,
+}
+
+impl Damage {
+    fn of(path: &str, what: String, image: DiskImage) -> Self {
+        let what = format!("{path} {what}");
+        Self { what, image, touched: vec![path.to_owned()], thorough: true }
+    }
+}
+
 /// Makes the `i`-th damage, when it is its turn.
 pub type Make<'a> = Box<dyn Fn() -> Damage + Send + Sync + 'a>;
 
@@ -31,19 +46,29 @@ pub const KINDS: [Kind; 6] = [
     ("bit_flips", bit_flips),
 ];
 
-/// One random bit of every byte.
+/// Every how many bytes a flip is judged thoroughly: no structure has this step.
+const THOROUGH: usize = 7;
+
+/// One random bit of every byte; with `TOPICS_GATE=release` every bit.
 fn bit_flips(c: &Corpus, seed: u64) -> Vec<Make<'_>> {
+    let every = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release");
     let mut dice = Dice::new(seed);
     let mut out: Vec<Make<'_>> = Vec::new();
     for (path, bytes) in files(&c.image) {
         let bytes = std::sync::Arc::new(bytes);
-        for at in 0..bytes.len() {
-            let (bit, path, bytes) = (dice.below(8), path.clone(), bytes.clone());
-            out.push(Box::new(move || {
-                let mut bytes = (*bytes).clone();
-                bytes[at] ^= 1 << bit;
-                (format!("{path} byte {at} bit {bit}"), put(&c.image, &path, &bytes))
-            }));
+        let step = if is_filler(&path) { 64 << 10 } else { 1 };
+        for at in (0..bytes.len()).step_by(step) {
+            let one = dice.below(8);
+            for bit in if every { 0..8 } else { one..one + 1 } {
+                let (path, bytes) = (path.clone(), bytes.clone());
+                out.push(Box::new(move || {
+                    let mut bytes = (*bytes).clone();
+                    bytes[at] ^= 1 << bit;
+                    let what = format!("byte {at} bit {bit}");
+                    let thorough = at % THOROUGH == 0;
+                    Damage { thorough, ..Damage::of(&path, what, put(&c.image, &path, &bytes)) }
+                }));
+            }
         }
     }
     out
@@ -53,10 +78,11 @@ fn bit_flips(c: &Corpus, seed: u64) -> Vec<Make<'_>> {
 fn truncations(c: &Corpus, _: u64) -> Vec<Make<'_>> {
     let mut out: Vec<Make<'_>> = Vec::new();
     for (path, bytes) in files(&c.image) {
-        for len in (0..bytes.len()).step_by(29) {
+        let step = if is_filler(&path) { 64 << 10 } else { 29 };
+        for len in (0..bytes.len()).step_by(step) {
             let (path, bytes) = (path.clone(), bytes[..len].to_vec());
             out.push(Box::new(move || {
-                (format!("{path} cut to {len}"), put(&c.image, &path, &bytes))
+                Damage::of(&path, format!("cut to {len}"), put(&c.image, &path, &bytes))
             }));
         }
     }
@@ -70,9 +96,12 @@ fn zeroed_sectors(c: &Corpus, _: u64) -> Vec<Make<'_>> {
         for at in (0..bytes.len()).step_by(512) {
             let (path, mut bytes) = (path.clone(), bytes.clone());
             let end = bytes.len().min(at + 512);
+            if bytes[at..end].iter().all(|b| *b == 0) {
+                continue;
+            }
             bytes[at..end].fill(0);
             out.push(Box::new(move || {
-                (format!("{path} sector at {at}"), put(&c.image, &path, &bytes))
+                Damage::of(&path, format!("sector at {at}"), put(&c.image, &path, &bytes))
             }));
         }
     }
@@ -85,7 +114,7 @@ fn missing_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
         Box::new(move || {
             let mut image = c.image.clone();
             assert!(image.remove(&path));
-            (format!("{path} missing"), image)
+            Damage::of(&path, "missing".into(), image)
         })
     };
     files(&c.image).into_iter().map(one).collect()
@@ -99,7 +128,7 @@ fn stale_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
         Box::new(move || {
             let mut image = c.image.clone();
             image.put(&path, &bytes);
-            (format!("{path} stale"), image)
+            Damage::of(&path, "stale".into(), image)
         })
     };
     stale.map(one).collect()
@@ -115,7 +144,8 @@ fn swapped_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
             let (a, b) = (a.clone(), b.clone());
             out.push(Box::new(move || {
                 let image = put(&put(&c.image, &a.0, &b.1), &b.0, &a.1);
-                (format!("{} and {} swapped", a.0, b.0), image)
+                let what = format!("{} and {} swapped", a.0, b.0);
+                Damage { what, image, touched: vec![a.0.clone(), b.0.clone()], thorough: true }
             }));
         }
     }

@@ -5,6 +5,6 @@ mod corpus;
 mod judge;
 mod kinds;
 
-pub use corpus::{Corpus, corpora, files};
+pub use corpus::{Corpus, Place, corpora, files, is_filler};
 pub use judge::{Met, judge};
 pub use kinds::{Damage, KINDS, Make};

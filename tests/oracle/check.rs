@@ -7,7 +7,7 @@ use topics_engine::{DeleteRequest, Durability, GapReason, TopicConfig};
 use super::config::apply_patch;
 use super::log::{Op, Rec, selects};
 use super::observe::{Observation, TopicObs};
-use super::topic::{Inc, Keep, Slot, Why};
+use super::topic::{Inc, Keep, Mark, Slot, Why};
 use super::world::{AttemptState, World};
 
 impl World {
@@ -68,7 +68,7 @@ impl World {
 
     fn unknown(&self, t: &TopicObs, incs: &[Inc], kind: Keep, out: &mut Vec<String>) {
         let (name, id) = (&t.state.topic, t.state.topic_id);
-        if self.ids.contains(&id) {
+        if self.ids.contains_key(&id) {
             out.push(format!("I2: {name} has id {id}, which was another topic's"));
         }
         if !self.possible().any(|(_, o)| o.may_create() && o.topic() == Some(name)) {
@@ -143,7 +143,7 @@ impl<'w> Verdict<'w> {
                 bytes += a.recs.iter().map(Rec::bytes).sum::<u64>();
             }
         }
-        let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind);
+        let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Why::Expired);
         let rec = |s: &Slot| self.world.attempts[s.attempt].recs.clone();
         let over = |c: &TopicConfig| inc.over_cap(c, live, rec, (records, bytes)).last().copied();
         self.configs.iter().filter_map(over).max().unwrap_or(0)
@@ -230,7 +230,8 @@ impl<'w> Verdict<'w> {
     }
 
     fn must_be_gone(&self, seq: u64, slot: &Slot, out: &mut Vec<String>) {
-        if let Some(mark) = slot.mark.filter(|m| m.keep >= self.kind) {
+        let for_good = |m: &Mark| m.keep >= self.kind && m.why != Why::Expired;
+        if let Some(mark) = slot.mark.filter(for_good) {
             out.push(format!("I1: seq {seq} is back, it was {:?}", mark.why));
         }
         let rec = self.world.rec(slot);
@@ -239,7 +240,8 @@ impl<'w> Verdict<'w> {
             (a, b) => a.max(b),
         });
         let by_config = ttl.is_some_and(|t| t > 0 && self.wall > slot.ts.1 + t);
-        let by_record = rec.ttl_ms > 0 && self.wall > slot.ts.1 + rec.ttl_ms;
+        let latest = slot.ts.1.max(self.world.attempts[slot.attempt].latest);
+        let by_record = rec.ttl_ms > 0 && self.wall > latest + rec.ttl_ms;
         if by_config || by_record {
             out.push(format!("seq {seq} is delivered though expired"));
         }
@@ -269,16 +271,17 @@ impl<'w> Verdict<'w> {
         let raced = |d: &super::topic::Del| {
             d.begun <= slot.at && begun < d.ended && selects(&d.req, seq, &rec.tag)
         };
-        slot.mark.is_some_and(|m| m.why == Why::Deleted)
+        slot.mark.is_some_and(|m| matches!(m.why, Why::Deleted | Why::Expired))
             || self.deleted(seq, rec)
             || self.inc.is_some_and(|i| i.dels.iter().any(raced))
-            || self.expired_itself(slot.ts.0, rec)
+            || self.expired_itself(slot.ts.0.min(self.world.attempts[slot.attempt].wall), rec)
     }
 
     /// May be gone with notice, though nothing crashed.
     fn may_be_evicted(&self, seq: u64, slot: &Slot) -> bool {
-        slot.mark.is_some_and(|m| m.why != Why::Deleted)
+        slot.mark.is_some_and(|m| !matches!(m.why, Why::Deleted | Why::Expired))
             || seq <= self.floor
+            || self.inc.is_some_and(|i| seq <= i.lapsed)
             || self.expired(slot.ts.0)
     }
 
@@ -409,14 +412,16 @@ impl<'w> Verdict<'w> {
     /// process loses nothing of a `disk` topic.
     fn spared(&self, inc: &Inc, last: u64, out: &mut Vec<String>) {
         let floor = if self.kind == Keep::Power { Durability::Fsync } else { Durability::Disk };
+        // A topic that was of a lower class may have lost what was given then.
         let spared = self.configs.iter().all(|c| c.durability >= floor)
+            && inc.configs.iter().all(|c| c.config.durability >= floor)
             && inc.slots.values().all(|s| s.class >= floor);
         let pending = |a: &&super::world::Attempt| {
             a.state == AttemptState::Pending && a.topic == self.obs.state.topic
         };
         let may_be: u64 =
             self.world.attempts.iter().filter(pending).map(|a| a.recs.len() as u64).sum();
-        let known = last.max(inc.gaps.last().map_or(0, |g| g.1));
+        let known = last.max(inc.gaps.last().map_or(0, |g| g.1)).max(inc.judged);
         if spared && !self.world.troubled && self.obs.state.head_seq > known + may_be {
             let head = self.obs.state.head_seq;
             out.push(format!("head {head} above {known}+{may_be}, nothing can have been lost"));
@@ -427,6 +432,7 @@ impl<'w> Verdict<'w> {
     fn silence(&self, out: &mut Vec<String>) {
         for (from, to) in self.obs.silent() {
             let slots = self.inc.map(|i| &i.slots);
+            let from = from.max(self.inc.map_or(0, |i| i.judged + 1));
             for seq in (from..=to).take(4096) {
                 if slots.is_some_and(|s| s.contains_key(&seq)) {
                     continue;

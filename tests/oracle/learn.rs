@@ -5,7 +5,7 @@ use topics_engine::Durability;
 
 use super::log::{Op, Rec};
 use super::observe::{Observation, TopicObs};
-use super::topic::{Config, Keep, Mark, Why};
+use super::topic::{Config, Inc, Keep, Mark, Slot, Why};
 use super::world::{AttemptState, World};
 
 impl World {
@@ -22,17 +22,21 @@ impl World {
             self.meet(topic, Some(Keep::Power));
         }
         let at = self.events;
+        let attempts = &self.attempts;
+        let expires = |slot: &Slot| attempts[slot.attempt].recs[slot.index].ttl_ms > 0;
         for (name, incs) in &mut self.names {
             let shown = seen.topic(name);
             // An incarnation that is not there keeps its id in `ids`: it must not come back.
             incs.retain(|inc| shown.is_some_and(|t| t.state.topic_id == inc.id));
             if let (Some(inc), Some(shown)) = (incs.first_mut(), shown) {
-                settle_down(inc, shown, at);
+                settle_down(inc, shown, at, expires);
             }
         }
         self.undetermined.clear();
         for a in &mut self.attempts {
-            if a.state == AttemptState::Pending {
+            // What has expired unseen is back if the clock is set back.
+            let expires = a.recs.iter().any(|r| r.ttl_ms > 0);
+            if a.state == AttemptState::Pending && !expires {
                 a.state = AttemptState::Dead;
             }
         }
@@ -42,9 +46,11 @@ impl World {
             if let AttemptState::Settled { id, first, .. } = a.state {
                 let inc = names.get(&a.topic).and_then(|i| i.iter().find(|i| i.id == id));
                 let slot = inc.and_then(|i| i.slots.get(&first));
-                let lost = |m: Mark| m.why == Why::Gone;
+                // The key of what was deleted may be lost too, where the records would be.
+                let weak = slot.is_some_and(|s| s.class < Durability::Disk);
+                let lost = |m: Mark| m.why == Why::Gone || weak;
                 if slot.is_none_or(|s| s.mark.is_some_and(lost)) {
-                    a.state = AttemptState::Dead;
+                    (a.state, a.acked) = (AttemptState::Dead, false);
                 }
             }
         }
@@ -57,7 +63,7 @@ impl World {
         let config = state.config.clone();
         let at = self.events;
         if self.inc(name, state.topic_id).is_none() {
-            self.appeared(name, state.topic_id, true, None, keep);
+            self.appeared(name, state.topic_id, at, true, None, keep);
             if let Some(inc) = self.inc(name, state.topic_id) {
                 inc.configs = vec![Config { config: config.clone(), keep, at }];
             }
@@ -90,8 +96,9 @@ impl World {
 }
 
 /// What this incarnation is from now on: exactly what was shown.
-fn settle_down(inc: &mut super::topic::Inc, shown: &TopicObs, at: usize) {
+fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slot) -> bool) {
     inc.keep = Keep::Power;
+    inc.judged = shown.state.head_seq;
     inc.dropped = None;
     inc.dels.clear();
     inc.configs = vec![Config { config: shown.state.config.clone(), keep: Keep::Power, at }];
@@ -102,16 +109,12 @@ fn settle_down(inc: &mut super::topic::Inc, shown: &TopicObs, at: usize) {
                 slot.keep = Keep::Power;
             }
         } else {
-            let why = match slot.mark {
-                Some(mark) => mark.why,
-                None if shown
-                    .tombstone(seq)
-                    .is_some_and(|t| t.gap_to < shown.state.evict_floor) =>
-                {
-                    Why::Evicted
-                }
-                None if shown.tombstone(seq).is_some() => Why::Gone,
-                None => Why::Deleted,
+            let why = match (slot.mark, shown.tombstone(seq)) {
+                (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Why::Gone,
+                (Some(mark), _) => mark.why,
+                (None, Some(_)) => Why::Evicted,
+                (None, None) if expires(slot) => Why::Expired,
+                (None, None) => Why::Deleted,
             };
             slot.mark = Some(Mark { why, keep: Keep::Power, at });
         }

@@ -157,3 +157,42 @@ pub struct Event {
     pub wall: u64,
     pub body: Body,
 }
+
+impl Event {
+    /// For people.
+    pub fn line(&self) -> String {
+        let what = match &self.body {
+            Body::Begin(id, op) => format!("{id} {}", op.line()),
+            Body::End(id, reply) => match reply {
+                Reply::Created(c) => format!("{id} = id {} created {}", c.topic_id, c.created),
+                Reply::Deleted(d) => format!("{id} = {} deleted", d.deleted),
+                reply => format!("{id} = {reply:?}"),
+            },
+            Body::Seen(seen) => format!("seen{}", seen.line()),
+            Body::Opened { seen, shards } => format!("opened, {shards} shards{}", seen.line()),
+            body => format!("{body:?}"),
+        };
+        format!("@{} {what}", self.wall)
+    }
+}
+
+impl Op {
+    fn line(&self) -> String {
+        match self {
+            Self::Append { topic, attempt, recs, key, expect_head, sync, config } => {
+                let key = key.as_ref().map(|k| String::from_utf8_lossy(k));
+                let class = config.as_ref().and_then(|c| c.durability);
+                let (n, bytes) = (recs.len(), recs.iter().map(Rec::bytes).sum::<u64>());
+                format!(
+                    "append {topic} attempt {attempt}, {n} of {bytes} bytes, {key:?}, \
+                     head {expect_head:?}, sync {sync}, {class:?}"
+                )
+            }
+            op => {
+                let text = format!("{op:?}");
+                let set = text.split(", ").filter(|t| !t.contains(": None"));
+                set.collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+}

@@ -35,6 +35,8 @@ impl Keep {
 pub enum Why {
     Deleted,
     Evicted,
+    /// Its own time to live had passed; it is back if the clock is set back.
+    Expired,
     /// An earlier recovery served without it.
     Gone,
 }
@@ -93,6 +95,10 @@ pub struct Inc {
     pub head: u64,
     /// Ranges that a recovery gave up.
     pub gaps: Vec<(u64, u64)>,
+    /// Records up to here may have expired under a config that was.
+    pub lapsed: u64,
+    /// The head that the last recovery served: what is missing in silence below was judged then.
+    pub judged: u64,
 }
 
 impl Inc {
@@ -109,7 +115,16 @@ impl Inc {
             dropped: None,
             head: 0,
             gaps: Vec::new(),
+            lapsed: 0,
+            judged: 0,
         }
+    }
+
+    /// The config is about to change: what has expired stays so.
+    pub fn lapse(&mut self, now: u64) {
+        let ttl = self.config().ttl_ms;
+        let old = self.slots.iter().rev().find(|(_, s)| ttl > 0 && now > s.ts.0 + ttl);
+        self.lapsed = self.lapsed.max(old.map_or(0, |(seq, _)| *seq));
     }
 
     /// The config now, as acked.

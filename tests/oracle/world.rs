@@ -1,13 +1,13 @@
 //! The world as the log tells it: what was attempted, what became of it, what it must survive.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_engine::{ConfigPatch, Durability};
 
 use super::config::apply_patch;
 use super::log::{Body, CallId, Event, Op, Rec, Reply, selects};
-use super::topic::{Config, Del, Inc, Keep, Slot};
+use super::topic::{Config, Del, Inc, Keep, Slot, Why};
 
 /// What became of an attempted write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +27,15 @@ pub struct Attempt {
     pub recs: Arc<[Rec]>,
     pub key: Option<Vec<u8>>,
     pub begun: usize,
-    /// Wall clock when it began, at the lowest.
+    /// The lowest wall clock since it began, while it is open.
     pub wall: u64,
+    /// The highest.
+    pub latest: u64,
     pub state: AttemptState,
     /// Calls of it that have not ended.
     pub open: usize,
+    /// Whether one of them was acked.
+    pub acked: bool,
 }
 
 /// Everything that is known. Topics by name, their incarnations in order of creation.
@@ -43,8 +47,8 @@ pub struct World {
     pub open: BTreeMap<CallId, (usize, Op)>,
     /// Calls that failed: they may have happened.
     pub undetermined: Vec<(usize, Op)>,
-    /// Every topic id ever acked or shown.
-    pub ids: BTreeSet<u64>,
+    /// Every topic id ever acked or shown, and the event that told it.
+    pub ids: BTreeMap<u64, usize>,
     pub wall: u64,
     pub max_wall: u64,
     /// Events so far.
@@ -63,6 +67,11 @@ impl World {
         self.events += 1;
         self.wall = event.wall;
         self.max_wall = self.max_wall.max(event.wall);
+        if let Body::Clock = event.body {
+            for a in self.attempts.iter_mut().filter(|a| a.open > 0) {
+                (a.wall, a.latest) = (a.wall.min(event.wall), a.latest.max(event.wall));
+            }
+        }
         match &event.body {
             Body::Begin(id, op) => self.begin(*id, op),
             Body::End(id, reply) => self.end(*id, reply),
@@ -89,6 +98,11 @@ impl World {
         self.open.values().chain(&self.undetermined)
     }
 
+    /// The topic that answers to a name, as far as is known.
+    pub fn living(&self, name: &str) -> Option<&Inc> {
+        self.names.get(name)?.last().filter(|i| i.dropped.is_none())
+    }
+
     pub fn rec(&self, slot: &Slot) -> &Rec {
         &self.attempts[slot.attempt].recs[slot.index]
     }
@@ -102,15 +116,17 @@ impl World {
                     key: key.clone(),
                     begun: self.events,
                     wall: self.wall,
+                    latest: self.wall,
                     state: AttemptState::Pending,
                     open: 0,
+                    acked: false,
                 });
             }
             let a = &mut self.attempts[*attempt];
             a.open += 1;
             if a.state == AttemptState::Dead {
                 a.state = AttemptState::Pending;
-                (a.begun, a.wall) = (self.events, self.wall);
+                (a.begun, a.wall, a.latest) = (self.events, self.wall, self.wall);
             }
         }
         self.open.insert(id, (self.events, op.clone()));
@@ -151,11 +167,18 @@ impl World {
                 if sync && class != Durability::Ephemeral {
                     keep = Keep::Power;
                 }
-                self.appeared(&topic, topic_id, created, config.as_ref(), keep);
+                self.appeared(&topic, topic_id, begun, created, config.as_ref(), keep);
+                if let Some(inc) = self.inc(&topic, topic_id).filter(|i| i.configs.len() == 1)
+                    && created
+                {
+                    // Another write that it made possible may have been answered first.
+                    inc.configs[0].config = apply_patch(None, &config.unwrap_or_default());
+                }
+                let acked = std::mem::replace(&mut self.attempts[attempt].acked, true);
                 let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
                 match &self.attempts[attempt].state {
                     AttemptState::Settled { id, first, .. } => {
-                        if (*id, *first) != (topic_id, first_seq) || !deduped {
+                        if (*id, *first) != (topic_id, first_seq) || (acked && !deduped) {
                             let was = format!("{topic}: attempt {attempt} was at {first} of {id}");
                             self.problems.push(format!("{was}, now {reply:?}"));
                         }
@@ -176,9 +199,10 @@ impl World {
                 if c.config != expected {
                     self.problems.push(format!("{topic}: config {:?}, not {expected:?}", c.config));
                 }
-                self.appeared(&topic, c.topic_id, c.created, Some(&patch), keep);
-                let at = self.events;
+                self.appeared(&topic, c.topic_id, begun, c.created, Some(&patch), keep);
+                let (at, wall) = (self.events, self.max_wall);
                 if let Some(inc) = self.inc(&topic, c.topic_id) {
+                    inc.lapse(wall);
                     let keep = keep.min(Keep::of(inc.config().durability));
                     inc.configs.push(Config { config: c.config.clone(), keep, at });
                 }
@@ -222,11 +246,16 @@ impl World {
         &mut self,
         name: &str,
         id: u64,
+        begun: usize,
         created: bool,
         config: Option<&ConfigPatch>,
         keep: Keep,
     ) {
         let at = self.events;
+        // Calls in flight together are answered in any order; what was told before the first of
+        // them that may have created it began must be below.
+        let possible = self.possible().filter(|(_, o)| o.may_create() && o.topic() == Some(name));
+        let begun = possible.map(|(at, _)| *at).fold(begun, usize::min);
         let incs = self.names.entry(name.to_owned()).or_default();
         if let Some(i) = incs.iter().position(|i| i.id == id) {
             // Its creation was undetermined until an answer named it, or it was known.
@@ -235,9 +264,11 @@ impl World {
             }
             return;
         }
-        if !self.ids.insert(id) || self.ids.last() != Some(&id) {
+        let later = self.ids.range(id..).any(|(other, told)| *other == id || *told < begun);
+        if later {
             self.problems.push(format!("I2: topic id {id} of {name} was given before"));
         }
+        self.ids.insert(id, at);
         let undetermined = self.undetermined.iter().any(|(_, o)| o.topic() == Some(name))
             || self.open.values().any(|(_, o)| o.topic() == Some(name) && o.may_create());
         if !created && !undetermined {
@@ -270,16 +301,22 @@ impl World {
         let last = first + a.recs.len() as u64 - 1;
         let mut clash = None;
         let Some(inc) = self.inc(&a.topic, id) else { return };
-        // Commit times never go back, whatever the clock does.
-        let floor = |pick: fn(&Slot) -> u64| {
-            inc.slots.range(..first).next_back().map_or(0, |(_, s)| pick(s))
-        };
-        let ts = (floor(|s| s.ts.0).max(walls.0), floor(|s| s.ts.1).max(walls.1));
+        // Commit times never go back, whatever the clock does; what is lost may have taken the
+        // time of its commit with it.
+        let lost =
+            |s: &Slot| s.mark.is_some_and(|m| m.why == Why::Gone || s.class < Durability::Disk);
+        let before = || inc.slots.range(..first).rev().map(|(_, s)| s);
+        let low = before().find(|s| !lost(s)).map_or(0, |s| s.ts.0);
+        let high = before().next().map_or(0, |s| s.ts.1);
+        let ts = (low.max(walls.0), high.max(walls.1));
         for index in 0..a.recs.len() {
             let seq = first + index as u64;
             let slot = Slot { attempt, index, ts, class, keep, at, mark: None };
-            if let Some(old) = inc.slots.insert(seq, slot) {
-                clash = Some((seq, old.attempt));
+            match inc.slots.get(&seq) {
+                // A repeat of what was deleted, and may have been lost.
+                Some(old) if (old.attempt, old.index) == (attempt, index) => {}
+                Some(old) => clash = Some((seq, old.attempt)),
+                None => drop(inc.slots.insert(seq, slot)),
             }
         }
         inc.head = inc.head.max(last);
@@ -289,20 +326,24 @@ impl World {
         }
     }
 
-    /// The caps after a write or a config change, exact unless something is undetermined.
+    /// The caps after a write or a config change, exact unless something is undetermined or may
+    /// have expired: then it is an upper bound of what they took.
     fn caps(&mut self, name: &str, id: u64, keep: Keep) {
-        if self.possible().any(|(_, o)| o.topic() == Some(name)) {
-            return;
-        }
+        let unclear = self.possible().any(|(_, o)| o.topic() == Some(name));
         let (at, attempts) = (self.events, &self.attempts);
         let incs = self.names.get_mut(name);
         let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == id)) else { return };
         let config = inc.config().clone();
         let expires = |s: &Slot| attempts[s.attempt].recs[s.index].ttl_ms > 0;
-        if config.ttl_ms > 0 || inc.slots.values().any(expires) {
-            return; // what has expired makes room
+        let recs = |s: &Slot| attempts[s.attempt].recs.clone();
+        if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
+            // What has expired counts until it is swept.
+            let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);
+            let gone = inc.over_cap(&config, live, recs, (0, 0));
+            inc.lapsed = inc.lapsed.max(gone.last().copied().unwrap_or(0));
+        } else {
+            inc.evict(&config, recs, keep, at);
         }
-        inc.evict(&config, |s| attempts[s.attempt].recs.clone(), keep, at);
     }
 
     /// A sync returned that covers what was a fact before `before`: of one topic, or of all. On

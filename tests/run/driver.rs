@@ -185,8 +185,11 @@ impl Driver {
     /// Looks at the engine; once more where a planned fault may have hit a read.
     fn see(&self, limit: usize) -> Option<(Observation, Vec<String>)> {
         let engine = self.engine.as_ref()?;
+        let events = || self.log().events.len();
+        let before = events();
         let first = observe(engine, self.clock.wall_ms(), limit);
-        let again = self.setup.faults && !first.1.is_empty();
+        // What expires meanwhile is logged, and completes what was in flight: look again.
+        let again = self.setup.faults && !first.1.is_empty() || events() != before;
         Some(if again { observe(engine, self.clock.wall_ms(), limit) } else { first })
     }
 
@@ -278,7 +281,7 @@ impl Driver {
             Some(a) => log.world.attempts[a].recs.clone(),
             None => batch.records(attempt).into(),
         };
-        let head = log.world.names.get(topic).and_then(|i| i.last()).map_or(0, |i| i.head);
+        let head = log.world.living(topic).map_or(0, |i| i.head);
         let expect_head = batch.expect.map(|e| if e == Expect::Right { head } else { head + 3 });
         let op = Op::Append {
             topic: topic.to_owned(),
@@ -311,11 +314,14 @@ impl Driver {
         }
     }
 
-    /// Waits for what is in flight.
+    /// Waits for what is in flight. A write that waited for a topic id is staged by the sync that
+    /// reserves it, so that one round may not be enough.
     pub fn settle(&mut self) {
-        self.drive();
-        if !self.log().world.open.is_empty() {
-            self.sync();
+        for _ in 0..4 {
+            self.drive();
+            if self.log().world.open.is_empty() || !self.sync() {
+                return;
+            }
         }
     }
 
@@ -391,14 +397,13 @@ impl Driver {
 
     /// The seq that a topic's last write got.
     pub fn head(&self, topic: &str) -> u64 {
-        self.log().world.names.get(topic).and_then(|i| i.last()).map_or(0, |i| i.head)
+        self.log().world.living(topic).map_or(0, |i| i.head)
     }
 
     /// Whether a topic of this name is there, or may be.
     pub fn knows(&self, topic: &str) -> bool {
         let log = self.log();
-        let there = log.world.names.get(topic).and_then(|i| i.last());
-        there.is_some_and(|i| i.dropped.is_none())
+        log.world.living(topic).is_some()
             || log.world.possible().any(|(_, o)| o.may_create() && o.topic() == Some(topic))
     }
 

@@ -1,12 +1,12 @@
 //! Random operations against the oracle: at most 50 each, restarts and crashes among them.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use topics_tests::crash::panic_text;
 use topics_tests::harness::{self, Outcome, seed, setting};
-use topics_tests::model::{run, shrink, steps};
+use topics_tests::model::{kind, shrink, steps, try_run};
 use topics_tests::run::Dice;
 
 fn main() -> ExitCode {
@@ -30,9 +30,7 @@ fn random_runs() -> Outcome {
                 while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::SeqCst)) {
                     let steps = steps(seed, 50);
                     total.fetch_add(steps.len(), Ordering::SeqCst);
-                    let run = std::panic::AssertUnwindSafe(|| run(&steps, seed));
-                    let found = std::panic::catch_unwind(run)
-                        .unwrap_or_else(|p| vec![format!("panic: {}", panic_text(&*p))]);
+                    let found = try_run(&steps, seed).0;
                     if !found.is_empty() {
                         failed.lock().unwrap().push((seed, found));
                     }
@@ -50,15 +48,28 @@ fn random_runs() -> Outcome {
     if failed.is_empty() {
         return Ok(());
     }
+    let mut kinds: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (seed, found) in &failed {
+        kinds.entry(kind(&found[0])).or_default().push(*seed);
+    }
     let mut text = format!("{} of {} runs fail\n", failed.len(), seeds.len());
-    for (seed, found) in failed.iter().take(setting("TOPICS_SHOW", 3) as usize) {
-        let small = shrink(&steps(*seed, 50), *seed);
-        text += &format!("  TOPICS_MODEL_SEED={seed:#x}\n");
-        found.iter().take(3).for_each(|f| text += &format!("    {f}\n"));
-        small.iter().for_each(|s| text += &format!("      {s:?}\n"));
-        let run = std::panic::AssertUnwindSafe(|| run(&small, *seed));
-        let after = std::panic::catch_unwind(run).unwrap_or_default();
-        after.iter().take(4).for_each(|f| text += &format!("    {f}\n"));
+    let shown = setting("TOPICS_SHOW", 3) as usize;
+    for (i, (kind, seeds)) in kinds.iter().enumerate() {
+        text += &format!("{} x {kind}\n", seeds.len());
+        if i < shown {
+            text += &trace(seeds[0]);
+        }
     }
     Err(text)
+}
+
+/// A failing run as its smallest part: the steps, the calls and answers, and what is wrong.
+fn trace(seed: u64) -> String {
+    let small = shrink(&steps(seed, 50), seed);
+    let (found, events) = try_run(&small, seed);
+    let mut text = format!("  TOPICS_MODEL_SEED={seed:#x}\n");
+    small.iter().for_each(|s| text += &format!("      {s:?}\n"));
+    events.iter().for_each(|e| text += &format!("      {}\n", e.line()));
+    found.iter().take(4).for_each(|f| text += &format!("    {f}\n"));
+    text
 }

@@ -384,6 +384,9 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     maintain::lower_all(core)?;
     for shard in 0..core.wal.shards() {
         core.wal.sync(shard)?;
+        if let Err(e) = core.wal.rest(shard) {
+            log::warn!("the next open reads more of the log than it needs: {e}");
+        }
     }
     checkpoint(core)?;
     checkpoint(core)?;

@@ -214,6 +214,9 @@ impl From<StorageError> for Error {
                 Self::Version { what, found, supported }
             }
             StorageError::Locked { pid, url } => Self::Locked { dir: String::new(), pid, url },
+            StorageError::Missing { what } => {
+                Self::Corrupt { file: what, offset: 0, detail: "it is missing".into() }
+            }
             StorageError::Closed => Self::Closed,
             e => unavailable("io", e.to_string()),
         }

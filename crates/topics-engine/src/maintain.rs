@@ -115,6 +115,7 @@ impl Core {
         }
         let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
         let run = move || {
+            topics_env::real::give_way();
             let mut stopped = stop.0.lock();
             while !*stopped {
                 let _ = stop.1.wait_for(&mut stopped, PASS);

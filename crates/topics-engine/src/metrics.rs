@@ -140,6 +140,9 @@ metrics! {
     segments_rewritten,
     /// Records that failed their checksum on a read.
     corrupt_records,
+    /// Log entries that this open's recovery, or an earlier one whose files are still there, gave
+    /// up as damaged.
+    lost_lsns,
     /// Topics created.
     topics_created,
     /// Topics deleted.

@@ -137,7 +137,7 @@ impl Default for Options {
             max_idempotency_keys: 1_000_000,
             max_total_bytes: 0,
             ephemeral_bytes: 256 << 20,
-            memory_bytes: 64 << 20,
+            memory_bytes: 128 << 20,
         }
     }
 }

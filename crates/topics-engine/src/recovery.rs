@@ -169,6 +169,8 @@ impl Replay {
         let reports: HashMap<u32, ShardReport> =
             opening.reports().into_iter().map(|r| (r.shard, r)).collect();
         let losses: Vec<&Loss> = opening.losses().filter(|l| !l.announced).collect();
+        let lsns = opening.losses().map(|l| l.to_lsn + 1 - l.from_lsn).sum();
+        base.metrics.lost_lsns.add(lsns);
         let mut out = Vec::new();
         for loss in &losses {
             log::error!(

@@ -85,6 +85,12 @@ pub trait File: Send + Sync + Debug {
     /// shorter; the new bytes read as zero.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
+    /// As [`Self::allocate`], and the new bytes are written, not only reserved: a later write
+    /// among them changes nothing but data, so its sync waits for no metadata.
+    fn allocate_written(&self, len: u64) -> io::Result<()> {
+        self.allocate(len)
+    }
+
     /// The number of names of this file (hard links).
     fn links(&self) -> io::Result<u64>;
 

@@ -259,14 +259,12 @@ impl RealFile {
         Ok(bytes)
     }
 
-    /// Zeros up to `len`, where the file system cannot reserve.
-    fn fill_zeros(&self, len: u64) -> io::Result<()> {
-        let zeros = vec![0; 64 * 1024];
-        let mut at = File::len(self)?;
+    /// Writes zeros from `at` up to `len`.
+    fn fill_zeros(&self, mut at: u64, len: u64) -> io::Result<()> {
+        let zeros = [0; 64 << 10];
         while at < len {
-            let step = (len - at).min(zeros.len() as u64);
-            self.write_all_at(&zeros[..step as usize], at)?;
-            at += step;
+            let step = (len - at).min(zeros.len() as u64) as usize;
+            at += File::write_at(self, &zeros[..step], at)? as u64;
         }
         Ok(())
     }
@@ -311,9 +309,16 @@ impl File for RealFile {
         match retry(|| rustix::fs::fallocate(&self.fd, flags, 0, len)) {
             Ok(()) if File::len(self)? < len => self.set_len(len),
             Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_zeros(len),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_zeros(File::len(self)?, len),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn allocate_written(&self, len: u64) -> io::Result<()> {
+        let at = File::len(self)?;
+        // First, so that a full disk is found before anything is written.
+        File::allocate(self, len)?;
+        self.fill_zeros(at, len)
     }
 
     #[allow(clippy::useless_conversion, reason = "st_nlink has another type on other systems")]
@@ -330,5 +335,14 @@ impl File for RealFile {
         }
         let len = usize::try_from(len).map_err(|_| Errno::OVERFLOW)?;
         Ok(Arc::new(self.map_bytes(len)?))
+    }
+}
+
+/// Makes the calling thread give way to the others of its process when processors are scarce.
+/// A system that knows no priority per thread leaves it as it is.
+pub fn give_way() {
+    #[cfg(target_os = "linux")]
+    if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {
+        log::debug!("the thread keeps its priority: {e}");
     }
 }

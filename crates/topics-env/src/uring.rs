@@ -285,6 +285,10 @@ impl File for UringFile {
         self.file.allocate(len)
     }
 
+    fn allocate_written(&self, len: u64) -> io::Result<()> {
+        self.file.allocate_written(len)
+    }
+
     fn links(&self) -> io::Result<u64> {
         self.file.links()
     }

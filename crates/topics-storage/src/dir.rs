@@ -71,6 +71,11 @@ impl Paths {
         self.topic(name.topic_id).join(name.file(part))
     }
 
+    /// The folder of damaged bytes that were set aside.
+    pub fn damaged(&self) -> PathBuf {
+        self.root.join("damaged")
+    }
+
     /// The folder of staged transaction rows.
     pub fn txn(&self) -> PathBuf {
         self.root.join("txn")

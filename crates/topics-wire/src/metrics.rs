@@ -33,7 +33,7 @@ fn look(engine: &Engine) -> Seen {
 }
 
 /// Name, help and value of each counter.
-fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 17] {
+fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 18] {
     [
         ("appends", "Writes applied", m.appends),
         ("append_records", "Records of the writes applied", m.append_records),
@@ -48,6 +48,7 @@ fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 17] {
         ("deleted_records", "Records removed by deletes", m.deleted_records),
         ("evicted_records", "Records evicted by a cap or by TTL", m.evicted_records),
         ("corrupt_records", "Records that failed their checksum", m.corrupt_records),
+        ("lost_lsns", "Log entries given up as damaged", m.lost_lsns),
         ("topics_created", "Topics created", m.topics_created),
         ("topics_deleted", "Topics deleted", m.topics_deleted),
         ("orphan_frames", "Frames of absent topics passed over by recovery", m.orphan_frames),

@@ -368,8 +368,8 @@ impl Decision<'_> {
         match class {
             _ if self.p.sync || class == Durability::Fsync || !reserved => Level::Synced,
             Durability::Disk => Level::Written,
-            // A creation is shown when it is written.
-            _ if birth => Level::Written,
+            // A creation is shown when it is written, and what was written to it meanwhile with it.
+            _ if birth || self.topic.life() != Life::Live => Level::Written,
             _ => Level::Staged,
         }
     }
@@ -527,6 +527,7 @@ impl Decision<'_> {
                 expires_at: self.expires_at(plan),
                 ticket: None,
                 settled: false,
+                logged: false,
             },
         );
         Ok(())
@@ -565,6 +566,17 @@ impl Decision<'_> {
         }
         encode_gaps(&mut f.head, id, gaps);
         if plan.config.durability == Durability::Ephemeral {
+            let floor = plan.eviction.map_or(0, |e| e.floor);
+            if self.topic.state.read().logged_below(floor) {
+                // I11: records of a class before must not come back.
+                let (evict_floor, reason) = (floor, Evicted::CAP.code());
+                EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }.encode_frame(
+                    &mut f.head,
+                    id,
+                    0,
+                    0,
+                );
+            }
             return f;
         }
         if let Some(key) = self.p.key {
@@ -644,8 +656,8 @@ impl Decision<'_> {
         let mut answer = self.answer(a, plan.first, plan.last);
         answer.created = plan.birth;
         let renewed = plan.reserve.is_some() && !plan.birth;
-        // Without a batch of its own, a write that must be synced waits for the newest one.
-        let ticket = ticket.or(a.last.map(|(t, _)| t).filter(|_| level == Level::Synced));
+        // Without a batch of its own, a write that must wait waits for the newest one.
+        let ticket = ticket.or(a.last.map(|(t, _)| t).filter(|_| level > Level::Staged));
         Ok(Decided { answer, ticket, level, reserved: a.reserve.to, renewed })
     }
 }

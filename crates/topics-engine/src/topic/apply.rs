@@ -244,6 +244,7 @@ impl State {
                 })?;
                 let n = self.apply_floor(body.evict_floor, loader)?;
                 self.raise_evict_floor(body.evict_floor, why);
+                self.floor_logged = self.floor_logged.max(body.evict_floor);
                 base.metrics.evicted_records.add(n);
                 return Ok(n);
             }
@@ -278,6 +279,7 @@ impl State {
                             expires_at: body.expires_at,
                             ticket: None,
                             settled: true,
+                            logged: true,
                         },
                     );
                 }

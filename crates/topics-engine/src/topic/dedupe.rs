@@ -65,6 +65,9 @@ pub(crate) struct Remembered {
     pub ticket: Option<Ticket>,
     /// Whether the write has been applied.
     pub settled: bool,
+    /// Whether the log has it. The key of an `ephemeral` write ends with the process, as its
+    /// records do.
+    pub logged: bool,
 }
 
 /// The keys of one topic. Expired ones go when the topic is written to, and by the sweep.
@@ -102,10 +105,10 @@ impl Dedupe {
 
     /// Remembers what the log says, over any limit; the write is applied.
     pub(crate) fn settle(&mut self, hash: u128, mut r: Remembered) {
-        r.settled = true;
+        (r.settled, r.logged) = (true, true);
         match self.keys.get_mut(&hash) {
             Some(kept) if kept.first_seq == r.first_seq => {
-                kept.settled = true;
+                (kept.settled, kept.logged) = (true, true);
                 if kept.expires_at != r.expires_at {
                     self.by_expiry.remove(&(kept.expires_at, hash));
                     self.by_expiry.insert((r.expires_at, hash));
@@ -157,9 +160,9 @@ impl Dedupe {
         }
     }
 
-    /// The keys of applied writes.
+    /// The keys of applied writes, as far as the log has them.
     pub(crate) fn settled(&self) -> impl Iterator<Item = (u128, &Remembered)> {
-        self.keys.iter().filter(|(_, r)| r.settled).map(|(k, r)| (*k, r))
+        self.keys.iter().filter(|(_, r)| r.settled && r.logged).map(|(k, r)| (*k, r))
     }
 
     /// The keys that are held, of applied writes.
@@ -187,6 +190,7 @@ mod tests {
             expires_at,
             ticket: None,
             settled: false,
+            logged: false,
         }
     }
 

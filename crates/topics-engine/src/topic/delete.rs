@@ -125,11 +125,16 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result
             topic.wait_unheld();
             continue;
         }
-        if topic.state.read().structure != structure {
-            continue;
+        let mut frames = Frames::default();
+        {
+            let state = topic.state.read();
+            if state.structure != structure {
+                continue;
+            }
+            // What was evicted must not come back as deleted, in silence.
+            state.encode_floor(&mut frames.head, topic.id());
         }
         body.bound = a.head();
-        let mut frames = Frames::default();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
         let level = apply_level(a.config.durability);
         let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };

@@ -22,7 +22,7 @@ use super::retention::{self, Caps};
 use super::state::Evicted;
 use super::{Life, Topic};
 use crate::api::{Appended, CreatedTopic, DeletedTopic, Durability};
-use crate::config::{ConfigPatch, TopicConfig};
+use crate::config::{ConfigPatch, Discard, TopicConfig};
 use crate::core::{Core, Wait};
 use crate::engine::Completion;
 use crate::error::{Error, Result};
@@ -255,6 +255,7 @@ fn update(
     };
     let mut staging = Staging::new(core, topic, level, true)?;
     let mut frames = Frames::default();
+    topic.state.read().encode_floor(&mut frames.head, topic.id());
     ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);
     if let Some((floor, hints)) = hints {
         let reason = Evicted::CAP.code();
@@ -317,8 +318,12 @@ fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
     Ok(())
 }
 
-/// The floor that new caps demand of what is stored, with what apply needs to know for it.
+/// The floor that new caps demand of what is stored, with what apply needs to know for it. A topic
+/// that rejects at a cap evicts nothing for one: it takes no writes until there is room.
 fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
+    if config.discard == Discard::Reject {
+        return Ok(None);
+    }
     let caps = Caps::of(config);
     loop {
         let found = {

@@ -553,7 +553,8 @@ fn position(
         Some(seq) => seq.min(head + 1),
         None => head + 1,
     };
-    let evict_floor = state.evict_floor.max(expired.map_or(0, |e| e.floor));
+    // What is not shown yet may have been evicted: it is announced when the head is there.
+    let evict_floor = state.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1);
     let evicted = match expired {
         Some(_) if state.evict_floor > 1 => state.evicted.and(Evicted::TTL),
         Some(_) => Evicted::TTL,
@@ -586,9 +587,10 @@ fn position(
         tombstone = Some((at + 1, evict_floor - 1, evicted.reason()));
         at = evict_floor - 1;
     } else if announce
-        && let Some(Gap { from, to, reason }) = state.gap_from(at + 1).filter(|g| g.from <= at + 1)
+        && at < head
+        && let Some(Gap { to, reason, .. }) = state.gap_from(at + 1).filter(|g| g.from <= at + 1)
     {
-        debug_assert!(from <= at + 1);
+        let to = to.min(head);
         tombstone = Some((at + 1, to, reason));
         at = to;
     }

@@ -190,7 +190,7 @@ impl Topic {
             ..TopicSnap::default()
         };
         let gap = |g: &Gap| GapSnap { from: g.from, to: g.to, reason: g.reason.code() };
-        snap.gaps = state.gaps.iter().map(gap).collect();
+        snap.gaps = state.gaps_after_restart().iter().map(gap).collect();
         snap.segments = state.index.segs.iter().map(Seg::for_snapshot).collect();
         snap.live_count = snap.segments.iter().map(|s| s.live_count).sum();
         snap.live_bytes = snap.segments.iter().map(|s| s.live_bytes).sum();
@@ -221,7 +221,9 @@ impl Topic {
     /// What an unclean close took from the topic: the seqs from the last one kept to the
     /// reservation, an upper bound. The caller logs and applies it.
     pub(crate) fn lost(&self, same_boot: bool) -> Option<Gap> {
-        let state = self.state.read();
+        let mut state = self.state.write();
+        state.pass_gaps();
+        state.move_earliest();
         state.state_lost(state.indexed_to, state.reserved_to, same_boot)
     }
 
@@ -313,6 +315,7 @@ impl State {
     fn restore(&mut self, base: &Base, snap: &TopicSnap) -> Result<()> {
         self.floor = snap.delete_below.max(snap.evict_floor).max(1);
         self.evict_floor = snap.evict_floor.max(1);
+        self.floor_logged = self.evict_floor;
         self.evicted = Evicted::from_code(snap.evict_reason)
             .ok_or_else(|| Error::Internal(format!("evict reason {}", snap.evict_reason)))?;
         self.earliest = snap.earliest_seq.max(self.floor);
@@ -341,12 +344,8 @@ impl State {
         }
         // A loss behind the last segment is reflected too, unless records that are replayed lie
         // between: then the frame that says so is replayed after them.
-        for g in &self.gaps {
-            if g.from <= next {
-                next = next.max(g.to + 1);
-            }
-        }
         self.indexed_to = next - 1;
+        self.pass_gaps();
         self.tags_from = self.index.segments_to() + 1;
         if !snap.idempotency.is_empty() {
             let now = base.time.steady();
@@ -361,6 +360,7 @@ impl State {
                         expires_at: k.expires_at,
                         ticket: None,
                         settled: true,
+                        logged: true,
                     },
                 );
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::SegmentMeta;
 use topics_storage::snapshot::ReplayPos;
 
@@ -71,6 +72,9 @@ pub(crate) struct State {
     pub floor: u64,
     pub evict_floor: u64,
     pub evicted: Evicted,
+    /// The part of the evict floor that the log has. What `ephemeral` records move is logged when
+    /// something logged depends on it.
+    pub floor_logged: u64,
     /// The first live seq, or a lower bound of it while `earliest_exact` is false.
     pub earliest: u64,
     pub earliest_exact: bool,
@@ -118,6 +122,7 @@ impl State {
             floor: 1,
             evict_floor: 1,
             evicted: Evicted::default(),
+            floor_logged: 1,
             earliest: 1,
             earliest_exact: true,
             count: 0,
@@ -185,29 +190,43 @@ impl State {
     }
 
     /// Takes a gap into the list. What lies below the evict floor is announced by that.
-    pub(crate) fn list_gap(&mut self, mut gap: Gap) {
-        gap.from = gap.from.max(self.evict_floor);
-        // What is announced already stays as it is: the new gap covers the rest.
-        let mut from = gap.from;
-        let mut fresh = Vec::new();
-        for g in self.gaps.iter().filter(|g| g.to >= gap.from && g.from <= gap.to) {
-            if from < g.from {
-                fresh.push(Gap { from, to: g.from - 1, ..gap });
+    pub(crate) fn list_gap(&mut self, gap: Gap) {
+        list(&mut self.gaps, self.evict_floor, gap);
+    }
+
+    /// What is lost right behind the last record is dealt with: its seqs are not given again.
+    pub(crate) fn pass_gaps(&mut self) {
+        for g in &self.gaps {
+            if g.from <= self.indexed_to + 1 {
+                self.indexed_to = self.indexed_to.max(g.to);
             }
-            from = g.to + 1;
         }
-        if from <= gap.to {
-            fresh.push(Gap { from, ..gap });
+    }
+
+    /// The gaps as a restart will find them: `ephemeral` records end with the process.
+    pub(crate) fn gaps_after_restart(&self) -> Vec<Gap> {
+        let mut gaps = self.gaps.clone();
+        for run in self.index.runs.iter().filter(|r| r.place.ephemeral()) {
+            let gap = Gap { from: run.first, to: run.last(), reason: GapReason::Restart };
+            list(&mut gaps, self.evict_floor.max(self.floor), gap);
         }
-        self.gaps.append(&mut fresh);
-        self.gaps.sort_unstable_by_key(|g| g.from);
-        self.gaps.dedup_by(|b, a| {
-            let joins = a.to + 1 == b.from && a.reason == b.reason;
-            if joins {
-                a.to = b.to;
-            }
-            joins
-        });
+        gaps
+    }
+
+    /// Whether a record below this seq is in the log, or will be.
+    pub(crate) fn logged_below(&self, floor: u64) -> bool {
+        let segment = self.index.segs.first().is_some_and(|s| s.meta.first_seq < floor);
+        let mut runs = self.index.runs.iter().take_while(|r| r.first < floor);
+        segment || runs.any(|r| !r.place.ephemeral())
+    }
+
+    /// Says what the log does not know of the evict floor, ahead of a frame that builds on it.
+    pub(crate) fn encode_floor(&self, out: &mut Vec<u8>, topic_id: u64) {
+        if self.evict_floor > self.floor_logged {
+            let (evict_floor, reason) = (self.evict_floor, self.evicted.code());
+            EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }
+                .encode_frame(out, topic_id, 0, 0);
+        }
     }
 
     /// The gap that holds `seq`, or the first above it.
@@ -372,6 +391,32 @@ impl State {
         self.earliest = self.earliest.max(to);
         self.move_earliest();
     }
+}
+
+/// Takes a gap into a list, as far as it is not below the floor.
+fn list(gaps: &mut Vec<Gap>, floor: u64, mut gap: Gap) {
+    gap.from = gap.from.max(floor);
+    // What is announced already stays as it is: the new gap covers the rest.
+    let mut from = gap.from;
+    let mut fresh = Vec::new();
+    for g in gaps.iter().filter(|g| g.to >= gap.from && g.from <= gap.to) {
+        if from < g.from {
+            fresh.push(Gap { from, to: g.from - 1, ..gap });
+        }
+        from = g.to + 1;
+    }
+    if from <= gap.to {
+        fresh.push(Gap { from, ..gap });
+    }
+    gaps.append(&mut fresh);
+    gaps.sort_unstable_by_key(|g| g.from);
+    gaps.dedup_by(|b, a| {
+        let joins = a.to + 1 == b.from && a.reason == b.reason;
+        if joins {
+            a.to = b.to;
+        }
+        joins
+    });
 }
 
 #[cfg(test)]

@@ -4,31 +4,43 @@ use std::sync::Arc;
 
 use topics_env::{Env, File, OpenMode};
 
+use super::Mode;
 use crate::dir::Paths;
-use crate::format::frame::FrameType;
-use crate::format::record::Gap;
 use crate::format::wal_file::{self, WalFileHeader};
-use crate::wal::scan::{self, Begin, Scan};
+use crate::wal::scan::{self, Begin, FoundGroup};
 use crate::{Result, StorageError};
 
 /// A WAL file at or below `CURRENT`.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(crate) struct LogFile {
     pub name: String,
     pub header: WalFileHeader,
     pub file: Arc<dyn File>,
-    /// The first lsn, from its Start frame; `None`: it holds nothing.
+    /// The first lsn, from its Start frame; `None`: it has none, and holds nothing unless its
+    /// groups say otherwise.
     pub first_lsn: Option<u64>,
-    /// Without a Start: what its groups prove to have been durable.
-    pub synced_lsn: u64,
+    /// Without a Start: the first valid group, and what the groups prove to have been durable.
+    pub found: Option<FoundGroup>,
+}
+
+/// A file whose header cannot be used, so that nothing in it can be checked.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub name: String,
+    /// How many of [`Folder::files`] precede it.
+    pub at: usize,
+    /// Its length.
+    pub len: u64,
+    pub error: StorageError,
 }
 
 /// What a shard's folder holds before anything is decided.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(crate) struct Folder {
     pub shard: u32,
     /// Files in order, the last one named by `CURRENT`.
     pub files: Vec<LogFile>,
+    pub unreadable: Vec<Unreadable>,
     /// Names that no later open needs: above `CURRENT`, temporary.
     pub stray: Vec<String>,
     /// A failed sync or write left its mark.
@@ -37,6 +49,9 @@ pub(super) struct Folder {
     /// be removed must never be given again.
     pub generation: u64,
 }
+
+/// The parts of a file's name, and the name.
+type Named = (u64, u64, String);
 
 impl Folder {
     /// Reads the names, `CURRENT`, the headers and Start frames. `known` says that a snapshot
@@ -47,149 +62,200 @@ impl Folder {
         shard: u32,
         store_id: &[u8; 16],
         known: bool,
+        mode: Mode,
     ) -> Result<Option<Self>> {
         let dir = paths.shard(shard);
-        let shown = |name: &str| format!("wal/shard-{shard:02}/{name}");
+        let mut folder = Self::empty(shard);
+        let shown = |name: &str| folder_name(shard, name);
         if !env.fs.exists(&dir).map_err(|e| StorageError::io(shown(""), e))? {
             return match known {
                 true => Err(StorageError::Missing { what: shown("") }),
                 false => Ok(None),
             };
         }
+        // `CURRENT` first: beside a running log, the file that it names is then in the list.
+        let current = match wal_file::read_current(env, &dir) {
+            Err(e @ StorageError::Corrupt { .. }) if mode == Mode::Salvage => {
+                log::error!("{e}; the newest file by name is taken for it");
+                None
+            }
+            other => Some(other?),
+        };
         let names = env.fs.list(&dir).map_err(|e| StorageError::io(shown(""), e))?;
-        let mut logs: Vec<(u64, u64, String)> = names
+        let mut logs: Vec<Named> = names
             .iter()
             .filter_map(|e| wal_file::parse_name(&e.name).map(|(g, o)| (g, o, e.name.clone())))
             .collect();
         logs.sort();
-        let mut folder = Self {
-            shard,
-            files: Vec::new(),
-            stray: names
-                .iter()
-                .filter(|e| e.name.ends_with(".tmp"))
-                .map(|e| e.name.clone())
-                .collect(),
-            poisoned: names.iter().any(|e| e.name == wal_file::POISON_MARK),
-            generation: names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0),
-        };
-        let Some(current) = wal_file::read_current(env, &dir)? else {
-            return folder.without_current(env, paths, known, logs);
-        };
-        let Some(last) = logs.iter().position(|(_, _, n)| *n == current) else {
-            return Err(StorageError::Missing { what: shown(&current) });
-        };
-        folder.stray.extend(logs.drain(last + 1..).map(|(_, _, n)| n));
-        for (generation, ordinal, name) in logs {
-            let file = env
-                .fs
-                .open(&dir.join(&name), OpenMode::Read)
-                .map_err(|e| StorageError::io(shown(&name), e))?;
-            let header = WalFileHeader::read(env, &*file, &shown(&name))?;
-            let right = header.store_id == *store_id
-                && header.shard == shard
-                && (header.generation, header.ordinal) == (generation, ordinal);
-            if !env.check("recovery.wal.identity", right) {
-                return Err(StorageError::Corrupt {
-                    file: shown(&name),
-                    offset: 0,
-                    detail: "the header belongs to another file".into(),
-                });
-            }
-            let (first_lsn, synced_lsn) =
-                match scan::read_start(env, &file, &header, &shown(&name))? {
-                    Begin::At(lsn) => (Some(lsn), 0),
-                    Begin::Nothing { synced_lsn } => (None, synced_lsn),
+        let temporary = names.iter().filter(|e| e.name.ends_with(".tmp"));
+        folder.stray = temporary.map(|e| e.name.clone()).collect();
+        folder.poisoned = names.iter().any(|e| e.name == wal_file::POISON_MARK);
+        folder.generation = names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0);
+        match current {
+            Some(Some(current)) => {
+                let Some(last) = logs.iter().position(|(_, _, n)| *n == current) else {
+                    return Err(StorageError::Missing { what: shown(&current) });
                 };
-            folder.files.push(LogFile { name, header, file, first_lsn, synced_lsn });
+                let above = logs.split_off(last + 1);
+                let stale = folder.is_stale(env, paths, store_id, &logs[last], &above)?;
+                if !env.check("recovery.current.stale", !stale) {
+                    if mode == Mode::Strict {
+                        let detail = "a file above the one that it names was in use".into();
+                        let file = shown("CURRENT");
+                        return Err(StorageError::Corrupt { file, offset: 0, detail });
+                    }
+                    logs.extend(above);
+                } else {
+                    folder.stray.extend(above.into_iter().map(|(_, _, n)| n));
+                }
+            }
+            Some(None) => {
+                let used = folder.holds_groups(env, paths, &logs)?;
+                if !env.check("recovery.current.missing", !known && !used) {
+                    if mode == Mode::Strict || logs.is_empty() {
+                        return Err(StorageError::Missing { what: shown("CURRENT") });
+                    }
+                } else {
+                    folder.stray.extend(logs.drain(..).map(|(_, _, n)| n));
+                }
+            }
+            None => {}
+        }
+        for log in logs {
+            folder.add(env, paths, store_id, log)?;
         }
         folder.check_prior(env)?;
         Ok(Some(folder))
+    }
+
+    /// Opens a file and reads how it begins.
+    fn add(&mut self, env: &Env, paths: &Paths, store_id: &[u8; 16], log: Named) -> Result<()> {
+        let shown = folder_name(self.shard, &log.2);
+        let file = open(env, paths, self.shard, &log.2)?;
+        let header = match header(env, &file, self.shard, store_id, &log) {
+            Ok(header) => header,
+            Err(error @ StorageError::Corrupt { .. }) => {
+                let (name, at) = (log.2, self.files.len());
+                let len = file.len().map_err(|e| StorageError::io(shown, e))?;
+                self.unreadable.push(Unreadable { name, at, len, error });
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        let (first_lsn, found) = match scan::read_start(env, &file, &header, &shown)? {
+            Begin::At(lsn) => (Some(lsn), None),
+            Begin::Nothing(found) => (None, found),
+        };
+        self.files.push(LogFile { name: log.2, header, file, first_lsn, found });
+        Ok(())
     }
 
     /// While the newest file holds nothing, the one that was in use when it was made ready must be
     /// there: its loss would look like the end of the log.
     fn check_prior(&self, env: &Env) -> Result<()> {
         let Some(last) = self.files.last().filter(|f| f.first_lsn.is_none()) else { return Ok(()) };
-        let h = &last.header;
-        let there = h.prior == 0
-            || self
-                .files
-                .iter()
-                .any(|f| (f.header.generation, f.header.ordinal) == (h.generation, h.prior));
+        let name = wal_file::name(last.header.generation, last.header.prior);
+        let there = last.header.prior == 0
+            || self.files.iter().any(|f| f.name == name)
+            || self.unreadable.iter().any(|f| f.name == name);
         if env.check("recovery.prior", there) {
             return Ok(());
         }
-        let name = wal_file::name(h.generation, h.prior);
-        Err(StorageError::Missing { what: format!("wal/shard-{:02}/{name}", self.shard) })
+        Err(StorageError::Missing { what: folder_name(self.shard, &name) })
     }
 
-    /// A folder without `CURRENT` is new if no snapshot knows the shard and no file in it holds a
-    /// frame; otherwise it is damage.
-    fn without_current(
-        mut self,
+    /// Whether a file above the one that `CURRENT` names was in use, so that `CURRENT` is an old
+    /// one: a log never begins a file before `CURRENT` names it, and makes the next one ready only
+    /// when it has begun; only what recovery itself did not finish may hold frames there.
+    fn is_stale(
+        &self,
         env: &Env,
         paths: &Paths,
-        known: bool,
-        logs: Vec<(u64, u64, String)>,
-    ) -> Result<Option<Self>> {
-        let dir = paths.shard(self.shard);
-        let missing =
-            || StorageError::Missing { what: format!("wal/shard-{:02}/CURRENT", self.shard) };
-        if !env.check("recovery.current.missing", !known) {
-            return Err(missing());
-        }
-        for (_, _, name) in logs {
-            let shown = format!("wal/shard-{:02}/{name}", self.shard);
-            let file = env
-                .fs
-                .open(&dir.join(&name), OpenMode::Read)
-                .map_err(|e| StorageError::io(&shown, e))?;
-            let Ok(header) = WalFileHeader::read(env, &*file, &shown) else {
-                self.stray.push(name);
-                continue;
-            };
-            let begin = wal_file::WAL_HEADER as u64;
-            if scan::find_group(&file, &header, &shown, begin, 0)?.is_some() {
-                return Err(missing());
-            }
-            self.stray.push(name);
-        }
-        Ok(Some(self))
-    }
-
-    /// A shard that the layout gains.
-    pub fn empty(shard: u32) -> Self {
-        Self { shard, files: Vec::new(), stray: Vec::new(), poisoned: false, generation: 0 }
-    }
-
-    /// Whether a later file says that an earlier recovery gave these lsns up.
-    pub fn given_up(&self, env: &Env, after: usize, range: (u64, u64)) -> Result<bool> {
-        for log in &self.files[after..] {
-            let Some(first) = log.first_lsn else { continue };
-            let shown = self.shown(log);
-            let mut scan = Scan::new(env, log.file.clone(), &log.header, &shown, first)?;
-            loop {
-                while let Some(f) = scan.next_frame()? {
-                    if f.frame.kind == FrameType::Gap
-                        && Gap::of_lsns(&f.frame).is_some_and(|g| (g.from, g.to) == range)
-                    {
-                        return Ok(true);
-                    }
+        store_id: &[u8; 16],
+        current: &Named,
+        above: &[Named],
+    ) -> Result<bool> {
+        for log in above {
+            let shown = folder_name(self.shard, &log.2);
+            let file = open(env, paths, self.shard, &log.2)?;
+            let Ok(header) = header(env, &file, self.shard, store_id, log) else { continue };
+            if header.prior != 0 {
+                let begun = matches!(
+                    scan::read_start(env, &file, &header, &shown)?,
+                    Begin::At(_) | Begin::Nothing(Some(_))
+                );
+                if begun || (header.generation, header.prior) > (current.0, current.1) {
+                    return Ok(true);
                 }
-                let stop = scan.stop();
-                match scan::find_group(&log.file, &log.header, &shown, stop.offset, stop.lsn)? {
-                    Some(g) => scan.seek(g.offset, g.lsn),
-                    None => break,
-                }
+            } else if scan::holds_live_group(&file, &header, &shown)? {
+                return Ok(true);
             }
         }
         Ok(false)
     }
 
-    pub fn shown(&self, log: &LogFile) -> String {
-        format!("wal/shard-{:02}/{}", self.shard, log.name)
+    /// Without `CURRENT`: a folder is new if no file in it holds a frame.
+    fn holds_groups(&self, env: &Env, paths: &Paths, logs: &[Named]) -> Result<bool> {
+        for (_, _, name) in logs {
+            let shown = folder_name(self.shard, name);
+            let file = open(env, paths, self.shard, name)?;
+            let Ok(header) = WalFileHeader::read(env, &*file, &shown) else { continue };
+            let begin = wal_file::WAL_HEADER as u64;
+            if scan::find_group(&file, &header, &shown, begin, 0)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
+
+    /// A shard that the layout gains.
+    pub fn empty(shard: u32) -> Self {
+        Self {
+            shard,
+            files: Vec::new(),
+            unreadable: Vec::new(),
+            stray: Vec::new(),
+            poisoned: false,
+            generation: 0,
+        }
+    }
+
+    pub fn shown(&self, log: &LogFile) -> String {
+        folder_name(self.shard, &log.name)
+    }
+}
+
+/// A file of a shard's folder as errors name it.
+pub(crate) fn folder_name(shard: u32, name: &str) -> String {
+    format!("wal/shard-{shard:02}/{name}")
+}
+
+fn open(env: &Env, paths: &Paths, shard: u32, name: &str) -> Result<Arc<dyn File>> {
+    let path = paths.shard(shard).join(name);
+    env.fs.open(&path, OpenMode::Read).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => StorageError::Missing { what: folder_name(shard, name) },
+        _ => StorageError::io(folder_name(shard, name), e),
+    })
+}
+
+/// The header of a file, checked to be that of the file with this name.
+fn header(
+    env: &Env,
+    file: &Arc<dyn File>,
+    shard: u32,
+    store_id: &[u8; 16],
+    log: &Named,
+) -> Result<WalFileHeader> {
+    let shown = folder_name(shard, &log.2);
+    let header = WalFileHeader::read(env, &**file, &shown)?;
+    let right = header.store_id == *store_id
+        && header.shard == shard
+        && (header.generation, header.ordinal) == (log.0, log.1);
+    if !env.check("recovery.wal.identity", right) {
+        let detail = "the header belongs to another file".into();
+        return Err(StorageError::Corrupt { file: shown, offset: 0, detail });
+    }
+    Ok(header)
 }
 
 /// The generation in the name of a WAL file, finished or not.

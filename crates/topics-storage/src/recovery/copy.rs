@@ -10,7 +10,7 @@ use std::sync::Arc;
 use topics_env::{Env, File, OpenMode};
 
 use super::chain::Folder;
-use super::decide::{Extent, ShardPlan};
+use super::plan::{Extent, ShardPlan};
 use crate::dir::Paths;
 use crate::format::frame;
 use crate::format::record::{Group, Start};
@@ -21,10 +21,26 @@ use crate::{Result, StorageError};
 
 const CHUNK: usize = 1 << 20;
 
+/// The temporary name of a file, removed when the file does not get its own: a failed open takes
+/// no space.
+struct Temp {
+    env: Env,
+    path: PathBuf,
+    used: bool,
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        if !self.used {
+            let _ = self.env.fs.remove_file(&self.path);
+        }
+    }
+}
+
 /// A file being made; it has its name only after [`NewFile::publish`].
 pub(super) struct NewFile {
     dir: PathBuf,
-    temp: PathBuf,
+    temp: Temp,
     pub name: String,
     pub shown: String,
     pub file: Arc<dyn File>,
@@ -60,6 +76,7 @@ impl NewFile {
             .fs
             .open(&temp, OpenMode::Truncate)
             .map_err(|e| StorageError::io(format!("create {shown}"), e))?;
+        let temp = Temp { env: env.clone(), path: temp, used: false };
         let (head, salt) = (header.encode(), header.salt);
         let mut new = Self {
             dir,
@@ -110,7 +127,8 @@ impl NewFile {
                 if self.buf.len() >= CHUNK {
                     self.flush()?;
                 }
-                let group = Group { frames: 0, bytes: 0, synced_lsn: self.start_lsn - 1, ..group };
+                // The file has its name only when all of it is durable.
+                let group = Group { frames: 0, bytes: 0, synced_lsn: extent.last_lsn, ..group };
                 open = Some((self.buf.len(), group));
                 group.encode_frame(&mut self.buf);
                 continue;
@@ -147,7 +165,7 @@ impl NewFile {
             lsn,
             frames: u32::try_from(frames.len()).unwrap_or(u32::MAX),
             bytes: frames.iter().map(|f| f.len() as u64).sum(),
-            synced_lsn: self.start_lsn - 1,
+            synced_lsn: lsn + frames.len() as u64,
         };
         let at = self.buf.len();
         group.encode_frame(&mut self.buf);
@@ -172,7 +190,7 @@ impl NewFile {
 
     fn reserve(&mut self, len: u64) -> Result<()> {
         self.file
-            .allocate(len)
+            .allocate_written(len)
             .map_err(|e| StorageError::io(format!("allocate {}", self.shown), e))?;
         self.capacity = len;
         Ok(())
@@ -182,7 +200,9 @@ impl NewFile {
     pub fn publish(&mut self, env: &Env) -> Result<()> {
         let io = |e| StorageError::io(format!("publish {}", self.shown), e);
         env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
-        env.rename("recovery.wal.rename", &self.temp, &self.dir.join(&self.name)).map_err(io)?;
+        let (temp, path) = (&self.temp.path, self.dir.join(&self.name));
+        env.rename("recovery.wal.rename", temp, &path).map_err(io)?;
+        self.temp.used = true;
         env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
         wal_file::write_current(env, &self.dir, &self.name)
     }

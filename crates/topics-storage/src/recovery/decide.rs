@@ -2,112 +2,105 @@
 //!
 //! An invalid frame at lsn L is damage iff a later file begins above L, or a valid Group further on
 //! names a `synced_lsn` of L or above, or a valid snapshot reflects L or above. Otherwise it is the
-//! end of the log.
+//! end of the log. Damage below the replay position costs nothing: it is passed over where the log
+//! goes on behind it.
 
 use std::collections::VecDeque;
 
 use topics_env::Env;
 
-use super::chain::Folder;
+use super::chain::{Folder, Unreadable, folder_name};
+use super::links::{FIRST, Link, given_up, links};
+use super::plan::{Extent, Reflected, ShardPlan, Watch};
 use super::{Loss, Mode};
-use crate::format::frame::FrameType;
+use crate::format::frame::{FRAME_HEADER, FRAME_TRAILER, FrameType};
 use crate::format::record::Group;
+use crate::format::wal_file::WAL_HEADER;
 use crate::wal::scan::{self, Scan, Stop};
 use crate::{Result, StorageError};
-
-/// Valid, contiguous frames of one file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
-    /// Index in [`Folder::files`].
-    pub file: usize,
-    /// Offset of the first frame.
-    pub offset: u64,
-    /// Its lsn.
-    pub first_lsn: u64,
-    /// The last lsn, inclusive.
-    pub last_lsn: u64,
-}
 
 /// A group that nothing proves durable yet.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
+    file: usize,
     lsn: u64,
     offset: u64,
     end: u64,
 }
 
-/// What recovery does with one shard.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ShardPlan {
-    /// What is replayed from where it lies, in lsn order.
-    pub extents: Vec<Extent>,
-    /// What is copied into the new file first: the groups above the proven lsn.
-    pub copied: Option<Extent>,
-    /// First lsn of the new file.
-    pub start_lsn: u64,
-    /// Last kept lsn.
-    pub end_lsn: u64,
-    /// The log ends with a CleanClose.
-    pub clean: bool,
-    /// Damage that is given up (`salvage`), or was by an earlier recovery.
-    pub losses: Vec<Loss>,
-}
-
-/// What a snapshot says about the shard.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reflected {
-    /// Nothing up to here is replayed.
-    pub replay_lsn: u64,
-    /// The snapshot was renamed only when this was durable.
-    pub durable_lsn: u64,
-}
-
-pub(super) fn decide(
+pub(crate) fn decide(
     env: &Env,
     folder: &Folder,
     reflected: Reflected,
     mode: Mode,
+    watch: &mut dyn Watch,
 ) -> Result<ShardPlan> {
+    let links = links(folder, reflected.durable_lsn);
+    check_unreadable(folder, &links, reflected, mode)?;
+    let mut proven = reflected.durable_lsn;
+    for link in links.iter().skip(1) {
+        proven = proven.max(link.first.saturating_sub(1));
+    }
+    // A file whose Start is not there may hold nothing, but its groups know what was durable.
+    let found = folder.files.iter().filter_map(|f| f.found);
+    proven = found.map(|g| g.synced_lsn_max).fold(proven, u64::max);
+    if let (true, Some(last)) = (links.is_empty(), folder.files.last()) {
+        // `CURRENT` never names a shard's first file before its Start is durable.
+        return Err(StorageError::Corrupt {
+            file: folder.shown(last),
+            offset: WAL_HEADER as u64,
+            detail: "no file of the shard begins with a Start frame".into(),
+        });
+    }
     let mut walk = Walk {
         env,
         folder,
         reflected,
         mode,
-        proven: reflected.durable_lsn,
+        watch,
+        proven,
         tails: VecDeque::new(),
         complete: reflected.replay_lsn,
+        complete_at: 0,
         last_kind: None,
-        plan: ShardPlan::default(),
+        plan: ShardPlan { links: links.clone(), ..ShardPlan::default() },
     };
-    let holding: Vec<usize> =
-        (0..folder.files.len()).filter(|i| folder.files[*i].first_lsn.is_some()).collect();
-    let first = |i: usize| folder.files[i].first_lsn.unwrap_or(0);
-    for pair in holding.windows(2) {
-        walk.proven = walk.proven.max(first(pair[1]) - 1);
-    }
-    // A file whose Start is not there holds nothing, but its groups know what was durable.
-    walk.proven = folder.files.iter().map(|f| f.synced_lsn).fold(walk.proven, u64::max);
-    let mut reached = None;
-    for (n, &i) in holding.iter().enumerate() {
-        let next = holding.get(n + 1).map(|&j| first(j));
-        if next.is_some_and(|s| s <= reflected.replay_lsn + 1) {
+    let mut entered = false;
+    for (n, link) in links.iter().enumerate() {
+        if link.until.is_some_and(|u| u <= reflected.replay_lsn + 1) {
             continue;
         }
-        let expected = *reached.get_or_insert(reflected.replay_lsn + 1);
-        let begins = first(i) <= expected;
-        if !env.check("recovery.chain", begins) {
-            return Err(StorageError::Missing {
-                what: format!(
-                    "wal/shard-{:02}: the file with lsn {expected} (the next one begins at {})",
-                    folder.shard,
-                    first(i)
-                ),
-            });
+        if !std::mem::replace(&mut entered, true) {
+            walk.enter(n, link)?;
         }
-        walk.file(i, first(i), next)?;
-        reached = next;
+        walk.file(n, link)?;
+    }
+    let after = links.last().map_or(0, |l| l.file + 1);
+    for u in folder.unreadable.iter().filter(|u| u.at >= after) {
+        walk.unreadable(u);
     }
     walk.finish()
+}
+
+/// A file that cannot be read at all is needed unless the one after it begins at or below the
+/// replay position.
+fn check_unreadable(
+    folder: &Folder,
+    links: &[Link],
+    reflected: Reflected,
+    mode: Mode,
+) -> Result<()> {
+    for u in &folder.unreadable {
+        let next = links.iter().find(|l| l.file >= u.at);
+        match next {
+            Some(l) if l.first <= reflected.replay_lsn + 1 => log::warn!("{}; not needed", u.error),
+            _ if mode == Mode::Salvage && (reflected.known || !links.is_empty()) => {
+                log::error!("{}", u.error);
+            }
+            _ => return Err(u.error.clone()),
+        }
+    }
+    Ok(())
 }
 
 struct Walk<'a> {
@@ -115,50 +108,156 @@ struct Walk<'a> {
     folder: &'a Folder,
     reflected: Reflected,
     mode: Mode,
+    watch: &'a mut dyn Watch,
     proven: u64,
     tails: VecDeque<Tail>,
     /// The last lsn that does not leave a batch unfinished.
     complete: u64,
+    /// Where the frame after it begins in the file being walked.
+    complete_at: u64,
     last_kind: Option<FrameType>,
     plan: ShardPlan,
 }
 
-impl ShardPlan {
-    /// The plan of a shard that has no log yet.
-    pub fn first(last_lsn: u64) -> Self {
-        Self { start_lsn: last_lsn + 1, end_lsn: last_lsn, clean: true, ..Self::default() }
-    }
-}
-
 impl Walk<'_> {
+    /// The first file must hold the replay position, or nothing below it.
+    fn enter(&mut self, n: usize, link: &Link) -> Result<()> {
+        let expected = self.reflected.replay_lsn + 1;
+        if self.env.check("recovery.chain", link.first <= expected) {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: the file with lsn {expected} (the next one begins at {})",
+            folder_name(self.folder.shard, ""),
+            link.first
+        );
+        let missing = StorageError::Missing { what };
+        let before = self.folder.unreadable.iter().rfind(|u| u.at <= link.file);
+        let missing = before.map_or(missing, |u| u.error.clone());
+        let cut = self.cut_short(0, link.file)?.unwrap_or(missing);
+        let missing = if link.lost_start { self.no_start(link) } else { cut };
+        if !self.reflected.known {
+            // The log was trimmed, and there is no snapshot of what it said.
+            return Err(missing);
+        }
+        let stop = Stop { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
+        self.give_up((n, link), &stop, link.first - 1, (0, 0), Some(missing))
+    }
+
     /// Walks one file until the lsn at which its successor begins, or to its end.
-    fn file(&mut self, index: usize, first_lsn: u64, until: Option<u64>) -> Result<()> {
-        let log = &self.folder.files[index];
-        let shown = self.folder.shown(log);
-        let mut scan = Scan::new(self.env, log.file.clone(), &log.header, &shown, first_lsn)?;
+    fn file(&mut self, n: usize, link: &Link) -> Result<()> {
+        let log = &self.folder.files[link.file];
+        let (shown, until) = (self.folder.shown(log), link.until);
+        let mut scan = Scan::new(self.env, log.file.clone(), &log.header, &shown, link.first)?;
+        scan.seek(link.offset, link.first);
+        self.complete_at = link.offset;
+        if link.lost_start {
+            self.lost_start(link, &shown)?;
+        }
+        let mut at = self.frames(link.file, &mut scan, until)?;
         loop {
-            let at = self.frames(index, &mut scan, until)?;
-            if until.is_some_and(|u| at.lsn >= u) {
-                return Ok(());
+            if let Some(u) = until.filter(|u| at.lsn >= *u) {
+                // A batch is in one group, and a group in one file (I5).
+                let whole = self.complete.max(self.reflected.replay_lsn) + 1 >= u;
+                return match self.env.check("recovery.batch", whole) {
+                    true => Ok(()),
+                    false => {
+                        self.give_up((n, link), &at, u - 1, (self.complete_at, at.offset), None)
+                    }
+                };
             }
             let resume = scan::find_group(&log.file, &log.header, &shown, at.offset, at.lsn)?;
             let resume = resume.filter(|g| until.is_none_or(|u| g.lsn < u));
             let named = resume.as_ref().map_or(0, |g| g.synced_lsn_max);
             let known = self.proven.max(named);
             if until.is_none() && !self.damage(at.lsn, known) {
+                self.plan.tail = Some((link.file, at));
                 return Ok(());
+            }
+            // Beside a running log, what says that the frame was durable may be younger than the
+            // look at the frame.
+            scan.seek(at.offset, at.lsn);
+            let again = self.frames(link.file, &mut scan, until)?;
+            if again.lsn > at.lsn {
+                at = again;
+                continue;
             }
             let to = match (&resume, until) {
                 (Some(g), _) => g.lsn - 1,
                 (None, Some(u)) => u - 1,
                 (None, None) => known,
             };
-            self.give_up(index, &at, to)?;
+            let len = log.file.len().map_err(|e| StorageError::io(format!("read {shown}"), e))?;
+            let end = resume.as_ref().map_or(len, |g| g.offset);
+            self.give_up((n, link), &at, to, (self.complete_at, end), None)?;
             self.complete = to;
             match resume {
-                Some(g) => scan.seek(g.offset, g.lsn),
+                Some(g) => {
+                    scan.seek(g.offset, g.lsn);
+                    self.complete_at = g.offset;
+                    at = self.frames(link.file, &mut scan, until)?;
+                }
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// Nobody knows what was in the newest file when it cannot be read: as much as it has room for.
+    fn unreadable(&mut self, u: &Unreadable) {
+        let most = u.len.saturating_sub(FIRST) / (FRAME_HEADER + FRAME_TRAILER) as u64;
+        let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
+        let to_lsn = from_lsn + most.max(1) - 1;
+        let loss = Loss {
+            shard: self.folder.shard,
+            file: folder_name(self.folder.shard, &u.name),
+            offset: 0,
+            bytes: (0, u64::MAX),
+            from_lsn,
+            to_lsn,
+            announced: false,
+        };
+        self.take(loss);
+        self.complete = to_lsn;
+    }
+
+    fn take(&mut self, loss: Loss) {
+        self.no_copy_below(loss.to_lsn);
+        self.watch.lost(&loss);
+        self.plan.losses.push(loss);
+    }
+
+    fn passed(&mut self, damage: Loss) {
+        self.no_copy_below(damage.to_lsn);
+        self.plan.passed.push(damage);
+    }
+
+    /// What was durable behind damage was so before it too.
+    fn no_copy_below(&mut self, lsn: u64) {
+        self.proven = self.proven.max(lsn);
+        self.tails.clear();
+    }
+
+    /// The Start says nothing that the frames do not: where the first group lies right behind it,
+    /// only the Start itself is damaged.
+    fn lost_start(&self, link: &Link, shown: &str) -> Result<()> {
+        if link.offset == FIRST || self.mode == Mode::Salvage {
+            log::error!(
+                "{shown}: the Start frame is damaged; the first valid group has lsn {}",
+                link.first
+            );
+            return Ok(());
+        }
+        Err(self.no_start(link))
+    }
+
+    fn no_start(&self, link: &Link) -> StorageError {
+        StorageError::Corrupt {
+            file: self.folder.shown(&self.folder.files[link.file]),
+            offset: WAL_HEADER as u64,
+            detail: format!(
+                "the Start frame is damaged, and nothing valid precedes lsn {}",
+                link.first
+            ),
         }
     }
 
@@ -185,15 +284,17 @@ impl Walk<'_> {
             self.last_kind = Some(f.frame.kind);
             if let Some(group) = Group::of(&f.frame) {
                 self.proven = self.proven.max(group.synced_lsn);
-                let end = f.lsn + u64::from(group.frames);
-                self.tails.push_back(Tail { lsn: f.lsn, offset: f.offset, end });
+                let end = f.lsn.saturating_add(u64::from(group.frames));
+                self.tails.push_back(Tail { file: index, lsn: f.lsn, offset: f.offset, end });
                 while self.tails.front().is_some_and(|t| t.end <= self.proven) {
                     self.tails.pop_front();
                 }
             }
             if !f.frame.flags.batch_more() {
                 self.complete = f.lsn;
+                self.complete_at = f.offset + f.raw.len() as u64;
             }
+            self.watch.frame(index, &f);
         };
         self.plan.extents.extend(extent.filter(|e| e.last_lsn > self.reflected.replay_lsn));
         Ok(stop)
@@ -204,33 +305,82 @@ impl Walk<'_> {
         !self.env.check("recovery.void", false)
     }
 
-    fn give_up(&mut self, index: usize, at: &Stop, to: u64) -> Result<()> {
-        let file = self.folder.shown(&self.folder.files[index]);
-        // A batch that the damage touches is dropped whole: what of it precedes the damage too.
-        let from_lsn = self.complete + 1;
-        let known = self.folder.given_up(self.env, index, (from_lsn, to))?;
-        if self.mode == Mode::Strict && !known {
-            return Err(StorageError::Corrupt {
-                file,
+    /// A file of these that ends before its first frame: one that was only made ready is longer.
+    fn cut_short(&self, from: usize, to: usize) -> Result<Option<StorageError>> {
+        for log in self.folder.files.get(from..to).unwrap_or_default() {
+            let file = self.folder.shown(log);
+            let len = log.file.len().map_err(|e| StorageError::io(format!("read {file}"), e))?;
+            if len <= FIRST && log.first_lsn.is_none() {
+                let detail = "the file ends before its first frame".into();
+                return Ok(Some(StorageError::Corrupt { file, offset: len, detail }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What lies between link `n` and the next and cannot be read, where the log breaks off there.
+    fn blame(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
+        let Some(link) = self.plan.links.get(n) else { return Ok(None) };
+        let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first));
+        let Some(next) = next else { return Ok(None) };
+        let mut unreadable = self.folder.unreadable.iter();
+        if let Some(u) = unreadable.find(|u| u.at > link.file && u.at <= next.file) {
+            return Ok(Some(u.error.clone()));
+        }
+        if next.lost_start {
+            return Ok(Some(self.no_start(next)));
+        }
+        self.cut_short(link.file + 1, next.file)
+    }
+
+    /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
+    /// precedes the damage too. `bytes` hold what is given up.
+    fn give_up(
+        &mut self,
+        (n, link): (usize, &Link),
+        at: &Stop,
+        to: u64,
+        bytes: (u64, u64),
+        error: Option<StorageError>,
+    ) -> Result<()> {
+        let range = (self.complete.max(self.reflected.replay_lsn) + 1, to);
+        let mut loss = Loss {
+            shard: self.folder.shard,
+            file: self.folder.shown(&self.folder.files[link.file]),
+            offset: at.offset,
+            bytes,
+            from_lsn: range.0,
+            to_lsn: to,
+            announced: false,
+        };
+        if let Some(e) = self.plan.extents.last_mut() {
+            e.last_lsn = e.last_lsn.min(self.complete);
+        }
+        if range.0 > to {
+            log::warn!("{} is damaged at offset {}: the snapshot has it", loss.file, loss.offset);
+            self.passed(Loss { from_lsn: at.lsn.min(to), ..loss });
+            return Ok(());
+        }
+        let later = self.plan.links.get(n..).unwrap_or_default();
+        loss.announced = given_up(self.env, self.folder, later, range)?;
+        let reached_end = link.until == Some(to + 1);
+        let blame = if reached_end { self.blame(n, link.until)? } else { None };
+        let blame = error.or(blame);
+        if self.mode == Mode::Strict && !loss.announced {
+            return Err(blame.unwrap_or_else(|| StorageError::Corrupt {
+                file: loss.file,
                 offset: at.offset,
                 detail: format!(
                     "invalid frame at lsn {} ({}), but what follows was durable: run `topics repair` to \
                      see what would be given up (lsn {} to {to})",
-                    at.lsn, at.why, at.lsn
+                    at.lsn, at.why, range.0
                 ),
-            });
+            }));
         }
-        if let Some(e) = self.plan.extents.last_mut() {
-            e.last_lsn = e.last_lsn.min(self.complete);
+        if let Some(StorageError::Corrupt { file, offset, .. }) = blame {
+            (loss.file, loss.offset, loss.bytes) = (file, offset, (0, u64::MAX));
         }
-        self.plan.losses.push(Loss {
-            shard: self.folder.shard,
-            file,
-            offset: at.offset,
-            from_lsn,
-            to_lsn: to,
-            announced: known,
-        });
+        self.take(loss);
         Ok(())
     }
 
@@ -249,13 +399,12 @@ impl Walk<'_> {
         self.plan.end_lsn = end;
         self.plan.start_lsn = self.tails.front().map_or(end + 1, |t| t.lsn);
         let start = self.plan.start_lsn;
-        let file = self.plan.extents.last().map(|e| e.file);
-        self.plan.copied = match (self.tails.front(), file) {
-            (Some(t), Some(file)) => {
-                Some(Extent { file, offset: t.offset, first_lsn: t.lsn, last_lsn: end })
-            }
-            _ => None,
-        };
+        self.plan.copied = self.tails.front().map(|t| Extent {
+            file: t.file,
+            offset: t.offset,
+            first_lsn: t.lsn,
+            last_lsn: end,
+        });
         self.plan.extents.retain_mut(|e| {
             e.last_lsn = e.last_lsn.min(start - 1);
             e.first_lsn <= e.last_lsn && e.last_lsn > self.reflected.replay_lsn

@@ -10,10 +10,14 @@
 //! No old WAL file is changed, so a crash anywhere in here leaves the same input; recovering again
 //! gives the same state.
 
-mod chain;
+pub mod aside;
+pub(crate) mod chain;
 mod copy;
-mod decide;
+pub(crate) mod decide;
+pub(crate) mod links;
+pub(crate) mod plan;
 mod replay;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -22,12 +26,13 @@ use topics_env::Env;
 
 use self::chain::Folder;
 use self::copy::NewFile;
-use self::decide::{Reflected, ShardPlan, decide};
+use self::decide::decide;
+use self::plan::{NoWatch, ShardPlan};
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir};
-use crate::format::wal_file::WalFileHeader;
-use crate::snapshot::{self, Loaded, ShardSnap, SnapshotBody};
+use crate::format::wal_file::{self, WalFileHeader};
+use crate::snapshot::{self, Loaded, SnapshotBody};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
 
@@ -50,6 +55,9 @@ pub struct Loss {
     pub file: String,
     /// Where the damage begins in it.
     pub offset: u64,
+    /// The bytes given up: from where the batch that the damage touches begins to where the log
+    /// goes on, or the file ends.
+    pub bytes: (u64, u64),
     /// First lsn given up (the start of the batch that the damage touches).
     pub from_lsn: u64,
     /// Last lsn given up.
@@ -77,6 +85,8 @@ struct Shard {
     plan: ShardPlan,
     /// Keys of the folder's files, in order.
     keys: Vec<FileKey>,
+    /// Files that cannot be read, of which a copy was set aside.
+    copied_aside: Vec<String>,
     /// The file that this generation begins.
     new: Option<(FileKey, NewFile)>,
     /// The file that a new layout begins.
@@ -190,40 +200,41 @@ impl Opening {
         self.shards.iter().flat_map(|s| &s.plan.losses)
     }
 
-    /// What the newest snapshot says about a shard.
-    fn reflected(&self, shard: u32) -> Option<&ShardSnap> {
-        let body = self.snapshot()?;
-        body.shards.iter().chain(&body.retired).find(|s| s.shard == shard)
-    }
-
     fn read_shards(&mut self, mode: Mode) -> Result<()> {
-        let listed = crate::dir::list_dir(&self.env, &self.paths.wal())?;
-        let mut ids: Vec<u32> =
-            listed.iter().filter_map(|e| e.name.strip_prefix("shard-")?.parse().ok()).collect();
-        let in_layout: Vec<u32> =
-            self.snapshot().iter().flat_map(|b| &b.shards).map(|s| s.shard).collect();
-        ids.extend(&in_layout);
-        ids.sort_unstable();
-        ids.dedup();
-        for shard in ids {
-            if self.retire(shard)? {
+        for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
+            if self.retire(wanted.shard)? {
                 continue;
             }
-            let known = in_layout.contains(&shard);
-            let folder = Folder::read(&self.env, &self.paths, shard, &self.store.id, known)?;
+            let (env, paths) = (&self.env, &self.paths);
+            let folder =
+                Folder::read(env, paths, wanted.shard, &self.store.id, wanted.known, mode)?;
             let Some(folder) = folder else { continue };
-            let reflected = self.reflected(shard).map_or(Reflected::default(), |s| Reflected {
-                replay_lsn: s.replay_lsn,
-                durable_lsn: s.synced_lsn.max(s.replay_lsn),
-            });
-            let plan = decide(&self.env, &folder, reflected, mode)?;
+            let plan = decide(env, &folder, wanted.reflected, mode, &mut NoWatch);
+            let plan = plan.map_err(|e| self.blame(e))?;
+            let copied_aside = match mode {
+                Mode::Strict => Vec::new(),
+                Mode::Salvage => aside::set_aside(env, paths, &folder, &plan),
+            };
             let keys = folder.files.iter().map(|_| self.key()).collect();
-            self.shards.push(Shard { folder, plan, keys, new: None, next: None });
+            self.shards.push(Shard { folder, plan, keys, copied_aside, new: None, next: None });
         }
-        Ok(())
+        let folders: Vec<&Folder> = self.shards.iter().map(|s| &s.folder).collect();
+        survey::check_layout(&self.env, &folders)
     }
 
-    /// Removes the folder of a shard that both kept snapshots no longer need.
+    /// What is missing from a log that was trimmed is what the snapshots said: where none is valid,
+    /// the newest is to blame.
+    fn blame(&self, e: StorageError) -> StorageError {
+        match (&e, self.loaded.rejected.first()) {
+            (StorageError::Missing { .. }, Some((_, why))) if self.loaded.newest.is_none() => {
+                why.clone()
+            }
+            _ => e,
+        }
+    }
+
+    /// Removes the folder of a shard that both kept snapshots no longer need. It is gone for good
+    /// before anything else: later snapshots do not know the shard.
     fn retire(&mut self, shard: u32) -> Result<bool> {
         let done = |b: &SnapshotBody| {
             b.retired.iter().any(|s| s.shard == shard && s.replay_lsn >= s.last_lsn)
@@ -241,9 +252,12 @@ impl Opening {
         let dir = self.paths.shard(shard);
         let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
         if self.env.fs.exists(&dir).map_err(io)? {
-            // CURRENT goes last: without it what is left would look like damage.
-            let mut names = crate::dir::list_dir(&self.env, &dir)?;
-            names.sort_by_key(|e| e.name == "CURRENT");
+            let names = crate::dir::list_dir(&self.env, &dir)?;
+            let newest = names.iter().filter_map(|e| wal_file::parse_name(&e.name)).max();
+            if newest.map(|(g, _)| g) > self.snapshot().map(|b| b.generation) {
+                // A layout that no snapshot knows yet has the shard again.
+                return Ok(false);
+            }
             for e in names {
                 self.env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
             }
@@ -275,17 +289,47 @@ impl Opening {
         let (layout, shards) = self.layout;
         self.add_shards(shards)?;
         for i in 0..self.shards.len() {
-            if self.shards[i].folder.shard >= shards {
-                continue;
-            }
+            let shard = &self.shards[i];
+            let id = shard.folder.shard;
+            // A shard outside the layout is only read, unless its damage must be stated.
+            let (layout, shards) = match shard.folder.files.last() {
+                _ if id < shards => (layout, shards),
+                Some(last) if shard.plan.fresh().next().is_some() => {
+                    (last.header.layout, last.header.shards)
+                }
+                _ => continue,
+            };
             let key = self.key();
             let shard = &self.shards[i];
-            let header = self.header(shard.folder.shard, shards, layout);
+            let header = self.header(id, shards, layout);
             let (folder, plan) = (&shard.folder, &shard.plan);
-            let new = NewFile::begin(&self.env, &self.paths, &self.options, header, folder, plan)?;
+            let begin = |h| NewFile::begin(&self.env, &self.paths, &self.options, h, folder, plan);
+            let new = match begin(header.clone()) {
+                Err(StorageError::Full { .. }) => {
+                    self.give_space_up();
+                    begin(header)?
+                }
+                other => other?,
+            };
             self.shards[i].new = Some((key, new));
         }
         Ok(())
+    }
+
+    /// The files that were made ready and hold nothing are the reserve of a full disk: they keep
+    /// their names, because `CURRENT` names one of them, and their headers.
+    fn give_space_up(&self) {
+        for shard in &self.shards {
+            let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
+            let files = shard.folder.files.iter().enumerate();
+            for (_, log) in files.filter(|(i, log)| !holds(*i) && log.found.is_none()) {
+                let path = self.paths.shard(shard.folder.shard).join(&log.name);
+                let cut = self.env.fs.open(&path, topics_env::OpenMode::Write);
+                if let Err(e) = cut.and_then(|f| f.set_len(wal_file::WAL_HEADER as u64)) {
+                    log::warn!("{} cannot be cut: {e}", path.display());
+                }
+            }
+        }
     }
 
     /// Makes sure that shards `0..shards` have a folder.
@@ -295,11 +339,12 @@ impl Opening {
                 continue;
             }
             create_dir(&self.env, "dir.shard", &self.paths.shard(id))?;
-            let last = self.reflected(id).map_or(0, |s| s.last_lsn);
+            let last = survey::snap_of(self.snapshot(), id).map_or(0, |s| s.last_lsn);
             self.shards.push(Shard {
                 folder: Folder::empty(id),
                 plan: ShardPlan::first(last),
                 keys: Vec::new(),
+                copied_aside: Vec::new(),
                 new: None,
                 next: None,
             });
@@ -326,7 +371,7 @@ impl Opening {
 
 impl Shard {
     fn report(&self, boot: ([u8; 16], u64)) -> ShardReport {
-        let last = self.folder.files.iter().rev().find(|f| f.first_lsn.is_some());
+        let last = self.plan.links.last().map(|l| &self.folder.files[l.file]);
         ShardReport {
             shard: self.folder.shard,
             end_lsn: self.plan.end_lsn,

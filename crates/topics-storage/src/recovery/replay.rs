@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_env::{Env, File};
 
 use super::copy::NewFile;
-use super::decide::{Extent, ShardPlan};
+use super::plan::{Extent, ShardPlan};
 use super::{Opening, Shard};
 use crate::dir::{DirLock, Store};
 use crate::format::frame::FrameType;
@@ -49,6 +49,11 @@ struct Part {
 }
 
 impl Shard {
+    /// The lsn with which a file begins.
+    fn first_lsn(&self, file: usize) -> u64 {
+        self.plan.links.iter().find(|l| l.file == file).map_or(0, |l| l.first)
+    }
+
     fn parts(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         for extent in &self.plan.extents {
@@ -57,7 +62,7 @@ impl Shard {
                 shard: self.folder.shard as usize,
                 key: self.keys[extent.file],
                 extent: *extent,
-                first_lsn: log.first_lsn.unwrap_or(0),
+                first_lsn: self.first_lsn(extent.file),
                 header: log.header.clone(),
                 file: log.file.clone(),
                 shown: self.folder.shown(log),
@@ -82,7 +87,7 @@ impl Shard {
                 // A shard outside the layout is only read.
                 None => {
                     let shown = self.folder.shown(log);
-                    let first = log.first_lsn.unwrap_or(0);
+                    let first = self.first_lsn(from.file);
                     (
                         self.keys[from.file],
                         log.header.clone(),
@@ -126,7 +131,8 @@ impl Opening {
     /// Ends the open: `lost` are the control frames (encoded, not sealed) that say, per shard, what
     /// was lost. Returns the live log.
     pub fn finish(mut self, lost: &[(u32, Vec<u8>)]) -> Result<Opened> {
-        for shard in &mut self.shards {
+        // Shard 0 last: its file says that the layout is complete.
+        for shard in self.shards.iter_mut().rev() {
             let id = shard.folder.shard;
             let Some((_, new)) = &mut shard.new else { continue };
             let frames: Vec<&[u8]> =
@@ -175,7 +181,7 @@ impl Opening {
     fn begin_layout(&mut self) -> Result<()> {
         let (layout, shards) = self.layout;
         self.add_shards(shards)?;
-        for i in 0..shards as usize {
+        for i in (0..shards as usize).rev() {
             let key = self.key();
             let shard = &self.shards[i];
             let header = self.header(shard.folder.shard, shards, layout);
@@ -214,15 +220,23 @@ impl Opening {
     }
 
     /// Removes what nothing names any more: files above the old `CURRENT`, temporary ones, files that
-    /// hold nothing, the mark
-    /// of a poisoned shard (what it meant has been decided).
+    /// hold nothing, the mark of a poisoned shard (what it meant has been decided). What `salvage`
+    /// cannot read goes once a copy is set aside.
     fn remove_stray(&self) -> Result<()> {
         for shard in &self.shards {
             let dir = self.paths.shard(shard.folder.shard);
-            let void = shard.folder.files.iter().filter(|f| f.first_lsn.is_none()).map(|f| &f.name);
-            let poison =
-                shard.folder.poisoned.then(|| crate::format::wal_file::POISON_MARK.to_owned());
-            for name in shard.folder.stray.iter().chain(&poison).chain(void) {
+            let mut names: Vec<&str> = shard.folder.stray.iter().map(String::as_str).collect();
+            if shard.folder.poisoned {
+                names.push(crate::format::wal_file::POISON_MARK);
+            }
+            // `CURRENT` of a shard that got no new file names one of these.
+            if shard.new.is_some() {
+                let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
+                let files = shard.folder.files.iter().enumerate();
+                names.extend(files.filter(|(i, _)| !holds(*i)).map(|(_, f)| f.name.as_str()));
+                names.extend(shard.copied_aside.iter().map(String::as_str));
+            }
+            for name in names {
                 let path = dir.join(name);
                 match self.env.fs.remove_file(&path) {
                     Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -241,9 +255,10 @@ impl Shard {
     fn start(self) -> ShardStart {
         let next_lsn = self.last_lsn() + 1;
         let mut files: Vec<WalFile> = Vec::new();
-        for (log, key) in self.folder.files.into_iter().zip(self.keys) {
+        let links = self.plan.links;
+        for (i, (log, key)) in self.folder.files.into_iter().zip(self.keys).enumerate() {
             let (name, header, file) = (log.name, log.header, log.file);
-            if let Some(first_lsn) = log.first_lsn {
+            if let Some(first_lsn) = links.iter().find(|l| l.file == i).map(|l| l.first) {
                 files.push(WalFile { key, name, header, first_lsn, file });
             }
         }
@@ -297,5 +312,6 @@ fn replay_part(
         apply(part.layout, &placed)?;
         batch.clear();
     }
+    debug_assert!(batch.is_empty(), "I5: what is kept ends with a whole batch");
     Ok(())
 }

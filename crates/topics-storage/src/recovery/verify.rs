@@ -11,9 +11,12 @@ use std::path::Path;
 use topics_env::Env;
 
 use super::chain::Folder;
-use super::decide::{Reflected, decide};
+use super::decide::decide;
+use super::plan::NoWatch;
+use super::survey::{self, Wanted};
 use super::{Loss, Mode};
-use crate::dir::{DirLock, Paths, Store, list_dir, show};
+use crate::dir::{DirLock, Paths, Store, show};
+use crate::format::wal_file::WAL_HEADER;
 use crate::segment::{Block, Item, Part, SegmentMeta, SegmentOptions, Segments, TopicKey};
 use crate::snapshot::{self, SnapshotBody};
 use crate::{Result, StorageError};
@@ -199,7 +202,7 @@ fn read_segment(
     segment.attrs().map(drop)
 }
 
-/// The logs, by the rule that an open goes by: damage or torn tail.
+/// The logs, by the rules that an open goes by: damage or torn tail, which shards must be there.
 fn logs(
     env: &Env,
     paths: &Paths,
@@ -207,49 +210,59 @@ fn logs(
     newest: Option<&SnapshotBody>,
     report: &mut Report,
 ) -> Result<()> {
-    let in_layout: Vec<u32> = newest.iter().flat_map(|b| &b.shards).map(|s| s.shard).collect();
-    let mut shards: Vec<u32> = list_dir(env, &paths.wal())?
-        .iter()
-        .filter_map(|e| e.name.strip_prefix("shard-")?.parse().ok())
-        .collect();
-    shards.extend(&in_layout);
-    shards.sort_unstable();
-    shards.dedup();
-    for shard in shards {
-        let dir = paths.shard(shard);
-        let outcome = log(env, paths, shard, id, newest, in_layout.contains(&shard), report);
+    let mut folders = Vec::new();
+    for wanted in survey::shards(env, paths, newest)? {
+        let dir = paths.shard(wanted.shard);
+        let outcome = log(env, paths, wanted, id, report).map(|f| folders.extend(f));
         report.take(&dir, outcome)?;
     }
-    Ok(())
+    let folders: Vec<&Folder> = folders.iter().collect();
+    report.take(&paths.wal(), survey::check_layout(env, &folders))
 }
 
 fn log(
     env: &Env,
     paths: &Paths,
-    shard: u32,
+    wanted: Wanted,
     id: [u8; 16],
-    newest: Option<&SnapshotBody>,
-    known: bool,
     report: &mut Report,
-) -> Result<()> {
-    let Some(folder) = Folder::read(env, paths, shard, &id, known)? else { return Ok(()) };
+) -> Result<Option<Folder>> {
+    let read = |mode| Folder::read(env, paths, wanted.shard, &id, wanted.known, mode);
+    let folder = match read(Mode::Strict) {
+        // `salvage` finds its way without it.
+        Err(e @ StorageError::Corrupt { .. }) => {
+            report.take(&paths.shard(wanted.shard), Err(e))?;
+            read(Mode::Salvage)?
+        }
+        other => other?,
+    };
+    let Some(folder) = folder else { return Ok(None) };
     for file in &folder.files {
-        report.count(env, &paths.shard(shard).join(&file.name))?;
+        report.count(env, &paths.shard(wanted.shard).join(&file.name))?;
     }
-    let snap = newest.and_then(|b| b.shards.iter().chain(&b.retired).find(|s| s.shard == shard));
-    let reflected = snap.map_or(Reflected::default(), |s| Reflected {
-        replay_lsn: s.replay_lsn,
-        durable_lsn: s.synced_lsn.max(s.replay_lsn),
-    });
-    let plan = decide(env, &folder, reflected, Mode::Salvage)?;
+    for file in &folder.unreadable {
+        report.count(env, &paths.shard(wanted.shard).join(&file.name))?;
+        report.take(&paths.shard(wanted.shard), Err(file.error.clone()))?;
+    }
+    let plan = decide(env, &folder, wanted.reflected, Mode::Salvage, &mut NoWatch)?;
+    for link in plan.links.iter().filter(|l| l.lost_start) {
+        let file = folder.shown(&folder.files[link.file]);
+        report.found(file, WAL_HEADER as u64, "the Start frame is damaged".into());
+    }
     let whole = plan.extents.iter().map(|e| e.last_lsn - e.first_lsn + 1).sum::<u64>();
     report.records += whole;
     report.records += plan.copied.map_or(0, |e| (e.last_lsn + 1).saturating_sub(e.first_lsn));
-    for loss in plan.losses.iter().filter(|l| !l.announced) {
+    // One whose file cannot be read is reported above.
+    let named = |l: &&Loss| folder.unreadable.iter().all(|u| !l.file.ends_with(&u.name));
+    for loss in plan.fresh().filter(named) {
         let Loss { file, offset, from_lsn, to_lsn, .. } = loss;
         let detail =
             format!("invalid frames, lsn {from_lsn} to {to_lsn}, though what follows was durable");
         report.found(file.clone(), *offset, detail);
     }
-    Ok(())
+    for Loss { file, offset, .. } in &plan.passed {
+        let detail = "invalid frames; the snapshot has what they say".into();
+        report.found(file.clone(), *offset, detail);
+    }
+    Ok(Some(folder))
 }

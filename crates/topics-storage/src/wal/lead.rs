@@ -14,6 +14,10 @@ use crate::format::record::Group;
 /// Bytes of batches that one group takes, unless one batch is larger.
 const GROUP_BYTES: usize = 4 << 20;
 
+/// Unsynced bytes that are not left to the timer: the end of a file, which a leader syncs before
+/// it goes on in the next one, must not be much.
+const SYNC_AHEAD: u64 = 4 << 20;
+
 /// A group on its way to the file.
 struct Write {
     taken: Vec<Queued>,
@@ -172,7 +176,10 @@ fn publish(st: &mut State, w: &Write, written: Written) {
         }
     }
     st.release(&w.taken);
+    st.sync_used.0 |= !st.unsynced.is_empty() || w.linked;
     st.offset = w.offset + group.len() as u64;
+    // Whatever waits for a sync has somebody who runs it.
+    st.sync_wanted |= st.unsynced.is_empty() && st.offset - st.sync_offset >= SYNC_AHEAD;
     st.next_lsn = built.next_lsn;
     st.written_ticket = w.taken.last().map_or(st.written_ticket, |q| q.n);
     st.effects.push_back(Effect::Written(st.written_ticket));
@@ -183,6 +190,7 @@ fn publish(st: &mut State, w: &Write, written: Written) {
     if w.linked {
         st.counters.syncs += 1;
         st.counters.sync_ns += took;
+        st.sync_offset = st.offset;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         st.covered(ticket, lsn);
     }

@@ -345,6 +345,12 @@ impl Wal {
         self.shards[shard].trim(lsn)
     }
 
+    /// Makes the file in use a small one, before the last checkpoints of a clean close. An error
+    /// costs only the time that the next open takes.
+    pub fn rest(&self, shard: usize) -> Result<()> {
+        self.shards[shard].rest()
+    }
+
     /// Bytes of all files, the preallocated part included.
     #[must_use]
     pub fn bytes_on_disk(&self) -> u64 {

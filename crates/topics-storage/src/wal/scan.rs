@@ -177,11 +177,8 @@ impl Scan {
 pub enum Begin {
     /// With a Start that names the first lsn.
     At(u64),
-    /// Without one: it holds nothing. What its valid Groups, if any, prove to have been durable.
-    Nothing {
-        /// The highest `synced_lsn` named, 0 for none.
-        synced_lsn: u64,
-    },
+    /// Without one: it holds nothing, unless its first valid Group, if any, says otherwise.
+    Nothing(Option<FoundGroup>),
 }
 
 /// Reads how a file begins.
@@ -191,21 +188,32 @@ pub fn read_start(
     header: &WalFileHeader,
     shown: &str,
 ) -> Result<Begin> {
+    if let Some(lsn) = start_of(env, file, header, shown)? {
+        return Ok(Begin::At(lsn));
+    }
+    let found = find_group(file, header, shown, WAL_HEADER as u64, 0)?;
+    // Beside a running log the file may have been begun meanwhile.
+    match found.is_some().then(|| start_of(env, file, header, shown)).transpose()?.flatten() {
+        Some(lsn) => Ok(Begin::At(lsn)),
+        None => Ok(Begin::Nothing(found)),
+    }
+}
+
+fn start_of(
+    env: &Env,
+    file: &Arc<dyn File>,
+    header: &WalFileHeader,
+    shown: &str,
+) -> Result<Option<u64>> {
     let mut b = [0u8; Start::FRAME_LEN];
     let io = |e| StorageError::io(format!("read {shown}"), e);
-    let len = file.len().map_err(io)?;
-    if len >= (WAL_HEADER + Start::FRAME_LEN) as u64 {
-        file.read_exact_at(&mut b, WAL_HEADER as u64).map_err(io)?;
-        let start = frame::parse(&b).ok().and_then(|(f, _)| Start::of(&f));
-        if let Some(start) = start {
-            let valid = frame::verify(&b, header.salt, start.first_lsn).is_ok();
-            if env.check("wal.start", valid) {
-                return Ok(Begin::At(start.first_lsn));
-            }
-        }
+    if file.len().map_err(io)? < (WAL_HEADER + Start::FRAME_LEN) as u64 {
+        return Ok(None);
     }
-    let group = find_group(file, header, shown, WAL_HEADER as u64, 0)?;
-    Ok(Begin::Nothing { synced_lsn: group.map_or(0, |g| g.synced_lsn_max) })
+    file.read_exact_at(&mut b, WAL_HEADER as u64).map_err(io)?;
+    let start = frame::parse(&b).ok().and_then(|(f, _)| Start::of(&f));
+    let valid = |s: &Start| frame::verify(&b, header.salt, s.first_lsn).is_ok();
+    Ok(start.filter(|s| env.check("wal.start", valid(s))).map(|s| s.first_lsn))
 }
 
 /// A valid Group found by search.
@@ -228,9 +236,35 @@ pub fn find_group(
     offset: u64,
     above: u64,
 ) -> Result<Option<FoundGroup>> {
+    let mut found: Option<FoundGroup> = None;
+    each_group(file, header, shown, offset, |group, at| {
+        if group.lsn > above {
+            let here = FoundGroup { lsn: group.lsn, offset: at, synced_lsn_max: 0 };
+            let first = found.get_or_insert(here);
+            first.synced_lsn_max = first.synced_lsn_max.max(group.synced_lsn);
+        }
+    })?;
+    Ok(found)
+}
+
+/// Whether a file holds a group that a running log wrote: one that does not name itself as
+/// durable, as those do that recovery writes before the file is in use.
+pub fn holds_live_group(file: &Arc<dyn File>, header: &WalFileHeader, shown: &str) -> Result<bool> {
+    let mut live = false;
+    each_group(file, header, shown, WAL_HEADER as u64, |g, _| live |= g.lsn > g.synced_lsn)?;
+    Ok(live)
+}
+
+/// Calls `f` with every valid Group from `offset` on and where it lies.
+fn each_group(
+    file: &Arc<dyn File>,
+    header: &WalFileHeader,
+    shown: &str,
+    offset: u64,
+    mut f: impl FnMut(&Group, u64),
+) -> Result<()> {
     let io = |e| StorageError::io(format!("read {shown}"), e);
     let len = file.len().map_err(io)?;
-    let mut found: Option<FoundGroup> = None;
     let mut buf = vec![0u8; BLOCK + Group::FRAME_LEN];
     let mut at = offset;
     while at + Group::FRAME_LEN as u64 <= len {
@@ -242,16 +276,13 @@ pub fn find_group(
             let Some(group) = frame::parse(bytes).ok().and_then(|(f, _)| Group::of(&f)) else {
                 continue;
             };
-            if group.lsn <= above || frame::verify(bytes, header.salt, group.lsn).is_err() {
-                continue;
+            if frame::verify(bytes, header.salt, group.lsn).is_ok() {
+                f(&group, at + i as u64);
             }
-            let here = FoundGroup { lsn: group.lsn, offset: at + i as u64, synced_lsn_max: 0 };
-            let first = found.get_or_insert(here);
-            first.synced_lsn_max = first.synced_lsn_max.max(group.synced_lsn);
         }
         at += (n - Group::FRAME_LEN + 1) as u64;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Positions at which a Group frame may begin.

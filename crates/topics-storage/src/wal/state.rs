@@ -113,6 +113,10 @@ pub(super) struct State {
     pub file: Option<Arc<WalFile>>,
     pub offset: u64,
     pub capacity: u64,
+    /// Where in the file in use the last sync to begin began.
+    pub sync_offset: u64,
+    /// Whether somebody waited for a sync of the file in use, and of the one before it.
+    pub sync_used: (bool, bool),
     /// The last ordinal given to a file.
     pub last_ordinal: u64,
     pub prepared: Option<Prepared>,
@@ -127,6 +131,8 @@ pub(super) struct State {
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,
+    /// A close has begun: no further file is made ready unless it is needed.
+    pub resting: bool,
     /// No batch is taken any more.
     pub closing: bool,
     /// Nothing is written or synced any more.
@@ -155,6 +161,7 @@ impl State {
             last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
             file,
             offset: start.offset,
+            sync_offset: start.offset,
             capacity: start.capacity,
             ..Self::default()
         }
@@ -232,7 +239,7 @@ impl State {
     pub fn wants_file(&self) -> bool {
         let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
         let again = self.prepare_error.is_none() || self.retry_space;
-        used && self.prepared.is_none() && !self.preparing && self.alive() && again
+        used && !self.resting && self.prepared.is_none() && !self.preparing && self.alive() && again
     }
 
     /// Gives back what taken batches held.

@@ -54,8 +54,11 @@ impl Shard {
         let header = WalFileHeader { ordinal, prior, ..current.header.clone() };
         let name = wal_file::name(header.generation, ordinal);
         let mut orphans = std::mem::take(&mut st.orphans);
+        // Writing the space ahead makes every sync of it cheaper, and is lost time for a log that
+        // is written without any.
+        let written = st.sync_used.0 || st.sync_used.1;
         let made = self.unlocked(&mut st, || {
-            let made = self.make_file(header, size);
+            let made = self.make_file(header, size, written);
             if made.is_ok() {
                 // `CURRENT` names a later file durably: nothing refers to these.
                 for name in &orphans {
@@ -92,7 +95,7 @@ impl Shard {
         st.no_space
     }
 
-    fn make_file(&self, header: WalFileHeader, size: u64) -> Result<Prepared> {
+    fn make_file(&self, header: WalFileHeader, size: u64, written: bool) -> Result<Prepared> {
         let env = &self.shared.env;
         let mut salt = env.rng.next_u64();
         if salt == header.salt {
@@ -105,7 +108,8 @@ impl Shard {
         let made = (|| {
             let file = env.fs.open(&temp, OpenMode::Truncate).map_err(io)?;
             file.write_all_at(&header.encode(), 0).map_err(io)?;
-            file.allocate(size).map_err(io)?;
+            let space = if written { file.allocate_written(size) } else { file.allocate(size) };
+            space.map_err(io)?;
             env.sync("wal.file.sync", &*file).map_err(io)?;
             env.rename("wal.file.rename", &temp, &self.dir.join(&name)).map_err(io)?;
             env.sync_dir("wal.file.dir", &self.dir).map_err(io)?;
@@ -163,6 +167,24 @@ impl Shard {
         (st, Ok(()))
     }
 
+    /// Before a clean close: what comes now goes into a new file, unless the one in use is small,
+    /// and no other is made ready. Trimming can then remove all that was logged.
+    pub fn rest(&self) -> Result<()> {
+        let mut st = self.state.lock();
+        st.resting = true;
+        while st.leading && st.alive() {
+            self.flags.wait(&mut st);
+        }
+        if !st.alive() || st.offset <= self.shared.options.file_initial {
+            return Ok(());
+        }
+        st.leading = true;
+        let (mut st, moved) = self.succeed(st, 0);
+        st.leading = false;
+        drop(self.settle(st));
+        moved
+    }
+
     /// Syncs the file in use, and with it whatever waits for that.
     fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         loop {
@@ -185,6 +207,8 @@ impl Shard {
         self.files.write().insert(key, file.clone());
         st.file = Some(file);
         st.offset = FIRST_GROUP;
+        st.sync_offset = FIRST_GROUP;
+        st.sync_used = (false, st.sync_used.0);
         st.capacity = capacity;
         st.broken = false;
         st.counters.rotations += 1;

@@ -24,6 +24,7 @@ impl Shard {
             return self.settle(st);
         };
         st.syncing = true;
+        st.sync_offset = st.offset;
         let env = &self.shared.env;
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();

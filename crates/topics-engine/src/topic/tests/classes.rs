@@ -124,6 +124,73 @@ fn ephemeral_payloads_share_a_bounded_budget() {
 }
 
 #[test]
+fn i2_what_was_ephemeral_is_a_gap_whatever_the_class_is_now() {
+    for to in [Durability::Memory, Durability::Disk, Durability::Fsync] {
+        for checkpoint in [false, true] {
+            for kill in [false, true] {
+                let mut w = World::new();
+                w.put("t", &["1"]);
+                w.create("t", class(Durability::Ephemeral));
+                w.put("t", &["2", "3"]);
+                w.create("t", class(to));
+                if checkpoint {
+                    w.checkpoint();
+                }
+                if kill {
+                    w.kill()
+                } else {
+                    w.reopen()
+                }
+                let case = format!("{to:?}, checkpoint {checkpoint}, kill {kill}");
+                let s = w.state("t");
+                assert!(s.next_seq > 3, "I2: next {} ({case})", s.next_seq);
+                let (seqs, lost) = w.scan("t", 0);
+                assert_eq!(seqs, [1], "{case}");
+                let told = lost.first().is_some_and(|l| l.0 == 2 && l.1 >= 3 && l.2 == "restart");
+                assert!(told, "I4: {lost:?} ({case})");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_key_of_an_ephemeral_write_ends_with_its_records() {
+    let mut w = World::new();
+    w.create("t", class(Durability::Ephemeral));
+    let records = [rec("1")];
+    let req = Append { records: &records, key: b"k", ..Append::default() };
+    assert!(!w.engine().append("t", &req).unwrap().deduped);
+    assert!(w.engine().append("t", &req).unwrap().deduped);
+    w.reopen();
+    let again = w.engine().append("t", &req).unwrap();
+    assert_eq!((again.deduped, again.first_seq), (false, 2));
+}
+
+#[test]
+fn i3_what_is_written_to_a_topic_that_is_not_shown_yet_waits_for_its_creation() {
+    for c in [Durability::Ephemeral, Durability::Memory] {
+        let w = World::new();
+        w.create("other", ConfigPatch::default());
+        let acks = Arc::new(AtomicU64::new(0));
+        let (records, config) = ([rec("1")], class(c));
+        for config in [Some(&config), None] {
+            let n = acks.clone();
+            let done = move |r: Result<_>| {
+                r.unwrap();
+                n.fetch_add(1, Ordering::SeqCst);
+            };
+            let req = Append { records: &records, config, ..Append::default() };
+            w.engine().append_async("t", &req, Box::new(done));
+        }
+        assert_eq!(acks.load(Ordering::SeqCst), 0, "{c:?}");
+        w.engine().drive();
+        w.engine().drive();
+        assert_eq!(acks.load(Ordering::SeqCst), 2, "{c:?}");
+        assert_eq!(w.seqs("t"), [1, 2], "{c:?}");
+    }
+}
+
+#[test]
 fn ephemeral_records_reach_no_file() {
     let mut w = World::new();
     w.create("t", class(Durability::Ephemeral));
@@ -419,5 +486,44 @@ fn writers_in_many_threads() {
             assert_eq!(w.seqs("t").len(), 800, "{c:?}");
             assert_eq!(w.seqs("capped").len(), 50);
         }
+    }
+}
+
+#[test]
+fn i3_what_was_evicted_before_it_was_shown_is_announced_when_the_head_is_there() {
+    let mut w = World::new();
+    let p = ConfigPatch { cap_bytes: Some(10), ..class(Durability::Memory) };
+    w.create("t", p);
+    w.put("t", &["1"]);
+    w.kill();
+    let head = w.state("t").head_seq;
+    let data = "x".repeat(20);
+    let records = [rec(&data)];
+    let req = Append { records: &records, sync: true, ..Append::default() };
+    w.engine().append_async("t", &req, Box::new(|r| assert!(r.is_ok())));
+    let (_, lost) = w.scan("t", 0);
+    assert_eq!((w.state("t").head_seq, lost.last().map(|l| l.1)), (head, Some(head)));
+    w.engine().sync().unwrap();
+    assert_eq!(w.scan("t", head), (vec![], vec![(head + 1, head + 1, "cap")]));
+}
+
+#[test]
+fn i11_what_ephemeral_records_evicted_stays_so() {
+    for delete in [false, true] {
+        let mut w = World::new();
+        w.tagged("t", &["a", "b", "c"]);
+        w.create("t", ConfigPatch { cap_records: Some(3), ..class(Durability::Ephemeral) });
+        w.put("t", &["4", "5"]);
+        w.engine().drive();
+        if delete {
+            w.put("t", &["6", "7"]);
+            w.delete("t", Some(6), None);
+        }
+        w.kill();
+        let (seqs, lost) = w.scan("t", 0);
+        let s = w.state("t");
+        let floor = if delete { 5 } else { 3 };
+        assert_eq!((s.evict_floor, seqs), (floor, if delete { vec![] } else { vec![3] }));
+        assert_eq!(lost[0], (1, floor - 1, "cap"), "I4: only what was deleted is silent");
     }
 }

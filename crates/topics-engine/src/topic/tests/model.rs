@@ -80,7 +80,7 @@ impl Model {
     }
 
     fn fit(&mut self) {
-        while self.over(self.count(), self.bytes()) {
+        while !self.reject && self.over(self.count(), self.bytes()) {
             let seq = *self.live().next().unwrap().0;
             self.evict(seq, false);
         }

@@ -117,6 +117,20 @@ fn tighter_caps_apply_to_stored_records() {
 }
 
 #[test]
+fn reject_never_evicts_what_is_stored() {
+    let mut w = World::new();
+    w.put("t", &["1", "2", "3"]);
+    w.create("t", ConfigPatch { discard: Some(Discard::Reject), ..caps(2, 0) });
+    assert_eq!(w.scan("t", 0), (vec![1, 2, 3], vec![]));
+    assert!(matches!(w.try_put("t", &["4"]), Err(Error::TopicFull { .. })));
+    w.kill();
+    w.delete("t", Some(3), None);
+    assert_eq!(w.put("t", &["4"]).first_seq, 4);
+    w.create("t", ConfigPatch { discard: Some(Discard::Old), ..caps(1, 0) });
+    assert_eq!(w.seqs("t"), [4]);
+}
+
+#[test]
 fn an_expired_record_is_never_delivered() {
     let mut w = World::new();
     w.create("t", ttl(1000));

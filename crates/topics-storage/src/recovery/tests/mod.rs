@@ -1,4 +1,6 @@
 mod hostile;
+mod layout;
+mod space;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -57,22 +59,24 @@ fn put(wal: &Wal, shard: usize, seq: u64, n: u64, level: Level) {
 
 /// Seqs by shard of what is kept, each checked against its value.
 fn replayed(opening: &Opening) -> Vec<(usize, u64)> {
+    try_replayed(opening).unwrap()
+}
+
+fn try_replayed(opening: &Opening) -> Result<Vec<(usize, u64)>> {
     let mut out = Vec::new();
-    opening
-        .replay(|_, p| {
-            let mut at = 0;
-            while at < p.bytes.len() {
-                let (f, len) = frame::parse(&p.bytes[at..]).unwrap();
-                if f.kind == FrameType::Append {
-                    assert_eq!(f.data, format!("value {}", f.seq).as_bytes());
-                    out.push((p.shard, f.seq));
-                }
-                at += len;
+    opening.replay(|_, p| {
+        let mut at = 0;
+        while at < p.bytes.len() {
+            let (f, len) = frame::parse(&p.bytes[at..]).unwrap();
+            if f.kind == FrameType::Append {
+                assert_eq!(f.data, format!("value {}", f.seq).as_bytes());
+                out.push((p.shard, f.seq));
             }
-            Ok(())
-        })
-        .unwrap();
-    out
+            at += len;
+        }
+        Ok(())
+    })?;
+    Ok(out)
 }
 
 fn begin(env: &Env, shards: u32, mode: Mode) -> Result<Opening> {

@@ -322,3 +322,51 @@ fn a_search_finds_groups_behind_damage() {
     );
     assert!(fs.violations().is_empty());
 }
+
+#[test]
+fn a_log_at_rest_is_small() {
+    let (env, fs, _) = sim_env(2);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    for i in 0..100 {
+        let t = put(&wal, batch(&log, 1 + 3 * i, 3, Level::Written)).unwrap();
+        wal.wait(t, Level::Written).unwrap();
+    }
+    wal.sync(0).unwrap();
+    let logged = wal.positions(0).written;
+    wal.rest(0).unwrap();
+    let before = wal.counters().rotations;
+    wal.rest(0).unwrap();
+    assert_eq!(wal.counters().rotations, before, "a small file is left in use");
+    wal.trim(0, logged).unwrap();
+    wal.close(true).unwrap();
+    let files: Vec<_> = wal.shards[0].files.read().values().cloned().collect();
+    let [last] = &files[..] else { panic!("{} files are left", files.len()) };
+    assert!(last.first_lsn > logged && last.file.len().unwrap() < small().file_initial);
+    assert!(wal.bytes_on_disk() < 2 * small().file_initial);
+    assert!(fs.violations().is_empty());
+}
+
+#[test]
+fn space_ahead_is_written_where_it_is_synced() {
+    let (env, ..) = sim_env(3);
+    let wal = wal(&env, WalOptions { file_max: 4096, ..small() });
+    let log = Arc::new(Log::default());
+    let used = || wal.shards[0].state.lock().sync_used;
+    let mut seq = 1;
+    let mut fill = |level| {
+        let before = wal.counters().rotations;
+        while wal.counters().rotations == before {
+            let t = put(&wal, batch(&log, seq, 1, level)).unwrap();
+            wal.wait(t, level).unwrap();
+            seq += 1;
+        }
+    };
+    fill(Level::Written);
+    assert_eq!(used(), (false, false));
+    fill(Level::Synced);
+    assert_eq!(used(), (true, true), "the batch that went on in the file was synced, too");
+    fill(Level::Written);
+    fill(Level::Written);
+    assert_eq!(used(), (false, false));
+}

@@ -1,0 +1,84 @@
+//! Which files of a shard's folder are its log, and where each of them ends.
+
+use super::chain::Folder;
+use crate::Result;
+use crate::format::frame::FrameType;
+use crate::format::record::{Gap, Start};
+use crate::format::wal_file::WAL_HEADER;
+use crate::wal::scan::{self, Scan};
+use topics_env::Env;
+
+/// Where the first frame after a Start lies.
+pub(crate) const FIRST: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
+
+/// A file that holds frames of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Index in [`Folder::files`].
+    pub file: usize,
+    /// The lsn of its first frame.
+    pub first: u64,
+    /// Where that lies.
+    pub offset: u64,
+    /// Frames from this lsn on are void: a later file begins with it.
+    pub until: Option<u64>,
+    /// Its Start is damaged: what is known of its beginning is its first valid group.
+    pub lost_start: bool,
+}
+
+/// The files that hold frames, in order. A valid Start voids what precedes it at or above its lsn,
+/// in every earlier file. A file without one holds nothing, unless its groups are known to have
+/// been durable. `durable`: what the snapshot says.
+pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
+    let found = || folder.files.iter().filter_map(|f| f.found);
+    let durable = found().map(|g| g.synced_lsn_max).fold(durable, u64::max);
+    let no_start = folder.files.iter().all(|f| f.first_lsn.is_none());
+    let mut out: Vec<Link> = Vec::new();
+    for (file, log) in folder.files.iter().enumerate().rev() {
+        let until = out.last().map(|l| l.first);
+        let (first, offset) = match (log.first_lsn, log.found) {
+            (Some(first), _) => (first, FIRST),
+            (None, Some(g)) if no_start || durable >= g.lsn || until.is_some_and(|u| u > g.lsn) => {
+                (g.lsn, g.offset)
+            }
+            _ => continue,
+        };
+        if until.is_none_or(|u| first < u) {
+            out.push(Link { file, first, offset, until, lost_start: log.first_lsn.is_none() });
+        }
+    }
+    out.reverse();
+    out
+}
+
+/// Whether one of these files says that an earlier recovery gave all of these lsns up.
+pub(crate) fn given_up(
+    env: &Env,
+    folder: &Folder,
+    links: &[Link],
+    range: (u64, u64),
+) -> Result<bool> {
+    for link in links {
+        let log = &folder.files[link.file];
+        let shown = folder.shown(log);
+        let mut scan = Scan::new(env, log.file.clone(), &log.header, &shown, link.first)?;
+        scan.seek(link.offset, link.first);
+        loop {
+            while link.until.is_none_or(|u| scan.next_lsn() < u)
+                && let Some(f) = scan.next_frame()?
+            {
+                if f.frame.kind == FrameType::Gap
+                    && Gap::of_lsns(&f.frame).is_some_and(|g| g.from <= range.0 && g.to >= range.1)
+                {
+                    return Ok(true);
+                }
+            }
+            let stop = scan.stop();
+            match scan::find_group(&log.file, &log.header, &shown, stop.offset, stop.lsn)? {
+                Some(g) if link.until.is_none_or(|u| g.lsn < u) => scan.seek(g.offset, g.lsn),
+                _ => break,
+            }
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,84 @@
+//! Which shards must be there, and what the snapshot says about each.
+
+use topics_env::Env;
+
+use super::chain::{Folder, folder_name};
+use super::plan::Reflected;
+use crate::dir::{Paths, list_dir};
+use crate::snapshot::{ShardSnap, SnapshotBody};
+use crate::wal::scan;
+use crate::{Result, StorageError};
+
+/// A shard to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub shard: u32,
+    /// The snapshot needs the shard: that nothing is there would be damage.
+    pub known: bool,
+    pub reflected: Reflected,
+}
+
+/// What a snapshot says about a shard.
+pub(crate) fn snap_of(snapshot: Option<&SnapshotBody>, shard: u32) -> Option<&ShardSnap> {
+    let body = snapshot?;
+    body.shards.iter().chain(&body.retired).find(|s| s.shard == shard)
+}
+
+/// The shards that have a folder, and those that the snapshot needs.
+pub(crate) fn shards(
+    env: &Env,
+    paths: &Paths,
+    snapshot: Option<&SnapshotBody>,
+) -> Result<Vec<Wanted>> {
+    let listed = list_dir(env, &paths.wal())?;
+    let mut ids: Vec<u32> = listed.iter().filter_map(|e| shard_id(&e.name)).collect();
+    let mut needed: Vec<u32> = Vec::new();
+    if let Some(body) = snapshot {
+        let unfinished = body.retired.iter().filter(|s| s.replay_lsn < s.last_lsn);
+        needed.extend(body.shards.iter().chain(unfinished).map(|s| s.shard));
+    }
+    ids.extend(&needed);
+    ids.sort_unstable();
+    ids.dedup();
+    let wanted = |shard: u32| Wanted {
+        shard,
+        known: needed.contains(&shard),
+        reflected: snap_of(snapshot, shard).map_or(Reflected::default(), |s| Reflected {
+            known: true,
+            replay_lsn: s.replay_lsn,
+            durable_lsn: s.synced_lsn.max(s.replay_lsn),
+        }),
+    };
+    Ok(ids.into_iter().map(wanted).collect())
+}
+
+/// The shard that a folder's name means.
+pub(crate) fn shard_id(name: &str) -> Option<u32> {
+    let id = name.strip_prefix("shard-")?.parse().ok()?;
+    (format!("shard-{id:02}") == name).then_some(id)
+}
+
+/// A layout's first files get their names from the last shard to the first. So where shard 0 has a
+/// file of a layout every shard of it has one, and where any shard was written to shard 0 has one.
+pub(crate) fn check_layout(env: &Env, folders: &[&Folder]) -> Result<()> {
+    let missing = |shard| StorageError::Missing { what: folder_name(shard, "CURRENT") };
+    let newest = |f: &Folder| f.files.iter().map(|l| (l.header.layout, l.header.shards)).max();
+    let zero = folders.iter().find(|f| f.shard == 0).and_then(|f| newest(f));
+    let Some((layout, shards)) = zero else {
+        for log in folders.iter().flat_map(|f| &f.files) {
+            let shown = folder_name(log.header.shard, &log.name);
+            let used = scan::holds_live_group(&log.file, &log.header, &shown)?;
+            if !env.check("recovery.layout.first", !used) {
+                return Err(missing(0));
+            }
+        }
+        return Ok(());
+    };
+    for shard in 0..shards {
+        let there = |f: &Folder| f.shard == shard && newest(f).is_some_and(|l| l.0 >= layout);
+        if !env.check("recovery.layout", folders.iter().any(|f| there(f))) {
+            return Err(missing(shard));
+        }
+    }
+    Ok(())
+}
