@@ -45,7 +45,7 @@ test: test-rust test-python ## all tests that run on a commit
 
 # The commit gate's share of the crash programme; the other suites of test-release are not clean
 # yet, each prints what it finds.
-SUITES := --lib --test simulation --test model --test compatibility --test damage
+SUITES := --lib --test simulation --test queues --test model --test compatibility --test damage
 
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
