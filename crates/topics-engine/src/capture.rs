@@ -303,7 +303,7 @@ fn snapshot(core: &Arc<Core>) -> Result<u64> {
     // First the positions, then the states: each state reflects at least its position.
     let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
     core.registry.each(|topic| {
-        let (snap, outstanding) = topic.capture(core.disk.layout);
+        let (snap, outstanding) = topic.capture(core.disk.layout, core.time.mono_ms());
         if let Some(lsn) = outstanding {
             let at = &mut replay[core.shard(topic.id())];
             *at = (*at).min(lsn - 1);
@@ -371,6 +371,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     }
     core.stop_background();
     core.delivery.close();
+    core.desk.close();
     let outcome = close_clean(core);
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);

@@ -29,7 +29,7 @@ use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
 use crate::router::Routers;
-use crate::topic::{Entry, State, Topic, Weight};
+use crate::topic::{Desk, Entry, State, Topic, Weight};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ pub(crate) struct Base {
     pub ephemeral: Arc<Quota>,
     /// The config of a topic that was created without one: most have it, and share it.
     usual: Arc<TopicConfig>,
+    /// Claims that wait.
+    pub desk: Desk,
     /// Records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
     /// Live payload bytes.
@@ -67,6 +69,7 @@ impl Base {
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             usual: Arc::default(),
+            desk: Desk::default(),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             routers: Routers::default(),

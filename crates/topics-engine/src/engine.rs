@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use topics_env::Env;
 
 use crate::api::{
@@ -56,7 +55,10 @@ impl Engine {
 
     /// Creates a topic or updates the named fields of its config.
     pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
-        topic::create(&self.core, topic, config)
+        let created = topic::create(&self.core, topic, config)?;
+        // A queue that goes on may have something for claims that wait.
+        self.core.desk.ring(created.topic_id);
+        Ok(created)
     }
 
     /// Deletes a topic and all that belongs to it.
@@ -88,31 +90,7 @@ impl Engine {
     /// there is something to read.
     pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
         let topic = self.find(topic)?;
-        let woken = Arc::new((Mutex::new(false), Condvar::new()));
-        let wake = woken.clone();
-        let id = topic.gate.on_head(
-            seq,
-            Box::new(move || {
-                *wake.0.lock() = true;
-                wake.1.notify_all();
-            }),
-        );
-        let deadline = Instant::now().checked_add(timeout);
-        let mut done = woken.0.lock();
-        while !*done && self.core.check_open().is_ok() && topic.life() == Life::Live {
-            match deadline {
-                Some(at) if woken.1.wait_until(&mut done, at).timed_out() => break,
-                Some(_) => {}
-                None => woken.1.wait(&mut done),
-            }
-        }
-        drop(done);
-        topic.gate.cancel(id);
-        self.core.check_open()?;
-        if topic.life() == Life::Dead {
-            return Err(Error::TopicNotFound(topic.name.to_string()));
-        }
-        Ok(topic.gate.head() > seq)
+        topic::wait_head(&self.core, &topic, seq, timeout)
     }
 
     /// The same without blocking: `done` is called once, when the head is above `seq`, when the
@@ -225,12 +203,11 @@ impl Engine {
         &self.core.options
     }
 
-    #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    fn find(&self, topic: &str) -> Result<Arc<Topic>> {
+    pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
         let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
         found.ok_or_else(|| match name::check(topic) {

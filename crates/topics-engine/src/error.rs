@@ -76,6 +76,22 @@ pub enum Error {
     /// A queue option or verb on a log topic.
     #[error("topic {0:?} is not a queue")]
     NotAQueue(String),
+    /// No consumer of this name.
+    #[error("topic {topic:?} has no consumer {consumer:?}")]
+    ConsumerNotFound {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+    },
+    /// Another reader has the consumer, and the call does not wait; retryable.
+    #[error("consumer {consumer:?} of topic {topic:?} is being read by another")]
+    ConsumerBusy {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+    },
     /// A cap with `discard=reject` refuses the write; retryable.
     #[error("topic {topic:?} is full: {what} {max}")]
     TopicFull {
@@ -170,6 +186,8 @@ impl Error {
             Self::HeadMismatch { .. } => "head_mismatch",
             Self::IdempotencyMismatch { .. } => "idempotency_mismatch",
             Self::NotAQueue(_) => "not_a_queue",
+            Self::ConsumerNotFound { .. } => "consumer_not_found",
+            Self::ConsumerBusy { .. } => "consumer_busy",
             Self::TopicFull { .. } => "topic_full",
             Self::Throttled { .. } => "throttled",
             Self::StorageUnavailable { .. } => "storage_unavailable",
@@ -189,7 +207,10 @@ impl Error {
     pub fn retryable(&self) -> bool {
         matches!(
             self,
-            Self::TopicFull { .. } | Self::Throttled { .. } | Self::StorageUnavailable { .. }
+            Self::TopicFull { .. }
+                | Self::ConsumerBusy { .. }
+                | Self::Throttled { .. }
+                | Self::StorageUnavailable { .. }
         )
     }
 }

@@ -167,6 +167,12 @@ metrics! {
     topics_deleted,
     /// Frames of topics that are gone, passed over by recovery.
     orphan_frames,
+    /// Jobs given to workers.
+    claims,
+    /// Jobs acked.
+    acked_jobs,
+    /// Jobs moved to dead-letter topics.
+    dead_letters,
     /// Times that applying a frame had to read a file (never while running; recovery may).
     apply_reads,
 }

@@ -63,6 +63,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     core.registry.each(|t| t.recovered(&core));
     core.routers.recovered(&core);
     core.delivery.resume(&core)?;
+    topic::finish_moves(&core);
     core.start_background()?;
     Ok(core)
 }

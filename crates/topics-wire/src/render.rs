@@ -149,6 +149,24 @@ pub fn state(s: &TopicState) -> Vec<u8> {
     config::push(o.key("config"), &s.config);
     push_i64(o.key("effective_priority"), i64::from(s.effective_priority));
     o.maybe("last_write_ts", s.last_write_ts).maybe("last_read_ts", s.last_read_ts);
+    if let Some(q) = &s.queue {
+        let counts = [
+            ("ready", q.ready),
+            ("in_flight", q.in_flight),
+            ("delayed", q.delayed),
+            ("dead", q.dead),
+            ("dead_lettered", q.dead_lettered),
+            ("expired", q.expired),
+        ];
+        let out = o.key("queue");
+        for (i, (name, n)) in counts.into_iter().enumerate() {
+            out.push(if i == 0 { b'{' } else { b',' });
+            push_str(out, name.as_bytes());
+            out.push(b':');
+            push_u64(out, n);
+        }
+        out.push(b'}');
+    }
     o.finish()
 }
 

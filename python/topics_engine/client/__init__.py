@@ -1,6 +1,8 @@
 """The client: handles and values, the same whether the engine is in this process or not."""
 
+from .consumer import Consumer, ConsumerBatch
 from .database import Database, open_database, verify
+from .queue import Job, Queue
 from .reading import Read
 from .router import Router
 from .topic import Topic
@@ -27,10 +29,14 @@ __all__ = [
     "TAIL",
     "Ack",
     "CaughtUp",
+    "Consumer",
+    "ConsumerBatch",
     "Database",
     "Deleted",
     "Gap",
+    "Job",
     "New",
+    "Queue",
     "Read",
     "Record",
     "Router",

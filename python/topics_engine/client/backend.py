@@ -12,8 +12,13 @@ from typing import Any, Protocol
 Row = tuple[int, int, str | None, str | None, bytes | None, bytes, bool]
 """`(seq, ts, node, tag, meta, stored, binary)`."""
 
-NewRow = tuple[bytes, bool, str | None, str | None, bytes | None, int]
-"""`(data, binary, tag, node, meta, ttl_ms)`."""
+NewRow = (
+    tuple[bytes, bool, str | None, str | None, bytes | None, int]
+    | tuple[
+        bytes, bool, str | None, str | None, bytes | None, int, int | None, str | None, int, int
+    ]
+)
+"""`(data, binary, tag, node, meta, ttl_ms)`; of jobs also `(lane, group, delay_ms, deliver_at)`."""
 
 Acked = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""

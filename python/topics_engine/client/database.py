@@ -8,12 +8,13 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .. import _core, settings
 from ..errors import InvalidRequest
 from . import show
 from .router import Router
+from .queue import Queue
 from .topic import Topic
 from .values import RouterInfo, Start, TopicInfo, Verification
 from .watching import Watch
@@ -49,6 +50,16 @@ class Database:
     def topic(self, name: str, **config: Any) -> Topic:
         """A handle. The config applies when the topic is created, by a write at the latest."""
         return Topic(self._backend, name, config)
+
+    def queue(self, name: str, **config: Any) -> Queue:
+        """A handle of a queue, which is created if it is not there."""
+        queue = Queue(cast("_core.Engine", self._backend), name, config)
+        queue.create()
+        return queue
+
+    def redrive(self, topic: str, **how: Any) -> int:
+        """Moves the dead letters of a topic back to where they came from; see `Queue.redrive`."""
+        return Queue(cast("_core.Engine", self._backend), topic, {}).redrive(**how)
 
     def __getitem__(self, name: str) -> Topic:
         return self.topic(name)

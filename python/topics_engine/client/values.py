@@ -37,6 +37,13 @@ class New:
     node: str | None = None
     meta: Mapping[str, str] | None = None
     ttl_ms: int = 0
+    lane: int | None = None
+    """Of a job: 0 to 9, default 5; a lower lane is claimed first."""
+    group: str | None = None
+    """Of a job: one of a group is leased at a time, in seq order."""
+    delay_ms: int = 0
+    deliver_at: int = 0
+    """Of a job: invisible to claims for so long, or until this time (epoch ms)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -141,6 +148,8 @@ class TopicState:
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
+    queue: Mapping[str, int] | None = field(default=None, hash=False)
+    """Of a queue: `ready`, `in_flight`, `delayed`, `dead`, `dead_lettered`, `expired`."""
 
     @classmethod
     def from_json(cls, body: builtins.bytes) -> TopicState:

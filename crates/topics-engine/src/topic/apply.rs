@@ -18,7 +18,7 @@ use super::load::{Hints, Loader};
 use super::state::{Evicted, State};
 use super::{Life, Topic};
 use crate::api::{Durability, Gap, GapReason, TopicMatch};
-use crate::config::TopicConfig;
+use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
 use crate::error::{Error, Result};
 use crate::router::{COPIES_LOGGED, Definition};
@@ -106,6 +106,8 @@ fn of_topic(frame: &Frame<'_>) -> bool {
                 | T::HeadWatermark
                 | T::Idempotency
                 | T::Gap
+                | T::Lease
+                | T::Consumer
         )
 }
 
@@ -147,8 +149,12 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
         }
         let head = state.visible();
         base.weighed(before, state.weight());
+        let rings = state.queue.is_some();
         drop(state);
         topic.gate.publish(head);
+        if rings {
+            base.desk.ring(id);
+        }
         if let Some(live) = live {
             live.removed.fetch_add(removed, Ordering::Relaxed);
         }
@@ -278,7 +284,11 @@ impl State {
             }
             FrameType::Idempotency => {
                 let body = record::Idempotency::decode(f)?;
-                if body.expires_at > base.time.steady() {
+                if body.expires_at <= base.time.steady() {
+                    if let Some(dedupe) = &mut self.dedupe {
+                        dedupe.forget(body.key, body.first_seq);
+                    }
+                } else {
                     let dedupe =
                         self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
                     dedupe.settle(
@@ -302,6 +312,8 @@ impl State {
                 })?;
                 self.add_gap(Gap { from: body.from, to: body.to, reason });
             }
+            FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
+            FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,
             _ => {}
         }
         Ok(0)
@@ -351,15 +363,21 @@ impl State {
             self.tags.get_or_insert_default().push(f.tag, seq);
         }
         if !f.attrs.is_empty() {
-            let expires = AttrRow::parse(seq, f.attrs).expires_at;
-            if expires != 0 {
-                self.expiries.get_or_insert_default().insert((expires, seq));
+            let row = AttrRow::parse(seq, f.attrs);
+            if row.expires_at != 0 {
+                self.expiries.get_or_insert_default().insert((row.expires_at, seq));
+            }
+            if self.config.kind == TopicType::Queue {
+                self.queue.get_or_insert_default().special(&row);
             }
         }
     }
 
     /// Raises the floor; makes sure of what that needs to know about the segment that it cuts.
     pub(super) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
+        if let Some(queue) = &mut self.queue {
+            queue.forget_below(floor);
+        }
         if floor > self.floor
             && let Some(seg) = self.index.seg_of(floor)
             && seg.meta.first_seq < floor
@@ -392,6 +410,9 @@ impl State {
         }
         hits.sort_unstable();
         hits.dedup();
+        if let Some(queue) = &mut self.queue {
+            hits.iter().for_each(|seq| queue.forget(*seq));
+        }
         self.kill_all(&hits, lsn, loader)
     }
 
@@ -460,6 +481,9 @@ impl State {
         }
         for seq in from.max(self.floor)..=to.min(self.indexed_to) {
             self.kill(seq, 0, || 0);
+            if let Some(queue) = &mut self.queue {
+                queue.forget(seq);
+            }
         }
         self.index.cut_out(from, to);
         self.add_gap(Gap { from, to, reason });

@@ -13,7 +13,9 @@
 //! | `held` | records that are shown before they are written, or never are |
 //! | `lifecycle` | create, update, delete, and what must be alone |
 //! | `view` | what the topic says about itself |
-//! | `snap` | what a checkpoint copies, installs and captures |
+//! | `jobs` | claims, acks, dead letters of a queue |
+//! | `consumer` | stored cursors and who reads by them |
+//! | `snap`, `sections` | what a checkpoint copies, installs and captures |
 //!
 //! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
 //! what is staged, so seq order is queue order; `state` is what readers see.
@@ -27,6 +29,7 @@ use topics_storage::segment::TopicKey;
 
 mod append;
 mod apply;
+mod consumer;
 mod dedupe;
 mod delete;
 mod flight;
@@ -34,6 +37,7 @@ mod forward;
 mod gate;
 mod held;
 mod index;
+mod jobs;
 mod lifecycle;
 mod load;
 mod planned;
@@ -41,6 +45,7 @@ mod prepare;
 mod read;
 mod reserve;
 mod retention;
+mod sections;
 mod snap;
 mod state;
 mod tags;
@@ -50,9 +55,16 @@ mod view;
 
 pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};
+pub use consumer::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
+pub(crate) use consumer::{delete_consumer, wait_head};
 pub(crate) use delete::delete as delete_records;
 pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry};
+pub use jobs::Work;
+pub(crate) use jobs::{
+    Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
+    queue_state, redrive,
+};
 pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
 pub(crate) use retention::{expire, sweep_records};

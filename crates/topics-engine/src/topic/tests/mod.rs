@@ -65,6 +65,11 @@ impl World {
         Self { fs, clock, options, seed: 1, engine: None }
     }
 
+    pub fn clock_wall(&self) -> u64 {
+        use topics_env::Clock;
+        self.clock.wall_ms()
+    }
+
     pub fn env(&self) -> Env {
         env_on(&self.fs, &self.clock, self.seed)
     }
