@@ -16,6 +16,8 @@ READY_WITHIN = 60.0
 class Server:
     """Starts, kills and restarts one server on one directory and one port."""
 
+    program: tuple[str, ...] = ("-m", "topics_engine.cli")
+
     def __init__(self, data_dir: Path, port: int = 0, env: dict[str, str] | None = None) -> None:
         self.data_dir = data_dir
         self.port = port
@@ -34,7 +36,7 @@ class Server:
     def start(self) -> float:
         """Starts the server and waits until it is ready; the seconds that took."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "topics_engine.cli", "serve", "--port", str(self.port)]
+        command = [sys.executable, *self.program, "serve", "--port", str(self.port)]
         self._process = subprocess.Popen(
             [*command, "--data-dir", str(self.data_dir)],
             stdout=subprocess.PIPE,

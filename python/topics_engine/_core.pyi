@@ -5,7 +5,7 @@ Every method that waits releases the GIL and stays open to signals. Failures rai
 `topics_engine.errors`. In a forked child every call raises `Closed`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, final
 
 from typing_extensions import CapsuleType
@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "defaults",
     "error_body",
+    "repair",
     "retry_after",
     "verify",
 ]
@@ -44,9 +45,18 @@ ACCEPT_JSON: Final[int]
 
 _Setting: TypeAlias = str | int | float | bool | None
 
-def verify(path: str) -> bytes:
-    """Checks every byte of a closed data directory; a JSON report
+def verify(path: str, progress: Callable[[int, int, int, int], object] | None = None) -> bytes:
+    """Checks every byte of a data directory, closed or open, and changes none; a JSON report
     `{"ok", "files", "bytes", "records", "problems": [{"file", "offset", "detail"}]}`.
+    `progress(files, bytes, total_bytes, problems)` is called after each file.
+    """
+
+def repair(
+    path: str, settings: Mapping[str, _Setting] | None = None, *, apply: bool = False
+) -> bytes:
+    """What damage to the log of a closed directory has taken; with `apply`, gives it up and keeps
+    a copy of the damaged bytes. JSON `{"done", "losses": [{"file", "offset", "shard", "lsns"}],
+    "gaps": [{"topic", "from", "to", "reason"}], "kept": [file]}`.
     """
 
 def defaults() -> dict[str, str | int | bool]:

@@ -21,6 +21,8 @@ pub struct Limits {
     pub states: usize,
     /// Stop at the first failure (mutants).
     pub first: bool,
+    /// Stop then, whatever was found.
+    pub until: Option<Instant>,
     pub threads: usize,
     pub hook: HookSpec,
     pub options: CrashOptions,
@@ -32,6 +34,7 @@ impl Default for Limits {
         Self {
             states: 0,
             first: false,
+            until: None,
             threads: 2,
             hook: HookSpec::None,
             options: CrashOptions::default(),
@@ -72,7 +75,8 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
                 loop {
                     let i = next.fetch_add(1, Ordering::SeqCst);
                     let Some(chunk) = chunks.get(i) else { break };
-                    if limits.first && stop.load(Ordering::SeqCst) > 0 {
+                    let late = limits.until.is_some_and(|t| Instant::now() > t);
+                    if late || limits.first && stop.load(Ordering::SeqCst) > 0 {
                         break;
                     }
                     let part = worker.chunk(chunk);
@@ -101,7 +105,8 @@ struct Worker<'r> {
     seed: u64,
     walk: Walk<'r>,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
-    met: HashMap<(u64, u64, usize, bool), Arc<Probe>>,
+    /// A disk's bytes, the clock, and the boot: recovery tells a restart from a power cut by it.
+    met: HashMap<(u64, u64, (u64, u64)), Arc<Probe>>,
 }
 
 impl<'r> Worker<'r> {
@@ -149,7 +154,7 @@ impl<'r> Worker<'r> {
         if self.met.len() > 2_000 {
             self.met.clear();
         }
-        let key = (hash, plan.wall, point.life, killed);
+        let key = (hash, plan.wall, image.boot());
         let probe = match self.met.get(&key) {
             Some(p) => p.clone(),
             None => {

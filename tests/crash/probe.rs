@@ -113,8 +113,17 @@ fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
     out.problems.extend(problems);
     out.seen = seen;
     retry(&engine, plan, out);
+    whole(&engine, out);
     if plan.thorough {
         thorough(disk, engine, plan, out);
+    }
+}
+
+/// A crash damages nothing that is named: nothing fails its checksum, nothing is made anew.
+fn whole(engine: &Engine, out: &mut Probe) {
+    let counts = engine.damage_counts();
+    if counts != (0, 0) {
+        out.problems.push(format!("I9: (corrupt, rebuilt) is {counts:?}, nothing was damaged"));
     }
 }
 
@@ -165,7 +174,7 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
         Ok(1) => expected.push(("zz-probe".into(), 1)),
         other => out.problems.push(format!("a new topic's first write: {other:?}")),
     }
-    if plan.seed ^ out.open_ops as u64 & 1 == 0
+    if (plan.seed ^ out.open_ops as u64) & 1 == 0
         && let Err(e) = engine.checkpoint()
     {
         out.problems.push(format!("a checkpoint after recovery fails: {e}"));
@@ -183,15 +192,20 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
             out.problems.push(format!("{}: a write changed what was there", before.state.topic));
         }
     }
+    whole(&engine, out);
     if let Err(e) = engine.close() {
         out.problems.push(format!("close after recovery fails: {e}"));
     }
     drop(engine);
+    if disk.seed % 8 == 0 || !matches!(plan.hook, HookSpec::None) {
+        verified(disk, out);
+    }
     match disk.open() {
         Ok(engine) => {
             let (third, problems) = observe(&engine, wall, 50);
             out.problems.extend(problems.into_iter().map(|p| format!("after reopen: {p}")));
             out.problems.extend(reopened(&second, &third));
+            whole(&engine, out);
             if let Some(t) = third.topics.first()
                 && let Err(e) = append_one(&engine, &t.state.topic)
                 && !e.contains("full")
@@ -200,6 +214,18 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
             }
         }
         Err(e) => out.problems.push(format!("open after a clean close fails: {e}")),
+    }
+}
+
+/// Every byte that is named is there, those too that no reader has asked for.
+fn verified(disk: &Mounted, out: &mut Probe) {
+    let env = env_on(&disk.fs, &disk.clock, disk.seed);
+    match topics_engine::verify(&env, Path::new(DIR), &mut |_| ()) {
+        Ok(report) => {
+            let told = report.problems.iter().map(|p| format!("I9: verify finds {p:?}"));
+            out.problems.extend(told);
+        }
+        Err(e) => out.problems.push(format!("verify fails: {e}")),
     }
 }
 

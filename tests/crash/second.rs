@@ -64,6 +64,9 @@ pub fn again(rec: &Recording, limit: usize, hook: &HookSpec) -> Report {
     visit(rec, limit, hook, |_, plan, point, image, report| {
         report.judged += 1;
         report.hashes.insert(image.hash());
+        if image.lost_something() {
+            report.lost.insert(image.hash());
+        }
         let mut disk = Mounted::new(image, plan);
         let mut first: Option<Observation> = None;
         for n in 0..3 {

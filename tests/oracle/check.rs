@@ -136,17 +136,11 @@ impl<'w> Verdict<'w> {
 
     fn possible_floor(&self) -> u64 {
         let Some(inc) = self.inc else { return u64::MAX };
-        let (mut records, mut bytes) = (0, 0);
-        for a in &self.world.attempts {
-            if a.topic == self.obs.state.topic && a.state == AttemptState::Pending {
-                records += a.recs.len() as u64;
-                bytes += a.recs.iter().map(Rec::bytes).sum::<u64>();
-            }
-        }
+        let (records, bytes) = self.world.pending_size(&self.obs.state.topic);
         let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Why::Expired);
         let rec = |s: &Slot| self.world.attempts[s.attempt].recs.clone();
         let over = |c: &TopicConfig| inc.over_cap(c, live, rec, (records, bytes)).last().copied();
-        self.configs.iter().filter_map(over).max().unwrap_or(0)
+        self.configs.iter().filter_map(over).max().unwrap_or(0).max(inc.may_floor)
     }
 
     fn run(&self, out: &mut Vec<String>) {
@@ -305,7 +299,7 @@ impl<'w> Verdict<'w> {
                 Shown::Silent if silent => {}
                 Shown::Lost if !survives => {
                     let logged = slot.class != Durability::Ephemeral;
-                    lost = lost.or((logged && !silent).then_some(seq));
+                    lost = lost.or((logged && !silent && !given_up).then_some(seq));
                     self.reason(seq, slot, out);
                 }
                 Shown::Lost => out.push(format!(
@@ -414,7 +408,7 @@ impl<'w> Verdict<'w> {
         let floor = if self.kind == Keep::Power { Durability::Fsync } else { Durability::Disk };
         // A topic that was of a lower class may have lost what was given then.
         let spared = self.configs.iter().all(|c| c.durability >= floor)
-            && inc.configs.iter().all(|c| c.config.durability >= floor)
+            && inc.lowest_class() >= floor
             && inc.slots.values().all(|s| s.class >= floor);
         let pending = |a: &&super::world::Attempt| {
             a.state == AttemptState::Pending && a.topic == self.obs.state.topic
@@ -476,7 +470,9 @@ impl<'w> Verdict<'w> {
             bytes += rec.bytes();
         }
         for a in self.world.attempts.iter().filter(|a| a.topic == s.topic) {
-            for rec in a.recs.iter().filter(|r| self.expired_itself(a.wall, r)) {
+            // Where the log takes nothing more, expiry cannot be written down.
+            let unlogged = self.world.troubled && self.expired(a.wall);
+            for rec in a.recs.iter().filter(|r| unlogged || self.expired_itself(a.wall, r)) {
                 more += 1;
                 more_bytes += rec.bytes();
             }

@@ -92,6 +92,16 @@ impl World {
                 }
             }
         }
+        // What a write evicted before it was acked.
+        let Some(inc) = self.inc(name, state.topic_id).filter(|_| restart.is_none()) else {
+            return;
+        };
+        for (seq, slot) in inc.slots.range_mut(..state.evict_floor) {
+            if slot.mark.is_none() && topic.get(*seq).is_none() {
+                slot.mark =
+                    Some(Mark { why: Why::Evicted, keep: keep.min(Keep::of(slot.class)), at });
+            }
+        }
     }
 }
 
@@ -99,6 +109,7 @@ impl World {
 fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slot) -> bool) {
     inc.keep = Keep::Power;
     inc.judged = shown.state.head_seq;
+    inc.lowest = inc.lowest_class();
     inc.dropped = None;
     inc.dels.clear();
     inc.configs = vec![Config { config: shown.state.config.clone(), keep: Keep::Power, at }];
@@ -111,10 +122,11 @@ fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slo
         } else {
             let why = match (slot.mark, shown.tombstone(seq)) {
                 (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Why::Gone,
-                (Some(mark), _) => mark.why,
-                (None, Some(_)) => Why::Evicted,
-                (None, None) if expires(slot) => Why::Expired,
-                (None, None) => Why::Deleted,
+                // Where its deletion was lost with it, it is in a gap like its neighbours.
+                (Some(mark), told) if mark.why != Why::Deleted || told.is_none() => mark.why,
+                (_, Some(_)) => Why::Evicted,
+                (_, None) if expires(slot) => Why::Expired,
+                (_, None) => Why::Deleted,
             };
             slot.mark = Some(Mark { why, keep: Keep::Power, at });
         }

@@ -144,6 +144,8 @@ pub enum Body {
     Shards(u32),
     /// The clock was moved.
     Clock,
+    /// A call of the disk failed, which need not have shown in an answer.
+    Trouble,
 }
 
 /// One line of the log.

@@ -93,12 +93,16 @@ pub struct Inc {
     pub dropped: Option<(Keep, usize)>,
     /// Highest seq acked or shown as head.
     pub head: u64,
+    /// Up to here a cap may have evicted, as far as what is undetermined allows.
+    pub may_floor: u64,
     /// Ranges that a recovery gave up.
     pub gaps: Vec<(u64, u64)>,
     /// Records up to here may have expired under a config that was.
     pub lapsed: u64,
     /// The head that the last recovery served: what is missing in silence below was judged then.
     pub judged: u64,
+    /// The lowest class it was of until then.
+    pub lowest: Durability,
 }
 
 impl Inc {
@@ -114,9 +118,11 @@ impl Inc {
             configs,
             dropped: None,
             head: 0,
+            may_floor: 0,
             gaps: Vec::new(),
             lapsed: 0,
             judged: 0,
+            lowest: Durability::Fsync,
         }
     }
 
@@ -125,6 +131,11 @@ impl Inc {
         let ttl = self.config().ttl_ms;
         let old = self.slots.iter().rev().find(|(_, s)| ttl > 0 && now > s.ts.0 + ttl);
         self.lapsed = self.lapsed.max(old.map_or(0, |(seq, _)| *seq));
+    }
+
+    /// The lowest class that it ever was of.
+    pub fn lowest_class(&self) -> Durability {
+        self.configs.iter().map(|c| c.config.durability).fold(self.lowest, Durability::min)
     }
 
     /// The config now, as acked.

@@ -34,7 +34,7 @@ pub struct Attempt {
     pub state: AttemptState,
     /// Calls of it that have not ended.
     pub open: usize,
-    /// Whether one of them was acked.
+    /// Whether one of them was acked as the first.
     pub acked: bool,
 }
 
@@ -87,7 +87,7 @@ impl World {
                 self.shards = *shards;
                 self.troubled = false;
             }
-            Body::OpenFailed(_) => self.troubled = true,
+            Body::OpenFailed(_) | Body::Trouble => self.troubled = true,
             Body::Shards(n) => self.shards = *n,
             Body::Clock => {}
         }
@@ -174,7 +174,8 @@ impl World {
                     // Another write that it made possible may have been answered first.
                     inc.configs[0].config = apply_patch(None, &config.unwrap_or_default());
                 }
-                let acked = std::mem::replace(&mut self.attempts[attempt].acked, true);
+                let acked = self.attempts[attempt].acked;
+                self.attempts[attempt].acked |= !deduped;
                 let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
                 match &self.attempts[attempt].state {
                     AttemptState::Settled { id, first, .. } => {
@@ -264,13 +265,14 @@ impl World {
             }
             return;
         }
-        let later = self.ids.range(id..).any(|(other, told)| *other == id || *told < begun);
-        if later {
+        let undetermined = self.undetermined.iter().any(|(_, o)| o.topic() == Some(name))
+            || self.open.values().any(|(_, o)| o.topic() == Some(name) && o.may_create());
+        // A failed creation may turn out to have happened, with an id from before later ones.
+        let later = self.ids.range(id..).any(|(_, told)| *told < begun) && !undetermined;
+        if later || self.ids.contains_key(&id) {
             self.problems.push(format!("I2: topic id {id} of {name} was given before"));
         }
         self.ids.insert(id, at);
-        let undetermined = self.undetermined.iter().any(|(_, o)| o.topic() == Some(name))
-            || self.open.values().any(|(_, o)| o.topic() == Some(name) && o.may_create());
         if !created && !undetermined {
             self.problems.push(format!("{name}: id {id} was not created by this call"));
         }
@@ -326,10 +328,23 @@ impl World {
         }
     }
 
+    /// Records and bytes of writes to a topic that may have happened.
+    pub fn pending_size(&self, name: &str) -> (u64, u64) {
+        let (mut records, mut bytes) = (0, 0);
+        for a in &self.attempts {
+            if a.topic == name && a.state == AttemptState::Pending {
+                records += a.recs.len() as u64;
+                bytes += a.recs.iter().map(Rec::bytes).sum::<u64>();
+            }
+        }
+        (records, bytes)
+    }
+
     /// The caps after a write or a config change, exact unless something is undetermined or may
     /// have expired: then it is an upper bound of what they took.
     fn caps(&mut self, name: &str, id: u64, keep: Keep) {
         let unclear = self.possible().any(|(_, o)| o.topic() == Some(name));
+        let pending = self.pending_size(name);
         let (at, attempts) = (self.events, &self.attempts);
         let incs = self.names.get_mut(name);
         let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == id)) else { return };
@@ -339,8 +354,12 @@ impl World {
         if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
             // What has expired counts until it is swept.
             let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);
-            let gone = inc.over_cap(&config, live, recs, (0, 0));
-            inc.lapsed = inc.lapsed.max(gone.last().copied().unwrap_or(0));
+            let last = |gone: Vec<u64>| gone.last().copied().unwrap_or(0);
+            inc.lapsed = inc.lapsed.max(last(inc.over_cap(&config, live, recs, (0, 0))));
+            if unclear {
+                let gone = inc.over_cap(&config, live, recs, pending);
+                inc.may_floor = inc.may_floor.max(last(gone));
+            }
         } else {
             inc.evict(&config, recs, keep, at);
         }

@@ -85,6 +85,8 @@ pub struct Driver {
     tunings: Vec<((usize, usize), Tuning)>,
     keyed: Vec<(String, usize)>,
     opens: u64,
+    /// Faults of this life that the log knows of.
+    fired: usize,
 }
 
 fn appended(a: &Appended) -> Reply {
@@ -123,6 +125,7 @@ impl Driver {
             tunings: Vec::new(),
             keyed: Vec::new(),
             opens: 0,
+            fired: 0,
         }
     }
 
@@ -182,14 +185,15 @@ impl Driver {
         }
     }
 
-    /// Looks at the engine; once more where a planned fault may have hit a read.
+    /// Looks at the engine; once more where something changed meanwhile.
     fn see(&self, limit: usize) -> Option<(Observation, Vec<String>)> {
         let engine = self.engine.as_ref()?;
         let events = || self.log().events.len();
         let before = events();
         let first = observe(engine, self.clock.wall_ms(), limit);
-        // What expires meanwhile is logged, and completes what was in flight: look again.
-        let again = self.setup.faults && !first.1.is_empty() || events() != before;
+        // What expires meanwhile is logged, and completes what was in flight; a planned fault may
+        // have hit a read: look again.
+        let again = !first.1.is_empty() || events() != before;
         Some(if again { observe(engine, self.clock.wall_ms(), limit) } else { first })
     }
 
@@ -215,20 +219,22 @@ impl Driver {
         let result = engine.close();
         self.log().end(id, result, |()| Reply::Done);
         drop(engine);
-        self.log().push(Body::Died(Keep::Kill));
+        let kept = self.kept();
+        self.log().push(Body::Died(kept));
+    }
+
+    /// What the end of a process leaves: an ack of class `disk` survives that, but not a sync that
+    /// failed and took the pages with it.
+    fn kept(&self) -> Keep {
+        if self.fs().pages_reverted("/wal/") { Keep::Power } else { Keep::Kill }
     }
 
     /// The process dies; what it wrote is still there.
     pub fn kill(&mut self) {
         let image = self.fs().kill_image();
         let boot = self.lives[self.lives.len() - 1].boot;
-        self.next_life(&image, boot, Keep::Kill);
-    }
-
-    /// The process dies and the next one opens what is left, judged by what may be gone.
-    pub fn restart(&mut self, image: &DiskImage, kind: Keep) {
-        let boot = self.lives[self.lives.len() - 1].boot;
-        self.next_life(image, boot, kind);
+        let kept = self.kept();
+        self.next_life(&image, boot, kept);
     }
 
     /// The power fails; this is what is left.
@@ -239,6 +245,7 @@ impl Driver {
 
     fn next_life(&mut self, image: &DiskImage, boot: u64, kind: Keep) {
         self.engine = None;
+        self.fired = 0;
         let fs = Arc::new(SimFs::from_image(image));
         self.lives.push(Life { fs: fs.clone(), boot });
         let mut log = self.log();
@@ -388,6 +395,10 @@ impl Driver {
     /// Reads everything, judges and learns.
     pub fn look(&mut self) {
         let Some((seen, mut found)) = self.see(5) else { return };
+        let fired = self.fs().faults_fired();
+        if fired > std::mem::replace(&mut self.fired, fired) {
+            self.log().push(Body::Trouble);
+        }
         let mut log = self.log.lock().unwrap();
         let at = log.events.len();
         found.extend(log.world.check(&seen, Keep::Live));

@@ -1,6 +1,7 @@
 //! Which hook an env gets: none, the site log, or a mutant.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use topics_env::sim::{Mutant, SimFs, SiteLog};
 use topics_env::{Env, Site};
@@ -10,19 +11,39 @@ pub enum HookSpec {
     #[default]
     None,
     Log(Arc<SiteLog>),
-    Remove(Site),
-    Reorder(Site),
+    /// This site is left out, or takes effect one call late; counts how often.
+    Mutant {
+        site: Site,
+        reordered: bool,
+        hits: Arc<AtomicUsize>,
+    },
 }
 
 impl HookSpec {
+    pub fn mutant(site: Site, reordered: bool) -> Self {
+        Self::Mutant { site, reordered, hits: Arc::default() }
+    }
+
+    /// How often a mutant took effect.
+    pub fn hits(&self) -> usize {
+        match self {
+            Self::Mutant { hits, .. } => hits.load(Ordering::SeqCst),
+            _ => 0,
+        }
+    }
+
     /// Puts the hook on an env over this file system.
     pub fn on(&self, env: Env, fs: &Arc<SimFs>) -> Env {
         match self {
             Self::None => env,
             Self::Log(log) => env.with_hook(log.clone()),
-            Self::Remove(site) => env.with_hook(Arc::new(Mutant::remove(*site, None))),
-            Self::Reorder(site) => {
-                env.with_hook(Arc::new(Mutant::reorder(*site, None, fs.clone())))
+            Self::Mutant { site, reordered, hits } => {
+                let mutant = if *reordered {
+                    Mutant::reorder(*site, None, fs.clone())
+                } else {
+                    Mutant::remove(*site, None)
+                };
+                env.with_hook(Arc::new(mutant.counting(hits.clone())))
             }
         }
     }

@@ -68,6 +68,22 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Prints the calls of the disk and the events in order, for a person.
+    pub fn trace(&self) {
+        let mut events = self.events.iter().peekable();
+        for (life, l) in self.lives.iter().enumerate() {
+            for at in 0..=l.fs.ops_len() {
+                while let Some(e) = events.next_if(|e| (e.life, e.at) <= (life, at)) {
+                    let text: String = format!("{:?}", e.body).chars().take(300).collect();
+                    println!("    @{} {text}", e.wall);
+                }
+                if at < l.fs.ops_len() {
+                    println!("{life} {}", l.fs.describe_op(at));
+                }
+            }
+        }
+    }
+
     /// The tuning in force when a life had made this many calls.
     pub fn tuning(&self, life: usize, at: usize) -> Tuning {
         let before = self.tunings.iter().rev().find(|(from, _)| *from <= (life, at));

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use topics_env::sim::CallKind;
+use topics_tests::crash::panic_text;
 use topics_tests::faults::{Fault, calls, kinds, run};
 use topics_tests::harness::{self, Outcome, seed, setting};
 use topics_tests::run::HookSpec;
@@ -15,59 +16,102 @@ fn main() -> ExitCode {
     harness::main("faults", &[("failed_syncs", failed_syncs), ("failed_calls", failed_calls)])
 }
 
-/// Every sync of every workload fails, its pages kept, lost and reverted.
+/// Syncs of every workload fail, their pages kept, lost and reverted: all of them at the release
+/// gate, else every third.
 fn failed_syncs() -> Outcome {
-    over(CallKind::is_sync, 1)
+    over(CallKind::is_sync, step(3))
 }
 
-/// Every other call of every workload fails, in every way it can.
+/// Other calls of every workload fail, in every way they can: all of them at the release gate, else
+/// one in twenty-five.
 fn failed_calls() -> Outcome {
-    over(|k| !k.is_sync(), setting("TOPICS_FAULT_STEP", 1) as usize)
+    over(|k| !k.is_sync(), step(25))
 }
 
-fn over(wanted: fn(CallKind) -> bool, step: usize) -> Outcome {
-    let mut jobs: Vec<(&'static Workload, Fault)> = Vec::new();
+fn step(commit: u64) -> usize {
+    let release = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release");
+    setting("TOPICS_FAULT_STEP", if release { 1 } else { commit }) as usize
+}
+
+type Job = (&'static Workload, Fault);
+
+fn jobs(wanted: fn(CallKind) -> bool, step: usize) -> Vec<Job> {
     let only = std::env::var("TOPICS_WORKLOAD").ok();
+    let mut jobs = Vec::new();
     for w in ALL.iter().filter(|w| only.as_ref().is_none_or(|o| o == w.name)) {
         let rec = w.run(seed(), HookSpec::None);
         for (call, n) in calls(&rec).into_iter().filter(|(k, _)| wanted(*k)) {
-            for kind in kinds(call) {
-                jobs.extend((1..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
+            for (i, kind) in kinds(call).into_iter().enumerate() {
+                // Another offset for each way: together they meet more of the calls.
+                let first = 1 + (i * 7 + jobs.len()) % step;
+                jobs.extend((first..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
             }
         }
     }
+    if let Ok(one) = std::env::var("TOPICS_FAULT") {
+        jobs.retain(|(_, f)| format!("{f:?}").contains(&one));
+    }
+    jobs
+}
+
+fn over(wanted: fn(CallKind) -> bool, step: usize) -> Outcome {
+    let jobs = jobs(wanted, step);
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(BTreeMap::new());
     std::thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
-                loop {
+                while let Some((i, &(w, fault))) = {
                     let i = next.fetch_add(1, Ordering::SeqCst);
-                    let Some(&(w, fault)) = jobs.get(i) else { break };
+                    jobs.get(i).map(|job| (i, job))
+                } {
                     let job =
                         std::panic::AssertUnwindSafe(|| run(w, seed(), fault, &HookSpec::None));
-                    let found = std::panic::catch_unwind(job).unwrap_or_else(|p| {
-                        vec![format!("panic: {}", topics_tests::crash::panic_text(&*p))]
-                    });
+                    let found = std::panic::catch_unwind(job)
+                        .unwrap_or_else(|p| vec![format!("panic: {}", panic_text(&*p))]);
                     if !found.is_empty() {
-                        failures.lock().unwrap().insert(i, (w.name, fault, found));
+                        failures.lock().unwrap().insert(i, found);
                     }
                 }
             });
         }
     });
-    let mut by: BTreeMap<(CallKind, String), usize> = BTreeMap::new();
-    jobs.iter().for_each(|(_, f)| *by.entry((f.call, format!("{:?}", f.kind))).or_default() += 1);
-    by.iter().for_each(|((call, kind), n)| println!("  {call:?} {kind}: {n} runs"));
     let failures = failures.into_inner().unwrap();
-    if failures.is_empty() {
-        println!("{} runs with a fault, seed {:#x}", jobs.len(), seed());
-        return Ok(());
+    let mut table: BTreeMap<(CallKind, String), (usize, usize)> = BTreeMap::new();
+    for (i, (_, f)) in jobs.iter().enumerate() {
+        let line = table.entry((f.call, format!("{:?}", f.kind))).or_default();
+        line.0 += 1;
+        line.1 += usize::from(failures.contains_key(&i));
+    }
+    for ((call, kind), (runs, failed)) in table {
+        println!("  {call:?} {kind}: {runs} runs, {failed} fail");
+    }
+    println!("{} runs with a fault, seed {:#x}", jobs.len(), seed());
+    if failures.is_empty() { Ok(()) } else { Err(summary(&jobs, &failures)) }
+}
+
+/// How often each kind of failure was met, with one of each in full.
+fn summary(jobs: &[Job], failures: &BTreeMap<usize, Vec<String>>) -> String {
+    let plain = |text: &String| text.replace(|c: char| c.is_ascii_digit(), "#");
+    let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (i, found) in failures {
+        let fault = jobs[*i].1;
+        let told: String =
+            found.iter().map(plain).find(|t| !t.starts_with("power")).unwrap_or_default();
+        let kind = format!(
+            "{:?} {:?} {}",
+            fault.call,
+            fault.kind,
+            told.chars().take(80).collect::<String>()
+        );
+        by.entry(kind).or_default().push(*i);
     }
     let mut text = format!("{} of {} runs fail\n", failures.len(), jobs.len());
-    for (name, fault, found) in failures.values().take(8) {
-        text += &format!("  {name} {fault:?}\n");
-        found.iter().take(5).for_each(|f| text += &format!("    {f}\n"));
+    for (kind, of) in by {
+        text += &format!("  {} times {kind}\n", of.len());
+        let (w, fault) = jobs[of[0]];
+        text += &format!("    {} {fault:?}\n", w.name);
+        failures[&of[0]].iter().take(5).for_each(|f| text += &format!("      {f}\n"));
     }
-    Err(text)
+    text
 }

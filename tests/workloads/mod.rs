@@ -49,6 +49,9 @@ pub const ALL: &[Workload] = &[
     Workload { name: "no_space", faults: true, script: trouble::no_space },
 ];
 
+/// Of use to the durability mutants alone: many topics, few calls of interest.
+pub const WIDE: Workload = plain("wide", segments::wide);
+
 impl Workload {
     /// Runs it on an empty disk.
     pub fn run(&self, seed: u64, hook: HookSpec) -> Recording {

@@ -73,3 +73,16 @@ pub fn snapshots(d: &mut Driver) {
     d.append("disk", &batch(2));
     d.checkpoint();
 }
+
+/// Rounds over so many topics that one sync of the file system stands for all their files.
+pub fn wide(d: &mut Driver) {
+    d.tuning.wal_bytes = 64 << 10;
+    d.open();
+    for round in 0..2 {
+        for i in 0..36 {
+            d.append(&format!("t{i}"), &batch(1 + round));
+        }
+        d.checkpoint();
+    }
+    d.append("t0", &batch(1));
+}

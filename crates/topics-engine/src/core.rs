@@ -20,6 +20,7 @@ use topics_storage::wal::{Level, Room, Ticket, Wal};
 
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
+use crate::config::TopicConfig;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
@@ -45,6 +46,8 @@ pub(crate) struct Base {
     pub ephemeral: Arc<Quota>,
     /// Claims that wait.
     pub desk: Desk,
+    /// The config of a topic that was created without one: most have it, and share it.
+    usual: Arc<TopicConfig>,
     /// Records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
     /// Live payload bytes.
@@ -62,6 +65,7 @@ impl Base {
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             desk: Desk::default(),
+            usual: Arc::default(),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             env,
@@ -69,6 +73,11 @@ impl Base {
             options,
             segments,
         }
+    }
+
+    /// A topic's config, in memory once where many have the same.
+    pub(crate) fn config(&self, config: TopicConfig) -> Arc<TopicConfig> {
+        if config == *self.usual { self.usual.clone() } else { Arc::new(config) }
     }
 
     /// A topic's part of the totals has changed.
@@ -333,19 +342,14 @@ impl Registry {
         self.names.remove_if(&topic.name, |_, t| t.key == topic.key);
     }
 
-    /// After a replay: forgets topics whose name another has. Their deletes were lost, or are
-    /// still in a log that was not read; their records cannot be reached.
-    pub(crate) fn settle(&self) -> Vec<Arc<Topic>> {
-        let losers: Vec<_> = self
-            .ids
-            .iter()
-            .filter(|t| self.names.get(&t.name).is_none_or(|n| n.key != t.key))
-            .map(|t| t.clone())
-            .collect();
-        for topic in &losers {
-            self.ids.remove(&topic.id());
-        }
-        losers
+    /// After a replay: topics whose name another has. Their deletes were lost, or are still in a log
+    /// that was not read; their records cannot be reached.
+    pub(crate) fn outlived(&self) -> Vec<Arc<Topic>> {
+        let other = |t: &Topic| self.names.get(&t.name).is_none_or(|n| n.key != t.key);
+        let mut found: Vec<_> =
+            self.ids.iter().filter(|t| other(t)).map(|t| t.value().clone()).collect();
+        found.sort_unstable_by_key(|t| t.id());
+        found
     }
 
     /// Born topics in name order after `after`, with `prefix`; at most `limit`.

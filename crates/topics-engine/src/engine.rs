@@ -24,7 +24,7 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
 /// An open engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Engine {
@@ -142,6 +142,13 @@ impl Engine {
     #[must_use]
     pub fn metrics(&self) -> MetricsSnapshot {
         self.core.metrics_snapshot()
+    }
+
+    /// What segments have met since the open: records that failed their checksum, and uses of a
+    /// derived file that was damaged or missing and was made anew.
+    #[must_use]
+    pub fn damage_counts(&self) -> (u64, u64) {
+        self.core.segments.damage_counts()
     }
 
     /// The settings it was opened with.

@@ -39,4 +39,4 @@ pub use queue::api::{
     Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Settled,
 };
 pub use topic::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, Work};
-pub use verify::{Problem, Report, verify};
+pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

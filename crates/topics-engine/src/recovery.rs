@@ -25,7 +25,7 @@ use crate::capture;
 use crate::core::{Base, Core, Disk};
 use crate::error::{Error, Result};
 use crate::options::{Options, RecoveryMode};
-use crate::topic::{self, Placement, State, Topic};
+use crate::topic::{self, Placement, Topic};
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
@@ -36,12 +36,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     };
     let pid = std::process::id();
     let opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
-        .map_err(|e| match e {
-            StorageError::Locked { pid, url } => {
-                Error::Locked { dir: dir.display().to_string(), pid, url }
-            }
-            e => e.into(),
-        })?;
+        .map_err(|e| at(dir, e))?;
     let segments = Segments::new(
         env.clone(),
         paths.clone(),
@@ -51,36 +46,19 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         None,
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone());
-    let mut replay = Replay::default();
-    replay.snapshot(&base, &opening)?;
-    let mut failed = None;
-    let replayed = opening.replay(|layout, placed| {
-        replay.batch(&base, layout, placed).map_err(|e| {
-            failed = Some(e);
-            StorageError::Closed
-        })
-    });
-    if let Some(e) = failed {
-        return Err(e);
-    }
-    replayed?;
-    let lost = replay.lost(&base, &opening);
+    let replay = Replay::of(&base, &opening)?;
+    let lost: Vec<_> = replay.lost(&base, &opening).iter().map(Lost::frame).collect();
     let opened = opening.finish(&lost)?;
     let core = start(base, paths, segments, opened)?;
-    for topic in core.registry.settle() {
-        log::warn!(
-            "topic {:?} (id {}) is another now: its records are gone",
-            topic.name,
-            topic.id()
-        );
-        core.change(&topic, State::empty);
-    }
     core.ids.recovered();
     // Also when an earlier open changed the layout and got no further.
     let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
     if moved {
         core.registry.each(|t| t.moved());
         capture::relay(&core)?;
+    }
+    for topic in core.registry.outlived() {
+        topic::bury(&core, &topic);
     }
     core.registry.each(|t| t.recovered(&core));
     topic::finish_moves(&core);
@@ -134,11 +112,81 @@ struct Replay {
     reflected: HashMap<u64, ReplayPos>,
     /// Per topic, the lsn of the last record seen: its loss before that is settled.
     seen: HashMap<u64, u64>,
+    /// Something was given up: what records skip is noted.
+    damaged: bool,
+    /// Losses that a later record settles, by topic.
+    holes: Vec<(String, Gap)>,
     /// The first layout that a replayed batch was logged under.
     oldest_layout: Option<u64>,
 }
 
+/// A loss to be logged: of lsns, or of a topic's seqs.
+#[derive(Clone, Debug)]
+struct Lost {
+    shard: u32,
+    /// Id and name; none for lsns.
+    topic: Option<(u64, String)>,
+    gap: GapBody,
+}
+
+impl Lost {
+    fn frame(&self) -> (u32, Vec<u8>) {
+        (self.shard, encode(&self.gap, self.topic.as_ref().map_or(0, |(id, _)| *id)))
+    }
+}
+
+/// What `salvage` would give up: the ranges of the logs, and the gaps of the topics by name.
+pub(crate) fn plan(
+    env: &Env,
+    dir: &Path,
+    options: Options,
+) -> Result<(Vec<Loss>, Vec<(String, Gap)>)> {
+    let (paths, wal) = (Paths::new(dir), wal_options(&options));
+    let opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
+        .map_err(|e| at(dir, e))?;
+    let (id, generation) = (opening.store().id, opening.generation());
+    let set = segment_options(&options);
+    let segments = Segments::new(env.clone(), paths, id, generation, set, None);
+    let base = Base::new(env.clone(), dir.to_owned(), options, segments);
+    let replay = Replay::of(&base, &opening)?;
+    let lost = replay.lost(&base, &opening);
+    let fresh: Vec<Loss> = opening.losses().filter(|l| !l.announced).cloned().collect();
+    let gaps = lost.into_iter().filter_map(|l| {
+        let reason = GapReason::from_code(l.gap.reason)?;
+        Some((l.topic?.1, Gap { from: l.gap.from, to: l.gap.to, reason }))
+    });
+    Ok((fresh, replay.holes.into_iter().chain(gaps).collect()))
+}
+
+/// A held lock, with the directory that it is of.
+fn at(dir: &Path, e: StorageError) -> Error {
+    match e {
+        StorageError::Locked { pid, url } => {
+            Error::Locked { dir: dir.display().to_string(), pid, url }
+        }
+        e => e.into(),
+    }
+}
+
 impl Replay {
+    /// Applies the snapshot and every kept frame.
+    fn of(base: &Base, opening: &Opening) -> Result<Self> {
+        let damaged = opening.losses().next().is_some();
+        let mut replay = Self { damaged, ..Self::default() };
+        replay.snapshot(base, opening)?;
+        let mut failed = None;
+        let replayed = opening.replay(|layout, placed| {
+            replay.batch(base, layout, placed).map_err(|e| {
+                failed = Some(e);
+                StorageError::Closed
+            })
+        });
+        match failed {
+            Some(e) => Err(e),
+            None => Ok(replayed.map(|()| replay)?),
+        }
+    }
+
     fn snapshot(&mut self, base: &Base, opening: &Opening) -> Result<()> {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
@@ -160,12 +208,28 @@ impl Replay {
             && f.topic_id != 0
         {
             self.seen.insert(f.topic_id, at.lsn);
+            if self.damaged && f.kind == FrameType::Append {
+                return self.noting(base, &at, f.topic_id);
+            }
         }
         topic::apply(base, &at, None)
     }
 
-    /// States what was lost: applies it, and returns the frames that say so, per shard.
-    fn lost(&self, base: &Base, opening: &Opening) -> Vec<(u32, Vec<u8>)> {
+    /// Applies records, and notes the gap that they make.
+    fn noting(&mut self, base: &Base, at: &Placement<'_>, topic_id: u64) -> Result<()> {
+        let topic = base.registry.by_id(topic_id);
+        let before = topic.as_ref().map(|t| t.state.read().indexed_to);
+        topic::apply(base, at, None)?;
+        if let (Some(topic), Some(before)) = (topic, before)
+            && let Some(gap) = topic.state.read().gaps.last().filter(|g| g.to > before)
+        {
+            self.holes.push((topic.name.to_string(), *gap));
+        }
+        Ok(())
+    }
+
+    /// States what was lost: applies it, and returns it.
+    fn lost(&self, base: &Base, opening: &Opening) -> Vec<Lost> {
         let reports: HashMap<u32, ShardReport> =
             opening.reports().into_iter().map(|r| (r.shard, r)).collect();
         let losses: Vec<&Loss> = opening.losses().filter(|l| !l.announced).collect();
@@ -182,7 +246,7 @@ impl Replay {
             );
             let code = GapReason::Corrupt.code();
             let gap = GapBody { from: loss.from_lsn, to: loss.to_lsn, reason: code };
-            out.push((loss.shard, encode(&gap, 0)));
+            out.push(Lost { shard: loss.shard, topic: None, gap });
         }
         base.registry.each(|topic| {
             let shard = shard_of(topic.id(), opening.shard_count());
@@ -200,8 +264,9 @@ impl Replay {
                 gaps.push(gap);
             }
             for gap in gaps {
-                let body = GapBody { from: gap.from, to: gap.to, reason: gap.reason.code() };
-                out.push((shard, encode(&body, topic.id())));
+                let gap = GapBody { from: gap.from, to: gap.to, reason: gap.reason.code() };
+                let topic = Some((topic.id(), topic.name.to_string()));
+                out.push(Lost { shard, topic, gap });
             }
         });
         out

@@ -352,10 +352,47 @@ impl Engine {
     }
 }
 
-/// Checks every byte of a closed data directory.
+/// Checks every byte of a data directory, closed or open; `progress(files, bytes, total_bytes,
+/// problems)` is called after each file.
 #[pyfunction]
-pub(crate) fn verify(py: Python<'_>, path: String) -> PyResult<Bound<'_, PyBytes>> {
+#[pyo3(signature = (path, progress=None))]
+pub(crate) fn verify(
+    py: Python<'_>,
+    path: String,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'_, PyBytes>> {
     let (env, _, _) = settings::options(py, None)?;
-    let report = patiently(py, move || Ok(topics_engine::verify(&env, Path::new(&path))?))?;
+    let mut tell = move |p: &topics_engine::Progress| {
+        let Some(progress) = &progress else { return };
+        Python::attach(|py| {
+            let seen = (p.files, p.bytes, p.total_bytes, p.problems);
+            if let Err(e) = progress.call1(py, seen) {
+                e.write_unraisable(py, None);
+            }
+        });
+    };
+    let work = move || Ok(topics_engine::verify(&env, Path::new(&path), &mut tell)?);
+    let report = patiently(py, work)?;
     Ok(PyBytes::new(py, &topics_wire::report(&report)))
+}
+
+/// Says what of a closed data directory damage has taken; with `apply`, gives it up and keeps a
+/// copy of the damaged bytes.
+#[pyfunction]
+#[pyo3(signature = (path, settings=None, *, apply=false))]
+pub(crate) fn repair<'py>(
+    py: Python<'py>,
+    path: String,
+    settings: Option<Settings<'py>>,
+    apply: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (env, options, _) = settings::options(py, settings)?;
+    let found = patiently(py, move || {
+        let dir = Path::new(&path);
+        Ok(match apply {
+            true => topics_engine::repair(env, dir, options),
+            false => topics_engine::plan_repair(&env, dir, options),
+        }?)
+    })?;
+    Ok(PyBytes::new(py, &topics_wire::repair(&found)))
 }

@@ -161,10 +161,10 @@ impl Store {
     pub fn open_or_create(env: &Env, paths: &Paths) -> Result<(Self, bool)> {
         if let Some(store) = Self::read(env, paths)? {
             // It is seen, which does not say that whoever made it lived to sync its names.
-            sync_names(env, "store", &paths.meta())?;
-            sync_names(env, "dir.names", paths.root())?;
-            sync_parent(env, "dir.root", paths.root())?;
-            return Ok((store, false));
+            let synced = sync_names(env, "store.file", &paths.meta())
+                .and_then(|()| sync_names(env, "dir.names", paths.root()))
+                .and_then(|()| sync_parent(env, "dir.root", paths.root()));
+            return undo(synced, || Self::remove_unused(env, paths)).map(|()| (store, false));
         }
         if !env.check("store.no-data", !holds_data(env, paths)?) {
             return Err(StorageError::Missing {
@@ -176,8 +176,22 @@ impl Store {
         let store = Self { id, version: STORE_VERSION };
         create_dir(env, "dir.root", paths.root())?;
         create_dir(env, "dir.names", &paths.meta())?;
-        atomic_replace(env, "store", &paths.meta(), STORE_NAME, &store.encode())?;
-        Ok((store, true))
+        let made = atomic_replace(env, "store.file", &paths.meta(), STORE_NAME, &store.encode());
+        undo(made, || Self::remove_unused(env, paths)).map(|()| (store, true))
+    }
+
+    /// Removes a STORE that nothing was written under yet, and the empty folders beside it.
+    fn remove_unused(env: &Env, paths: &Paths) {
+        let data = [paths.wal(), paths.topics(), paths.txn()];
+        let empty = |dir: &PathBuf| list_dir(env, dir).is_ok_and(|names| names.is_empty());
+        let alone = |e: &topics_env::DirEntry| e.name == STORE_NAME || e.name.ends_with(".tmp");
+        let meta = list_dir(env, &paths.meta());
+        if data.iter().all(empty) && meta.is_ok_and(|names| names.iter().all(alone)) {
+            let _ = env.fs.remove_file(&paths.meta().join(STORE_NAME));
+            for dir in data.iter().chain([&paths.meta()]) {
+                let _ = env.fs.remove_dir(dir);
+            }
+        }
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -239,16 +253,24 @@ pub fn list_dir(env: &Env, dir: &Path) -> Result<Vec<topics_env::DirEntry>> {
 }
 
 /// Creates a directory when it is missing, and makes its name durable either way: one that is
-/// there may have been made by a process that did not live to sync it. Returns whether it was
-/// created.
+/// there may have been made by a process that did not live to sync it. One that is still empty when
+/// that fails is removed. Returns whether it was created.
 pub fn create_dir(env: &Env, site: &'static str, dir: &Path) -> Result<bool> {
     let created = match env.fs.create_dir(dir) {
         Ok(()) => true,
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => false,
         Err(e) => return Err(StorageError::io(show(dir), e)),
     };
-    sync_parent(env, site, dir)?;
-    Ok(created)
+    undo(sync_parent(env, site, dir), || _ = env.fs.remove_dir(dir)).map(|()| created)
+}
+
+/// After a failed sync a name may be seen and yet never be durable, whatever later syncs return:
+/// it is taken back, so that the next attempt makes it anew. Nothing may rest on it yet.
+fn undo(synced: Result<()>, take_back: impl FnOnce()) -> Result<()> {
+    if synced.is_err() {
+        take_back();
+    }
+    synced
 }
 
 fn sync_parent(env: &Env, site: &'static str, path: &Path) -> Result<()> {

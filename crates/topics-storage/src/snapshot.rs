@@ -18,7 +18,7 @@ use crate::{Result, StorageError};
 
 const MAGIC: [u8; 4] = *b"TSNP";
 const VERSION: u32 = 1;
-const HEADER: usize = 32;
+pub(crate) const HEADER: usize = 32;
 const CODEC: bincode::config::Configuration<
     bincode::config::LittleEndian,
     bincode::config::Fixint,

@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use topics_engine::{CreatedTopic, Deleted, DeletedTopic, Report, TopicState, TopicSummary};
+use topics_engine::{
+    CreatedTopic, Deleted, DeletedTopic, Repair, Report, TopicState, TopicSummary,
+};
 
 use crate::config;
 use crate::json::{push_i64, push_ms, push_str, push_u64};
@@ -244,17 +246,51 @@ pub fn report(r: &Report) -> Vec<u8> {
     let mut o = Object::new(128 + r.problems.len() * 128);
     o.flag("ok", r.problems.is_empty());
     o.int("files", r.files).int("bytes", r.bytes).int("records", r.records);
-    let out = o.key("problems");
-    out.push(b'[');
-    for (i, problem) in r.problems.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
+    let problems = r.problems.iter().map(|problem| {
         let mut item = Object::new(128);
         item.name("file", &problem.file).int("offset", problem.offset);
         item.name("detail", &problem.detail);
-        out.extend_from_slice(&item.finish());
+        item.finish()
+    });
+    array(o.key("problems"), problems);
+    o.finish()
+}
+
+/// What a repair gives up, or gave up.
+#[must_use]
+pub fn repair(r: &Repair) -> Vec<u8> {
+    let mut o = Object::new(256 + (r.losses.len() + r.gaps.len()) * 128);
+    o.flag("done", r.done);
+    let losses = r.losses.iter().map(|loss| {
+        let mut item = Object::new(160);
+        item.name("file", &loss.file).int("offset", loss.offset).int("shard", loss.shard.into());
+        item.ints("lsns", loss.from_lsn..=loss.to_lsn);
+        item.finish()
+    });
+    array(o.key("losses"), losses);
+    let gaps = r.gaps.iter().map(|(topic, gap)| {
+        let mut item = Object::new(128);
+        item.name("topic", topic).int("from", gap.from).int("to", gap.to);
+        item.name("reason", gap.reason.as_str());
+        item.finish()
+    });
+    array(o.key("gaps"), gaps);
+    let kept = r.kept.iter().map(|name| {
+        let mut text = Vec::new();
+        push_str(&mut text, name.as_bytes());
+        text
+    });
+    array(o.key("kept"), kept);
+    o.finish()
+}
+
+fn array(out: &mut Vec<u8>, items: impl Iterator<Item = Vec<u8>>) {
+    out.push(b'[');
+    for (i, item) in items.enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(&item);
     }
     out.push(b']');
-    o.finish()
 }

@@ -1,10 +1,12 @@
-"""`verify` and `repair`: tools over a closed data directory."""
+"""`verify` and `repair`: tools over a data directory."""
 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .. import _core
 from ..asgi.settings import Settings
@@ -16,9 +18,27 @@ PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
 
 def verify(data_dir: str, out: Output) -> int:
-    """Every checksum of a directory that no engine has open."""
+    """Every checksum of a directory, also while an engine has it open. Changes nothing."""
     _must_exist(data_dir)
-    return report(json.loads(_core.verify(data_dir)), out)
+    return report(json.loads(_core.verify(data_dir, _Progress())), out)
+
+
+class _Progress:
+    """A line on the terminal every half second; silent elsewhere."""
+
+    def __init__(self, stream: TextIO | None = None, every: float = 0.5) -> None:
+        self.stream = stream or sys.stderr
+        self.every = every
+        self.due = time.monotonic() + every
+
+    def __call__(self, files: int, done: int, total: int, problems: int) -> None:
+        now = time.monotonic()
+        if now < self.due or not self.stream.isatty():
+            return
+        self.due = now + self.every
+        share = 100 * done // max(total, 1)
+        found = f", {problems:,} problems" if problems else ""
+        self.stream.write(f"{share:3}%  {files:,} files, {done:,} of {total:,} bytes{found}\n")
 
 
 def report(found: dict[str, Any], out: Output) -> int:
@@ -35,19 +55,42 @@ def report(found: dict[str, Any], out: Output) -> int:
 
 
 def repair(settings: Settings, out: Output, *, sure: bool) -> int:
-    """Opens with `salvage`: damaged ranges are copied aside and become gaps. First says which."""
+    """Says which ranges of the log damage has taken, and with `sure` gives them up.
+
+    Damaged bytes are kept in `damaged/`; the topics get gaps. Damage elsewhere (a segment, a
+    snapshot) is named: an open heals it or reports it record by record, or a backup has it.
+    """
     data_dir = settings.data_dir
     _must_exist(data_dir)
-    found = json.loads(_core.verify(data_dir))
+    found = json.loads(_core.verify(data_dir, _Progress()))
     report(found, out)
     if found["ok"]:
         return Exit.OK
+    show_plan(json.loads(_core.repair(data_dir, settings.engine)), out)
     if not sure:
         out.line("nothing was changed: run again with --yes to give up what is listed above")
         return Exit.CORRUPT
-    engine = _core.Engine.open(data_dir, {**settings.engine, "recovery": "salvage"})
-    engine.close()
+    done = json.loads(_core.repair(data_dir, settings.engine, apply=True))
+    for name in done["kept"]:
+        out.line(f"kept: {name}")
     return verify(data_dir, out)
+
+
+def show_plan(plan: dict[str, Any], out: Output) -> None:
+    """What would be lost: ranges of the log, then of the topics."""
+    if out.json_lines:
+        out.fields(plan)
+        return
+    if not plan["losses"]:
+        out.line("the log has no damage to give up")
+    losses = [{**loss, "lsns": "{}…{}".format(*loss["lsns"])} for loss in plan["losses"]]
+    for title, columns, rows in (
+        ("given up", ["file", "offset", "lsns"], losses),
+        ("records lost, at most", ["topic", "from", "to", "reason"], plan["gaps"]),
+    ):
+        if rows:
+            out.line(out.paint(title, RED))
+            out.rows(columns, rows)
 
 
 def _must_exist(data_dir: str) -> None:

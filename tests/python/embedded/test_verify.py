@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 import topics_engine as te
+from topics_engine import _core
 
 
 def build(path: Path) -> None:
@@ -110,10 +113,43 @@ def test_an_open_database_checks_its_records(db: te.Database) -> None:
     db.topic("t").append(list(range(100)))
     db.topic("u").append_batch([b"x"] * 10)
     db.checkpoint()
-    found = db.verify()
-    assert (found.ok, found.records) == (True, 110)
-    with pytest.raises(te.Locked):
-        te.verify(db.path)
+    for found in (db.verify(), te.verify(db.path)):
+        assert found.ok
+        assert found.records >= 110
+
+
+def test_a_directory_is_checked_while_it_is_written(db: te.Database) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        t = db.topic("busy")
+        while not stop.is_set():
+            t.append_batch([b"x" * 200] * 50)
+            db.checkpoint()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            found = te.verify(db.path)
+            assert found.ok, found.problems
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_check_changes_nothing_and_says_how_far_it_is(corpus: Path) -> None:
+    def shape() -> list[tuple[str, int, int]]:
+        every = sorted(p for p in corpus.rglob("*") if p.is_file())
+        return [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in every]
+
+    before, seen = shape(), []
+    (corpus / ".topics.lock").unlink(missing_ok=True)
+    found = json.loads(_core.verify(str(corpus), lambda *p: seen.append(p)))
+    assert [x for x in before if not x[0].endswith(".topics.lock")] == shape()
+    assert seen == sorted(seen)
+    assert seen[-1][:2] == (found["files"], found["bytes"])
+    assert all(done <= total for _, done, total, _ in seen)
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:

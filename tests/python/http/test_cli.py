@@ -121,6 +121,64 @@ def test_verify_and_repair_of_a_damaged_directory(tmp_path: Path, capsys: Any) -
     assert "--yes" in capsys.readouterr().out
 
 
+def test_a_repair_says_first_what_is_lost_and_keeps_the_bytes(tmp_path: Path, capsys: Any) -> None:
+    import shutil
+
+    import topics_engine as te
+
+    live, data = tmp_path / "live", tmp_path / "data"
+    where = ["--data-dir", str(data)]
+    with te.open(live) as db:
+        t = db.topic("t", durability="fsync")
+        for i in range(30):
+            t.append({"text": f"record number {i:03}"})
+        shutil.copytree(live, data)
+        assert main(["--data-dir", str(live), "verify"]) == 0
+    (log,) = [p for p in data.rglob("*.log") if b"record number 010" in p.read_bytes()]
+    raw = bytearray(log.read_bytes())
+    raw[raw.index(b"record number 010")] ^= 1
+    log.write_bytes(raw)
+    damaged = log.read_bytes()
+    capsys.readouterr()
+    assert main([*where, "repair"]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    found, plan = json.loads(lines[0]), json.loads(lines[1])
+    assert [Path(p["file"]).name for p in found["problems"]] == [log.name]
+    assert [(g["topic"], g["from"], g["to"], g["reason"]) for g in plan["gaps"]] == [
+        ("t", 11, 11, "corrupt")
+    ]
+    assert [x["offset"] for x in plan["losses"]] == [found["problems"][0]["offset"]]
+    assert log.read_bytes() == damaged
+    assert not (data / "damaged").exists()
+    assert main([*where, "ls"]) == 4
+    capsys.readouterr()
+    assert main([*where, "repair", "--yes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(lines[1]) == plan
+    (kept,) = [x.removeprefix("kept: ") for x in lines if x.startswith("kept: ")]
+    assert b"ecord number 010" in (data / kept).read_bytes()
+    assert json.loads(lines[-1])["ok"]
+    with te.open(data) as db:
+        assert [r.seq for r in db.topic("t").read(limit=100)] != []
+        assert [(g.first, g.last) for g in db.topic("t").state().gaps] == [(11, 11)]
+
+
+def test_progress_is_for_a_terminal() -> None:
+    import io
+
+    from topics_engine.cli.tools import _Progress
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        _Progress(stream, every=0)(3, 10, 40, 1)
+    assert terminal.getvalue() == " 25%  3 files, 10 of 40 bytes, 1 problems\n"
+    assert file.getvalue() == ""
+
+
 def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
     for command in (["ls"], ["read", "t"], ["verify"], ["repair"]):
         assert main(["--data-dir", str(tmp_path / "typo"), *command]) == 3

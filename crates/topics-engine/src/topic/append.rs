@@ -280,7 +280,7 @@ pub(super) fn make(
     };
     let topic = core.registry.claim(name, || {
         let key = TopicKey { topic_id: id, epoch: id };
-        Ok(Arc::new(Topic::new(key, name.clone(), TopicConfig::default())))
+        Ok(Arc::new(Topic::new(key, name.clone(), core.config(TopicConfig::default()))))
     })?;
     Ok(Ok(topic))
 }
@@ -380,7 +380,8 @@ impl Decision<'_> {
         let birth = !a.logged;
         let config = match &p.config {
             _ if birth => {
-                Arc::new(TopicConfig::created(&p.config.as_deref().cloned().unwrap_or_default()))
+                let patch = p.config.as_deref().cloned().unwrap_or_default();
+                self.core.config(TopicConfig::created(&patch))
             }
             Some(patch) => {
                 if let Some((field, actual, wanted)) = patch.conflict(&a.config) {

@@ -168,7 +168,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         FrameType::TopicCreate => {
             let body = record::TopicCreate::decode(f)?;
             let key = TopicKey { topic_id: f.topic_id, epoch: body.epoch };
-            let config = TopicConfig::decode(&body.config)?;
+            let config = base.config(TopicConfig::decode(&body.config)?);
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
                 None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
@@ -176,7 +176,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             };
             let head = {
                 let mut state = topic.state.write();
-                state.config = Arc::new(config);
+                state.config = config;
                 state.reserved_to = body.reserved_to;
                 // Not synced by itself: if it is lost, so is the topic.
                 state.reserved_synced = body.reserved_to;
@@ -252,7 +252,7 @@ impl State {
                 let body = record::ConfigUpdate::decode(f)?;
                 // What was given under the class before may not be in the log.
                 self.volatile |= self.config.durability <= Durability::Memory;
-                self.config = Arc::new(TopicConfig::decode(&body.config)?);
+                self.config = base.config(TopicConfig::decode(&body.config)?);
             }
             FrameType::HeadWatermark => {
                 let body = record::HeadWatermark::decode(f)?;
@@ -316,7 +316,12 @@ impl State {
         let from = (self.indexed_to + 1).max(self.floor);
         if from < seq {
             let volatile = self.config.durability <= Durability::Memory || self.volatile;
-            let reason = if volatile { GapReason::Restart } else { GapReason::Crash };
+            let reason = match self.config.durability {
+                _ if volatile => GapReason::Restart,
+                // Nothing but damage takes a record of this class.
+                Durability::Fsync => GapReason::Corrupt,
+                _ => GapReason::Crash,
+            };
             self.add_gap(Gap { from, to: seq - 1, reason });
         }
         assert!(seq > self.indexed_to, "I2: seq {seq} given twice");

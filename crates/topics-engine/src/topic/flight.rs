@@ -94,7 +94,7 @@ impl Flight {
 
     fn undo(&self, a: &mut AppendState) {
         let mut state = self.topic.state.write();
-        a.reserve.to = a.reserve.to.min(state.reserved_to.max(a.synced_to));
+        a.reserve.lost(state.reserved_to.max(a.synced_to));
         let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
             return;
         };

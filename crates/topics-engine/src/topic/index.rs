@@ -488,6 +488,10 @@ impl Index {
             run.first += n;
         }
         self.runs.retain(|r| !r.entries.is_empty());
+        if self.runs.is_empty() {
+            // A topic at rest keeps no room for records to come.
+            self.runs = VecDeque::new();
+        }
     }
 
     /// How many records are resident until a checkpoint takes them.

@@ -203,7 +203,7 @@ fn log_creation(core: &Arc<Core>, topic: &Arc<Topic>, config: TopicConfig) -> Re
         .encode_frame(&mut frames.head, topic.id(), 0, 0);
         let mut a = topic.append.lock();
         let ticket = topic.log(core, &mut a, frames, staging)?;
-        a.config = Arc::new(config);
+        a.config = core.config(config);
         a.logged = true;
         a.reserve = reserve;
         a.synced_to = reserve.to;
@@ -370,6 +370,23 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     core.wait(ticket, level)?;
     topic.append.lock().closed = true;
     Ok(DeletedTopic { deleted: true, routers_removed: Vec::new() })
+}
+
+/// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of
+/// the later one is known only the earlier would be left of the two.
+pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
+    let (name, id) = (&topic.name, topic.id());
+    log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
+    let buried = Staging::new(core, topic, Level::Synced, true).and_then(|staging| {
+        let mut frames = Frames::default();
+        TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, id, 0, 0);
+        let ticket = topic.log(core, &mut topic.append.lock(), frames, staging)?;
+        core.wait(ticket, Level::Synced)
+    });
+    if let Err(e) = buried {
+        log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
+        topic.die(core);
+    }
 }
 
 /// Lowers the reservation of a topic to its head, if there is something to lower and nothing was

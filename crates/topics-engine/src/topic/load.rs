@@ -90,12 +90,12 @@ impl<'a> Loader<'a> {
         want: TagMatch<'_>,
         upto: u64,
     ) -> Result<Vec<u64>> {
+        if !meta.has_tags {
+            return Ok(Vec::new());
+        }
         let mut known = self.hints.iter().flat_map(|h| &h.tagged);
         if let Some((_, seqs)) = known.rfind(|(no, _)| *no == meta.file_no) {
             return Ok(seqs.iter().copied().filter(|s| *s <= upto).collect());
-        }
-        if !meta.has_tags {
-            return Ok(Vec::new());
         }
         self.count();
         Ok(self.segment(meta).tag_seqs(want, upto)?)

@@ -62,7 +62,7 @@ pub(crate) use jobs::{
     Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
     queue_state, redrive,
 };
-pub(crate) use lifecycle::{create, delete as delete_topic, lower};
+pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
@@ -117,8 +117,7 @@ impl fmt::Debug for Topic {
 
 impl Topic {
     /// A topic that has not been logged.
-    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: TopicConfig) -> Self {
-        let config = Arc::new(config);
+    pub(crate) fn new(key: TopicKey, name: Arc<str>, config: Arc<TopicConfig>) -> Self {
         Self {
             key,
             name,

@@ -52,6 +52,13 @@ impl Reserve {
         Some(Self { to: last + second.clamp(MIN, MAX), base: last, at: now })
     }
 
+    /// The batch that was to log it failed: what is logged reaches up to `to` at most. The next
+    /// write that needs more reserves anew.
+    pub(crate) fn lost(&mut self, to: u64) {
+        self.to = self.to.min(to);
+        self.base = self.base.min(self.to);
+    }
+
     /// Whether it reaches above `head` and nothing was reserved for `idle_ms`.
     pub(crate) fn idle(&self, head: u64, now: u64, idle_ms: u64) -> bool {
         self.to > head && now.saturating_sub(self.at) >= idle_ms
@@ -76,6 +83,15 @@ mod tests {
         let next = r.next(Durability::Disk, 513, 1000).unwrap();
         assert_eq!(next.to, 513 + 1024);
         assert!(next.next(Durability::Disk, 513 + 512, 9).is_none());
+    }
+
+    #[test]
+    fn i2_a_write_after_a_lost_reservation_reserves_anew() {
+        let r = Reserve::found(3, 3, 0);
+        let mut next = r.next(Durability::Disk, 5, 1000).unwrap();
+        next.lost(3);
+        assert_eq!(next.next(Durability::Disk, 5, 2000).unwrap().to, 5 + 1024);
+        assert_eq!(next.next(Durability::Disk, 4, 2000).unwrap().to, 4 + 1024);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Topic {
     /// A topic as a snapshot has it; frames after its replay position are applied next.
     pub(crate) fn from_snapshot(base: &Base, snap: &TopicSnap) -> Result<Arc<Self>> {
         let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
-        let config = TopicConfig::decode(&snap.config)?;
+        let config = base.config(TopicConfig::decode(&snap.config)?);
         let topic = Self::new(key, snap.name.as_str().into(), config);
         base.change(&topic, |state| state.restore(base, snap))?;
         topic.set_life(Life::Live);
@@ -340,6 +340,9 @@ impl State {
             next = next.max(meta.last_seq + 1);
             self.count += meta.live_count;
             self.bytes += meta.live_bytes;
+            if self.index.segs.is_empty() {
+                self.index.segs.reserve_exact(snap.segments.len());
+            }
             self.index.segs.push(Seg::named(*meta));
         }
         // A loss behind the last segment is reflected too, unless records that are replayed lie
@@ -406,6 +409,10 @@ impl State {
                 self.index.segs.remove(at);
             }
             if s.meta.last_seq >= self.floor {
+                // Most topics have one segment for long.
+                if self.index.segs.is_empty() {
+                    self.index.segs.reserve_exact(1);
+                }
                 self.index.segs.insert(at, seg);
             }
         }

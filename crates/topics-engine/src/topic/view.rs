@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::retention::{self, Need};
+use super::retention::{self, Expired, Need};
+use super::state::State;
 use super::{Topic, expire};
 use crate::api::{TopicState, TopicSummary};
 use crate::config::TopicType;
@@ -22,10 +23,13 @@ impl Topic {
     }
 }
 
-/// The exact state: what has expired is taken out first.
+/// The exact state: what has expired is taken out first. Where the log takes nothing more readers
+/// go on: the floors are where the clock has them, and `count` and `bytes` include what has expired.
 pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> {
     topic.check_sound()?;
-    expire(core, topic)?;
+    if let Err(e) = expire(core, topic) {
+        log::debug!("{}: what has expired is not logged: {e}", topic.name);
+    }
     loop {
         let next_seq = topic.append.lock().next_seq;
         let kind = topic.state.read().config.kind;
@@ -33,37 +37,56 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
             TopicType::Queue => Some(super::queue_state(core, topic)?),
             TopicType::Log => None,
         };
-        let unknown = {
-            let state = topic.state.read();
-            if state.earliest_exact {
-                let head = topic.gate.head();
-                let hidden = state.hidden(head);
-                let some = |ts: u64| (ts > 0).then_some(ts);
-                return Ok(TopicState {
-                    topic: topic.name.to_string(),
-                    topic_id: topic.id(),
-                    epoch: topic.key.epoch,
-                    head_seq: head,
-                    earliest_seq: state.earliest.min(head + 1),
-                    evict_floor: state.evict_floor.min(head + 1),
-                    next_seq,
-                    count: state.count - hidden.0,
-                    bytes: state.bytes - hidden.1,
-                    gaps: state.gaps.clone(),
-                    config: (*state.config).clone(),
-                    effective_priority: topic.priority(&state.config, core.time.wall()),
-                    last_write_ts: some(state.last_write_ts),
-                    last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
-                    queue,
-                });
-            }
-            state.index.seg_of(state.earliest).map(|s| s.meta.file_no)
-        };
-        match unknown {
-            Some(file_no) => retention::provide(core, topic, &Need::Dead(file_no))?,
-            None => topic.state.write().move_earliest(),
+        let shown = retention::with_expired(core, topic, |state, expired| {
+            describe(core, topic, state, expired, next_seq)
+        })?;
+        match shown {
+            Ok(shown) => return Ok(TopicState { queue, ..shown }),
+            Err(Some(file_no)) => retention::provide(core, topic, &Need::Dead(file_no))?,
+            Err(None) => topic.state.write().move_earliest(),
         }
     }
+}
+
+/// The state under its lock; what has to be known first is an error: the dead of a segment, or
+/// nothing but a look.
+fn describe(
+    core: &Core,
+    topic: &Topic,
+    state: &State,
+    expired: Option<Expired>,
+    next_seq: u64,
+) -> std::result::Result<TopicState, Option<u64>> {
+    if !state.earliest_exact {
+        return Err(state.index.seg_of(state.earliest).map(|s| s.meta.file_no));
+    }
+    let head = topic.gate.head();
+    let earliest = match expired {
+        None => state.earliest,
+        Some(e) => {
+            let live = state.index.next_live(e.below.max(state.earliest)).map_err(|u| Some(u.0))?;
+            live.unwrap_or(head + 1)
+        }
+    };
+    let hidden = state.hidden(head);
+    let some = |ts: u64| (ts > 0).then_some(ts);
+    Ok(TopicState {
+        topic: topic.name.to_string(),
+        topic_id: topic.id(),
+        epoch: topic.key.epoch,
+        head_seq: head,
+        earliest_seq: earliest.min(head + 1),
+        evict_floor: state.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1),
+        next_seq,
+        count: state.count - hidden.0,
+        bytes: state.bytes - hidden.1,
+        gaps: state.gaps.clone(),
+        config: (*state.config).clone(),
+        effective_priority: topic.priority(&state.config, core.time.wall()),
+        last_write_ts: some(state.last_write_ts),
+        last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
+        queue: None,
+    })
 }
 
 /// A line of a list: no I/O, so `earliest_seq` may lag behind deletes of records in segments that

@@ -10,7 +10,7 @@ use crate::{Clock, Env, Fs, Rng};
 /// Which I/O backend to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// `Uring` where the kernel offers it, else `Posix`.
+    /// The faster one by measurement: `Posix` (docs/decisions/0002).
     #[default]
     Auto,
     /// `pwrite` and `fdatasync`.
@@ -42,18 +42,10 @@ pub fn real_env(backend: Backend) -> io::Result<Env> {
 
 #[cfg(target_os = "linux")]
 fn real_fs(backend: Backend) -> io::Result<Arc<dyn Fs>> {
-    use crate::uring::UringFs;
-    if backend == Backend::Posix {
-        return Ok(Arc::new(RealFs::new()));
-    }
-    match UringFs::new() {
-        Ok(fs) => Ok(Arc::new(fs)),
-        Err(e) if backend == Backend::Uring => Err(e),
-        Err(e) => {
-            log::info!("io_uring is not available ({e}): using the posix I/O backend");
-            Ok(Arc::new(RealFs::new()))
-        }
-    }
+    Ok(match backend {
+        Backend::Uring => Arc::new(crate::uring::UringFs::new()?),
+        Backend::Auto | Backend::Posix => Arc::new(RealFs::new()),
+    })
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -9,7 +9,7 @@ use super::crash::{CrashCursor, CrashOptions, CrashState};
 use super::disk::{DiskImage, ROOT};
 use super::fault::{CallFilter, CallKind, FaultKind};
 use super::fs::normal;
-use super::journal::{Op, Scope};
+use super::journal::{Op, PageFate, Scope};
 use super::state::State;
 
 /// A broken rule of order, seen by the monitor.
@@ -155,6 +155,17 @@ impl SimFs {
         self.state.lock().set_free(bytes);
     }
 
+    /// Whether a sync failed and took pages of files whose path contains this text with it: reads
+    /// return what was durable before.
+    pub fn pages_reverted(&self, contains: &str) -> bool {
+        let state = self.state.lock();
+        state.journal.iter().any(|e| match e.op {
+            Op::SyncFailed(Scope::File(_), PageFate::Reverted) => e.path.contains(contains),
+            Op::SyncFailed(Scope::All, PageFate::Reverted) => true,
+            _ => false,
+        })
+    }
+
     /// What the monitor saw.
     pub fn violations(&self) -> Vec<Violation> {
         self.state.lock().violations.clone()
@@ -189,7 +200,13 @@ impl SimFs {
     /// Lets the next sync or rename of this thread take effect only after the mutating call that
     /// follows it; the caller is told at once that it succeeded.
     pub fn defer_next(&self) {
-        self.state.lock().arm();
+        self.state.lock().arm(false);
+    }
+
+    /// Lets this thread's next sync take effect only after the rename that follows it: what is
+    /// named by that was not made durable first.
+    pub fn defer_next_past_rename(&self) {
+        self.state.lock().arm(true);
     }
 
     /// Lets a deferred sync or rename happen now.

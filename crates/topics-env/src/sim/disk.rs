@@ -321,6 +321,11 @@ impl DiskImage {
         self.tree.hash()
     }
 
+    /// The boot and the mount that the next process sees.
+    pub fn boot(&self) -> (u64, u64) {
+        (self.boot, self.mount)
+    }
+
     /// Whether something un-synced did not survive.
     pub fn lost_something(&self) -> bool {
         self.lost

@@ -37,18 +37,24 @@ pub struct Mutant {
     nth: Option<usize>,
     reorder: Option<Arc<SimFs>>,
     visits: AtomicUsize,
-    hits: AtomicUsize,
+    hits: Arc<AtomicUsize>,
 }
 
 impl Mutant {
     /// Leaves out the `nth` visit of `target` (the first is 1), or every one.
     pub fn remove(target: Site, nth: Option<usize>) -> Self {
-        let (visits, hits) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { target, nth, reorder: None, visits, hits }
+        Self { target, nth, reorder: None, visits: AtomicUsize::new(0), hits: Arc::default() }
+    }
+
+    /// Counts in `hits`, which several mutants may share, how often it takes effect.
+    #[must_use]
+    pub fn counting(self, hits: Arc<AtomicUsize>) -> Self {
+        Self { hits, ..self }
     }
 
     /// Lets the `nth` visit of a sync or rename (the first is 1), or every one, take effect only
-    /// after the mutating call that follows it, on this file system. A check is removed.
+    /// after the mutating call that follows it, on this file system; that of a segment's sync only
+    /// after the rename that follows. A check is removed.
     pub fn reorder(target: Site, nth: Option<usize>, fs: Arc<SimFs>) -> Self {
         Self { reorder: Some(fs), ..Self::remove(target, nth) }
     }
@@ -72,7 +78,13 @@ impl Hook for Mutant {
         match (&self.reorder, site) {
             (None, _) | (_, Site::Check(_)) => Verdict::Skip,
             (Some(fs), _) => {
-                fs.defer_next();
+                // A round's syncs precede the rename of its snapshot, not one another.
+                match site {
+                    Site::Sync(name) | Site::SyncDir(name) if name.starts_with("segment.") => {
+                        fs.defer_next_past_rename();
+                    }
+                    _ => fs.defer_next(),
+                }
                 Verdict::Run
             }
         }

@@ -35,9 +35,11 @@ pub(super) struct State {
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
     free: Option<u64>,
-    /// Threads whose next sync or rename is to be deferred.
-    armed: Vec<ThreadId>,
+    /// Threads whose next sync or rename is to be deferred, and whether past the next rename.
+    armed: Vec<(ThreadId, bool)>,
     deferred: Option<Entry>,
+    /// What takes effect after the next rename.
+    deferred_past: Vec<Entry>,
 }
 
 impl State {
@@ -61,6 +63,7 @@ impl State {
             free: None,
             armed: Vec::new(),
             deferred: None,
+            deferred_past: Vec::new(),
         }
     }
 
@@ -83,9 +86,13 @@ impl State {
     /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
     pub(super) fn mutate(&mut self, op: Op, path: &Name) {
         let due = self.deferred.take();
+        let renamed = matches!(op, Op::Rename { .. });
         self.commit(Entry { op, path: path.clone() });
         if let Some(entry) = due {
             self.commit(entry);
+        }
+        if renamed {
+            std::mem::take(&mut self.deferred_past).into_iter().for_each(|e| self.commit(e));
         }
     }
 
@@ -145,7 +152,11 @@ impl State {
     /// caller is told that it succeeded.
     pub(super) fn mutate_or_defer(&mut self, op: Op, path: &Name) {
         let me = std::thread::current().id();
-        match self.armed.iter().position(|&t| t == me) {
+        match self.armed.iter().position(|&(t, _)| t == me) {
+            Some(at) if self.armed[at].1 => {
+                self.armed.remove(at);
+                self.deferred_past.push(Entry { op, path: path.clone() });
+            }
             Some(at) => {
                 self.armed.remove(at);
                 self.flush();
@@ -155,8 +166,8 @@ impl State {
         }
     }
 
-    pub(super) fn arm(&mut self) {
-        self.armed.push(std::thread::current().id());
+    pub(super) fn arm(&mut self, past_rename: bool) {
+        self.armed.push((std::thread::current().id(), past_rename));
     }
 
     /// Lets a deferred call happen now.

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use topics_env::sim::{
-    CallKind, CrashOptions, FaultKind, Mutant, SimClock, SimFs, SiteLog, env_on, sim_env,
+    CallKind, CrashOptions, FaultKind, Mutant, PageFate, SimClock, SimFs, SiteLog, Survival,
+    env_on, sim_env,
 };
 use topics_env::{Fs, Hook, Site};
 
@@ -197,4 +198,54 @@ fn the_reserve_grows_and_is_given_up() {
     assert!(!env.fs.exists(&paths().reserve()).unwrap());
     let file = env.fs.open(&paths().meta().join("x"), OpenMode::CreateNew).unwrap();
     file.write_all_at(&[1; 1 << 20], 0).unwrap();
+}
+
+/// What an open makes before it serves.
+fn make_all(env: &Env) -> Result<()> {
+    DirLock::acquire(env, &paths(), 1)?;
+    Store::open_or_create(env, &paths())?;
+    for dir in [paths().wal(), paths().topics(), paths().shard(0)] {
+        create_dir(env, "t", &dir)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn i1_a_name_that_a_failed_sync_lost_is_made_anew() {
+    let mut failed = 0;
+    // A process that was killed after so many calls may have gone before.
+    for killed_at in 0..20 {
+        for nth in 1.. {
+            let (env, fs) = world(None);
+            if killed_at > 0 {
+                for (call, nth) in [
+                    (CallKind::SyncDir, killed_at),
+                    (CallKind::RemoveDir, 1),
+                    (CallKind::RemoveFile, 1),
+                ] {
+                    fs.fail_from(call, nth, FaultKind::EIO);
+                }
+                let _ = make_all(&env);
+            }
+            let (env, fs) = remount(&fs.kill_image());
+            let fault = FaultKind::SyncFails { then: PageFate::Lost };
+            fs.fail_nth(CallKind::SyncDir, nth, fault);
+            if make_all(&env).is_ok() {
+                break;
+            }
+            failed += 1;
+            let (env, fs) = remount(&fs.kill_image());
+            make_all(&env).unwrap();
+            let mut end = fs.crash_cursor();
+            while end.advance() {}
+            let left = end.image(Survival::DropAll);
+            let names: Vec<String> = left.files().into_iter().map(|f| f.0).collect();
+            assert!(names.iter().any(|n| n.ends_with("meta/STORE")), "{nth}: {names:?}");
+            let (env, _) = remount(&left);
+            for dir in [paths().wal(), paths().topics(), paths().shard(0)] {
+                assert!(env.fs.exists(&dir).unwrap(), "{killed_at} {nth}: {dir:?}");
+            }
+        }
+    }
+    assert!(failed > 50, "{failed}");
 }

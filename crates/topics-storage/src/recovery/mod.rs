@@ -29,8 +29,8 @@ use self::copy::NewFile;
 use self::decide::decide;
 use self::plan::{NoWatch, ShardPlan};
 pub use self::replay::Opened;
-pub use self::verify::{Problem, Report, verify};
-use crate::dir::{DirLock, Paths, Store, create_dir};
+pub use self::verify::{Problem, Progress, Report, verify};
+use crate::dir::{DirLock, Paths, Store, create_dir, show};
 use crate::format::wal_file::{self, WalFileHeader};
 use crate::snapshot::{self, Loaded, SnapshotBody};
 use crate::wal::{FileKey, WalOptions};
@@ -107,6 +107,8 @@ pub struct Opening {
     generation: u64,
     boot: ([u8; 16], u64),
     next_key: u32,
+    /// Nothing may be changed.
+    dry: bool,
 }
 
 impl Opening {
@@ -119,6 +121,29 @@ impl Opening {
         mode: Mode,
     ) -> Result<Self> {
         let lock = DirLock::acquire(&env, &paths, pid)?;
+        let mut opening = Self::new(env, paths, lock, options)?;
+        opening.read_shards(mode)?;
+        opening.find_layout();
+        opening.copy_tails()?;
+        Ok(opening)
+    }
+
+    /// Reads a directory as `salvage` would and changes nothing but the lock file: for
+    /// [`Self::replay`], [`Self::losses`] and [`Self::reports`]. [`Self::finish`] refuses.
+    pub fn look(env: Env, paths: Paths, pid: u32, options: WalOptions) -> Result<Self> {
+        let meta = paths.meta();
+        let there = env.fs.exists(&meta).map_err(|e| StorageError::io(show(&meta), e))?;
+        if !there || Store::read(&env, &paths)?.is_none() {
+            return Err(StorageError::Missing { what: show(&meta.join("STORE")) });
+        }
+        let lock = DirLock::acquire(&env, &paths, pid)?;
+        let mut opening = Self { dry: true, ..Self::new(env, paths, lock, options)? };
+        opening.read_shards(Mode::Salvage)?;
+        opening.find_layout();
+        Ok(opening)
+    }
+
+    fn new(env: Env, paths: Paths, lock: DirLock, options: WalOptions) -> Result<Self> {
         // The mount is looked at before the first write, so that a later `sync_fs` reports errors
         // of every write of this open.
         let mount = env.fs.mount_id(paths.root());
@@ -134,7 +159,7 @@ impl Opening {
         for (n, e) in &loaded.rejected {
             log::warn!("snapshot {n} is invalid, an older one is used: {e}");
         }
-        let mut opening = Self {
+        Ok(Self {
             env,
             paths,
             lock,
@@ -146,11 +171,8 @@ impl Opening {
             generation: 0,
             boot,
             next_key: 0,
-        };
-        opening.read_shards(mode)?;
-        opening.find_layout();
-        opening.copy_tails()?;
-        Ok(opening)
+            dry: false,
+        })
     }
 
     /// The newest valid snapshot.
@@ -212,6 +234,7 @@ impl Opening {
             let plan = decide(env, &folder, wanted.reflected, mode, &mut NoWatch);
             let plan = plan.map_err(|e| self.blame(e))?;
             let copied_aside = match mode {
+                _ if self.dry => Vec::new(),
                 Mode::Strict => Vec::new(),
                 Mode::Salvage => aside::set_aside(env, paths, &folder, &plan),
             };
@@ -248,6 +271,9 @@ impl Opening {
                 Ok(body) if done(&body) => {}
                 _ => return Ok(false),
             }
+        }
+        if self.dry {
+            return Ok(true);
         }
         let dir = self.paths.shard(shard);
         let io = |e| StorageError::io(format!("remove {}", dir.display()), e);

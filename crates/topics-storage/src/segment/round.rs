@@ -191,6 +191,11 @@ impl Drop for Round {
         for path in &self.created {
             let _ = self.segs.env.fs.remove_file(path);
         }
+        // A folder whose name a failed sync lost would be seen, and never be durable: an empty one
+        // is made anew when it is needed.
+        for dir in &self.dirs {
+            let _ = self.segs.env.fs.remove_dir(dir);
+        }
         self.file_nos.iter().for_each(|no| self.segs.forget(*no));
     }
 }

@@ -34,11 +34,27 @@ impl TailCache {
         }
     }
 
-    /// The group that holds all of these bytes, and where in it they begin.
-    pub fn find(&self, file: FileKey, offset: u32, len: usize) -> Option<(Arc<Vec<u8>>, usize)> {
+    /// Appends the bytes at a place to `out`, if all of them are here; they may lie in several
+    /// groups. After a failed sync the file may no longer give back what it was given, and nothing
+    /// is pushed any more: what is here is what readers of an acked tail still get.
+    pub fn copy(&self, file: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> bool {
+        let (mut at, end) = (offset as usize, offset as usize + len);
         let after = self.entries.partition_point(|e| (e.file, e.offset) <= (file, offset));
-        let e = self.entries.get(after.checked_sub(1)?).filter(|e| e.file == file)?;
-        let at = (offset - e.offset) as usize;
-        (at + len <= e.bytes.len()).then(|| (e.bytes.clone(), at))
+        let Some(first) = after.checked_sub(1) else { return false };
+        let begin = out.len();
+        for e in self.entries.range(first..).take_while(|e| e.file == file) {
+            let from = e.offset as usize;
+            let to = end.min(from + e.bytes.len());
+            if !(from..to).contains(&at) {
+                break;
+            }
+            out.extend_from_slice(&e.bytes[at - from..to - from]);
+            at = to;
+            if at == end {
+                return true;
+            }
+        }
+        out.truncate(begin);
+        false
     }
 }

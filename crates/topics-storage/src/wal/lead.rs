@@ -64,7 +64,7 @@ impl Shard {
             st.leading = false;
             return self.settle(st);
         };
-        let linked = !st.syncing && self.links(&taken, own);
+        let linked = !st.syncing && self.links(&st, &taken, own);
         st.syncing |= linked;
         let write = Write { taken, file, offset: st.offset, linked };
         st = self.write(st, write);
@@ -74,13 +74,14 @@ impl Shard {
         st
     }
 
-    /// Whether a group's write is linked to a sync: its leader waits for one, the backend gains by
-    /// it, and no batch that needs only the write is held up.
-    fn links(&self, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
+    /// Whether a group's write is linked to a sync: the backend gains by it, its leader waits for
+    /// one, and nobody else waits for anything. The two run on other threads, one after the other,
+    /// which costs a lone caller less than two calls and many callers the time in which the next
+    /// group would have been written.
+    fn links(&self, st: &State, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
         let Some((n, Level::Synced)) = own else { return false };
-        self.shared.linked
-            && taken.last().is_some_and(|q| n <= q.n)
-            && (taken.len() == 1 || taken.iter().all(|q| q.batch.level == Level::Synced))
+        let alone = st.outcomes.waiters.is_empty() && st.queue.is_empty();
+        self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
     }
 
     /// There is no next file. What does not fit into the file in use fails, in order; smaller

@@ -391,11 +391,7 @@ impl Shard {
 
     /// Appends the bytes at a place to `out`, if the tail cache has them.
     pub fn read_cached(&self, key: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> bool {
-        let found = self.cache.read().find(key, offset, len);
-        if let Some((group, at)) = &found {
-            out.extend_from_slice(&group[*at..at + len]);
-        }
-        found.is_some()
+        self.cache.read().copy(key, offset, len, out)
     }
 
     pub fn bytes_on_disk(&self) -> u64 {

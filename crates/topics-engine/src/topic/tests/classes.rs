@@ -405,6 +405,22 @@ fn a_failed_creation_leaves_no_topic() {
 }
 
 #[test]
+fn i3_what_is_acked_after_a_failed_reservation_is_shown() {
+    for c in [Durability::Disk, Durability::Memory] {
+        let mut w = World::new();
+        w.create("t", class(c));
+        w.put("t", &["1", "2", "3"]);
+        // A clean close gives the reservation back: the next write makes a new one.
+        w.reopen();
+        w.fs.fail_nth(CallFilter::on_path(CallKind::Write, "wal-"), 1, FaultKind::ENOSPC);
+        assert!(w.try_put("t", &["4", "5"]).is_err());
+        let first = retry(|| w.try_put("t", &["6", "7"])).first_seq;
+        assert!(w.seqs("t").ends_with(&[first, first + 1]), "{c:?}: {:?}", w.seqs("t"));
+        assert_eq!(w.state("t").head_seq, first + 1);
+    }
+}
+
+#[test]
 fn i10_after_a_failed_sync_nothing_is_acked_and_reads_go_on() {
     let mut w = World::new();
     fill(&w, Durability::Fsync);

@@ -74,6 +74,34 @@ fn deletes_of_topics_last() {
 }
 
 #[test]
+fn i2_an_earlier_topic_of_the_name_never_comes_back() {
+    for kill in [false, true] {
+        let mut w = World::with(Options { wal_shards: 3, ..small() });
+        w.put("other", &["x"]);
+        let first = w.put("t", &["1"]).topic_id;
+        w.engine().sync().unwrap();
+        assert!(w.engine().delete_topic("t", false).unwrap().deleted);
+        let shard = |w: &World, id| w.engine().core().shard(id);
+        while shard(&w, w.state("other").topic_id + 1) == shard(&w, first) {
+            w.engine().delete_topic("other", false).unwrap();
+            w.put("other", &["x"]);
+        }
+        w.create("t", class(Durability::Fsync));
+        // The deletion is lost, the later topic on another shard is not.
+        w.power_cut();
+        assert!(w.state("t").topic_id > first);
+        assert_eq!(w.engine().list("", None, 9).iter().filter(|t| t.topic == "t").count(), 1);
+        assert!(w.engine().delete_topic("t", false).unwrap().deleted);
+        if kill {
+            w.kill()
+        } else {
+            w.reopen()
+        }
+        assert_eq!(w.engine().state("t", false).unwrap_err().code(), "topic_not_found");
+    }
+}
+
+#[test]
 fn if_empty() {
     let w = World::new();
     w.create("t", ConfigPatch { ttl_ms: Some(1000), ..ConfigPatch::default() });

@@ -11,6 +11,7 @@ mod model;
 mod read;
 mod reclaim;
 mod retention;
+mod verify;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Caps, expiry, clock steps.
 
+use topics_env::sim::{CallKind, FaultKind};
+
 use super::*;
 use crate::config::Discard;
 use crate::error::Error;
@@ -159,6 +161,25 @@ fn an_expired_record_is_never_delivered() {
     w.clock.advance_ms(600);
     let s = w.state("t");
     assert_eq!((s.count, s.bytes, s.earliest_seq, s.evict_floor, s.head_seq), (0, 0, 4, 4, 3));
+}
+
+#[test]
+fn a_log_that_takes_nothing_more_keeps_no_reader_from_what_is_there() {
+    let w = World::new();
+    w.create("t", ttl(1000));
+    w.put("t", &["a", "b"]);
+    w.clock.advance_ms(600);
+    w.put("t", &["c"]);
+    w.fs.fail_nth(CallKind::SyncData, 1, FaultKind::EIO);
+    assert!(w.engine().sync().is_err());
+    w.clock.advance_ms(600);
+    let s = w.state("t");
+    assert_eq!((s.evict_floor, s.earliest_seq, s.head_seq), (3, 3, 3), "as a read has them");
+    assert_eq!(s.count, 3, "what has expired is counted until that is logged");
+    assert_eq!(w.scan("t", 0), (vec![3], vec![(1, 2, "ttl")]));
+    w.clock.advance_ms(600);
+    let s = w.state("t");
+    assert_eq!((s.evict_floor, s.earliest_seq, s.head_seq), (4, 4, 3));
 }
 
 #[test]

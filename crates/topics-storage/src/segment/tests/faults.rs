@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use topics_env::sim::{CallFilter, CallKind, CrashOptions, FaultKind, Mutant, PageFate, SiteLog};
+use topics_env::sim::{
+    CallFilter, CallKind, CrashOptions, FaultKind, Mutant, PageFate, SiteLog, Survival,
+};
 use topics_env::{Hook, Site};
 
 use super::*;
@@ -201,6 +203,26 @@ fn i9_after_a_failed_sync_the_files_are_made_again() {
                 named.holds(&state.image).unwrap();
             });
         }
+    }
+}
+
+#[test]
+fn i9_a_folder_whose_name_was_lost_is_made_again() {
+    for nth in 1.. {
+        let world = World::new(SegmentOptions::default());
+        let recs = sample(9);
+        let lost = FaultKind::SyncFails { then: PageFate::Lost };
+        world.fs.fail_nth(CallKind::SyncDir, nth, lost);
+        if world.append(None, 1, &recs, false).is_ok() {
+            assert!(nth > 2, "the folder and the one above it");
+            return;
+        }
+        let meta = world.append(None, 1, &recs, false).unwrap();
+        let mut named = Named::default();
+        named.put(meta, &recs);
+        let mut cursor = world.fs.crash_cursor();
+        cursor.seek(usize::MAX);
+        named.holds(&cursor.image(Survival::DropAll)).unwrap();
     }
 }
 

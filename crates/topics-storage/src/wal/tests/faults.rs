@@ -1,6 +1,6 @@
 //! What a shard does when the disk does not do its part.
 
-use topics_env::sim::CallKind;
+use topics_env::sim::{CallKind, PageFate};
 
 use super::*;
 
@@ -256,4 +256,32 @@ fn a_commit_that_panics_poisons_instead_of_blocking_the_others() {
     assert!(unwound);
     assert!(matches!(wal.wait(other, Level::Synced), Err(StorageError::Poisoned { .. })));
     assert!(put(&wal, batch(&log, 3, 1, Level::Written)).is_err());
+}
+
+#[test]
+fn i1_readers_keep_what_was_acked_when_a_failed_sync_takes_its_pages() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { file_initial: 16 << 10, ..small() });
+    let log = Arc::new(Log::default());
+    for seq in 1..=3 {
+        let t = put(&wal, batch(&log, seq, 2, Level::Written)).unwrap();
+        wal.wait(t, Level::Written).unwrap();
+    }
+    let file = wal.file(0, FileKey(0)).unwrap().file.clone();
+    let end = wal.shards[0].state.lock().offset as usize;
+    let mut written = vec![0; end];
+    file.read_exact_at(&mut written, 0).unwrap();
+    fs.fail_nth(CallKind::SyncData, 1, FaultKind::SyncFails { then: PageFate::Reverted });
+    assert!(wal.sync(0).is_err());
+    let mut left = vec![0; end];
+    file.read_exact_at(&mut left, 0).unwrap();
+    assert_ne!(left[WAL_START..], written[WAL_START..], "the pages are gone");
+    // Several groups at once, from any place to any place.
+    for from in (WAL_START..end).step_by(37) {
+        for to in (from + 1..=end).step_by(41) {
+            let mut out = b"before".to_vec();
+            wal.read(0, FileKey(0), from as u32, to - from, &mut out).unwrap();
+            assert_eq!(out[6..], written[from..to], "{from}..{to}");
+        }
+    }
 }

@@ -417,8 +417,12 @@ fn every_acked_batch_is_where_its_commit_was_told_posix() {
 }
 
 #[test]
-fn every_acked_batch_is_where_its_commit_was_told_auto() {
-    stress(topics_env::real::Backend::Auto, "stress-auto");
+fn every_acked_batch_is_where_its_commit_was_told_uring() {
+    use topics_env::real::{Backend, real_env};
+    match real_env(Backend::Uring) {
+        Ok(_) => stress(Backend::Uring, "stress-uring"),
+        Err(e) => println!("backend uring: skipped, this kernel does not have it: {e}"),
+    }
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! The logs, by the rules that an open goes by: damage or torn tail, which shards must be there.
+
+use super::Check;
+use crate::dir::show;
+use crate::format::frame::FrameType;
+use crate::format::record::{Body, CheckpointMark};
+use crate::format::wal_file::WAL_HEADER;
+use crate::recovery::chain::Folder;
+use crate::recovery::decide::decide;
+use crate::recovery::plan::Watch;
+use crate::recovery::survey::{self, Wanted};
+use crate::recovery::{Loss, Mode};
+use crate::snapshot::SnapshotBody;
+use crate::wal::scan::Scanned;
+use crate::{Result, StorageError};
+
+/// What the frames of the logs say beside being whole.
+#[derive(Default)]
+struct Seen {
+    frames: u64,
+    /// The highest snapshot of which the logs say that it took effect.
+    mark: u64,
+}
+
+impl Watch for Seen {
+    fn frame(&mut self, _file: usize, f: &Scanned<'_>) {
+        self.frames += 1;
+        if f.frame.kind == FrameType::CheckpointMark
+            && let Ok(mark) = CheckpointMark::decode(&f.frame)
+        {
+            self.mark = self.mark.max(mark.snapshot);
+        }
+    }
+}
+
+impl Check<'_> {
+    pub(super) fn logs(&mut self, newest: Option<&(u64, SnapshotBody)>) -> Result<()> {
+        let (mut folders, mut seen) = (Vec::new(), Seen::default());
+        for wanted in survey::shards(self.env, self.paths, newest.map(|(_, body)| body))? {
+            let outcome = self.log(wanted, &mut seen).map(|f| folders.extend(f));
+            self.take(&self.paths.shard(wanted.shard), outcome)?;
+        }
+        self.report.records += seen.frames;
+        let there = newest.map_or(0, |(n, _)| *n);
+        let named = self.report.problems.iter().any(|p| p.file.contains("snapshot."));
+        if seen.mark > there && !named {
+            let file = show(&self.paths.snapshot(seen.mark));
+            self.found(file, 0, "the log says that it took effect, and it is missing".into());
+        }
+        let folders: Vec<&Folder> = folders.iter().collect();
+        self.take(&self.paths.wal(), survey::check_layout(self.env, &folders))
+    }
+
+    fn log(&mut self, wanted: Wanted, seen: &mut Seen) -> Result<Option<Folder>> {
+        let (env, paths) = (self.env, self.paths);
+        let read = |mode| Folder::read(env, paths, wanted.shard, &self.id, wanted.known, mode);
+        let folder = match read(Mode::Strict) {
+            // `salvage` finds its way without it.
+            Err(e @ StorageError::Corrupt { .. }) => {
+                let folder = read(Mode::Salvage)?;
+                self.take(&paths.shard(wanted.shard), Err(e))?;
+                folder
+            }
+            other => other?,
+        };
+        let Some(folder) = folder else { return Ok(None) };
+        let dir = paths.shard(wanted.shard);
+        for name in folder.files.iter().map(|f| &f.name) {
+            self.count(&dir.join(name))?;
+        }
+        for file in &folder.unreadable {
+            self.count(&dir.join(&file.name))?;
+            self.take(&dir, Err(file.error.clone()))?;
+        }
+        let plan = decide(env, &folder, wanted.reflected, Mode::Salvage, seen)?;
+        for link in plan.links.iter().filter(|l| l.lost_start) {
+            let file = folder.shown(&folder.files[link.file]);
+            self.found(file, WAL_HEADER as u64, "the Start frame is damaged".into());
+        }
+        // One whose file cannot be read is reported above.
+        let named = |l: &&Loss| folder.unreadable.iter().all(|u| !l.file.ends_with(&u.name));
+        for loss in plan.fresh().filter(named) {
+            let Loss { file, offset, from_lsn, to_lsn, .. } = loss;
+            let detail = format!(
+                "invalid frames, lsn {from_lsn} to {to_lsn}, though what follows was durable"
+            );
+            self.found(file.clone(), *offset, detail);
+        }
+        for Loss { file, offset, .. } in &plan.passed {
+            let detail = "invalid frames; the snapshot has what they say".into();
+            self.found(file.clone(), *offset, detail);
+        }
+        Ok(Some(folder))
+    }
+}

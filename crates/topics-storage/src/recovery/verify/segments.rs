@@ -1,0 +1,123 @@
+//! Every record of every segment that a kept snapshot names, and what lies beside them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Check;
+use crate::Result;
+use crate::dir::show;
+use crate::segment::{
+    Block, Item, Part, SegmentMeta, SegmentOptions, Segments, TagMatch, TopicKey,
+};
+use crate::snapshot::SnapshotBody;
+
+/// Bytes of frames that are read at a time.
+const READ: usize = 8 << 20;
+
+impl Check<'_> {
+    pub(super) fn segments(&mut self, kept: &[(u64, SnapshotBody)]) -> Result<()> {
+        let generation = kept.first().map_or(0, |(_, b)| b.generation) + 1;
+        let (env, paths) = (self.env.clone(), self.paths.clone());
+        let options = SegmentOptions::default();
+        let segments = Segments::new(env, paths, self.id, generation, options, None);
+        let mut seen = BTreeSet::new();
+        for (_, body) in kept {
+            for topic in &body.topics {
+                let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
+                for meta in &topic.segments {
+                    // An active segment grows from snapshot to snapshot: the same files, more of
+                    // them.
+                    if seen.insert((key, meta.file_no, meta.data_no, meta.del_no, meta.data_len)) {
+                        self.segment(&segments, key, *meta)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn segment(
+        &mut self,
+        segments: &Arc<Segments>,
+        key: TopicKey,
+        meta: SegmentMeta,
+    ) -> Result<()> {
+        if meta.cold {
+            return Ok(());
+        }
+        let data = self.paths.segment(&meta.data_name(key.topic_id), Part::Data);
+        for (name, part) in meta.files(key.topic_id) {
+            self.count(&self.paths.segment(&name, part))?;
+        }
+        let before = self.report.problems.len();
+        self.take(&data, segments.check_named(key, &[meta], true))?;
+        if self.report.problems.len() > before {
+            return Ok(());
+        }
+        self.take(&data, segments.segment(key, meta).check_header())?;
+        let (_, rebuilt) = segments.damage_counts();
+        let outcome = self.records(segments, key, meta);
+        self.take(&data, outcome)?;
+        if segments.damage_counts().1 > rebuilt {
+            let index = self.paths.segment(&meta.name(key.topic_id), Part::Idx);
+            let detail = "this file, or .tags or .attrs beside it, is damaged or missing; opening \
+                          makes it again";
+            self.found(show(&index), 0, detail.into());
+        }
+        Ok(())
+    }
+
+    /// Every record, dead ones too, and what the other files say of them.
+    fn records(
+        &mut self,
+        segments: &Arc<Segments>,
+        key: TopicKey,
+        meta: SegmentMeta,
+    ) -> Result<()> {
+        let segment = segments.segment(key, meta);
+        let name = meta.data_name(key.topic_id).file(Part::Data);
+        let data = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
+        let (mut block, mut at) = (Block::new(), meta.first_seq);
+        let (mut whole, mut tagged, mut damaged) = (0, 0, 0);
+        while at <= meta.last_seq {
+            block.clear();
+            let next = segment.read(at, meta.last_seq, READ, &|_| false, &mut block)?;
+            for item in block.items() {
+                match item {
+                    Item::Record(f) => {
+                        whole += 1;
+                        tagged += u64::from(!f.tag.is_empty());
+                    }
+                    Item::Corrupt(seq) => {
+                        damaged += 1;
+                        let place = segment.entries(seq, seq)?.first().map_or(0, |e| e.offset);
+                        let detail = format!("record {seq} fails its checksum");
+                        self.found(data.clone(), u64::from(place), detail);
+                    }
+                }
+            }
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+        self.report.records += whole;
+        let deleted = segment.deleted()?.len();
+        if damaged == 0 && meta.live_count > whole.saturating_sub(deleted) {
+            let (named, left) = (meta.live_count, whole.saturating_sub(deleted));
+            let detail = format!("the snapshot names {named} live records, {left} are there");
+            self.found(data.clone(), 0, detail);
+        }
+        if meta.has_tags {
+            let seqs = segment.tag_seqs(TagMatch::Prefix(b""), meta.last_seq)?;
+            if damaged == 0 && seqs.len() as u64 != tagged {
+                let name = meta.name(key.topic_id).file(Part::Tags);
+                let file = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
+                let detail = format!("{tagged} records have a tag, it names {}", seqs.len());
+                self.found(file, 0, detail);
+            }
+        }
+        segment.attrs().map(drop)
+    }
+}
