@@ -137,12 +137,15 @@ impl Lost {
     }
 }
 
+/// Gaps, each with the name of its topic.
+type TopicGaps = Vec<(String, Gap)>;
+
 /// What `salvage` would give up: the ranges of the logs, and the gaps of the topics by name.
 pub(crate) fn plan(
     env: &Env,
     dir: &Path,
     options: Options,
-) -> Result<(Vec<Loss>, Vec<(String, Gap)>)> {
+) -> Result<(Vec<Loss>, TopicGaps)> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
     let opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;

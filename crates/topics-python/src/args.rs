@@ -18,6 +18,9 @@ pub(crate) struct AppendArgs<'a> {
     pub disable_backpressure: bool,
 }
 
+/// Options of a job: lane, group, delay_ms, deliver_at.
+type Job<'py> = (Option<u8>, Option<Bound<'py, PyString>>, u64, u64);
+
 /// A record whose parts live in Python objects.
 pub(crate) struct Held<'py> {
     data: Bound<'py, PyBytes>,
@@ -26,8 +29,7 @@ pub(crate) struct Held<'py> {
     node: Option<Bound<'py, PyString>>,
     meta: Option<Bound<'py, PyBytes>>,
     ttl_ms: u64,
-    /// Lane, group, delay_ms, deliver_at.
-    job: Option<(Option<u8>, Option<Bound<'py, PyString>>, u64, u64)>,
+    job: Option<Job<'py>>,
 }
 
 impl<'py> Held<'py> {
