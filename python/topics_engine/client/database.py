@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from .. import _core, settings
 from ..errors import InvalidRequest
 from . import show
-from .router import Router
 from .queue import Queue
+from .router import Router
 from .topic import Topic
 from .values import RouterInfo, Start, TopicInfo, Verification
 from .watching import Watch
