@@ -19,6 +19,7 @@ mod priority;
 mod quota;
 mod reclaim;
 mod recovery;
+mod snapshot;
 mod topic;
 mod verify;
 

@@ -100,6 +100,7 @@ fn start(base: Base, paths: Paths, segments: Arc<Segments>, opened: Opened) -> R
         outside: opened.outside,
         round: Mutex::new(capture::Rounds::default()),
         logged_at_round: AtomicU64::new(0),
+        settled_rounds: AtomicU64::new(0),
     };
     Ok(Core::new(base, opened.wal, disk))
 }
