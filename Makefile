@@ -44,7 +44,7 @@ run: build ## start the server on ./topics-data
 test: test-rust test-python ## all tests that run on a commit
 
 # The commit gate's share of the crash programme; the mutants run in test-release.
-SUITES := --lib --test simulation --test model --test faults --test damage --test compatibility
+SUITES := --lib --test simulation --test queues --test model --test faults --test damage --test compatibility
 
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
@@ -65,7 +65,12 @@ check: build ## formatting, lints, types, licences and advisories
 bench: build ## figures beside the device's, a peer's and the goals
 	cargo build --release --quiet -p topics-benches --features peers
 	target/release/bench-embedded
-	target/release/bench-open
+	$(BIN)/python benches/embedded.py
+	mkdir -p target/bench
+	TOPICS_BENCH_CSV=target/bench/growth.csv target/release/bench-open
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.10'
+	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
+	target/release/bench-delivery
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte

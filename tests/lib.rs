@@ -9,6 +9,7 @@
 //! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
+//! * [`queues`]: queues and consumers through crashes.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
@@ -20,5 +21,6 @@ pub mod harness;
 pub mod model;
 pub mod mutants;
 pub mod oracle;
+pub mod queues;
 pub mod run;
 pub mod workloads;

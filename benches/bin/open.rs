@@ -120,7 +120,8 @@ fn topics(table: &mut Table) {
     db.checkpoint().unwrap();
     let round = start.elapsed().as_secs_f64();
     let per = (rss_anon("self") - before) as f64 / n as f64;
-    table.row("memory per idle topic, 100 000 topics", per, "B", Goal::Max(2048.0), "");
+    let fresh = "just written, buffers of the log included";
+    table.row("memory per idle topic, 100 000 topics", per, "B", Goal::Max(2048.0), fresh);
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
     table.row("descriptors, 100 000 topics", fds as f64, "", Goal::Max(4096.0), "");
     table.row("checkpoint of 100 000 dirty topics", round, "s", Goal::None, "");
@@ -129,20 +130,25 @@ fn topics(table: &mut Table) {
     table.row("clean close of these", start.elapsed().as_secs_f64(), "s", Goal::None, "");
     drop(db);
     let (ms, rss) = opened(&dir);
-    let notes = format!("RssAnon {:.0} MB", rss / 1e6);
+    let notes = format!("RssAnon {:.0} MB, {:.0} B per topic", rss / 1e6, rss / n as f64);
     table.row("open 100 000 topics, clean", ms, "ms", Goal::None, &notes);
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-fn growth(table: &mut Table) {
-    let max: u64 =
-        std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok()).unwrap_or(10_000_000);
-    let mut n = 10_000;
-    while n <= max {
-        let dir = scratch("growth");
-        prepare(&dir, n, "clean");
-        let (ms, _) = opened(&dir);
-        let db = open(&dir);
+/// What a log or a directory of this size costs, medians.
+struct Costs {
+    open_ms: f64,
+    append: f64,
+    read: f64,
+    delete: f64,
+}
+
+impl Costs {
+    /// Appends, reads of 100 records and tag deletes of one record in the topic `log`, which has
+    /// `n` records.
+    fn measure(dir: &Path, n: u64) -> Self {
+        let (open_ms, _) = opened(dir);
+        let db = open(dir);
         let tagged = [NewRecord { data: b"1", tag: b"probe", ..NewRecord::default() }];
         let one = Append { records: &tagged, ..Append::default() };
         let (mut app, mut read, mut del) = <(Samples, Samples, Samples)>::default();
@@ -159,17 +165,66 @@ fn growth(table: &mut Table) {
                 db.delete("log", &DeleteRequest { before_seq: None, matching: m }).unwrap()
             });
         }
+        db.close().unwrap();
+        Self { open_ms, append: app.us(0.5), read: read.us(0.5), delete: del.us(0.5) }
+    }
+
+    fn row(&self, table: &mut Table, csv: &mut String, axis: &str, n: u64) {
+        use std::fmt::Write;
         let notes = format!(
             "append {:.1} µs, diff of 100 {:.0} µs, tag delete {:.0} µs (p50)",
-            app.us(0.5),
-            read.us(0.5),
-            del.us(0.5)
+            self.append, self.read, self.delete
         );
-        table.row(&format!("growth: open clean, {n} records"), ms, "ms", Goal::Max(50.0), &notes);
-        db.close().unwrap();
-        drop(db);
+        table.row(
+            &format!("growth: open clean, {n} {axis}"),
+            self.open_ms,
+            "ms",
+            Goal::None,
+            &notes,
+        );
+        for (what, value) in [
+            ("open after a clean close, ms", self.open_ms),
+            ("append, µs", self.append),
+            ("diff of 100, µs", self.read),
+            ("tag delete, µs", self.delete),
+        ] {
+            writeln!(csv, "{axis},{n},\"{what}\",{value}").unwrap();
+        }
+    }
+}
+
+/// Costs from 10⁴ to 10⁷ records of one topic, and from 10 to 100 000 topics; also as a table for
+/// `plot.py`.
+fn growth(table: &mut Table) {
+    let max: u64 =
+        std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok()).unwrap_or(10_000_000);
+    let mut csv = String::from("axis,n,what,value\n");
+    let mut n = 10_000;
+    while n <= max {
+        let dir = scratch("growth");
+        prepare(&dir, n, "clean");
+        Costs::measure(&dir, n).row(table, &mut csv, "records", n);
         let _ = std::fs::remove_dir_all(&dir);
         n *= 10;
+    }
+    let mut n = 10;
+    while n <= max / 100 {
+        let dir = scratch("growth");
+        let db = open(&dir);
+        append(&db, "log", 10_000);
+        let rec = [NewRecord { data: b"1", ..NewRecord::default() }];
+        for i in 1..n {
+            let one = Append { records: &rec, ..Append::default() };
+            db.append(&format!("topic-{i}"), &one).unwrap();
+        }
+        db.close().unwrap();
+        drop(db);
+        Costs::measure(&dir, 10_000).row(table, &mut csv, "topics", n);
+        let _ = std::fs::remove_dir_all(&dir);
+        n *= 10;
+    }
+    if let Ok(path) = std::env::var("TOPICS_BENCH_CSV") {
+        std::fs::write(path, csv).unwrap();
     }
 }
 

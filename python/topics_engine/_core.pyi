@@ -18,8 +18,12 @@ __all__ = [
     "ArrowStream",
     "Batch",
     "Bridge",
+    "Consumer",
     "Engine",
     "Http",
+    "Queue",
+    "Watch",
+    "Work",
     "__version__",
     "defaults",
     "error_body",
@@ -65,6 +69,14 @@ def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[in
 def retry_after(body: bytes) -> int:
     """Whole seconds for `Retry-After` of a 429 or 503 body, at least 1."""
 
+_NewRow = (
+    tuple[bytes, bool, str | None, str | None, bytes | None, int]
+    | tuple[
+        bytes, bool, str | None, str | None, bytes | None, int, int | None, str | None, int, int
+    ]
+)
+"""`(data, binary, tag, node, meta, ttl_ms)`; of jobs also `(lane, group, delay_ms, deliver_at)`."""
+
 @final
 class Engine:
     """An open data directory."""
@@ -81,7 +93,7 @@ class Engine:
     def append(
         self,
         topic: str,
-        records: Sequence[tuple[bytes, bool, str | None, str | None, bytes | None, int]],
+        records: Sequence[_NewRow],
         *,
         node: str | None = None,
         key: str | None = None,
@@ -140,6 +152,25 @@ class Engine:
     def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
         """Waits until the head is above `seq`; false when the timeout passed."""
 
+    def watch(
+        self,
+        topics: Sequence[tuple[str, int | None, int | None, int | None]],
+        patterns: Sequence[tuple[str, int | None, int | None, int | None]],
+        *,
+        lenient: bool = False,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        limit: int = 256,
+        max_batch_bytes: int = 262144,
+        strong: bool = False,
+        queue_frames: int = 1024,
+        queue_bytes: int = 16777216,
+        stall_ms: int | None = None,
+    ) -> Watch:
+        """Starts are `(name, after, tail, topic_id)`; with neither `after` nor `tail`, at the
+        earliest record.
+        """
+
     def seek(self, topic: str, ts: int) -> int:
         """The cursor just before the first record at or after `ts`."""
 
@@ -151,6 +182,30 @@ class Engine:
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         """JSON `{"topic", "deleted", "routers_removed"}`."""
+
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        match: str | None = None,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        exactly_once: bool = False,
+    ) -> bool:
+        """Creates a router, or updates it; whether it was created."""
+
+    def delete_router(self, router: str) -> bool:
+        """Whether there was one."""
+
+    def router(self, router: str) -> bytes:
+        """JSON as `GET /v0/routers/:r`."""
+
+    def routers(self, prefix: str = "") -> bytes:
+        """JSON `{"routers": [...]}` in name order."""
 
     def state(self, topic: str, touch: bool = False) -> bytes:
         """JSON as `GET /v0/topics/:t`."""
@@ -219,6 +274,25 @@ class Batch:
 
     def payloads(self) -> list[bytes]:
         """The payloads alone."""
+
+@final
+class Watch:
+    """An open subscription. One thread waits in it; `close` from any."""
+
+    def next(
+        self, timeout: float | None = None
+    ) -> (
+        tuple[str, str, int, Batch | None, tuple[int, int, str, int, int, int] | None, int | None]
+        | None
+    ):
+        """`(kind, topic, topic_id, records, gap, seq)`, or `None` when the timeout passed. Kinds:
+        `records` `gap` `caught-up` `topic-deleted`; `gap` as `Batch.tombstone`; `seq` is the
+        topic's cursor after the event.
+        """
+
+    def close(self) -> None: ...
+    def cursors(self) -> list[tuple[str, int, int]]:
+        """`(topic, topic_id, cursor)` after what `next` returned."""
 
 @final
 class ArrowStream:
@@ -297,3 +371,85 @@ class Http:
         """Answers every waiting `diff` with what there is, stops the threads of this object.
         The engine stays open. Idempotent.
         """
+
+_Jobs = tuple[list[tuple[int, int, int, int]], Batch]
+"""`(seq, lease_id, deadline, deliveries)` of each job, and their records in the same order."""
+
+_Outcome = tuple[list[int], list[int], int | None]
+"""Seqs that were done, seqs that were skipped, when extended leases run out (epoch ms)."""
+
+@final
+class Queue:
+    """A queue by name."""
+
+    def __new__(cls, engine: Engine, topic: str) -> Queue: ...
+    def claim(
+        self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
+    ) -> _Jobs:
+        """Leases jobs, waiting up to `wait` seconds for the first."""
+
+    def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome: ...
+    def nack(
+        self,
+        node: str,
+        seqs: list[int],
+        lease_ids: list[int] | None = None,
+        delay_ms: int | None = None,
+    ) -> _Outcome: ...
+    def extend(
+        self,
+        node: str,
+        seqs: list[int],
+        lease_ids: list[int] | None = None,
+        lease_ms: int | None = None,
+    ) -> _Outcome: ...
+    def redrive(
+        self,
+        to: str | None = None,
+        match: str | None = None,
+        seqs: list[int] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> int: ...
+    def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Work: ...
+
+@final
+class Work:
+    """A stream of jobs: at most `max` are leased to it at a time."""
+
+    def next(self, wait: float = 0.0) -> _Jobs | None:
+        """The next jobs; `None` when the stream was closed."""
+
+    def close(self) -> None:
+        """Gives back what it holds. Idempotent."""
+
+@final
+class Consumer:
+    """A reader with a stored cursor."""
+
+    def __new__(
+        cls,
+        engine: Engine,
+        topic: str,
+        name: str,
+        mode: str | None = None,
+        start: str = "start",
+        auto_commit: bool = False,
+    ) -> Consumer: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def cursor(self) -> int: ...
+    def read(
+        self,
+        max_bytes: int = ...,
+        max_records: int = 2000,
+        checkpoint: bool = True,
+        wait: float = 0.0,
+        match: str | None = None,
+        fail_if_busy: bool = False,
+    ) -> Batch: ...
+    def commit(self, seq: int) -> None: ...
+    def seek(
+        self, *, seq: int | None = None, ts: int | None = None, to: str | None = None
+    ) -> int: ...

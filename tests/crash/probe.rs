@@ -148,6 +148,7 @@ fn new_record(r: &Rec) -> NewRecord<'_> {
         node: &r.node,
         meta: &r.meta,
         ttl_ms: r.ttl_ms,
+        ..NewRecord::default()
     }
 }
 
@@ -196,7 +197,7 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
         out.problems.push(format!("close after recovery fails: {e}"));
     }
     drop(engine);
-    if disk.seed % 8 == 0 || !matches!(plan.hook, HookSpec::None) {
+    if disk.seed.is_multiple_of(8) || !matches!(plan.hook, HookSpec::None) {
         verified(disk, out);
     }
     match disk.open() {

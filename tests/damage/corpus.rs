@@ -119,12 +119,12 @@ fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
 fn last_group(image: &DiskImage, whole: &Observation) -> (String, usize) {
     let record = &whole.topic(TAIL).unwrap().records.last().unwrap().data;
     let logs = files(image).into_iter().filter(|f| f.0.ends_with(".log"));
-    let found = logs.filter_map(|(path, bytes)| {
+    let mut found = logs.filter_map(|(path, bytes)| {
         let at = bytes.windows(record.len()).position(|w| w == record)?;
         let group = bytes[..at].windows(5).rposition(|w| w == [0x46, 0, 0, 0, 14])?;
         Some((path, group))
     });
-    found.last().unwrap()
+    found.next_back().unwrap()
 }
 
 fn script(d: &mut Driver) -> DiskImage {

@@ -92,10 +92,10 @@ impl World {
                 }
             }
         }
-        // What a write evicted before it was acked.
-        let Some(inc) = self.inc(name, state.topic_id).filter(|_| restart.is_none()) else {
-            return;
-        };
+        // What a write evicted before it was acked. What has expired is not: its floor is written
+        // down without a sync, and may come back with a clock that goes back.
+        let evicts = restart.is_none() && state.config.ttl_ms == 0;
+        let Some(inc) = self.inc(name, state.topic_id).filter(|_| evicts) else { return };
         for (seq, slot) in inc.slots.range_mut(..state.evict_floor) {
             if slot.mark.is_none() && topic.get(*seq).is_none() {
                 slot.mark =

@@ -116,6 +116,7 @@ impl Story {
             effective_priority: 0,
             last_write_ts: None,
             last_read_ts: None,
+            queue: None,
         };
         let tombstones = gaps.iter().map(tombstone).collect();
         let topics = vec![TopicObs { state, records, tombstones }];

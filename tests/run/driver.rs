@@ -446,6 +446,7 @@ fn new_record(r: &Rec) -> NewRecord<'_> {
         node: &r.node,
         meta: &r.meta,
         ttl_ms: r.ttl_ms,
+        ..NewRecord::default()
     }
 }
 

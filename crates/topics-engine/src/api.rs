@@ -44,6 +44,22 @@ pub struct NewRecord<'a> {
     pub meta: &'a [u8],
     /// Per-record time to live; 0 is none.
     pub ttl_ms: u64,
+    /// Queue: the lane, 0…9; a lower one is claimed first. `None`: 5.
+    pub lane: Option<u8>,
+    /// Queue: at most one job of a group is leased at a time, in seq order; at most 128 bytes,
+    /// empty is none.
+    pub group: &'a [u8],
+    /// Queue: invisible to claims for this long; 0 is none.
+    pub delay_ms: u64,
+    /// Queue: invisible to claims until this wall time, ms; 0 is none. With both, the later.
+    pub deliver_at: u64,
+}
+
+impl NewRecord<'_> {
+    /// Whether it has options that only jobs have.
+    pub(crate) fn is_job(&self) -> bool {
+        self.lane.is_some() || !self.group.is_empty() || self.delay_ms > 0 || self.deliver_at > 0
+    }
 }
 
 /// A write of one batch to one topic, all or nothing.
@@ -421,6 +437,8 @@ pub struct TopicState {
     pub last_write_ts: Option<u64>,
     /// Time of the last read, ms; `None` before the first.
     pub last_read_ts: Option<u64>,
+    /// Counts of a queue.
+    pub queue: Option<crate::queue::api::QueueState>,
 }
 
 /// A line of a topic list.

@@ -341,6 +341,8 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
         return Ok(());
     }
     core.stop_background();
+    core.delivery.close();
+    core.desk.close();
     let outcome = close_clean(core);
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);

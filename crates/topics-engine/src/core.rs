@@ -21,13 +21,15 @@ use topics_storage::wal::{Level, Room, Ticket, Wal};
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
 use crate::config::TopicConfig;
+use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
-use crate::topic::{Entry, State, Topic, Weight};
+use crate::router::Routers;
+use crate::topic::{Desk, Entry, State, Topic, Weight};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -46,10 +48,14 @@ pub(crate) struct Base {
     pub ephemeral: Arc<Quota>,
     /// The config of a topic that was created without one: most have it, and share it.
     usual: Arc<TopicConfig>,
+    /// Claims that wait.
+    pub desk: Desk,
     /// Records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
     /// Live payload bytes.
     live_bytes: AtomicU64,
+    pub delivery: Delivery,
+    pub routers: Routers,
 }
 
 impl Base {
@@ -63,8 +69,11 @@ impl Base {
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             usual: Arc::default(),
+            desk: Desk::default(),
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
+            routers: Routers::default(),
+            delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
             options,
@@ -182,7 +191,12 @@ impl Core {
 
     /// What the engine counts.
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        let (watch_streams, watch_sessions, ready_topics, pressure_ppm) = self.delivery.gauges();
         MetricsSnapshot {
+            watch_streams,
+            watch_sessions,
+            ready_topics,
+            pressure_ppm,
             topics: self.registry.len() as u64,
             idempotency_keys: self.keys.used(),
             ephemeral_bytes: self.ephemeral.used(),

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use topics_env::Env;
 
 use crate::api::{
@@ -13,9 +12,11 @@ use crate::api::{
 };
 use crate::config::ConfigPatch;
 use crate::core::Core;
+use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
 use crate::error::{Error, Result};
 use crate::metrics::MetricsSnapshot;
 use crate::options::Options;
+use crate::router::{self, RouterInfo, RouterRequest};
 use crate::topic::{self, Life, Topic};
 use crate::{maintain, name};
 
@@ -54,7 +55,10 @@ impl Engine {
 
     /// Creates a topic or updates the named fields of its config.
     pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
-        topic::create(&self.core, topic, config)
+        let created = topic::create(&self.core, topic, config)?;
+        // A queue that goes on may have something for claims that wait.
+        self.core.desk.ring(created.topic_id);
+        Ok(created)
     }
 
     /// Deletes a topic and all that belongs to it.
@@ -86,31 +90,7 @@ impl Engine {
     /// there is something to read.
     pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
         let topic = self.find(topic)?;
-        let woken = Arc::new((Mutex::new(false), Condvar::new()));
-        let wake = woken.clone();
-        let id = topic.gate.on_head(
-            seq,
-            Box::new(move || {
-                *wake.0.lock() = true;
-                wake.1.notify_all();
-            }),
-        );
-        let deadline = Instant::now().checked_add(timeout);
-        let mut done = woken.0.lock();
-        while !*done && self.core.check_open().is_ok() && topic.life() == Life::Live {
-            match deadline {
-                Some(at) if woken.1.wait_until(&mut done, at).timed_out() => break,
-                Some(_) => {}
-                None => woken.1.wait(&mut done),
-            }
-        }
-        drop(done);
-        topic.gate.cancel(id);
-        self.core.check_open()?;
-        if topic.life() == Life::Dead {
-            return Err(Error::TopicNotFound(topic.name.to_string()));
-        }
-        Ok(topic.gate.head() > seq)
+        topic::wait_head(&self.core, &topic, seq, timeout)
     }
 
     /// The same without blocking: `done` is called once, when the head is above `seq`, when the
@@ -130,6 +110,50 @@ impl Engine {
         if let Ok(topic) = self.find(topic) {
             topic.gate.cancel(id);
         }
+    }
+
+    /// Opens a subscription.
+    pub fn watch(&self, req: &WatchRequest) -> Result<Watch> {
+        Watch::open(&self.core, req)
+    }
+
+    /// Creates a watch session, which keeps its cursors between streams.
+    pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
+        delivery::create(&self.core, req)
+    }
+
+    /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
+    /// only lead back.
+    pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+        self.core.check_open()?;
+        delivery::attach(&self.core, session, rewind)
+    }
+
+    /// Ends a session and its streams; false when there is none.
+    pub fn end_session(&self, session: u128) -> bool {
+        delivery::end(&self.core, session)
+    }
+
+    /// Creates a router, or updates one between the same topics; whether it was created. It
+    /// copies what is written to its source from now on.
+    pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
+        router::create(&self.core, router, req)
+    }
+
+    /// Deletes a router; what it copied stays. False when there is none.
+    pub fn delete_router(&self, router: &str) -> Result<bool> {
+        router::delete(&self.core, router)
+    }
+
+    /// A router.
+    pub fn router(&self, router: &str) -> Result<RouterInfo> {
+        router::info(&self.core, router)
+    }
+
+    /// The routers whose names begin with `prefix`, in name order.
+    #[must_use]
+    pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
+        router::list(&self.core, prefix)
     }
 
     /// Deletes records.
@@ -179,12 +203,11 @@ impl Engine {
         &self.core.options
     }
 
-    #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    fn find(&self, topic: &str) -> Result<Arc<Topic>> {
+    pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
         let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
         found.ok_or_else(|| match name::check(topic) {

@@ -76,6 +76,22 @@ pub enum Error {
     /// A queue option or verb on a log topic.
     #[error("topic {0:?} is not a queue")]
     NotAQueue(String),
+    /// No consumer of this name.
+    #[error("topic {topic:?} has no consumer {consumer:?}")]
+    ConsumerNotFound {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+    },
+    /// Another reader has the consumer, and the call does not wait; retryable.
+    #[error("consumer {consumer:?} of topic {topic:?} is being read by another")]
+    ConsumerBusy {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+    },
     /// A cap with `discard=reject` refuses the write; retryable.
     #[error("topic {topic:?} is full: {what} {max}")]
     TopicFull {
@@ -134,6 +150,20 @@ pub enum Error {
         /// The version this build knows.
         supported: u32,
     },
+    /// No router of this name.
+    #[error("router {0:?} does not exist")]
+    RouterNotFound(String),
+    /// A router would close a cycle.
+    #[error("router {router:?} would close a cycle: {}", path.join(" → "))]
+    RouterCycle {
+        /// The router.
+        router: String,
+        /// From the source, through the destination, back to the source.
+        path: Vec<String>,
+    },
+    /// The watch session was ended, or collected after five minutes without a stream.
+    #[error("the watch session is gone: create one")]
+    SessionGone,
     /// The engine is closed, or closing.
     #[error("the engine is closed")]
     Closed,
@@ -156,12 +186,17 @@ impl Error {
             Self::HeadMismatch { .. } => "head_mismatch",
             Self::IdempotencyMismatch { .. } => "idempotency_mismatch",
             Self::NotAQueue(_) => "not_a_queue",
+            Self::ConsumerNotFound { .. } => "consumer_not_found",
+            Self::ConsumerBusy { .. } => "consumer_busy",
             Self::TopicFull { .. } => "topic_full",
             Self::Throttled { .. } => "throttled",
             Self::StorageUnavailable { .. } => "storage_unavailable",
             Self::Corrupt { .. } => "corrupt",
             Self::Locked { .. } => "locked",
             Self::Version { .. } => "version",
+            Self::RouterNotFound(_) => "router_not_found",
+            Self::RouterCycle { .. } => "router_cycle",
+            Self::SessionGone => "session_gone",
             Self::Closed => "shutting_down",
             Self::Internal(_) => "internal",
         }
@@ -172,7 +207,10 @@ impl Error {
     pub fn retryable(&self) -> bool {
         matches!(
             self,
-            Self::TopicFull { .. } | Self::Throttled { .. } | Self::StorageUnavailable { .. }
+            Self::TopicFull { .. }
+                | Self::ConsumerBusy { .. }
+                | Self::Throttled { .. }
+                | Self::StorageUnavailable { .. }
         )
     }
 }

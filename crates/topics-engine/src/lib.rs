@@ -8,17 +8,22 @@ mod capture;
 mod clock;
 mod config;
 mod core;
+mod delivery;
 mod engine;
 mod error;
 mod ids;
+mod jobs;
 mod maintain;
+mod meta;
 mod metrics;
 pub mod name;
 mod options;
 mod priority;
+mod queue;
 mod quota;
 mod reclaim;
 mod recovery;
+mod router;
 mod snapshot;
 mod topic;
 mod verify;
@@ -29,8 +34,16 @@ pub use api::{
     TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
+pub use delivery::{
+    Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart,
+};
 pub use engine::{Completion, Engine};
 pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
+pub use queue::api::{
+    Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Settled,
+};
+pub use router::{Guarantee, RouterInfo, RouterRequest};
+pub use topic::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, Work};
 pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

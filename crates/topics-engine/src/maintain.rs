@@ -26,7 +26,11 @@ pub(crate) struct Sweeps(AtomicU64, AtomicU64);
 /// One pass: cheap when nothing is due.
 pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     core.check_open()?;
+    if !core.options.background {
+        core.desk.pass(core);
+    }
     core.look_at_load();
+    core.delivery.tick(core);
     let now = core.time.mono_ms();
     let last = core.sweeps.0.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {

@@ -71,6 +71,7 @@ macro_rules! metrics {
             pub tombstones: [Counter; GapReason::COUNT],
             pub append: Histogram,
             pub sync_wait: Histogram,
+            pub delivery: Histogram,
         }
 
         /// The counters at one moment.
@@ -83,6 +84,16 @@ macro_rules! metrics {
             pub append: HistogramSnapshot,
             /// Time that writes waited for a sync.
             pub sync_wait: HistogramSnapshot,
+            /// Time from a topic becoming dirty to its service.
+            pub delivery: HistogramSnapshot,
+            /// Open watch streams.
+            pub watch_streams: u64,
+            /// Watch sessions.
+            pub watch_sessions: u64,
+            /// Topics that wait for a delivery worker.
+            pub ready_topics: u64,
+            /// The pressure that the governor sees, in millionths.
+            pub pressure_ppm: u64,
             /// Topics.
             pub topics: u64,
             /// Live idempotency keys.
@@ -104,6 +115,7 @@ macro_rules! metrics {
                     tombstones: std::array::from_fn(|i| self.tombstones[i].get()),
                     append: self.append.snapshot(),
                     sync_wait: self.sync_wait.snapshot(),
+                    delivery: self.delivery.snapshot(),
                     ..MetricsSnapshot::default()
                 }
             }
@@ -112,6 +124,12 @@ macro_rules! metrics {
 }
 
 metrics! {
+    /// Records handed to watchers.
+    watch_records,
+    /// Copies that routers made.
+    router_copies,
+    /// Times that a watcher fell behind its queue.
+    watch_lags,
     /// Writes applied.
     appends,
     /// Their records.
@@ -149,6 +167,12 @@ metrics! {
     topics_deleted,
     /// Frames of topics that are gone, passed over by recovery.
     orphan_frames,
+    /// Jobs given to workers.
+    claims,
+    /// Jobs acked.
+    acked_jobs,
+    /// Jobs moved to dead-letter topics.
+    dead_letters,
     /// Times that applying a frame had to read a file (never while running; recovery may).
     apply_reads,
 }

@@ -51,6 +51,8 @@ pub struct Options {
     /// Which topics a write may create; default `On`.
     pub auto_create: AutoCreate,
 
+    /// Threads that deliver to watchers, started with the first; default 0: as many as cpus.
+    pub delivery_workers: u32,
     /// WAL shards; default 1. 0: `min(cpus, 8)`.
     pub wal_shards: u32,
     /// Size of a shard's first WAL file; default 1 MiB, doubling from file to file.
@@ -113,6 +115,7 @@ impl Default for Options {
             background: true,
             recovery: RecoveryMode::Strict,
             auto_create: AutoCreate::On,
+            delivery_workers: 0,
             wal_shards: 1,
             wal_file_min: 1 << 20,
             wal_file_max: 0,
@@ -149,6 +152,15 @@ impl Options {
         match self.wal_shards {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)) as u32,
             n => n,
+        }
+    }
+
+    /// The number of delivery threads that these settings mean.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        match self.delivery_workers {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            n => n as usize,
         }
     }
 

@@ -35,6 +35,11 @@ pub(crate) fn recency(elapsed_ms: u64) -> i32 {
     (((FRESH * u64::from(POWERS[k])) >> halves) >> 16) as i32
 }
 
+/// What waiting adds: 100 per second, at most 1000.
+pub(crate) fn age(waited_ms: u64) -> i32 {
+    (waited_ms / 10).min(1000) as i32
+}
+
 /// The priority of a topic that is not waiting for delivery. `last_read` is 0 before the first.
 pub(crate) fn effective(config: &TopicConfig, last_read: u64, now: u64) -> i32 {
     match config.priority {
@@ -58,6 +63,14 @@ mod tests {
             let exact = 500.0 * (-(ms as f64) / 30_000.0).exp2();
             assert!((f64::from(recency(ms)) - exact).abs() < 7.0, "{ms}");
         }
+    }
+
+    #[test]
+    fn waiting_adds_a_hundred_a_second_up_to_a_thousand() {
+        assert_eq!(
+            [0, 9, 10, 1000, 9_999, 10_000, u64::MAX].map(age),
+            [0, 0, 1, 100, 999, 1000, 1000]
+        );
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         topic::bury(&core, &topic);
     }
     core.registry.each(|t| t.recovered(&core));
+    core.routers.recovered(&core);
+    core.delivery.resume(&core)?;
+    topic::finish_moves(&core);
     core.start_background()?;
     Ok(core)
 }
@@ -135,12 +138,11 @@ impl Lost {
     }
 }
 
+/// Gaps, each with the name of its topic.
+type TopicGaps = Vec<(String, Gap)>;
+
 /// What `salvage` would give up: the ranges of the logs, and the gaps of the topics by name.
-pub(crate) fn plan(
-    env: &Env,
-    dir: &Path,
-    options: Options,
-) -> Result<(Vec<Loss>, Vec<(String, Gap)>)> {
+pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<(Vec<Loss>, TopicGaps)> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
     let opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;
@@ -190,6 +192,15 @@ impl Replay {
     fn snapshot(&mut self, base: &Base, opening: &Opening) -> Result<()> {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
+        for section in &body.sections {
+            if !base.routers.restore(base, section)? {
+                return Err(Error::Version {
+                    what: format!("section {} of the snapshot", section.kind),
+                    found: u32::from(section.version),
+                    supported: 0,
+                });
+            }
+        }
         for snap in &body.topics {
             let topic = Topic::from_snapshot(base, snap)?;
             base.segments.check_named(topic.key, &snap.segments, true)?;

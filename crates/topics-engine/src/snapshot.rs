@@ -38,7 +38,14 @@ impl Spared {
             return Err(error.into());
         }
         match core.disk.checkpoints.load_newest(core.disk.store_id)? {
-            Some(before) if before.layout == core.disk.layout => spared.before = before,
+            // A router's cursor spans shards: what it says of a failed one cannot be kept apart.
+            Some(before)
+                if before.layout == core.disk.layout
+                    && before.sections.is_empty()
+                    && core.routers.capture().is_empty() =>
+            {
+                spared.before = before;
+            }
             _ => return Err(error.into()),
         }
         Ok(spared)
@@ -77,7 +84,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
         if spared.has(shard) {
             return;
         }
-        let (snap, outstanding) = topic.capture(core.disk.layout);
+        let (snap, outstanding) = topic.capture(core.disk.layout, core.time.mono_ms());
         if let Some(lsn) = outstanding {
             replay[shard] = replay[shard].min(lsn - 1);
         }
@@ -85,6 +92,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     });
     let kept = spared.before.topics.iter().filter(|t| spared.has(core.shard(t.topic_id)));
     body.topics.extend(kept.cloned());
+    body.sections = core.routers.capture();
     let (next, reserved) = core.ids.positions();
     body.next_topic_id = next.max(spared.before.next_topic_id);
     body.reserved_topic_id = reserved.max(spared.before.reserved_topic_id);

@@ -18,6 +18,9 @@ pub(crate) struct AppendArgs<'a> {
     pub disable_backpressure: bool,
 }
 
+/// Options of a job: lane, group, delay_ms, deliver_at.
+type Job<'py> = (Option<u8>, Option<Bound<'py, PyString>>, u64, u64);
+
 /// A record whose parts live in Python objects.
 pub(crate) struct Held<'py> {
     data: Bound<'py, PyBytes>,
@@ -26,13 +29,20 @@ pub(crate) struct Held<'py> {
     node: Option<Bound<'py, PyString>>,
     meta: Option<Bound<'py, PyBytes>>,
     ttl_ms: u64,
+    job: Option<Job<'py>>,
 }
 
 impl<'py> Held<'py> {
     pub fn of(item: &Bound<'py, PyAny>) -> PyResult<Self> {
         let t = item.cast::<PyTuple>()?;
-        let (data, binary, tag, node, meta, ttl_ms) = t.extract()?;
-        Ok(Self { data, binary, tag, node, meta, ttl_ms })
+        if t.len() == 6 {
+            let (data, binary, tag, node, meta, ttl_ms) = t.extract()?;
+            return Ok(Self { data, binary, tag, node, meta, ttl_ms, job: None });
+        }
+        let (data, binary, tag, node, meta, ttl_ms, lane, group, delay_ms, deliver_at) =
+            t.extract()?;
+        let job = Some((lane, group, delay_ms, deliver_at));
+        Ok(Self { data, binary, tag, node, meta, ttl_ms, job })
     }
 
     /// The record; what is JSON is not checked yet.
@@ -44,6 +54,10 @@ impl<'py> Held<'py> {
             node: str_bytes(self.node.as_ref())?,
             meta: self.meta.as_ref().map_or(b"", |m| m.as_bytes()),
             ttl_ms: self.ttl_ms,
+            lane: self.job.as_ref().and_then(|j| j.0),
+            group: str_bytes(self.job.as_ref().and_then(|j| j.1.as_ref()))?,
+            delay_ms: self.job.as_ref().map_or(0, |j| j.2),
+            deliver_at: self.job.as_ref().map_or(0, |j| j.3),
         })
     }
 }

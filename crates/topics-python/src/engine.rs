@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
-use topics_engine::{Append, Appended, DeleteRequest, NewRecord, ReadFrom, ReadRequest};
+use topics_engine::{
+    Append, Appended, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest, RouterRequest,
+};
 use topics_wire::arrow::{Scan, ScanRequest};
 use topics_wire::{Failure, config, metrics};
 
@@ -16,6 +18,7 @@ use crate::batch::Batch;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
 use crate::shared::{SIGNAL_SLICE, Shared, patiently};
+use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
 type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
@@ -181,6 +184,40 @@ impl Engine {
         self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
     }
 
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topics, patterns, *, lenient=false, skip_nodes=None, r#match=None,
+        limit=256, max_batch_bytes=262_144, strong=false, queue_frames=1024,
+        queue_bytes=16_777_216, stall_ms=None))]
+    fn watch(
+        &self,
+        py: Python<'_>,
+        topics: Vec<Start>,
+        patterns: Vec<Start>,
+        lenient: bool,
+        skip_nodes: Option<Vec<String>>,
+        r#match: Option<&str>,
+        limit: usize,
+        max_batch_bytes: usize,
+        strong: bool,
+        queue_frames: usize,
+        queue_bytes: usize,
+        stall_ms: Option<u64>,
+    ) -> PyResult<Watch> {
+        let (matching, skip_nodes) = (match_of(py, r#match)?, nodes_of(skip_nodes));
+        let args = WatchArgs {
+            lenient,
+            skip_nodes,
+            matching,
+            limit,
+            max_batch_bytes,
+            strong,
+            queue_frames,
+            queue_bytes,
+            stall_ms,
+        };
+        Watch::open(py, &self.shared, topics, patterns, args)
+    }
+
     #[pyo3(signature = (topic, seq, timeout=None))]
     fn wait(&self, py: Python<'_>, topic: &str, seq: u64, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = timeout
@@ -232,6 +269,52 @@ impl Engine {
             let patch = config_of(config)?.unwrap_or_default();
             Ok(topics_wire::created(topic, &e.create_topic(topic, &patch)?).1)
         })?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (router, source, dest, *, preserve_node=true, preserve_tag=true,
+        r#match=None, create_dest=true, allow_cycle=false, exactly_once=false))]
+    fn create_router(
+        &self,
+        py: Python<'_>,
+        router: &str,
+        source: String,
+        dest: String,
+        preserve_node: bool,
+        preserve_tag: bool,
+        r#match: Option<&str>,
+        create_dest: bool,
+        allow_cycle: bool,
+        exactly_once: bool,
+    ) -> PyResult<bool> {
+        let filter = match_of(py, r#match)?;
+        let guarantee = if exactly_once { Guarantee::ExactlyOnce } else { Guarantee::AtLeastOnce };
+        let request = RouterRequest {
+            source,
+            dest,
+            preserve_node,
+            preserve_tag,
+            filter,
+            create_dest,
+            allow_cycle,
+            guarantee,
+        };
+        self.shared.run(py, |e| Ok(e.create_router(router, &request)?))
+    }
+
+    fn delete_router(&self, py: Python<'_>, router: &str) -> PyResult<bool> {
+        self.shared.run(py, |e| Ok(e.delete_router(router)?))
+    }
+
+    fn router<'py>(&self, py: Python<'py>, router: &str) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self.shared.run(py, |e| Ok(topics_wire::router(&e.router(router)?)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    #[pyo3(signature = (prefix=""))]
+    fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix))))?;
         Ok(PyBytes::new(py, &body))
     }
 

@@ -7,11 +7,14 @@ mod args;
 mod arrow;
 mod batch;
 mod bridge;
+mod consumer;
 mod engine;
 mod errors;
 mod http;
+mod queue;
 mod settings;
 mod shared;
+mod watch;
 
 use pyo3::prelude::*;
 
@@ -27,13 +30,19 @@ mod _core {
     #[pymodule_export]
     use crate::bridge::Bridge;
     #[pymodule_export]
+    use crate::consumer::Consumer;
+    #[pymodule_export]
     use crate::engine::{Engine, repair, verify};
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]
+    use crate::queue::{Queue, Work};
+    #[pymodule_export]
     use crate::settings::defaults;
+    #[pymodule_export]
+    use crate::watch::Watch;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -143,6 +143,10 @@ fn detail(e: &Error) -> Option<String> {
         Error::HeadMismatch { topic, expected, actual } => {
             d.text("topic", topic).int("expected", *expected).int("head_seq", *actual)
         }
+        Error::RouterNotFound(router) => d.text("router", router),
+        Error::RouterCycle { router, path } => {
+            d.text("router", router).text("path", &path.join(" → "))
+        }
         Error::IdempotencyMismatch { topic } => d.text("topic", topic),
         Error::TopicFull { topic, what, max } => {
             d.text("topic", topic).text("limit", what).int("max", *max)

@@ -19,4 +19,4 @@ pub mod write;
 
 pub use error::{Failure, status};
 pub use limits::Limits;
-pub use render::{created, deleted, dropped, list, repair, report, state, states};
+pub use render::{created, deleted, dropped, list, repair, report, router, routers, state, states};

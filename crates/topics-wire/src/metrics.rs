@@ -33,7 +33,7 @@ fn look(engine: &Engine) -> Seen {
 }
 
 /// Name, help and value of each counter.
-fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 18] {
+fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 21] {
     [
         ("appends", "Writes applied", m.appends),
         ("append_records", "Records of the writes applied", m.append_records),
@@ -52,15 +52,22 @@ fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 18] {
         ("topics_created", "Topics created", m.topics_created),
         ("topics_deleted", "Topics deleted", m.topics_deleted),
         ("orphan_frames", "Frames of absent topics passed over by recovery", m.orphan_frames),
+        ("watch_records", "Records handed to watchers", m.watch_records),
+        ("router_copies", "Copies that routers made", m.router_copies),
+        ("watch_lags", "Times that a watcher fell behind its queue", m.watch_lags),
         ("clock_steps", "Steps of the wall clock of more than an hour", m.clock_steps),
     ]
 }
 
-fn gauges(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 4] {
+fn gauges(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 8] {
     [
         ("topics", "Topics", m.topics),
         ("idempotency_keys", "Live idempotency keys", m.idempotency_keys),
         ("ephemeral_bytes", "Payload bytes of ephemeral topics", m.ephemeral_bytes),
+        ("watch_streams", "Open watch streams", m.watch_streams),
+        ("watch_sessions", "Watch sessions", m.watch_sessions),
+        ("ready_topics", "Topics that wait for a delivery worker", m.ready_topics),
+        ("pressure_ppm", "The governor's pressure in millionths", m.pressure_ppm),
         ("resident_records", "Records with a resident index entry", m.resident_records),
     ]
 }
@@ -95,6 +102,12 @@ fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
     }
     histogram(out, "append_seconds", "Time of a write from call to answer", &m.append)?;
     histogram(out, "sync_wait_seconds", "Time that writes waited for a sync", &m.sync_wait)?;
+    histogram(
+        out,
+        "delivery_seconds",
+        "Time that a dirty topic waited for its worker",
+        &m.delivery,
+    )?;
     per_topic(out, seen)
 }
 
@@ -150,7 +163,8 @@ pub fn json(engine: &Engine) -> Vec<u8> {
         tombstones.int(reason, count);
     }
     o.raw("tombstones", &tombstones.finish());
-    for (name, h) in [("append", &m.append), ("sync_wait", &m.sync_wait)] {
+    for (name, h) in [("append", &m.append), ("sync_wait", &m.sync_wait), ("delivery", &m.delivery)]
+    {
         let mut inner = Object::new(128);
         inner.int("count", h.count).int("sum_ns", h.sum_ns);
         inner.int("p50_ns", quantile(h, 50)).int("p99_ns", quantile(h, 99));

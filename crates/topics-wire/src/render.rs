@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 
 use topics_engine::{
-    CreatedTopic, Deleted, DeletedTopic, Repair, Report, TopicState, TopicSummary,
+    CreatedTopic, Deleted, DeletedTopic, Guarantee, Repair, Report, RouterInfo, TopicMatch,
+    TopicState, TopicSummary,
 };
 
 use crate::config;
@@ -148,6 +149,24 @@ pub fn state(s: &TopicState) -> Vec<u8> {
     config::push(o.key("config"), &s.config);
     push_i64(o.key("effective_priority"), i64::from(s.effective_priority));
     o.maybe("last_write_ts", s.last_write_ts).maybe("last_read_ts", s.last_read_ts);
+    if let Some(q) = &s.queue {
+        let counts = [
+            ("ready", q.ready),
+            ("in_flight", q.in_flight),
+            ("delayed", q.delayed),
+            ("dead", q.dead),
+            ("dead_lettered", q.dead_lettered),
+            ("expired", q.expired),
+        ];
+        let out = o.key("queue");
+        for (i, (name, n)) in counts.into_iter().enumerate() {
+            out.push(if i == 0 { b'{' } else { b',' });
+            push_str(out, name.as_bytes());
+            out.push(b':');
+            push_u64(out, n);
+        }
+        out.push(b'}');
+    }
     o.finish()
 }
 
@@ -219,6 +238,56 @@ pub fn deleted(topic: &str, d: &Deleted) -> Vec<u8> {
     o.name("topic", topic).int("deleted", d.deleted);
     o.int("earliest_seq", d.state.earliest_seq).int("head_seq", d.state.head_seq);
     o.int("count", d.state.count).int("bytes", d.state.bytes);
+    o.finish()
+}
+
+/// A router.
+#[must_use]
+pub fn router(r: &RouterInfo) -> Vec<u8> {
+    let mut o = Object::new(400);
+    let q = &r.request;
+    o.name("router", &r.router).name("source", &q.source).name("dest", &q.dest);
+    o.flag("preserve_node", q.preserve_node).flag("preserve_tag", q.preserve_tag);
+    match &q.filter {
+        None => o.raw("filter", b"null"),
+        Some(m) => {
+            let (op, tag, star) = match m {
+                TopicMatch::Eq(tag) => ("Eq", tag, ""),
+                TopicMatch::Glob(prefix) => ("Glob", prefix, "*"),
+            };
+            let pattern = String::from_utf8_lossy(tag).into_owned() + star;
+            let out = o.key("filter");
+            out.extend_from_slice(b"[\"tag\",");
+            push_str(out, op.as_bytes());
+            out.push(b',');
+            push_str(out, pattern.as_bytes());
+            out.push(b']');
+            &mut o
+        }
+    };
+    o.flag("create_dest", q.create_dest).flag("allow_cycle", q.allow_cycle);
+    let guarantee = match q.guarantee {
+        Guarantee::AtLeastOnce => "at_least_once",
+        Guarantee::ExactlyOnce => "exactly_once",
+    };
+    o.name("guarantee", guarantee);
+    o.int("forwarded_total", r.forwarded_total).int("lag", r.lag);
+    match &r.stopped_by {
+        None => o.raw("stopped_by", b"null"),
+        Some(e) => o.name("stopped_by", e.code()),
+    };
+    o.finish()
+}
+
+/// Routers, in name order.
+#[must_use]
+pub fn routers(all: &[RouterInfo]) -> Vec<u8> {
+    let mut o = Object::new(400 * all.len() + 32);
+    let items: Vec<Vec<u8>> = all.iter().map(router).collect();
+    let out = o.key("routers");
+    out.push(b'[');
+    out.extend_from_slice(&items.join(&b','));
+    out.push(b']');
     o.finish()
 }
 

@@ -1,37 +1,53 @@
 """The client: handles and values, the same whether the engine is in this process or not."""
 
+from .consumer import Consumer, ConsumerBatch
 from .database import Database, open_database, verify
+from .queue import Job, Queue
 from .reading import Read
+from .router import Router
 from .topic import Topic
 from .values import (
     EARLIEST,
     TAIL,
     Ack,
+    CaughtUp,
     Deleted,
     Gap,
     New,
     Record,
+    RouterInfo,
     Start,
+    TopicDeleted,
     TopicInfo,
     TopicState,
     Verification,
 )
+from .watching import Watch
 
 __all__ = [
     "EARLIEST",
     "TAIL",
     "Ack",
+    "CaughtUp",
+    "Consumer",
+    "ConsumerBatch",
     "Database",
     "Deleted",
     "Gap",
+    "Job",
     "New",
+    "Queue",
     "Read",
     "Record",
+    "Router",
+    "RouterInfo",
     "Start",
     "Topic",
+    "TopicDeleted",
     "TopicInfo",
     "TopicState",
     "Verification",
+    "Watch",
     "open_database",
     "verify",
 ]

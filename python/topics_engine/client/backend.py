@@ -12,8 +12,13 @@ from typing import Any, Protocol
 Row = tuple[int, int, str | None, str | None, bytes | None, bytes, bool]
 """`(seq, ts, node, tag, meta, stored, binary)`."""
 
-NewRow = tuple[bytes, bool, str | None, str | None, bytes | None, int]
-"""`(data, binary, tag, node, meta, ttl_ms)`."""
+NewRow = (
+    tuple[bytes, bool, str | None, str | None, bytes | None, int]
+    | tuple[
+        bytes, bool, str | None, str | None, bytes | None, int, int | None, str | None, int, int
+    ]
+)
+"""`(data, binary, tag, node, meta, ttl_ms)`; of jobs also `(lane, group, delay_ms, deliver_at)`."""
 
 Acked = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
@@ -45,6 +50,21 @@ class Stream(Protocol):
     @property
     def to_seq(self) -> int: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any: ...
+
+
+WatchStart = tuple[str, int | None, int | None, int | None]
+"""`(name, after, tail, topic_id)`."""
+
+Told = tuple[str, str, int, Page | None, tuple[int, int, str, int, int, int] | None, int | None]
+"""`(kind, topic, topic_id, records, gap, seq)`."""
+
+
+class Source(Protocol):
+    """An open subscription."""
+
+    def next(self, timeout: float | None = None) -> Told | None: ...
+    def close(self) -> None: ...
+    def cursors(self) -> list[tuple[str, int, int]]: ...
 
 
 class Backend(Protocol):
@@ -98,6 +118,17 @@ class Backend(Protocol):
         strong: bool = False,
         touch: bool = True,
     ) -> Page: ...
+    def watch(
+        self,
+        topics: Sequence[WatchStart],
+        patterns: Sequence[WatchStart],
+        *,
+        lenient: bool = False,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        limit: int = 256,
+        strong: bool = False,
+    ) -> Source: ...
     def scan(
         self,
         topic: str,
@@ -117,6 +148,22 @@ class Backend(Protocol):
     ) -> bytes: ...
     def create(self, topic: str, config: bytes | None = None) -> bytes: ...
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes: ...
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        match: str | None = None,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        exactly_once: bool = False,
+    ) -> bool: ...
+    def delete_router(self, router: str) -> bool: ...
+    def router(self, router: str) -> bytes: ...
+    def routers(self, prefix: str = "") -> bytes: ...
     def state(self, topic: str, touch: bool = False) -> bytes: ...
     def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes: ...
     def sync(self, topic: str | None = None) -> None: ...

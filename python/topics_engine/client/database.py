@@ -7,18 +7,23 @@ import contextlib
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .. import _core, settings
+from ..errors import InvalidRequest
 from . import show
+from .queue import Queue
+from .router import Router
 from .topic import Topic
-from .values import TopicInfo, Verification
+from .values import RouterInfo, Start, TopicInfo, Verification
+from .watching import Watch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from .backend import Backend
+    from .reading import OnGap
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -46,6 +51,16 @@ class Database:
         """A handle. The config applies when the topic is created, by a write at the latest."""
         return Topic(self._backend, name, config)
 
+    def queue(self, name: str, **config: Any) -> Queue:
+        """A handle of a queue, which is created if it is not there."""
+        queue = Queue(cast("_core.Engine", self._backend), name, config)
+        queue.create()
+        return queue
+
+    def redrive(self, topic: str, **how: Any) -> int:
+        """Moves the dead letters of a topic back to where they came from; see `Queue.redrive`."""
+        return Queue(cast("_core.Engine", self._backend), topic, {}).redrive(**how)
+
     def __getitem__(self, name: str) -> Topic:
         return self.topic(name)
 
@@ -58,6 +73,69 @@ class Database:
             if len(page) < 1000:
                 return
             after = page[-1]["topic"]
+
+    def watch(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int | Start],
+        *,
+        node: str | Sequence[str] | None = None,
+        match: str | None = None,
+        events: bool = False,
+        gaps: OnGap = "yield",
+        strong: bool = False,
+        lenient: bool = False,
+        limit: int = 256,
+    ) -> Watch:
+        """Follows topics: an iterator that waits for what comes next.
+
+        `topics` maps names to cursors, `EARLIEST` or `TAIL`; names alone begin at the tail. A name
+        that ends with `*` is a pattern: topics created later join from their start. Records of the
+        nodes named are skipped, and those without a tag that `match` selects. `events` adds
+        `CaughtUp` and `TopicDeleted`. `strong` waits until records are synced, whatever their
+        class. Unknown topics are `NotFound`, unless `lenient`: then they join when they are
+        created.
+        """
+        return Watch(self._backend, topics, node, match, events, gaps, strong, lenient, limit)
+
+    def router(
+        self,
+        name: str,
+        source: str | None = None,
+        dest: str | None = None,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        match: str | None = None,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once",
+    ) -> Router:
+        """A handle. With `source` and `dest`, creates the router or updates it: what is written to
+        the source from now on is copied to the destination, those records whose tag `match`
+        selects, if it is given.
+        """
+        if guarantee not in ("at_least_once", "exactly_once"):
+            raise InvalidRequest(f"a router is at_least_once or exactly_once, not {guarantee!r}")
+        if (source is None) != (dest is None):
+            raise InvalidRequest("a router is made with a source and a dest")
+        if source is not None and dest is not None:
+            self._backend.create_router(
+                name,
+                source,
+                dest,
+                preserve_node=preserve_node,
+                preserve_tag=preserve_tag,
+                match=match,
+                create_dest=create_dest,
+                allow_cycle=allow_cycle,
+                exactly_once=guarantee == "exactly_once",
+            )
+        return Router(self._backend, name)
+
+    def routers(self, prefix: str = "") -> list[RouterInfo]:
+        """The routers whose names begin with `prefix`, in name order."""
+        found = json.loads(self._backend.routers(prefix))["routers"]
+        return [RouterInfo.from_fields(fields) for fields in found]
 
     def sync(self) -> None:
         """Returns when everything acked before is durable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import InvalidRequest
@@ -37,6 +38,10 @@ def rows(
 def _row(index: int, item: Any, tag: str | None, meta: bytes | None, ttl_ms: int) -> NewRow:
     node = None
     if type(item) is New:
+        if item.lane is not None or item.group is not None or item.delay_ms or item.deliver_at:
+            bare = replace(item, lane=None, group=None, delay_ms=0, deliver_at=0)
+            plain = _row(index, bare, tag, meta, ttl_ms)
+            return *plain[:6], item.lane, item.group, item.delay_ms, item.deliver_at
         tag = tag if item.tag is None else item.tag
         meta = meta if item.meta is None else dump(item.meta)
         ttl_ms = item.ttl_ms or ttl_ms

@@ -28,13 +28,26 @@ def items_of(topic: str, page: Page) -> tuple[Gap | None, list[Record]]:
     if page.tombstone is not None:
         first, last, reason, missed, _, _ = page.tombstone
         gap = Gap(topic, first, last, reason, missed)
-    records = [
+    return gap, records_of(topic, page)
+
+
+def records_of(topic: str, page: Page) -> list[Record]:
+    """Its records alone."""
+    return [
         Record(
             topic, seq, ts, node, tag, None if meta is None else json.loads(meta), stored, binary
         )
         for seq, ts, node, tag, meta, stored, binary in page.rows()
     ]
-    return gap, records
+
+
+def loss(gap: Gap) -> DataLoss:
+    """What `gaps="raise"` throws."""
+    return DataLoss(
+        f"records {gap.first} to {gap.last} of {gap.topic!r} are lost: {gap.reason}",
+        detail={"gap_from": gap.first, "gap_to": gap.last, "reason": gap.reason},
+        gap=gap,
+    )
 
 
 class Read(Iterator[Item]):
@@ -64,7 +77,7 @@ class Read(Iterator[Item]):
         self._upto = upto
         self._left = limit
         self._match = match
-        self._nodes: tuple[str, ...] = () if node is None else _nodes(node)
+        self._nodes: tuple[str, ...] = () if node is None else nodes_of(node)
         self._on_gap: OnGap = gaps
         self._topic_id: int | None = None
         self._cursor: int | None = after if isinstance(after, int) else None
@@ -115,11 +128,7 @@ class Read(Iterator[Item]):
         item = self._items.popleft()
         if isinstance(item, Gap) and self._on_gap == "raise":
             # The cursor stays in front of what was lost: storing it loses nothing silently.
-            raise DataLoss(
-                f"records {item.first} to {item.last} of {item.topic!r} are lost: {item.reason}",
-                detail={"gap_from": item.first, "gap_to": item.last, "reason": item.reason},
-                gap=item,
-            )
+            raise loss(item)
         self._cursor = item.seq if isinstance(item, Record) else item.last
         if not self._items:
             # Behind the last record there may be ones that this reader does not see.
@@ -257,5 +266,5 @@ class Read(Iterator[Item]):
         )
 
 
-def _nodes(node: str | Sequence[str]) -> tuple[str, ...]:
+def nodes_of(node: str | Sequence[str]) -> tuple[str, ...]:
     return (node,) if isinstance(node, str) else tuple(node)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from .. import _core
 from . import show
+from .consumer import Consumer, Mode
 from .encoding import dump, rows
 from .reading import Item, OnGap, Read, items_of
 from .values import EARLIEST, Ack, Deleted, Durability, Start, TopicState
@@ -124,6 +126,23 @@ class Topic:
     def wait(self, after: int, wait: float | None = None) -> bool:
         """Waits until there is something after a seq; false when `wait` seconds have passed."""
         return self._backend.wait(self.name, after, wait)
+
+    def consumer(
+        self,
+        name: str,
+        mode: Mode | None = None,
+        *,
+        start: Literal["start", "end"] = "start",
+        auto_commit: bool = False,
+    ) -> Consumer:
+        """A reader whose cursor the engine stores; created if it is not there.
+
+        `at_least_once` (the default) stores it by `commit`, or with `auto_commit` at the next read;
+        `at_most_once` stores it durably before records are handed out.
+        """
+        engine = cast("_core.Engine", self._backend)
+        native = _core.Consumer(engine, self.name, name, mode, start, auto_commit)
+        return Consumer(native, self.name, name)
 
     def seek(self, ts: int | datetime) -> int:
         """The cursor just before the first record at or after a time (epoch ms, or aware)."""

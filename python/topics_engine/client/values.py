@@ -37,6 +37,13 @@ class New:
     node: str | None = None
     meta: Mapping[str, str] | None = None
     ttl_ms: int = 0
+    lane: int | None = None
+    """Of a job: 0 to 9, default 5; a lower lane is claimed first."""
+    group: str | None = None
+    """Of a job: one of a group is leased at a time, in seq order."""
+    delay_ms: int = 0
+    deliver_at: int = 0
+    """Of a job: invisible to claims for so long, or until this time (epoch ms)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -83,6 +90,21 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Everything of the topic up to `seq` was delivered; what follows comes as it is written."""
+
+    topic: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone. A later one of its name joins the watch from its start."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The answer to a write."""
 
@@ -126,6 +148,8 @@ class TopicState:
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
+    queue: Mapping[str, int] | None = field(default=None, hash=False)
+    """Of a queue: `ready`, `in_flight`, `delayed`, `dead`, `dead_lettered`, `expired`."""
 
     @classmethod
     def from_json(cls, body: builtins.bytes) -> TopicState:
@@ -153,6 +177,33 @@ class TopicInfo:
     def from_fields(cls, fields: Mapping[str, Any]) -> TopicInfo:
         """From an element of `GET /v0/topics`."""
         return cls(**{name: fields[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class RouterInfo:
+    """A router: what it was asked to be, and how far it is."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: tuple[str, ...] | None
+    create_dest: bool
+    allow_cycle: bool
+    guarantee: Literal["at_least_once", "exactly_once"]
+    forwarded_total: int
+    lag: int
+    stopped_by: str | None
+    """The code of the error that it waits to pass, if any."""
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> RouterInfo:
+        """From an element of `GET /v0/routers`."""
+        known = {name: fields[name] for name in cls.__slots__}
+        if known["filter"] is not None:
+            known["filter"] = tuple(known["filter"])
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,12 @@ def test_a_repair_says_first_what_is_lost_and_keeps_the_bytes(tmp_path: Path, ca
     assert b"ecord number 010" in (data / kept).read_bytes()
     assert json.loads(lines[-1])["ok"]
     with te.open(data) as db:
-        assert [r.seq for r in db.topic("t").read(limit=100)] != []
+        items = list(db.topic("t").read(limit=100))
+        gap = te.Gap("t", 11, 11, "corrupt", 1)
+        assert [i for i in items if isinstance(i, te.Gap)] == [gap]
+        seqs = [i.seq for i in items if isinstance(i, te.Record)]
+        assert 11 not in seqs
+        assert len(seqs) == len(set(seqs)) == 29
         assert [(g.first, g.last) for g in db.topic("t").state().gaps] == [(11, 11)]
 
 

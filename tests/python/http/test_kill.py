@@ -157,6 +157,19 @@ def supported(backend: str, tmp_path: Path) -> bool:
     return True
 
 
+def newest_snapshot(data_dir: Path) -> int:
+    """The number of the newest snapshot, 0 before the first."""
+    numbers = [int(p.name.split(".")[1]) for p in data_dir.glob("meta/snapshot.*.bin")]
+    return max(numbers, default=0)
+
+
+def until_checkpoint(data_dir: Path) -> None:
+    """Returns when a checkpoint has taken effect, or after 10 s."""
+    before, deadline = newest_snapshot(data_dir), time.monotonic() + 10
+    while newest_snapshot(data_dir) == before and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
 @pytest.mark.parametrize("backend", ["posix", "uring"])
 def test_kill_nine_under_load(tmp_path: Path, backend: str) -> None:
     if not supported(backend, tmp_path):
@@ -175,7 +188,7 @@ def test_kill_nine_under_load(tmp_path: Path, backend: str) -> None:
             config = {"durability": durability, "idempotency_window_ms": 86_400_000}
             assert api("PUT", f"/v0/topics/{topic}", config).status == 201
         api.close()
-        for _ in range(KILLS):
+        for kill in range(KILLS):
             writers = [
                 threading.Thread(
                     target=load,
@@ -185,7 +198,11 @@ def test_kill_nine_under_load(tmp_path: Path, backend: str) -> None:
             ]
             for writer in writers:
                 writer.start()
-            time.sleep(rng.uniform(0.02, 0.25))
+            if kill % 5 == 4:
+                # However slow the machine is, some kills come right behind a checkpoint.
+                until_checkpoint(server.data_dir)
+            else:
+                time.sleep(rng.uniform(0.02, 0.25))
             server.kill()
             for writer in writers:
                 writer.join()
@@ -199,7 +216,7 @@ def test_kill_nine_under_load(tmp_path: Path, backend: str) -> None:
         assert server.stop() == 0
     finally:
         server.ensure_dead()
-    rounds = max(int(p.name.split(".")[1]) for p in server.data_dir.glob("meta/snapshot.*.bin"))
+    rounds = newest_snapshot(server.data_dir)
     print(
         f"{records} records, {doubts} writes in doubt, {stored} of them had been stored, "
         f"{rounds} checkpoints"

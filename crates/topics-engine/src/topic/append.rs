@@ -11,7 +11,7 @@ use topics_storage::format::record::{
 use topics_storage::segment::TopicKey;
 use topics_storage::wal::{Level, Room, Ticket};
 
-use super::dedupe::{Dedupe, Remembered};
+use super::dedupe::{Dedupe, HELD, Remembered};
 use super::flight::{Flight, Frames, Order, Undo, encode_gaps};
 use super::held::Shown;
 use super::lifecycle::Parked;
@@ -23,7 +23,7 @@ use super::retention::{self, Eviction, Need};
 use super::state::Evicted;
 use super::{Life, Topic};
 use crate::api::{Append, Appended, Durability, Gap};
-use crate::config::{Discard, TopicConfig};
+use crate::config::{Discard, TopicConfig, TopicType};
 use crate::core::{Core, Wait};
 use crate::engine::Completion;
 use crate::error::{Error, Result};
@@ -114,7 +114,11 @@ enum Step {
 /// Appends and waits for the class.
 pub(crate) fn append(core: &Arc<Core>, topic: &str, req: &Append<'_>) -> Result<Appended> {
     let began = core.time.mono_ns();
-    let mut p = Prepared::new(&core.options, topic, req, core.time.wall(), began)?;
+    perform(core, Prepared::new(&core.options, topic, req, core.time.wall(), began)?)
+}
+
+/// The same with a write that is prepared.
+pub(super) fn perform(core: &Arc<Core>, mut p: Prepared) -> Result<Appended> {
     let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
     loop {
         match step(core, &mut p, wait)? {
@@ -229,6 +233,9 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
             Err(ticket) => return Ok(Step::Id(ticket)),
         },
     };
+    if p.forward.as_ref().is_some_and(|f| f.dest != topic.id()) {
+        return Err(Error::TopicNotFound(p.topic.to_string()));
+    }
     topic.check_sound()?;
     core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
@@ -388,6 +395,9 @@ impl Decision<'_> {
             }
             None => a.config.clone(),
         };
+        if p.jobs && config.kind != TopicType::Queue {
+            return Err(Error::NotAQueue(p.topic.to_string()));
+        }
         if let Some(expected) = p.expect_head.filter(|e| *e != a.head()) {
             let (topic, actual) = (p.topic.to_string(), a.head());
             return Err(Error::HeadMismatch { topic, expected, actual });
@@ -536,6 +546,9 @@ impl Decision<'_> {
     }
 
     fn expires_at(&self, plan: &Plan) -> u64 {
+        if self.p.held {
+            return HELD;
+        }
         self.core.time.steady().saturating_add(plan.config.idempotency_window_ms)
     }
 
@@ -556,6 +569,9 @@ impl Decision<'_> {
             HeadWatermark { reserved_to, lowered: false }.encode_frame(&mut f.head, id, 0, 0);
         }
         encode_gaps(&mut f.head, id, gaps);
+        if let Some(forward) = &self.p.forward {
+            forward.encode(&mut f.head, plan.first);
+        }
         if plan.config.durability == Durability::Ephemeral {
             let floor = plan.eviction.map_or(0, |e| e.floor);
             if self.topic.state.read().logged_below(floor) {

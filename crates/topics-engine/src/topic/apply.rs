@@ -18,9 +18,10 @@ use super::load::{Hints, Loader};
 use super::state::{Evicted, State};
 use super::{Life, Topic};
 use crate::api::{Durability, Gap, GapReason, TopicMatch};
-use crate::config::TopicConfig;
+use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
 use crate::error::{Error, Result};
+use crate::router::{COPIES_LOGGED, Definition};
 
 /// Finished frames and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +106,8 @@ fn of_topic(frame: &Frame<'_>) -> bool {
                 | T::HeadWatermark
                 | T::Idempotency
                 | T::Gap
+                | T::Lease
+                | T::Consumer
         )
 }
 
@@ -146,8 +149,12 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
         }
         let head = state.visible();
         base.weighed(before, state.weight());
+        let rings = state.queue.is_some();
         drop(state);
         topic.gate.publish(head);
+        if rings {
+            base.desk.ring(id);
+        }
         if let Some(live) = live {
             live.removed.fetch_add(removed, Ordering::Relaxed);
         }
@@ -181,7 +188,8 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             topic.set_life(Life::Live);
             // Records of an `ephemeral` write have no frames: they wait for this one.
             topic.gate.publish(head);
-            base.registry.adopt(topic);
+            base.registry.adopt(topic.clone());
+            base.delivery.born(&topic);
             base.metrics.topics_created.add(1);
         }
         FrameType::TopicDelete => {
@@ -196,6 +204,25 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         FrameType::HeadWatermark => {
             let body = record::HeadWatermark::decode(f)?;
             base.ids.logged(body.reserved_to);
+        }
+        FrameType::RouterCreate => {
+            let body = record::RouterCreate::decode(f)?;
+            let d = Definition::decode(&body.name, body.router_id, &body.options)?;
+            base.routers.put(base, d);
+        }
+        FrameType::RouterDelete => {
+            base.routers.take(base, record::RouterDelete::decode(f)?.router_id);
+        }
+        FrameType::Forward => {
+            let body = record::Forward::decode(f)?;
+            if body.options != COPIES_LOGGED {
+                return Err(Error::Version {
+                    what: format!("a Forward frame (lsn {})", at.lsn),
+                    found: body.options,
+                    supported: COPIES_LOGGED,
+                });
+            }
+            base.routers.forwarded(body.router_id, body.source_to);
         }
         FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
         }
@@ -259,7 +286,11 @@ impl State {
             }
             FrameType::Idempotency => {
                 let body = record::Idempotency::decode(f)?;
-                if body.expires_at > base.time.steady() {
+                if body.expires_at <= base.time.steady() {
+                    if let Some(dedupe) = &mut self.dedupe {
+                        dedupe.forget(body.key, body.first_seq);
+                    }
+                } else {
                     let dedupe =
                         self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
                     dedupe.settle(
@@ -283,6 +314,8 @@ impl State {
                 })?;
                 self.add_gap(Gap { from: body.from, to: body.to, reason });
             }
+            FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
+            FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,
             _ => {}
         }
         Ok(0)
@@ -332,15 +365,21 @@ impl State {
             self.tags.get_or_insert_default().push(f.tag, seq);
         }
         if !f.attrs.is_empty() {
-            let expires = AttrRow::parse(seq, f.attrs).expires_at;
-            if expires != 0 {
-                self.expiries.get_or_insert_default().insert((expires, seq));
+            let row = AttrRow::parse(seq, f.attrs);
+            if row.expires_at != 0 {
+                self.expiries.get_or_insert_default().insert((row.expires_at, seq));
+            }
+            if self.config.kind == TopicType::Queue {
+                self.queue.get_or_insert_default().special(&row);
             }
         }
     }
 
     /// Raises the floor; makes sure of what that needs to know about the segment that it cuts.
     pub(super) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
+        if let Some(queue) = &mut self.queue {
+            queue.forget_below(floor);
+        }
         if floor > self.floor
             && let Some(seg) = self.index.seg_of(floor)
             && seg.meta.first_seq < floor
@@ -373,6 +412,9 @@ impl State {
         }
         hits.sort_unstable();
         hits.dedup();
+        if let Some(queue) = &mut self.queue {
+            hits.iter().for_each(|seq| queue.forget(*seq));
+        }
         self.kill_all(&hits, lsn, loader)
     }
 
@@ -441,6 +483,9 @@ impl State {
         }
         for seq in from.max(self.floor)..=to.min(self.indexed_to) {
             self.kill(seq, 0, || 0);
+            if let Some(queue) = &mut self.queue {
+                queue.forget(seq);
+            }
         }
         self.index.cut_out(from, to);
         self.add_gap(Gap { from, to, reason });

@@ -42,7 +42,17 @@ fn hash_record(h: &mut Xxh3, r: &NewRecord<'_>, node: &[u8]) {
     }
     h.update(&r.ttl_ms.to_le_bytes());
     h.update(&[u8::from(r.binary)]);
+    if r.is_job() {
+        h.update(&[r.lane.map_or(u8::MAX, |l| l)]);
+        h.update(r.group);
+        h.update(&r.delay_ms.to_le_bytes());
+        h.update(&r.deliver_at.to_le_bytes());
+    }
 }
+
+/// The expiry of a key that is kept until it is released: a record was moved under it, and the
+/// deletion of the original may not be durable.
+pub(crate) const HELD: u64 = u64::MAX;
 
 /// What is remembered under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +109,11 @@ impl Dedupe {
         match self.keys.get_mut(&hash) {
             Some(kept) if kept.first_seq == r.first_seq => {
                 (kept.settled, kept.logged) = (true, true);
+                if kept.expires_at != r.expires_at {
+                    self.by_expiry.remove(&(kept.expires_at, hash));
+                    self.by_expiry.insert((r.expires_at, hash));
+                    kept.expires_at = r.expires_at;
+                }
             }
             _ => {
                 self.charge.force(1);
@@ -148,6 +163,14 @@ impl Dedupe {
     /// The keys of applied writes, as far as the log has them.
     pub(crate) fn settled(&self) -> impl Iterator<Item = (u128, &Remembered)> {
         self.keys.iter().filter(|(_, r)| r.settled && r.logged).map(|(k, r)| (*k, r))
+    }
+
+    /// The keys that are held, of applied writes.
+    pub(crate) fn held(&self) -> Vec<(u128, Remembered)> {
+        let held = self.by_expiry.range((HELD, 0)..);
+        held.filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
+            .filter(|(_, r)| r.settled)
+            .collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

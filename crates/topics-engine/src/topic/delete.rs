@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use topics_storage::format::record::{self, Body, MatchKind};
 use topics_storage::segment::{SegmentMeta, TagMatch};
+use topics_storage::wal::Ticket;
 
 use super::append::apply_level;
 use super::flight::{Flight, Frames, Order, Undo};
@@ -21,6 +22,14 @@ impl TopicMatch {
         match self {
             Self::Eq(tag) => TagMatch::Eq(tag),
             Self::Glob(prefix) => TagMatch::Prefix(prefix),
+        }
+    }
+
+    /// Whether it selects a tag.
+    pub(crate) fn selects(&self, tag: &[u8]) -> bool {
+        match self {
+            Self::Eq(want) => !tag.is_empty() && tag == want,
+            Self::Glob(prefix) => !tag.is_empty() && tag.starts_with(prefix),
         }
     }
 
@@ -51,20 +60,26 @@ pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) 
     if req.before_seq == Some(0) {
         return Ok(0);
     }
-    run(
-        core,
-        topic,
-        record::Delete {
-            before_seq: req.before_seq,
-            matching: req.matching.as_ref().map(TopicMatch::to_record),
-            seqs: Vec::new(),
-            bound: 0,
-        },
-    )
+    let body = record::Delete {
+        before_seq: req.before_seq,
+        matching: req.matching.as_ref().map(TopicMatch::to_record),
+        seqs: Vec::new(),
+        bound: 0,
+    };
+    Ok(run(core, topic, body)?.0)
 }
 
-/// Deletes exactly these ascending seqs.
-pub(crate) fn delete_seqs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<u64> {
+/// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
+/// durable.
+pub(super) fn delete_seqs(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+) -> Result<(u64, Ticket)> {
+    if seqs.is_empty() {
+        // Without seqs the frame would mean everything below the head.
+        return Err(Error::Internal("a delete of no records".into()));
+    }
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for seq in seqs {
         match ranges.last_mut() {
@@ -89,7 +104,7 @@ fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
     Ok(())
 }
 
-fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result<u64> {
+fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result<(u64, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     let capped = {
@@ -132,7 +147,7 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result
         })?;
         core.wait(ticket, level)?;
         drop(alone);
-        return Ok(flight.removed.load(Ordering::Acquire));
+        return Ok((flight.removed.load(Ordering::Acquire), ticket));
     }
 }
 
@@ -151,6 +166,7 @@ fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64
             .segs
             .iter()
             .filter(|s| s.live_count > 0 && s.meta.first_seq < below)
+            .filter(|s| body.seqs.is_empty() || !listed(&body.seqs, &s.meta).is_empty())
             .map(|s| s.meta)
             .collect();
         (state.structure, state.floor, segs, state.tags_from)

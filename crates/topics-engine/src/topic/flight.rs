@@ -195,6 +195,7 @@ impl Topic {
     pub(crate) fn die(&self, core: &crate::core::Base) {
         self.set_life(Life::Dead);
         core.registry.remove(self);
+        core.routers.bereave(core, self.id());
         core.change(self, State::empty);
         self.gate.release();
     }

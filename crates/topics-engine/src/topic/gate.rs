@@ -3,7 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
+
+use crate::delivery::Interest;
 
 type Wake = Box<dyn FnOnce() + Send>;
 
@@ -11,6 +15,15 @@ type Wake = Box<dyn FnOnce() + Send>;
 struct List {
     next_id: u64,
     waiting: Vec<(u64, u64, Wake)>,
+    /// Marked each time that the head rises.
+    standing: Option<Arc<Interest>>,
+}
+
+impl List {
+    /// What a publisher must look at the list for.
+    fn wanted(&self) -> usize {
+        self.waiting.len() + usize::from(self.standing.is_some())
+    }
 }
 
 /// The visible head of a topic and those who wait for it to rise.
@@ -52,7 +65,7 @@ impl Gate {
             let list = list.get_or_insert_default();
             list.next_id += 1;
             list.waiting.push((list.next_id, seq, wake));
-            self.waiters.store(list.waiting.len(), Ordering::SeqCst);
+            self.waiters.store(list.wanted(), Ordering::SeqCst);
             list.next_id
         };
         // The head may have risen between the caller's look and the entry above; a publisher that
@@ -72,10 +85,21 @@ impl Gate {
             if let Some(at) = l.waiting.iter().position(|w| w.0 == id) {
                 gone = Some(l.waiting.swap_remove(at));
             }
-            self.waiters.store(l.waiting.len(), Ordering::SeqCst);
+            self.waiters.store(l.wanted(), Ordering::SeqCst);
         }
         drop(list);
         drop(gone);
+    }
+
+    /// Has the topic marked dirty whenever its head rises, and when it goes; or no longer.
+    pub(crate) fn stand(&self, interest: Option<Arc<Interest>>) {
+        let mut list = self.list.lock();
+        if interest.is_none() && list.is_none() {
+            return;
+        }
+        let list = list.get_or_insert_default();
+        list.standing = interest;
+        self.waiters.store(list.wanted(), Ordering::SeqCst);
     }
 
     /// Wakes everyone: the topic is gone, or the engine closes.
@@ -84,15 +108,18 @@ impl Gate {
     }
 
     fn wake_below(&self, head: u64) {
-        let woken = {
+        let (woken, standing) = {
             let mut list = self.list.lock();
             let Some(l) = list.as_mut() else { return };
             let all = std::mem::take(&mut l.waiting);
             let (woken, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.1 < head);
             l.waiting = rest;
-            self.waiters.store(l.waiting.len(), Ordering::SeqCst);
-            woken
+            self.waiters.store(l.wanted(), Ordering::SeqCst);
+            (woken, l.standing.clone())
         };
+        if let Some(interest) = standing {
+            interest.mark();
+        }
         for (_, _, wake) in woken {
             wake();
         }

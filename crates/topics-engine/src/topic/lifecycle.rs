@@ -359,6 +359,7 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     if if_empty && count > 0 {
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
+    let routers_removed = core.routers.of(topic.id());
     let level = apply_level(topic.append.lock().config.durability);
     let staging = Staging::new(core, &topic, level, true)?;
     let ticket = {
@@ -369,7 +370,7 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     };
     core.wait(ticket, level)?;
     topic.append.lock().closed = true;
-    Ok(DeletedTopic { deleted: true, routers_removed: Vec::new() })
+    Ok(DeletedTopic { deleted: true, routers_removed })
 }
 
 /// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of

@@ -7,31 +7,37 @@
 //! | `state`, `index`, `tags`, `dedupe` | what has been applied |
 //! | `gate` | the visible head and who waits for it |
 //! | `read` | plans a read, fetches, verifies |
+//! | `forward` | copies of routers |
 //! | `retention`, `delete` | floors, caps, TTL; deletes |
 //! | `reserve` | seqs reserved ahead |
 //! | `held` | records that are shown before they are written, or never are |
 //! | `lifecycle` | create, update, delete, and what must be alone |
 //! | `view` | what the topic says about itself |
-//! | `snap` | what a checkpoint copies, installs and captures |
+//! | `jobs` | claims, acks, dead letters of a queue |
+//! | `consumer` | stored cursors and who reads by them |
+//! | `snap`, `sections` | what a checkpoint copies, installs and captures |
 //!
 //! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
 //! what is staged, so seq order is queue order; `state` is what readers see.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use topics_storage::segment::TopicKey;
 
 mod append;
 mod apply;
+mod consumer;
 mod dedupe;
 mod delete;
 mod flight;
+mod forward;
 mod gate;
 mod held;
 mod index;
+mod jobs;
 mod lifecycle;
 mod load;
 mod planned;
@@ -39,17 +45,26 @@ mod prepare;
 mod read;
 mod reserve;
 mod retention;
+mod sections;
 mod snap;
 mod state;
 mod tags;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};
+pub use consumer::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
+pub(crate) use consumer::{delete_consumer, wait_head};
 pub(crate) use delete::delete as delete_records;
+pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry};
+pub use jobs::Work;
+pub(crate) use jobs::{
+    Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
+    queue_state, redrive,
+};
 pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
 pub(crate) use read::{read, seek};
 pub(crate) use retention::{expire, sweep_records};
@@ -58,6 +73,7 @@ pub(crate) use state::{State, Weight};
 pub(crate) use view::{state, summary};
 
 use crate::config::TopicConfig;
+use crate::delivery::Interest;
 use crate::error::{Error, Result};
 use gate::Gate;
 
@@ -90,6 +106,8 @@ pub(crate) struct Topic {
     deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
     pub(crate) last_read: AtomicU64,
+    /// Made when somebody first wants to be delivered to.
+    pub(crate) interest: OnceLock<Arc<Interest>>,
 }
 
 impl fmt::Debug for Topic {
@@ -118,6 +136,7 @@ impl Topic {
             in_flight: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
+            interest: OnceLock::new(),
         }
     }
 

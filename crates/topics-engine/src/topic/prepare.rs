@@ -6,6 +6,7 @@ use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Flags, Frame, FrameType};
 
 use super::dedupe::Key;
+use super::forward::Forwarding;
 use super::index::payload_of;
 use crate::api::{Append, NewRecord};
 use crate::config::ConfigPatch;
@@ -27,14 +28,22 @@ pub(crate) struct Prepared {
     /// Whether the topic may be created.
     pub create: bool,
     pub config: Option<Box<ConfigPatch>>,
+    /// Whether a record has options that only jobs have.
+    pub jobs: bool,
+    /// Whether the key is remembered until it is released, whatever the window.
+    pub held: bool,
     /// Wait for room however long it takes.
     pub patient: bool,
     /// When the call began, monotonic ns.
     pub began: u64,
+    /// Set for copies of a router.
+    pub forward: Option<Box<Forwarding>>,
 }
 
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
+/// The longest name of a group.
+const MAX_GROUP: usize = 128;
 
 impl Prepared {
     /// Checks and encodes a request made at wall time `now`.
@@ -53,9 +62,8 @@ impl Prepared {
         let mut attrs = Vec::new();
         for r in req.records {
             attrs.clear();
-            if r.ttl_ms > 0 {
-                let expires_at = Some(now.saturating_add(r.ttl_ms));
-                Attrs { expires_at, ..Attrs::default() }.encode(&mut attrs);
+            if r.ttl_ms > 0 || r.is_job() {
+                attrs_of(r, now).encode(&mut attrs);
             }
             let frame = Frame {
                 kind: FrameType::Append,
@@ -83,9 +91,31 @@ impl Prepared {
             sync: req.sync,
             create: req.create.unwrap_or_else(|| options.auto_create.allows(topic)),
             config,
+            jobs: req.records.iter().any(NewRecord::is_job),
+            held: false,
             patient: req.disable_backpressure,
             began,
+            forward: None,
         })
+    }
+
+    /// The same of copies: what was a record is one, whatever is said about its way.
+    pub(crate) fn of_copies(
+        options: &Options,
+        topic: &str,
+        req: &Append<'_>,
+        now: u64,
+        began: u64,
+    ) -> Result<Self> {
+        let options = Options {
+            max_batch_bytes: u64::MAX,
+            max_record_bytes: usize::MAX,
+            max_meta_bytes: usize::MAX,
+            max_tag_bytes: usize::from(u16::MAX),
+            max_node_bytes: usize::from(u16::MAX),
+            ..options.clone()
+        };
+        Self::new(&options, topic, req, now, began)
     }
 
     /// Payload bytes of each record.
@@ -112,13 +142,35 @@ fn node_of<'a>(r: &NewRecord<'a>, default: &'a [u8]) -> &'a [u8] {
     if r.node.is_empty() { default } else { r.node }
 }
 
+/// The attributes of a record that is written now.
+fn attrs_of<'a>(r: &NewRecord<'a>, now: u64) -> Attrs<'a> {
+    let some = |v: u64| Some(v).filter(|v| *v > 0);
+    let after = |ms: u64| some(ms).map(|ms| now.saturating_add(ms));
+    Attrs {
+        visible_at: after(r.delay_ms).max(some(r.deliver_at)),
+        expires_at: after(r.ttl_ms),
+        group: Some(r.group).filter(|g| !g.is_empty()),
+        lane: r.lane,
+    }
+}
+
+/// Bytes of the attributes with their length.
+fn attrs_len(r: &NewRecord<'_>) -> usize {
+    let group = if r.group.is_empty() { 0 } else { 2 + r.group.len() };
+    let due = r.delay_ms > 0 || r.deliver_at > 0;
+    let list = 10 * (usize::from(r.ttl_ms > 0) + usize::from(due))
+        + 3 * usize::from(r.lane.is_some())
+        + group;
+    if list == 0 { 0 } else { 2 + list }
+}
+
 fn encoded_len(r: &NewRecord<'_>, node: &[u8]) -> usize {
     frame::FRAME_HEADER
         + frame::FRAME_TRAILER
         + node_of(r, node).len()
         + r.tag.len()
         + if r.meta.is_empty() { 0 } else { 4 + r.meta.len() }
-        + if r.ttl_ms == 0 { 0 } else { 12 }
+        + attrs_len(r)
         + r.data.len()
 }
 
@@ -152,6 +204,13 @@ fn check(options: &Options, req: &Append<'_>) -> Result<()> {
                 let (got, max) = (got as u64, max as u64);
                 return Err(Error::RecordTooLarge { index, what, got, max });
             }
+        }
+        if r.lane.is_some_and(|l| l > 9) {
+            return Err(Error::InvalidRequest(format!("record {index}: lanes are 0 to 9")));
+        }
+        if r.group.len() > MAX_GROUP {
+            let (what, got, max) = ("group", r.group.len() as u64, MAX_GROUP as u64);
+            return Err(Error::RecordTooLarge { index, what, got, max });
         }
         total += (r.data.len() + r.meta.len() + r.tag.len() + r.node.len()) as u64;
     }

@@ -36,6 +36,16 @@ const RETRIES: usize = 64;
 
 /// Reads records.
 pub(crate) fn read(core: &Core, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
+    read_as(core, topic, req, false)
+}
+
+/// The same; with `expired`, what has expired and is still there is read too.
+pub(super) fn read_as(
+    core: &Core,
+    topic: &Topic,
+    req: &ReadRequest,
+    expired: bool,
+) -> Result<ReadBatch> {
     topic.check_sound()?;
     core.metrics.reads.add(1);
     if req.touch {
@@ -44,7 +54,7 @@ pub(crate) fn read(core: &Core, topic: &Topic, req: &ReadRequest) -> Result<Read
     if req.matching.is_some() {
         delete::load_active_tags(core, topic)?;
     }
-    let mut r = Reader::new(core, topic, req)?;
+    let mut r = Reader::new(core, topic, req, expired)?;
     r.run()?;
     r.finish()
 }
@@ -93,10 +103,16 @@ enum Piece {
 }
 
 impl<'a> Reader<'a> {
-    fn new(core: &'a Core, topic: &'a Topic, req: &'a ReadRequest) -> Result<Self> {
+    fn new(
+        core: &'a Core,
+        topic: &'a Topic,
+        req: &'a ReadRequest,
+        also_expired: bool,
+    ) -> Result<Self> {
         let synced = req.strong.then(|| core.wal.positions(core.shard(topic.id())).synced);
         let p = loop {
             let p = with_expired(core, topic, |state, expired| {
+                let expired = expired.filter(|_| !also_expired);
                 position(topic, state, expired, req, synced)
             })?;
             match p {
@@ -126,7 +142,7 @@ impl<'a> Reader<'a> {
             topic,
             req,
             skip_nodes: p.skip_nodes && !req.skip_nodes.0.is_empty(),
-            now: core.time.steady(),
+            now: if also_expired { 0 } else { core.time.steady() },
             at: p.at,
             bound: p.bound,
             expired: p.expired,

@@ -17,7 +17,7 @@ use super::load::{Hints, Loader};
 use super::planned::{Outlook, Planned};
 use super::state::{Evicted, State};
 use super::{Life, Topic};
-use crate::config::TopicConfig;
+use crate::config::{TopicConfig, TopicType};
 use crate::core::{Core, Wait};
 use crate::error::Result;
 
@@ -328,10 +328,35 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
     }
     let capped = {
         let config = topic.state.read().config.clone();
+        if config.kind == TopicType::Queue {
+            super::expire_jobs(core, topic, &expired_jobs(core, topic)?)?;
+        }
         config.cap_records > 0 || config.cap_bytes > 0
     };
     let alone = if capped { Some(topic.alone(core)?) } else { None };
     log_expired(core, topic, alone.as_ref())
+}
+
+/// The live records that have expired.
+fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
+    loop {
+        let found = with_expired(core, topic, |state, found| {
+            let mut seqs = Vec::new();
+            let (mut at, below) = (state.earliest, found.map_or(0, |e| e.below));
+            while at < below {
+                match state.index.next_live(at)?.filter(|s| *s < below) {
+                    Some(seq) => seqs.push(seq),
+                    None => break,
+                }
+                at = seqs.last().map_or(below, |s| s + 1);
+            }
+            Ok::<_, Unknown>(seqs)
+        })?;
+        match found {
+            Ok(seqs) => return Ok(seqs),
+            Err(unknown) => provide(core, topic, &unknown.into())?,
+        }
+    }
 }
 
 /// The same; `alone` when the caller has the topic alone.
@@ -388,7 +413,8 @@ pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64>
     let due = due_records(core, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
-        gone += super::delete::delete_seqs(core, topic, seqs)?;
+        super::expire_jobs(core, topic, seqs)?;
+        gone += super::delete::delete_seqs(core, topic, seqs)?.0;
     }
     Ok(gone)
 }

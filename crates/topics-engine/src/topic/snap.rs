@@ -180,7 +180,7 @@ impl Topic {
 
     /// The state for the snapshot, with the position up to which frames are reflected; and the
     /// first lsn that must be replayed for it, if any.
-    pub(crate) fn capture(&self, layout: u64) -> (TopicSnap, Option<u64>) {
+    pub(crate) fn capture(&self, layout: u64, mono: u64) -> (TopicSnap, Option<u64>) {
         let state = self.state.read();
         let outstanding = state.outstanding();
         let lsn = outstanding.map_or(state.applied_lsn, |lsn| lsn - 1);
@@ -218,6 +218,7 @@ impl Topic {
                 .collect();
             snap.idempotency.sort_unstable_by_key(|k| k.key);
         }
+        snap.sections = state.sections(mono);
         (snap, outstanding)
     }
 
@@ -249,6 +250,7 @@ impl Topic {
         let mut state = self.state.write();
         state.reserved_synced = state.reserved_to.max(state.indexed_to);
         state.reflected = ReplayPos::default();
+        state.sections_recovered(base);
         a.config = state.config.clone();
         a.next_seq = state.indexed_to + 1;
         a.last_ts = state.last_ts;
@@ -378,6 +380,7 @@ impl State {
             }
             self.dedupe = Some(Box::new(dedupe));
         }
+        self.restore_sections(&snap.sections, base.time.mono_ms())?;
         // The dead of the first segment may not be loaded: `earliest` was exact, and it stays a
         // lower bound.
         self.earliest = self.earliest.min(self.indexed_to + 1);

@@ -7,12 +7,14 @@ use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::SegmentMeta;
 use topics_storage::snapshot::ReplayPos;
 
+use super::consumer::Consumers;
 use super::dedupe::Dedupe;
 use super::index::{Dead, Dirty, Entry, Index, Unknown};
 use super::load::Window;
 use super::tags::Tags;
 use crate::api::{Durability, Gap, GapReason};
 use crate::config::TopicConfig;
+use crate::queue::Queue;
 
 /// Why records below the evict floor went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +94,10 @@ pub(crate) struct State {
     /// (expires_at, seq) of resident records.
     pub expiries: Option<BTreeSet<(u64, u64)>>,
     pub dedupe: Option<Box<Dedupe>>,
+    /// Leases and what else is known of jobs; of a queue only.
+    pub queue: Option<Box<Queue>>,
+    /// Stored cursors by consumer.
+    pub consumers: Option<Box<Consumers>>,
     /// Sizes of the oldest records of a segment, for eviction by bytes.
     pub window: Option<Arc<Window>>,
     /// A record and its commit time: expiry need not look while that is the first live one.
@@ -131,6 +137,8 @@ impl State {
             tags_from: 1,
             expiries: None,
             dedupe: None,
+            queue: None,
+            consumers: None,
             window: None,
             oldest: (0, 0),
             structure: 0,
@@ -155,6 +163,7 @@ impl State {
         self.index = Index::default();
         (self.count, self.bytes) = (0, 0);
         (self.tags, self.expiries, self.dedupe, self.window) = (None, None, None, None);
+        (self.queue, self.consumers) = (None, None);
         (self.earliest, self.earliest_exact) = (self.indexed_to + 1, true);
     }
 

@@ -7,9 +7,11 @@ use super::retention::{self, Expired, Need};
 use super::state::State;
 use super::{Topic, expire};
 use crate::api::{TopicState, TopicSummary};
+use crate::config::TopicType;
 use crate::core::Core;
 use crate::error::Result;
 use crate::priority;
+use crate::queue::api::QueueState;
 
 impl Topic {
     /// Notes that the topic was consumed.
@@ -31,8 +33,13 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
     }
     loop {
         let next_seq = topic.append.lock().next_seq;
+        let kind = topic.state.read().config.kind;
+        let queue = match kind {
+            TopicType::Queue => Some(super::queue_state(core, topic)?),
+            TopicType::Log => None,
+        };
         let shown = retention::with_expired(core, topic, |state, expired| {
-            describe(core, topic, state, expired, next_seq)
+            describe(core, topic, state, expired, next_seq, queue)
         })?;
         match shown {
             Ok(shown) => return Ok(shown),
@@ -50,6 +57,7 @@ fn describe(
     state: &State,
     expired: Option<Expired>,
     next_seq: u64,
+    queue: Option<QueueState>,
 ) -> std::result::Result<TopicState, Option<u64>> {
     if !state.earliest_exact {
         return Err(state.index.seg_of(state.earliest).map(|s| s.meta.file_no));
@@ -79,6 +87,7 @@ fn describe(
         effective_priority: topic.priority(&state.config, core.time.wall()),
         last_write_ts: some(state.last_write_ts),
         last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
+        queue,
     })
 }
 

@@ -301,6 +301,7 @@ impl Write<'_> {
                 node: r.node.as_bytes(),
                 meta: r.meta.as_bytes(),
                 ttl_ms: r.ttl_ms,
+                ..NewRecord::default()
             })
             .collect();
         run(&Append {

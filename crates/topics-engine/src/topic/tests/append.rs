@@ -40,6 +40,7 @@ fn records_come_back_as_they_were_sent() {
         node: b"node",
         meta: br#"{"k":"v"}"#,
         ttl_ms: 1000,
+        ..NewRecord::default()
     };
     let records = [full, rec("{}")];
     let req = Append { records: &records, node: b"default", ..Append::default() };

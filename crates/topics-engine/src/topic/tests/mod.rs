@@ -29,10 +29,10 @@ use crate::config::ConfigPatch;
 use crate::error::Result;
 use crate::{Engine, Options};
 
-pub(super) const DIR: &str = "/data";
+pub(crate) const DIR: &str = "/data";
 
 /// An engine over a simulated disk, and the means to end its life in several ways.
-pub(super) struct World {
+pub(crate) struct World {
     pub fs: Arc<SimFs>,
     pub clock: Arc<SimClock>,
     pub options: Options,
@@ -40,7 +40,7 @@ pub(super) struct World {
     engine: Option<Engine>,
 }
 
-pub(super) fn small() -> Options {
+pub(crate) fn small() -> Options {
     Options {
         background: false,
         wal_file_min: 64 << 10,
@@ -56,11 +56,20 @@ impl World {
     }
 
     pub fn with(options: Options) -> Self {
-        let fs = Arc::new(SimFs::new());
-        let clock = Arc::new(SimClock::new(1_700_000_000_000));
-        let mut w = Self { fs, clock, options, seed: 1, engine: None };
+        let mut w = Self::unopened(options);
         w.open();
         w
+    }
+
+    pub fn unopened(options: Options) -> Self {
+        let fs = Arc::new(SimFs::new());
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        Self { fs, clock, options, seed: 1, engine: None }
+    }
+
+    pub fn clock_wall(&self) -> u64 {
+        use topics_env::Clock;
+        self.clock.wall_ms()
     }
 
     pub fn env(&self) -> Env {
@@ -180,25 +189,25 @@ impl Drop for World {
     }
 }
 
-pub(super) fn rec(data: &str) -> NewRecord<'_> {
+pub(crate) fn rec(data: &str) -> NewRecord<'_> {
     NewRecord { data: data.as_bytes(), ..NewRecord::default() }
 }
 
-pub(super) fn after(seq: u64) -> ReadRequest {
+pub(crate) fn after(seq: u64) -> ReadRequest {
     ReadRequest { from: ReadFrom::After(seq), ..ReadRequest::default() }
 }
 
-pub(super) fn eq(tag: &str) -> Option<TopicMatch> {
+pub(crate) fn eq(tag: &str) -> Option<TopicMatch> {
     Some(TopicMatch::Eq(tag.as_bytes().to_vec()))
 }
 
-pub(super) fn glob(prefix: &str) -> Option<TopicMatch> {
+pub(crate) fn glob(prefix: &str) -> Option<TopicMatch> {
     Some(TopicMatch::Glob(prefix.as_bytes().to_vec()))
 }
 
-pub(super) fn class(durability: Durability) -> ConfigPatch {
+pub(crate) fn class(durability: Durability) -> ConfigPatch {
     ConfigPatch { durability: Some(durability), ..ConfigPatch::default() }
 }
 
-pub(super) const CLASSES: [Durability; 4] =
+pub(crate) const CLASSES: [Durability; 4] =
     [Durability::Ephemeral, Durability::Memory, Durability::Disk, Durability::Fsync];

@@ -127,7 +127,7 @@ fn deletes_made_while_a_segment_is_rewritten_are_kept() {
         round.sync().unwrap();
         assert!(topic.replace(&core, &[meta.file_no], new, &holes).unwrap());
         assert!(!topic.replace(&core, &[meta.file_no], new, &holes).unwrap(), "it is not there");
-        let (snap, outstanding) = topic.capture(0);
+        let (snap, outstanding) = topic.capture(0, 0);
         assert_eq!(snap.segments[0].live_count, 4, "without what will be replayed");
         assert!(outstanding.is_some());
     }

@@ -1,0 +1,119 @@
+"""Embedded appends and reads from Python, beside the device; run by `make bench`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import topics_engine as te
+
+PAYLOAD = b"x" * 100
+BATCH = [PAYLOAD] * 1000
+missed: list[str] = []
+
+
+def row(work: str, figure: float, unit: str, goal: tuple[str, float] | None, notes: str) -> None:
+    """Prints one line of the table and remembers a missed goal."""
+    text, mark = "", ""
+    if goal is not None:
+        text = f"{goal[0]} {goal[1]:,.2f}"
+        ok = figure <= goal[1] if goal[0] == "≤" else figure >= goal[1]
+        mark = "ok" if ok else "MISSED"
+        if not ok:
+            missed.append(f"{work}: {figure:,.2f} {unit}, goal {text}")
+    print(f"{work:<46}{figure:>12,.2f} {unit:<8}{text:>14}  {mark:<6} {notes}", flush=True)
+
+
+def p50(times: list[int]) -> float:
+    """Median of nanoseconds, in microseconds."""
+    return statistics.median(times) / 1000
+
+
+def timed(n: int, call: Callable[[], object]) -> list[int]:
+    """Nanoseconds of each of `n` calls."""
+    out = []
+    for _ in range(n):
+        began = time.perf_counter_ns()
+        call()
+        out.append(time.perf_counter_ns() - began)
+    return out
+
+
+def device(folder: Path, size: int, n: int) -> float:
+    """`fdatasync` after a write of `size` bytes into space written before: p50 in µs."""
+    path = folder / "device-probe"
+    fd = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        os.pwrite(fd, bytes(size * n), 0)
+        os.fsync(fd)
+        at, data = iter(range(0, size * n, size)), b"y" * size
+
+        def once() -> None:
+            os.pwrite(fd, data, next(at))
+            os.fdatasync(fd)
+
+        return p50(timed(n, once))
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+def batches(topic: te.Topic, n: int) -> float:
+    """Records per second of `n` batches."""
+    began = time.perf_counter()
+    for _ in range(n):
+        topic.append_batch(BATCH)
+    return n * len(BATCH) / (time.perf_counter() - began)
+
+
+def main(folder: Path) -> None:
+    """All rows, on a scratch directory."""
+    print("\nEmbedded, from Python (100-byte payloads)")
+    print("-" * 118)
+    with te.open(folder / "data") as db:
+        disk = db.topic("disk", durability="disk")
+        synced = db.topic("synced", durability="fsync")
+        for topic in (disk, synced):
+            topic.create()
+        times = timed(50_000, lambda: disk.append(PAYLOAD))
+        tail = sorted(times)[len(times) * 99 // 100] / 1000
+        row("one record, class disk: p50", p50(times), "µs", ("≤", 14), f"p99 {tail:.1f}")
+        figures, bare = [], []
+        for _ in range(3):
+            os.sync()
+            bare.append(device(folder, 170, 400))
+            figures.append(p50(timed(400, lambda: synced.append(PAYLOAD))))
+        notes = f"device p50 {statistics.median(bare):.0f} µs in the same run"
+        row("one record, synced: p50", statistics.median(figures), "µs", None, notes)
+        for name, topic, goal in (("disk", disk, 2e6), ("synced", synced, 1.2e6)):
+            runs = []
+            for _ in range(5):
+                db.checkpoint()
+                os.sync()
+                runs.append(batches(topic, 1000))
+            work = f"batches of 1000 x 100 B, one thread, {name}"
+            row(work, statistics.median(runs) / 1e6, "M rec/s", ("≥", goal / 1e6), "list[bytes]")
+        db.checkpoint()
+        runs = []
+        for _ in range(3):
+            began = time.perf_counter()
+            table = disk.read().to_arrow()
+            runs.append(table.num_rows / (time.perf_counter() - began))
+        notes = f"{table.num_rows:,} rows at once"
+        row("to_arrow()", statistics.median(runs) / 1e6, "M rows/s", ("≥", 8), notes)
+    print("\n".join(f"goal missed: {m}" for m in missed) or "every goal of this table is met")
+
+
+if __name__ == "__main__":
+    base = Path(os.environ.get("TOPICS_BENCH_DIR", "target/bench"))
+    base.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="python-", dir=base))
+    try:
+        main(scratch)
+    finally:
+        shutil.rmtree(scratch)

@@ -1,0 +1,35 @@
+//! What happens after a commit: watchers are pushed to, by topic, in the order of priority.
+//!
+//! | part | does |
+//! |---|---|
+//! | `ready`, `governor` | pure: the ready set, the pressure |
+//! | `workers` | the threads, parked when idle; one ready set each |
+//! | `interest` | who wants a topic: groups of live watchers with equal options |
+//! | `service` | serves one dirty topic: one read for each group, a pointer for each watcher |
+//! | `stream` | a watcher's bounded queue and cursors |
+//! | `watch` | the watcher's end: queue first, then what it missed through the read path |
+//! | `session` | what is kept of a watcher between two streams |
+//! | `frame` | what is delivered |
+//!
+//! Locks, in order: a topic's `append` → a topic's groups → the gate's list, a stream's queue → a
+//! ready set. None is held across I/O, and no callback runs under one.
+
+mod frame;
+mod governor;
+mod interest;
+mod ready;
+mod service;
+mod session;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod workers;
+
+pub use frame::{Event, Frame, WatchOptions};
+pub use session::SessionInfo;
+pub(crate) use session::{attach, create, end};
+pub use watch::{Closer, Watch, WatchRequest, WatchStart};
+
+pub(crate) use interest::Interest;
+pub(crate) use workers::Delivery;

@@ -1,0 +1,275 @@
+//! The topics that wait for a worker: five bands, served by weight, oldest first within a band.
+//!
+//! Pure: time comes in as an argument, nothing blocks.
+
+use std::collections::VecDeque;
+
+use crate::priority;
+
+/// Bands, the highest last.
+pub(crate) const BANDS: usize = 5;
+/// Services of a band in one round.
+const WEIGHTS: [u32; BANDS] = [1, 1, 2, 4, 8];
+/// Between two looks at how the waiting have aged.
+const AGING_NS: u64 = 50_000_000;
+
+/// The band of an effective priority.
+pub(crate) fn band(p: i32) -> usize {
+    match p {
+        i32::MIN..0 => 0,
+        0..250 => 1,
+        250..500 => 2,
+        500..750 => 3,
+        _ => 4,
+    }
+}
+
+/// What is scheduled.
+pub(crate) trait Schedule {
+    /// The priority without age.
+    fn base(&self, now_ns: u64) -> i32;
+    /// Whether it gives way while the engine is under strain.
+    fn yields(&self) -> bool {
+        false
+    }
+}
+
+/// A topic that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
+    pub item: T,
+    /// When it became dirty; reset only by a service.
+    pub since: u64,
+}
+
+/// The ready set. Whoever uses it makes sure that nothing is in it twice.
+#[derive(Debug)]
+pub(crate) struct Ready<T> {
+    bands: [VecDeque<Waiting<T>>; BANDS],
+    credit: [u32; BANDS],
+    aged: u64,
+}
+
+impl<T> Default for Ready<T> {
+    fn default() -> Self {
+        Self { bands: Default::default(), credit: [0; BANDS], aged: 0 }
+    }
+}
+
+impl<T: Schedule> Ready<T> {
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.bands.iter().map(VecDeque::len).sum()
+    }
+
+    /// How many wait, by band.
+    #[cfg(test)]
+    pub(crate) fn depths(&self) -> [usize; BANDS] {
+        std::array::from_fn(|b| self.bands[b].len())
+    }
+
+    /// Takes one in that became dirty at `since`.
+    pub(crate) fn push(&mut self, item: T, since: u64, now: u64, strained: bool) {
+        let b = self.place(&item, since, now, strained);
+        let queue = &mut self.bands[b];
+        let at = match queue.back() {
+            Some(last) if last.since > since => queue.partition_point(|w| w.since <= since),
+            _ => queue.len(),
+        };
+        queue.insert(at, Waiting { item, since });
+    }
+
+    fn place(&self, item: &T, since: u64, now: u64, strained: bool) -> usize {
+        let waited = now.saturating_sub(since) / 1_000_000;
+        let b = band(item.base(now).saturating_add(priority::age(waited)));
+        // Lowering takes nobody's credit away.
+        if strained && item.yields() && b > 1 { b - 1 } else { b }
+    }
+
+    /// The next to be served. Under strain the lowest band gets no credit.
+    pub(crate) fn pop(&mut self, now: u64, strained: bool) -> Option<Waiting<T>> {
+        self.age(now, strained);
+        let lowest = usize::from(strained);
+        if strained {
+            self.credit[0] = 0;
+        }
+        for _round in 0..2 {
+            for b in (lowest..BANDS).rev() {
+                if self.credit[b] > 0
+                    && let Some(w) = self.bands[b].pop_front()
+                {
+                    self.credit[b] -= 1;
+                    return Some(w);
+                }
+            }
+            // Nobody who waits has credit left: the next round.
+            self.credit = WEIGHTS;
+        }
+        None
+    }
+
+    /// Raises those that have waited long enough.
+    fn age(&mut self, now: u64, strained: bool) {
+        if now.saturating_sub(self.aged) < AGING_NS {
+            return;
+        }
+        self.aged = now;
+        for b in (0..BANDS - 1).rev() {
+            let queue = std::mem::take(&mut self.bands[b]);
+            let mut risen: [VecDeque<Waiting<T>>; BANDS] = Default::default();
+            for w in queue {
+                let to = self.place(&w.item, w.since, now, strained).max(b);
+                risen[to].push_back(w);
+            }
+            self.bands[b] = std::mem::take(&mut risen[b]);
+            for (to, more) in risen.into_iter().enumerate() {
+                merge(&mut self.bands[to], more);
+            }
+        }
+    }
+}
+
+/// Merges two rows in the order of time.
+fn merge<T>(into: &mut VecDeque<Waiting<T>>, mut more: VecDeque<Waiting<T>>) {
+    if more.is_empty() {
+        return;
+    }
+    let mut old = std::mem::take(into);
+    while let (Some(a), Some(b)) = (old.front(), more.front()) {
+        let next = if a.since <= b.since { &mut old } else { &mut more };
+        into.extend(next.pop_front());
+    }
+    into.append(&mut old);
+    into.append(&mut more);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Topic {
+        id: u32,
+        priority: i32,
+        router: bool,
+    }
+
+    impl Schedule for Topic {
+        fn base(&self, _: u64) -> i32 {
+            self.priority
+        }
+        fn yields(&self) -> bool {
+            self.router
+        }
+    }
+
+    fn topic(id: u32, priority: i32) -> Topic {
+        Topic { id, priority, router: false }
+    }
+
+    #[test]
+    fn full_bands_are_served_by_weight_within_one_round() {
+        let mut r = Ready::default();
+        for (i, p) in [-1000, 0, 250, 500, 750].into_iter().enumerate() {
+            for k in 0..100 {
+                r.push(topic(i as u32 * 1000 + k, p), u64::from(k), 0, false);
+            }
+        }
+        for round in 0..5 {
+            let mut served = [0; BANDS];
+            for _ in 0..16 {
+                let w = r.pop(1, false).unwrap();
+                served[band(w.item.priority)] += 1;
+                // The band stays full.
+                r.push(w.item, 1, 1, false);
+            }
+            assert_eq!(served, [1, 1, 2, 4, 8], "round {round}");
+        }
+    }
+
+    #[test]
+    fn an_empty_band_gives_its_share_away() {
+        let mut r = Ready::default();
+        for k in 0..50 {
+            r.push(topic(k, -5), 0, 0, false);
+            r.push(topic(100 + k, 10), 0, 0, false);
+        }
+        let low = (0..40).filter(|_| r.pop(0, false).unwrap().item.priority < 0).count();
+        assert_eq!(low, 20);
+    }
+
+    #[test]
+    fn oldest_first_within_a_band() {
+        let mut r = Ready::default();
+        for (id, since) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
+            r.push(topic(id, 0), since, 30, false);
+        }
+        let order: Vec<_> = (0..4).map(|_| r.pop(30, false).unwrap().item.id).collect();
+        assert_eq!(order, [2, 4, 3, 1]);
+    }
+
+    #[test]
+    fn whoever_waits_ten_seconds_has_credit_whatever_the_pressure() {
+        for (priority, router) in [(-1000, false), (-1000, true), (-250, false), (-250, true)] {
+            let mut r = Ready::default();
+            r.push(Topic { id: 7, priority, router }, 0, 0, true);
+            // Others that always come first keep the workers busy.
+            let mut served_at = None;
+            for ms in (0..12_000u64).step_by(5) {
+                let now = ms * 1_000_000;
+                while r.len() < 40 {
+                    r.push(topic(1, 1000), now, now, true);
+                }
+                if ms >= 10_000 && served_at.is_none() {
+                    r.age(now, true);
+                    let b = r.bands.iter().position(|q| q.iter().any(|w| w.item.id == 7));
+                    if let Some(b) = b {
+                        assert!(b >= 1, "{priority}: band {b} after 10 s");
+                    }
+                }
+                if r.pop(now, true).unwrap().item.id == 7 {
+                    served_at = Some(ms);
+                    break;
+                }
+            }
+            // A round of 16 services of 5 ms.
+            let at = served_at.unwrap();
+            assert!(at <= 10_000 + 50 + 80, "{priority}: served at {at} ms");
+        }
+        for p in (-1000..=1000).step_by(7) {
+            let aged = p + priority::age(10_000);
+            assert!(band(aged) >= 1);
+            assert!(p < -250 || band(aged) == 4);
+        }
+    }
+
+    #[test]
+    fn under_strain_the_lowest_band_pauses_and_routers_yield() {
+        let mut r = Ready::default();
+        r.push(topic(1, -10), 0, 0, true);
+        assert!(r.pop(0, true).is_none());
+        assert_eq!(r.pop(0, false).unwrap().item.id, 1);
+        r.push(Topic { id: 2, priority: 500, router: true }, 0, 0, true);
+        assert_eq!(r.depths(), [0, 0, 1, 0, 0]);
+        r.push(Topic { id: 3, priority: 10, router: true }, 0, 0, true);
+        assert_eq!(r.depths(), [0, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_hundred_thousand_wait_once_each() {
+        let mut r = Ready::default();
+        for id in 0..100_000u32 {
+            r.push(topic(id, id as i32 % 2001 - 1000), u64::from(id), 0, false);
+        }
+        let mut now = 0;
+        let mut seen = vec![false; 100_000];
+        while let Some(w) = r.pop(now, false) {
+            now += SECOND / 10_000;
+            assert!(!std::mem::replace(&mut seen[w.item.id as usize], true));
+            assert!(r.len() < 100_000);
+        }
+        assert!(seen.into_iter().all(|s| s));
+    }
+}

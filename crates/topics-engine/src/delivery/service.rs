@@ -1,0 +1,89 @@
+//! Serving a dirty topic: each group reads once, each watcher gets a pointer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::frame::WatchOptions;
+use super::interest::Interest;
+use super::stream::Stream;
+use crate::api::ReadFrom;
+use crate::core::Core;
+use crate::error::Error;
+use crate::router;
+use crate::topic::{self, Life, Topic};
+
+/// Serves a topic up to its head of now. True: more has come meanwhile.
+pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
+    let Some(topic) = interest.topic() else { return false };
+    if interest.newborn.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
+        core.delivery.shared().offer(&topic);
+    }
+    interest.learn(&topic.state.read().config.clone());
+    if topic.life() == Life::Dead {
+        let over = |s: &Stream, part| {
+            s.over(part, topic.id(), None);
+        };
+        for stream in interest.dismiss(over) {
+            missed(core, &stream, &topic);
+        }
+        return false;
+    }
+    let target = topic.gate.head();
+    for (options, at) in interest.views() {
+        if let Err(error) = group(core, interest, &topic, &options, at, target) {
+            if matches!(error, Error::Closed) {
+                return false;
+            }
+            log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
+            interest.dismiss(|s, part| {
+                s.over(part, topic.id(), Some(error.clone()));
+            });
+            return false;
+        }
+    }
+    for router in interest.routers() {
+        router::run(core, &router, &topic);
+    }
+    topic.gate.head() > target
+}
+
+/// A deleted topic's name: a new one joins, also one that came before the stream expected it.
+pub(super) fn missed(core: &Core, stream: &Arc<Stream>, old: &Topic) {
+    core.delivery.shared().expect(stream);
+    let new = core.registry.named(&old.name);
+    if let Some(new) = new.filter(|t| t.life() == Life::Live && t.id() != old.id())
+        && stream.add(&new, 0, None)
+    {
+        stream.wake();
+    }
+}
+
+fn group(
+    core: &Arc<Core>,
+    interest: &Arc<Interest>,
+    topic: &Arc<Topic>,
+    options: &Arc<WatchOptions>,
+    mut at: u64,
+    target: u64,
+) -> crate::Result<()> {
+    // A read that begins where something was just evicted makes no progress once.
+    let mut idle = 0;
+    while at < target && idle < 2 {
+        core.check_open()?;
+        let batch = topic::read(core, topic, &options.request(ReadFrom::After(at)))?;
+        if batch.next_from_seq == at && batch.tombstone.is_none() {
+            idle += 1;
+            continue;
+        }
+        idle = 0;
+        let next = batch.next_from_seq;
+        if !interest.fan_out(topic, options, at, batch, core.time.mono_ns(), &core.metrics) {
+            return Ok(());
+        }
+        at = next;
+    }
+    if at < target && options.strong {
+        interest.told_when_synced(core, topic);
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Sessions: what is kept of a subscription between two streams.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::stream::Stream;
+use super::watch::{Watch, WatchRequest, WatchStart};
+use crate::api::ReadFrom;
+use crate::core::Core;
+use crate::error::{Error, Result};
+
+/// How long a session lives after its last stream closed.
+const TTL_NS: u64 = 300_000_000_000;
+/// Between two collections.
+const COLLECT_NS: u64 = 1_000_000_000;
+/// Most sessions.
+const MAX_SESSIONS: usize = 10_000;
+
+type Cursors = HashMap<Arc<str>, (u64, u64)>;
+
+struct Kept {
+    /// Name → topic id and cursor.
+    cursors: Cursors,
+    streams: Vec<Weak<Stream>>,
+    idle_since: u64,
+}
+
+/// A session.
+pub(super) struct Session {
+    req: WatchRequest,
+    kept: Mutex<Kept>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(super) fn opened(&self, stream: &Arc<Stream>) {
+        self.kept.lock().streams.push(Arc::downgrade(stream));
+    }
+
+    pub(super) fn closed(&self, stream: &Stream, now: u64) {
+        let cursors = stream.cursors();
+        let mut kept = self.kept.lock();
+        kept.streams.retain(|s| s.upgrade().is_some_and(|s| s.id() != stream.id()));
+        kept.take(cursors);
+        kept.idle_since = now;
+    }
+
+    /// The cursors, those of open streams included.
+    fn cursors(&self) -> Cursors {
+        let streams: Vec<_> = self.kept.lock().streams.iter().filter_map(Weak::upgrade).collect();
+        let open: Vec<_> = streams.iter().map(|s| s.cursors()).collect();
+        let mut kept = self.kept.lock();
+        open.into_iter().for_each(|c| kept.take(c));
+        kept.cursors.clone()
+    }
+
+    fn spent(&self, now: u64) -> bool {
+        let kept = self.kept.lock();
+        kept.streams.is_empty() && now.saturating_sub(kept.idle_since) >= TTL_NS
+    }
+}
+
+impl Kept {
+    fn take(&mut self, cursors: Vec<(Arc<str>, u64, u64)>) {
+        for (name, id, seq) in cursors {
+            let at = self.cursors.entry(name).or_insert((id, 0));
+            *at = if at.0 == id { (id, at.1.max(seq)) } else { (id, seq) };
+        }
+    }
+}
+
+/// The sessions of an engine.
+#[derive(Default)]
+pub(super) struct Sessions {
+    open: Mutex<HashMap<u128, Arc<Session>>>,
+    collected: AtomicU64,
+}
+
+impl Sessions {
+    pub(super) fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Forgets sessions that nobody came back to.
+    pub(super) fn collect(&self, now: u64) {
+        let last = self.collected.load(Ordering::Relaxed);
+        if now.saturating_sub(last) < COLLECT_NS {
+            return;
+        }
+        self.collected.store(now, Ordering::Relaxed);
+        self.open.lock().retain(|_, s| !s.spent(now));
+    }
+}
+
+/// A session as its creator is told.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Random; whoever knows it may attach.
+    pub id: u128,
+    /// How long it lives after its last stream closed, ms.
+    pub ttl_ms: u64,
+    /// Topic, id, cursor.
+    pub cursors: Vec<(Arc<str>, u64, u64)>,
+}
+
+/// Creates a session: its tails are counted from now.
+pub(crate) fn create(core: &Arc<Core>, req: &WatchRequest) -> Result<SessionInfo> {
+    let sessions = &core.delivery.shared().sessions;
+    if sessions.len() >= MAX_SESSIONS {
+        core.metrics.throttled.add(1);
+        let max = MAX_SESSIONS as u64;
+        return Err(Error::Throttled { limit: "watch_sessions", max, retry_after_ms: 1000 });
+    }
+    let first = Watch::open(core, req)?;
+    let kept =
+        Kept { cursors: HashMap::new(), streams: Vec::new(), idle_since: core.time.mono_ns() };
+    let session = Session { req: req.clone(), kept: Mutex::new(kept) };
+    let cursors = first.cursors();
+    session.kept.lock().take(cursors.clone());
+    let mut id = [0; 16];
+    core.env.rng.fill(&mut id);
+    let id = u128::from_le_bytes(id);
+    sessions.open.lock().insert(id, Arc::new(session));
+    Ok(SessionInfo { id, ttl_ms: TTL_NS / 1_000_000, cursors })
+}
+
+/// Opens a stream of a session where the last one stopped; `rewind` may only lead back.
+pub(crate) fn attach(core: &Arc<Core>, id: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+    let found = core.delivery.shared().sessions.open.lock().get(&id).cloned();
+    let session = found.ok_or_else(gone)?;
+    let mut cursors = session.cursors();
+    for (name, topic_id, seq) in rewind {
+        if let Some(at) = cursors.get_mut(name.as_str()).filter(|at| at.0 == *topic_id) {
+            at.1 = at.1.min(*seq);
+        }
+    }
+    let mut req = session.req.clone();
+    // Topics that joined by a pattern, or were created since, go on by name.
+    let named = cursors.iter().map(|(name, (id, seq))| {
+        let start = WatchStart { from: ReadFrom::After(*seq), topic_id: Some(*id) };
+        (name.to_string(), start)
+    });
+    let known: Vec<_> = named.collect();
+    req.topics.retain(|(name, _)| !cursors.contains_key(name.as_str()));
+    let mut watch = Watch::resume(core, &req, &known)?;
+    watch.attach(session);
+    Ok(watch)
+}
+
+/// Ends a session; its streams are told.
+pub(crate) fn end(core: &Core, id: u128) -> bool {
+    let Some(session) = core.delivery.shared().sessions.open.lock().remove(&id) else {
+        return false;
+    };
+    let streams: Vec<_> = session.kept.lock().streams.iter().filter_map(Weak::upgrade).collect();
+    streams.iter().for_each(|s| s.end(gone()));
+    true
+}
+
+fn gone() -> Error {
+    Error::SessionGone
+}

@@ -1,0 +1,462 @@
+//! A watcher's bounded queue and its cursors.
+//!
+//! A part is one topic of the stream. It is in its backlog, and then only the watcher's end reads
+//! for it; or it is live, and then only the topic's worker pushes for it. The queue is filled by
+//! workers up to its bounds. A part that finds it full goes back to its backlog: what it missed is
+//! read again from its own cursor when the queue has drained.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::frame::{Event, Frame, WatchOptions};
+use crate::api::{GapReason, ReadBatch, Tombstone};
+use crate::error::{Error, Result};
+use crate::name;
+use crate::topic::Topic;
+
+/// A callback for a stream that has something.
+pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;
+
+/// Topics that one stream may come to, those that joined by a pattern included.
+const MAX_PARTS: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Backlog,
+    Live,
+    Gone,
+}
+
+struct Part {
+    topic: Arc<Topic>,
+    mode: Mode,
+    /// What was handed out.
+    cursor: u64,
+    /// What was queued.
+    pushed: u64,
+    queued: u32,
+    /// The id that the first cursor was made with.
+    id: Option<u64>,
+    /// Nothing has been read for it yet.
+    fresh: bool,
+}
+
+struct Item {
+    part: u32,
+    event: Event,
+    next: u64,
+    weight: usize,
+}
+
+#[derive(Default)]
+struct Outbound {
+    queue: VecDeque<Item>,
+    weight: usize,
+    parts: Vec<Part>,
+    by_topic: HashMap<u64, u32>,
+    backlog: VecDeque<u32>,
+    /// Names whose topics are gone.
+    missing: Vec<Arc<str>>,
+    ended: Option<Error>,
+    /// A push found the queue full, and it has not been emptied since.
+    lagging: bool,
+    taken_at: u64,
+    event_at: u64,
+    blocked: bool,
+    /// The callback is due when something comes.
+    armed: bool,
+    ready: Option<Ready>,
+}
+
+/// The bounds and times of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub frames: usize,
+    pub bytes: usize,
+    pub heartbeat_ns: Option<u64>,
+    pub stall_ns: Option<u64>,
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Taken,
+    /// The part is not live any more.
+    Left,
+    /// Nor is this one; the stream has just begun to lag.
+    Lags,
+}
+
+/// What the watcher's end does next.
+pub(super) enum Next {
+    Event(Event),
+    /// Reads on for this part.
+    Read(Backlog),
+    Nothing,
+}
+
+/// A part that reads for itself.
+pub(super) struct Backlog {
+    pub part: u32,
+    pub topic: Arc<Topic>,
+    pub cursor: u64,
+    pub id: Option<u64>,
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    id: u64,
+    options: Arc<WatchOptions>,
+    patterns: Vec<String>,
+    bounds: Bounds,
+    out: Mutex<Outbound>,
+    filled: Condvar,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    pub(super) fn new(
+        id: u64,
+        options: WatchOptions,
+        patterns: Vec<String>,
+        bounds: Bounds,
+        now: u64,
+    ) -> Arc<Self> {
+        let out = Outbound { taken_at: now, event_at: now, ..Outbound::default() };
+        Arc::new(Self {
+            id,
+            options: Arc::new(options),
+            patterns,
+            bounds,
+            out: Mutex::new(out),
+            filled: Condvar::new(),
+        })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn options(&self) -> &Arc<WatchOptions> {
+        &self.options
+    }
+
+    /// Whether a new topic of this name belongs here.
+    pub(super) fn wants(&self, topic: &str) -> bool {
+        self.patterns.iter().any(|p| name::matches_pattern(p, topic))
+            || self.out.lock().missing.iter().any(|m| **m == *topic)
+    }
+
+    /// Takes a topic in, from a cursor. False when it is there, or there is no room.
+    pub(super) fn add(&self, topic: &Arc<Topic>, cursor: u64, id: Option<u64>) -> bool {
+        let mut out = self.out.lock();
+        if out.by_topic.contains_key(&topic.id()) || out.ended.is_some() {
+            return false;
+        }
+        let gone = out.parts.iter().position(|p| p.mode == Mode::Gone && p.queued == 0);
+        if gone.is_none() && out.parts.len() >= MAX_PARTS {
+            drop(out);
+            self.end(Error::Throttled {
+                limit: "watch_topics",
+                max: MAX_PARTS as u64,
+                retry_after_ms: 0,
+            });
+            return false;
+        }
+        let part = Part {
+            topic: topic.clone(),
+            mode: Mode::Backlog,
+            cursor,
+            pushed: cursor,
+            queued: 0,
+            id,
+            fresh: true,
+        };
+        let at = match gone {
+            Some(at) => {
+                let old = out.parts[at].topic.id();
+                out.by_topic.remove(&old);
+                out.parts[at] = part;
+                at
+            }
+            None => {
+                out.parts.push(part);
+                out.parts.len() - 1
+            }
+        } as u32;
+        out.by_topic.insert(topic.id(), at);
+        out.missing.retain(|m| **m != *topic.name);
+        out.backlog.push_back(at);
+        true
+    }
+
+    /// The part has caught up: from here on the worker pushes. Called under the groups' lock.
+    pub(super) fn live(&self, part: u32, topic: &Topic, cursor: u64) {
+        let mut out = self.out.lock();
+        let p = &mut out.parts[part as usize];
+        (p.mode, p.fresh) = (Mode::Live, false);
+        let topic_id = topic.id();
+        let event = Event::CaughtUp { topic: topic.name.clone(), topic_id, seq: cursor };
+        out.queue(part, event, cursor, 0);
+    }
+
+    /// A worker's push; also says whether [`Self::wake`] is due.
+    pub(super) fn push(
+        &self,
+        part: u32,
+        topic_id: u64,
+        tombstone: Option<Tombstone>,
+        frame: Option<Arc<Frame>>,
+        next: u64,
+        now: u64,
+    ) -> (Outcome, bool) {
+        let mut out = self.out.lock();
+        let p = &mut out.parts[part as usize];
+        if p.mode != Mode::Live || p.topic.id() != topic_id {
+            return (Outcome::Left, false);
+        }
+        if tombstone.is_none() && frame.is_none() {
+            // Nothing of it is wanted: only the cursor moves.
+            p.pushed = next;
+            if p.queued == 0 {
+                p.cursor = next;
+            }
+            return (Outcome::Taken, false);
+        }
+        let weight = frame.as_ref().map_or(0, |f| f.weight());
+        let full = out.queue.len() + 2 > self.bounds.frames
+            || (!out.queue.is_empty() && out.weight + weight > self.bounds.bytes);
+        if full {
+            out.parts[part as usize].mode = Mode::Backlog;
+            out.backlog.push_back(part);
+            if out.lagging {
+                return (Outcome::Left, false);
+            }
+            (out.lagging, out.taken_at) = (true, now);
+            return (Outcome::Lags, false);
+        }
+        out.queue_batch(part, tombstone, frame, next, weight);
+        (Outcome::Taken, out.rouse())
+    }
+
+    /// What the watcher's end has read for a part.
+    pub(super) fn deliver(&self, part: u32, batch: ReadBatch) {
+        let mut out = self.out.lock();
+        let p = &mut out.parts[part as usize];
+        p.id = None;
+        let (next, mut tombstone) = (batch.next_from_seq, batch.tombstone);
+        let fresh = std::mem::take(&mut p.fresh);
+        let name = p.topic.name.clone();
+        if fresh && let Some(t) = tombstone.take() {
+            let old = matches!(t.reason, GapReason::Cap | GapReason::Ttl | GapReason::Mixed);
+            let reason = if old { "from_seq_too_old" } else { t.reason.as_str() };
+            let topic_id = p.topic.id();
+            let event = Event::Tombstone { topic: name.clone(), topic_id, tombstone: t, reason };
+            out.queue(part, event, t.gap_to.min(next), 0);
+        }
+        let frame = (!batch.is_empty()).then(|| Frame::new(name, self.options.clone(), batch));
+        let weight = frame.as_ref().map_or(0, |f| f.weight());
+        out.queue_batch(part, tombstone, frame, next, weight);
+        let p = &mut out.parts[part as usize];
+        p.pushed = next;
+        if p.queued == 0 {
+            p.cursor = next;
+        }
+        out.backlog.push_back(part);
+    }
+
+    /// The part is over: the topic was deleted, or cannot be read. Says whether it was not before.
+    pub(super) fn over(&self, part: u32, topic_id: u64, error: Option<Error>) -> bool {
+        let mut out = self.out.lock();
+        let p = &mut out.parts[part as usize];
+        if p.mode == Mode::Gone || p.topic.id() != topic_id {
+            return false;
+        }
+        p.mode = Mode::Gone;
+        let (topic, next) = (p.topic.name.clone(), p.pushed);
+        let deleted = error.is_none();
+        let event = match error {
+            None => Event::TopicDeleted { topic: topic.clone(), topic_id },
+            Some(error) => Event::Failed { topic: topic.clone(), topic_id, error },
+        };
+        out.queue(part, event, next, 0);
+        if deleted && !out.missing.contains(&topic) {
+            out.missing.push(topic);
+        }
+        true
+    }
+
+    /// The part that the watcher's end has not finished goes to the end of its row.
+    pub(super) fn later(&self, part: u32) {
+        self.out.lock().backlog.push_back(part);
+    }
+
+    /// Ends the stream: whoever waits is told, what is queued is let go.
+    pub(super) fn end(&self, error: Error) {
+        {
+            let mut out = self.out.lock();
+            if out.ended.is_some() {
+                return;
+            }
+            out.ended = Some(error);
+            out.queue.clear();
+            out.backlog.clear();
+            out.weight = 0;
+        }
+        self.wake();
+    }
+
+    /// Wakes whoever waits, by thread or by callback. No lock may be held.
+    pub(super) fn wake(&self) {
+        self.filled.notify_all();
+        let ready = {
+            let mut out = self.out.lock();
+            let due = std::mem::take(&mut out.armed);
+            out.ready.clone().filter(|_| due)
+        };
+        if let Some(ready) = ready {
+            ready();
+        }
+    }
+
+    /// The next thing for the watcher's end: what is queued first.
+    pub(super) fn next(&self, now: u64) -> Result<Next> {
+        let mut out = self.out.lock();
+        if let Some(e) = &out.ended {
+            return Err(e.clone());
+        }
+        if let Some(item) = out.queue.pop_front() {
+            out.weight -= item.weight;
+            let p = &mut out.parts[item.part as usize];
+            p.queued -= 1;
+            p.cursor = if p.queued == 0 { p.pushed } else { item.next };
+            out.lagging &= !out.queue.is_empty();
+            (out.taken_at, out.event_at) = (now, now);
+            return Ok(Next::Event(item.event));
+        }
+        out.lagging = false;
+        while let Some(part) = out.backlog.pop_front() {
+            let p = &out.parts[part as usize];
+            if p.mode == Mode::Backlog {
+                let (topic, cursor, id) = (p.topic.clone(), p.cursor, p.id);
+                return Ok(Next::Read(Backlog { part, topic, cursor, id }));
+            }
+        }
+        out.taken_at = now;
+        if self.bounds.heartbeat_ns.is_some_and(|ns| now.saturating_sub(out.event_at) >= ns) {
+            out.event_at = now;
+            return Ok(Next::Event(Event::Heartbeat));
+        }
+        out.armed = out.ready.is_some();
+        Ok(Next::Nothing)
+    }
+
+    /// Waits until there is something, a heartbeat is due or the time is up.
+    pub(super) fn wait(&self, until: Option<Instant>, now: u64) {
+        let mut out = self.out.lock();
+        if !out.queue.is_empty() || !out.backlog.is_empty() || out.ended.is_some() {
+            return;
+        }
+        let beat = self.bounds.heartbeat_ns.and_then(|ns| {
+            let left = (out.event_at + ns).saturating_sub(now);
+            Instant::now().checked_add(Duration::from_nanos(left.max(1_000_000)))
+        });
+        out.blocked = true;
+        match until.into_iter().chain(beat).min() {
+            Some(at) => {
+                self.filled.wait_until(&mut out, at);
+            }
+            None => self.filled.wait(&mut out),
+        }
+        out.blocked = false;
+    }
+
+    /// Has `ready` called once after each time that nothing was left, when something comes.
+    pub(super) fn on_ready(&self, ready: Ready) {
+        self.out.lock().ready = Some(ready);
+    }
+
+    /// What was handed out: topic, id, cursor.
+    pub(super) fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
+        let out = self.out.lock();
+        let parts = out.parts.iter().filter(|p| p.mode != Mode::Gone);
+        parts.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
+    }
+
+    /// The topics that it was ever given.
+    pub(super) fn topics(&self) -> Vec<Arc<Topic>> {
+        self.out.lock().parts.iter().map(|p| p.topic.clone()).collect()
+    }
+
+    /// Ends a stream that lags and has not been taken from for too long. False: it need not be
+    /// looked at again.
+    pub(super) fn look(&self, now: u64) -> bool {
+        let Some(stall) = self.bounds.stall_ns else { return false };
+        let stalled = {
+            let out = self.out.lock();
+            if !out.lagging || out.ended.is_some() {
+                return false;
+            }
+            now.saturating_sub(out.taken_at) >= stall
+        };
+        if stalled {
+            let (limit, max) = ("watch_stall_ms", stall / 1_000_000);
+            self.end(Error::Throttled { limit, max, retry_after_ms: 1000 });
+        }
+        !stalled
+    }
+
+    pub(super) fn stalls(&self) -> bool {
+        self.bounds.stall_ns.is_some()
+    }
+
+    /// Frames queued, and the bytes that they keep.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        let out = self.out.lock();
+        (out.queue.len(), out.weight)
+    }
+}
+
+impl Outbound {
+    fn queue(&mut self, part: u32, event: Event, next: u64, weight: usize) {
+        let p = &mut self.parts[part as usize];
+        p.queued += 1;
+        p.pushed = next;
+        self.weight += weight;
+        self.queue.push_back(Item { part, event, next, weight });
+    }
+
+    fn queue_batch(
+        &mut self,
+        part: u32,
+        tombstone: Option<Tombstone>,
+        frame: Option<Arc<Frame>>,
+        next: u64,
+        weight: usize,
+    ) {
+        if let Some(tombstone) = tombstone {
+            let p = &self.parts[part as usize];
+            let (topic, topic_id) = (p.topic.name.clone(), p.topic.id());
+            let reason = tombstone.reason.as_str();
+            let to = if frame.is_some() { tombstone.gap_to.min(next) } else { next };
+            self.queue(part, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
+        }
+        if let Some(frame) = frame {
+            self.queue(part, Event::Records(frame), next, weight);
+        }
+    }
+
+    /// Whether somebody waits for what was just queued.
+    fn rouse(&mut self) -> bool {
+        self.blocked || self.armed
+    }
+}

@@ -1,0 +1,73 @@
+//! Sessions: cursors kept between streams, rewinding, collection.
+
+use super::*;
+
+#[test]
+fn a_session_goes_on_where_its_last_stream_stopped() {
+    let w = World::new();
+    w.put("a", &["1", "2"]);
+    w.put("b", &["1"]);
+    let info = w.engine().create_session(&on(&[("a", start()), ("b", tail())])).unwrap();
+    assert_eq!(info.ttl_ms, 300_000);
+    w.say("b", "2");
+    let mut first = w.engine().attach(info.id, &[]).unwrap();
+    let told = drain(&mut first);
+    let records = told.iter().filter(|t| matches!(t, Record(..))).count();
+    assert_eq!(records, 3, "the tail was counted when the session was made: {told:?}");
+    w.say("a", "3");
+    drop(first);
+    w.say("a", "4");
+    let mut second = w.engine().attach(info.id, &[]).unwrap();
+    let told = drain(&mut second);
+    let seqs: Vec<_> = told.iter().filter(|t| matches!(t, Record(..))).collect();
+    assert_eq!(seqs, [&record("a", 3, "3"), &record("a", 4, "4")], "what was not handed out");
+    let id = w.state("a").topic_id;
+    let mut back = w.engine().attach(info.id, &[("a".into(), id, 2)]).unwrap();
+    let told = drain(&mut back);
+    assert_eq!(told.iter().filter(|t| matches!(t, Record(..))).count(), 2);
+    let mut ahead = w.engine().attach(info.id, &[("a".into(), id, 99)]).unwrap();
+    let told = drain(&mut ahead);
+    assert!(told.iter().all(|t| !matches!(t, Gap(..) | Record(..))), "only ever back: {told:?}");
+}
+
+#[test]
+fn topics_that_joined_by_pattern_keep_their_cursors() {
+    let w = World::new();
+    let req = WatchRequest { patterns: vec![("p.*".into(), tail())], ..Default::default() };
+    let info = w.engine().create_session(&req).unwrap();
+    let mut stream = w.engine().attach(info.id, &[]).unwrap();
+    w.say("p.1", "x");
+    assert_eq!(drain(&mut stream), [record("p.1", 1, "x"), caught("p.1", 1)]);
+    drop(stream);
+    w.say("p.1", "y");
+    let mut stream = w.engine().attach(info.id, &[]).unwrap();
+    assert_eq!(drain(&mut stream), [record("p.1", 2, "y"), caught("p.1", 2)]);
+}
+
+#[test]
+fn collected_five_minutes_after_the_last_stream_closed() {
+    let w = World::new();
+    w.put("a", &["1"]);
+    let info = w.engine().create_session(&on(&[("a", tail())])).unwrap();
+    let stream = w.engine().attach(info.id, &[]).unwrap();
+    w.clock.advance_ms(1_000_000);
+    w.engine().tick().unwrap();
+    drop(stream);
+    w.clock.advance_ms(299_000);
+    w.engine().tick().unwrap();
+    assert!(w.engine().attach(info.id, &[]).is_ok());
+    w.clock.advance_ms(301_000);
+    w.engine().tick().unwrap();
+    assert_eq!(w.engine().attach(info.id, &[]).unwrap_err().code(), "session_gone");
+}
+
+#[test]
+fn an_ended_session_ends_its_streams() {
+    let w = World::new();
+    w.put("a", &["1"]);
+    let info = w.engine().create_session(&on(&[("a", tail())])).unwrap();
+    let mut stream = w.engine().attach(info.id, &[]).unwrap();
+    assert!(w.engine().end_session(info.id));
+    assert_eq!(stream.try_next().unwrap_err().code(), "session_gone");
+    assert!(!w.engine().end_session(info.id));
+}

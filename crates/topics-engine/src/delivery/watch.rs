@@ -1,0 +1,341 @@
+//! The watcher's end of a stream.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::frame::{Event, WatchOptions};
+use super::interest::Join;
+use super::service;
+use super::session::Session;
+use super::stream::{Backlog, Bounds, Next, Stream};
+use crate::api::{ReadFrom, ReadRequest};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::name;
+use crate::topic::{self, Life, Topic};
+
+/// Most topics and patterns that a watch names.
+const MAX_TOPICS: usize = 256;
+/// Most bytes of a frame.
+const MAX_FRAME: usize = 8 << 20;
+/// Most records of a frame.
+const MAX_LIMIT: usize = 10_000;
+
+/// Where a watch of a topic begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchStart {
+    /// `After`, `Earliest` or `Tail`; a tail is counted back from the head of now.
+    pub from: ReadFrom,
+    /// The topic id that the cursor was made with; a mismatch is tombstone `recreated`.
+    pub topic_id: Option<u64>,
+}
+
+impl Default for WatchStart {
+    fn default() -> Self {
+        Self { from: ReadFrom::Tail(0), topic_id: None }
+    }
+}
+
+/// A subscription.
+#[derive(Clone, Debug)]
+pub struct WatchRequest {
+    /// Topics by name.
+    pub topics: Vec<(String, WatchStart)>,
+    /// Patterns (`orders.*`). The start is for topics that are there; one that is created later
+    /// joins from its start.
+    pub patterns: Vec<(String, WatchStart)>,
+    /// Passes over unknown topics, which join when they are created; otherwise they are refused.
+    pub lenient: bool,
+    /// Which records, and what of them.
+    pub options: WatchOptions,
+    /// Most frames queued; default 1024.
+    pub queue_frames: usize,
+    /// Most bytes that queued frames keep, unless one frame has more; default 16 MiB.
+    pub queue_bytes: usize,
+    /// [`Event::Heartbeat`] when nothing happened for this long, 1000 to 60 000 ms; default none.
+    pub heartbeat_ms: Option<u64>,
+    /// Ends a stream that is full and not taken from for this long; default none.
+    pub stall_ms: Option<u64>,
+}
+
+impl Default for WatchRequest {
+    fn default() -> Self {
+        Self {
+            topics: Vec::new(),
+            patterns: Vec::new(),
+            lenient: false,
+            options: WatchOptions::default(),
+            queue_frames: 1024,
+            queue_bytes: 16 << 20,
+            heartbeat_ms: None,
+            stall_ms: None,
+        }
+    }
+}
+
+impl WatchRequest {
+    /// Refuses what is out of bounds.
+    pub(super) fn check(&self) -> Result<()> {
+        let refuse = |text: String| Err(Error::InvalidRequest(text));
+        let named = self.topics.len() + self.patterns.len();
+        if named == 0 || named > MAX_TOPICS {
+            return refuse(format!("a watch names 1 to {MAX_TOPICS} topics and patterns"));
+        }
+        for (topic, _) in &self.topics {
+            name::check(topic)?;
+        }
+        for (pattern, _) in &self.patterns {
+            let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
+            if !prefix.is_empty() && !name::valid(prefix) {
+                return refuse(format!("{pattern:?} is no pattern: a name, or a prefix and one *"));
+            }
+        }
+        let starts = self.topics.iter().chain(&self.patterns);
+        if starts.into_iter().any(|(_, s)| matches!(s.from, ReadFrom::Before { .. })) {
+            return refuse(
+                "a watch begins after a seq, at the earliest record or at the tail".into(),
+            );
+        }
+        let o = &self.options;
+        if !(1..=MAX_LIMIT).contains(&o.limit) {
+            return refuse(format!("limit is 1 to {MAX_LIMIT}"));
+        }
+        if !(1..=MAX_FRAME).contains(&o.max_batch_bytes) {
+            return refuse(format!("max_batch_bytes is 1 to {MAX_FRAME}"));
+        }
+        if self.heartbeat_ms.is_some_and(|ms| !(1000..=60_000).contains(&ms)) {
+            return refuse("heartbeat_ms is 1000 to 60000".into());
+        }
+        if self.queue_frames < 2 || self.queue_bytes == 0 {
+            return refuse("a queue holds two frames at least".into());
+        }
+        Ok(())
+    }
+}
+
+/// An open subscription: an iterator of events that waits for more. Dropping it ends it.
+///
+/// Threads wait in [`Watch::next`]; an event loop calls [`Watch::try_next`] until it returns
+/// `None`, and again when the callback of [`Watch::on_ready`] was called.
+pub struct Watch {
+    core: Arc<Core>,
+    stream: Arc<Stream>,
+    session: Option<Arc<Session>>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Opens a subscription.
+    pub(crate) fn open(core: &Arc<Core>, req: &WatchRequest) -> Result<Self> {
+        core.check_open()?;
+        req.check()?;
+        Self::resume(core, req, &[])
+    }
+
+    /// The same, after these known positions; what is gone of them joins when it comes back.
+    pub(super) fn resume(
+        core: &Arc<Core>,
+        req: &WatchRequest,
+        known: &[(String, WatchStart)],
+    ) -> Result<Self> {
+        let ns = |ms: u64| ms.saturating_mul(1_000_000);
+        let bounds = Bounds {
+            frames: req.queue_frames,
+            bytes: req.queue_bytes,
+            heartbeat_ns: req.heartbeat_ms.map(ns),
+            stall_ns: req.stall_ms.map(ns),
+        };
+        let shared = core.delivery.shared();
+        let mut patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
+        if req.lenient {
+            patterns.extend(req.topics.iter().map(|(t, _)| t.clone()));
+        }
+        patterns.extend(known.iter().map(|(t, _)| t.clone()));
+        let expects = !patterns.is_empty();
+        let now = core.time.mono_ns();
+        let stream = Stream::new(shared.stream_id(), req.options.clone(), patterns, bounds, now);
+        // From here on dropping it undoes what is done.
+        let watch = Self { core: core.clone(), stream, session: None };
+        shared.streams.lock().insert(watch.stream.id(), Arc::downgrade(&watch.stream));
+        // First those that come, then those that are there: none is missed.
+        if expects {
+            shared.expect(&watch.stream);
+        }
+        for (topic, start) in known.iter().chain(&req.topics) {
+            match core.registry.named(topic).filter(|t| t.life() == Life::Live) {
+                Some(topic) => watch.begin(&topic, *start)?,
+                None if req.lenient || !known.is_empty() => {}
+                None => return Err(Error::TopicNotFound(topic.clone())),
+            }
+        }
+        for (pattern, start) in &req.patterns {
+            watch.begin_matching(pattern, *start)?;
+        }
+        core.delivery.start(core)?;
+        // A close that has told all streams did not know this one.
+        core.check_open()?;
+        Ok(watch)
+    }
+
+    fn begin_matching(&self, pattern: &str, start: WatchStart) -> Result<()> {
+        let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let page = self.core.registry.list(prefix, after.as_deref(), 256);
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.name.clone());
+            for topic in page.iter().filter(|t| name::matches_pattern(pattern, &t.name)) {
+                self.begin(topic, start)?;
+            }
+        }
+    }
+
+    fn begin(&self, topic: &Arc<Topic>, start: WatchStart) -> Result<()> {
+        let cursor = match start.from {
+            ReadFrom::After(seq) => seq,
+            ReadFrom::Tail(0) => topic.gate.head(),
+            from => {
+                let position = ReadRequest { from, limit: 0, ..ReadRequest::default() };
+                topic::read(&self.core, topic, &position)?.next_from_seq
+            }
+        };
+        topic.touch(self.core.time.wall());
+        self.stream.add(topic, cursor, start.topic_id);
+        Ok(())
+    }
+
+    /// The next event; waits for one until the timeout has passed, for ever without one. An error
+    /// ends the stream.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Event>> {
+        let until = timeout.and_then(|t| Instant::now().checked_add(t));
+        loop {
+            if let Some(event) = self.try_next()? {
+                return Ok(Some(event));
+            }
+            if until.is_some_and(|at| Instant::now() >= at) {
+                return Ok(None);
+            }
+            self.stream.wait(until, self.core.time.mono_ns());
+        }
+    }
+
+    /// The next event, if there is one now. May read, never waits for a writer.
+    pub fn try_next(&mut self) -> Result<Option<Event>> {
+        loop {
+            match self.stream.next(self.core.time.mono_ns())? {
+                Next::Event(event) => {
+                    if let Event::Records(frame) = &event {
+                        self.core.metrics.watch_records.add(frame.batch().len() as u64);
+                    }
+                    return Ok(Some(event));
+                }
+                Next::Read(backlog) => self.read(&backlog)?,
+                Next::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    /// Reads on for one topic, or makes it live.
+    fn read(&mut self, b: &Backlog) -> Result<()> {
+        self.core.check_open()?;
+        let (core, topic, part) = (&self.core, &b.topic, b.part);
+        if topic.life() == Life::Dead {
+            self.gone(b);
+            return Ok(());
+        }
+        if b.cursor != topic.gate.head() || b.id.is_some() {
+            // A read that begins where something was just evicted makes no progress once.
+            for _ in 0..2 {
+                let mut req = self.stream.options().request(ReadFrom::After(b.cursor));
+                req.topic_id = b.id;
+                match topic::read(core, topic, &req) {
+                    Ok(batch) if batch.next_from_seq != b.cursor || batch.tombstone.is_some() => {
+                        self.stream.deliver(part, batch);
+                        return Ok(());
+                    }
+                    Ok(_) => {}
+                    Err(Error::Closed) => return Err(Error::Closed),
+                    Err(e) => {
+                        self.stream.over(part, topic.id(), Some(e));
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        match core.delivery.interest(topic).join(&self.stream, part, topic, b.cursor) {
+            Join::Live => {}
+            Join::Behind => self.stream.later(part),
+            Join::Dead => self.gone(b),
+        }
+        Ok(())
+    }
+
+    fn gone(&self, b: &Backlog) {
+        if self.stream.over(b.part, b.topic.id(), None) {
+            service::missed(&self.core, &self.stream, &b.topic);
+        }
+    }
+
+    /// Has `ready` called, from an engine thread, when something comes after [`Self::try_next`]
+    /// returned `None`; once each time. It must not block.
+    pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
+        self.stream.on_ready(Arc::new(ready));
+    }
+
+    /// Topic, id, and the cursor after what was handed out: where a later watch goes on.
+    #[must_use]
+    pub fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
+        self.stream.cursors()
+    }
+
+    /// Frames that are queued, and the bytes that they keep.
+    #[must_use]
+    pub fn queued(&self) -> (usize, usize) {
+        self.stream.queued()
+    }
+
+    /// A handle that ends the watch from another thread: its `next` returns `Closed`.
+    #[must_use]
+    pub fn closer(&self) -> Closer {
+        Closer(Arc::downgrade(&self.stream))
+    }
+
+    pub(super) fn attach(&mut self, session: Arc<Session>) {
+        session.opened(&self.stream);
+        self.session = Some(session);
+    }
+}
+
+/// See [`Watch::closer`].
+#[derive(Clone, Debug)]
+pub struct Closer(std::sync::Weak<Stream>);
+
+impl Closer {
+    /// Ends the watch. Idempotent.
+    pub fn close(&self) {
+        if let Some(stream) = self.0.upgrade() {
+            stream.end(Error::Closed);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.closed(&self.stream, self.core.time.mono_ns());
+        }
+        self.core.delivery.shared().forget(&self.stream);
+        self.stream.end(Error::Closed);
+        for topic in self.stream.topics() {
+            if let Some(interest) = topic.interest.get() {
+                interest.leave(&self.stream);
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! The threads that serve dirty topics: one for each ready set, parked when it is empty.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use topics_env::Clock;
+use topics_storage::StorageError;
+
+use super::governor::{Governor, SAMPLE_NS, Sample, Verdict};
+use super::interest::Interest;
+use super::ready::{Ready, Waiting};
+use super::service;
+use super::session::Sessions;
+use super::stream::Stream;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::topic::Topic;
+
+/// A ready set and its worker.
+#[derive(Default)]
+struct Shard {
+    inner: Mutex<Inner>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    ready: Ready<Arc<Interest>>,
+    /// Topics that rest so that their next frame holds more, by the end of their rest.
+    resting: BTreeMap<(u64, u64), Waiting<Arc<Interest>>>,
+    rests: u64,
+    /// Topics to be looked at again at a time.
+    reminders: BTreeMap<(u64, u64), Arc<Interest>>,
+    parked: bool,
+}
+
+/// What a worker does next.
+enum Turn {
+    Serve(Waiting<Arc<Interest>>),
+    Park(Option<Duration>),
+}
+
+/// The delivery of an engine.
+pub(crate) struct Shared {
+    pub clock: Arc<dyn Clock>,
+    shards: Vec<Shard>,
+    stop: AtomicBool,
+    governor: Mutex<(Governor, u64, u64)>,
+    sampled: AtomicU64,
+    /// Pressure in millionths.
+    pressure: AtomicU64,
+    coalesce_ns: AtomicU64,
+    strained: AtomicBool,
+    /// Scheduling latency since the last sample: sum and number.
+    latency: (AtomicU64, AtomicU64),
+    pub streams: Mutex<HashMap<u64, Weak<Stream>>>,
+    next_stream: AtomicU64,
+    /// Streams that new topics may belong to.
+    expecting: Mutex<HashMap<u64, Weak<Stream>>>,
+    expects: AtomicUsize,
+    /// Streams that lag and may stall.
+    pub lagging: Mutex<Vec<Arc<Stream>>>,
+    pub sessions: Sessions,
+}
+
+/// [`Shared`] and its threads.
+pub(crate) struct Delivery {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        self.clock.mono_ns()
+    }
+
+    /// Queues a topic that has become dirty.
+    pub(super) fn enqueue(&self, interest: Arc<Interest>) {
+        let now = self.now();
+        self.queue(interest, now, now);
+    }
+
+    fn shard(&self, interest: &Interest) -> &Shard {
+        let n = interest.topic().map_or(0, |t| t.id()) as usize;
+        &self.shards[n % self.shards.len()]
+    }
+
+    fn queue(&self, interest: Arc<Interest>, since: u64, now: u64) {
+        let shard = self.shard(&interest);
+        let mut inner = shard.inner.lock();
+        inner.ready.push(interest, since, now, self.strained.load(Ordering::Relaxed));
+        let parked = std::mem::take(&mut inner.parked);
+        drop(inner);
+        if parked {
+            shard.wake.notify_one();
+        }
+    }
+
+    fn turn(&self, inner: &mut Inner, now: u64) -> Turn {
+        let strained = self.strained.load(Ordering::Relaxed);
+        while let Some(rested) = inner.resting.first_entry().filter(|e| e.key().0 <= now) {
+            let w = rested.remove();
+            inner.ready.push(w.item, w.since, now, strained);
+        }
+        while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
+            let interest = due.remove();
+            if interest.recall() {
+                inner.ready.push(interest, now, now, strained);
+            }
+        }
+        let window = self.coalesce_ns.load(Ordering::Relaxed);
+        while let Some(w) = inner.ready.pop(now, strained) {
+            let until = w.item.served_at.load(Ordering::Relaxed) + window;
+            if window == 0 || until <= now {
+                return Turn::Serve(w);
+            }
+            inner.rests += 1;
+            let n = inner.rests;
+            inner.resting.insert((until, n), w);
+        }
+        let rest = inner.resting.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
+        let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
+        // The lowest band pauses: it ages.
+        let paused = (inner.ready.len() > 0).then_some(50_000_000);
+        // The pressure has to be seen to fall.
+        let sample = (self.pressure.load(Ordering::Relaxed) > 0).then_some(SAMPLE_NS);
+        Turn::Park(
+            [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
+        )
+    }
+
+    fn serve(&self, core: &Arc<Core>, w: Waiting<Arc<Interest>>) {
+        let now = self.now();
+        let waited = now.saturating_sub(w.since);
+        core.metrics.delivery.record(waited);
+        self.latency.0.fetch_add(waited, Ordering::Relaxed);
+        self.latency.1.fetch_add(1, Ordering::Relaxed);
+        w.item.begin(now);
+        let more = service::serve(core, &w.item);
+        if w.item.end(more) {
+            let now = self.now();
+            self.queue(w.item, now, now);
+        }
+    }
+
+    /// Topics that wait.
+    pub(super) fn depth(&self) -> usize {
+        self.shards.iter().map(|s| s.inner.lock().ready.len()).sum()
+    }
+
+    /// Looks at the pressure when that is due.
+    fn sample(&self, core: &Core) {
+        let now = self.now();
+        let last = self.sampled.load(Ordering::Relaxed);
+        if now.saturating_sub(last) < SAMPLE_NS {
+            return;
+        }
+        let Some(mut governor) = self.governor.try_lock() else { return };
+        self.sampled.store(now, Ordering::Relaxed);
+        let (at, synced) = (governor.1, governor.2);
+        let sync_ns = core.wal.counters().sync_ns;
+        let n = self.latency.1.swap(0, Ordering::Relaxed);
+        let sum = self.latency.0.swap(0, Ordering::Relaxed);
+        let spent = sync_ns.saturating_sub(synced) as f64;
+        let sample = Sample {
+            ready: self.depth(),
+            workers: self.shards.len(),
+            latency_ns: sum.checked_div(n),
+            storage: if at == 0 { 0.0 } else { spent / now.saturating_sub(at).max(1) as f64 },
+        };
+        (governor.1, governor.2) = (now, sync_ns);
+        let Verdict { pressure, coalesce_ns, strained, .. } = governor.0.observe(sample);
+        self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
+        self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
+        self.strained.store(strained, Ordering::Relaxed);
+    }
+
+    /// New topics are offered to this stream.
+    pub(super) fn expect(&self, stream: &Arc<Stream>) {
+        let mut expecting = self.expecting.lock();
+        expecting.insert(stream.id(), Arc::downgrade(stream));
+        self.expects.store(expecting.len(), Ordering::SeqCst);
+    }
+
+    /// Offers a topic to the streams that wait for new ones; it joins from its start.
+    pub(super) fn offer(&self, topic: &Arc<Topic>) {
+        let streams: Vec<_> = {
+            let expecting = self.expecting.lock();
+            expecting.values().filter_map(Weak::upgrade).collect()
+        };
+        for stream in streams {
+            if stream.wants(&topic.name) && stream.add(topic, 0, None) {
+                stream.wake();
+            }
+        }
+    }
+
+    pub(super) fn stream_id(&self) -> u64 {
+        self.next_stream.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A stream is closed.
+    pub(super) fn forget(&self, stream: &Stream) {
+        self.streams.lock().remove(&stream.id());
+        let mut expecting = self.expecting.lock();
+        expecting.remove(&stream.id());
+        self.expects.store(expecting.len(), Ordering::SeqCst);
+    }
+}
+
+impl Delivery {
+    /// A delivery without threads yet: they start with the first watcher.
+    pub(crate) fn new(clock: Arc<dyn Clock>, workers: usize) -> Self {
+        let shared = Shared {
+            clock,
+            shards: (0..workers.max(1)).map(|_| Shard::default()).collect(),
+            stop: AtomicBool::new(false),
+            governor: Mutex::default(),
+            sampled: AtomicU64::new(0),
+            pressure: AtomicU64::new(0),
+            coalesce_ns: AtomicU64::new(0),
+            strained: AtomicBool::new(false),
+            latency: Default::default(),
+            streams: Mutex::default(),
+            next_stream: AtomicU64::new(1),
+            expecting: Mutex::default(),
+            expects: AtomicUsize::new(0),
+            lagging: Mutex::default(),
+            sessions: Sessions::default(),
+        };
+        Self { shared: Arc::new(shared), threads: Mutex::default() }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// What a topic is to the delivery.
+    pub(crate) fn interest<'a>(&self, topic: &'a Arc<Topic>) -> &'a Arc<Interest> {
+        topic.interest.get_or_init(|| Interest::new(topic, &self.shared))
+    }
+
+    /// A topic was created. Costs one load while nobody expects any.
+    pub(crate) fn born(&self, topic: &Arc<Topic>) {
+        if self.shared.expects.load(Ordering::SeqCst) > 0 {
+            let interest = self.interest(topic);
+            interest.newborn.store(true, Ordering::SeqCst);
+            interest.mark();
+        }
+    }
+
+    /// Has a topic looked at again at a monotonic time.
+    pub(crate) fn remind(&self, interest: &Arc<Interest>, at: u64) {
+        let shard = self.shared.shard(interest);
+        let mut inner = shard.inner.lock();
+        inner.rests += 1;
+        let n = inner.rests;
+        inner.reminders.insert((at, n), interest.clone());
+        let parked = std::mem::take(&mut inner.parked);
+        drop(inner);
+        if parked {
+            shard.wake.notify_one();
+        }
+    }
+
+    /// Starts the workers if recovery left them something to do.
+    pub(crate) fn resume(&self, core: &Arc<Core>) -> Result<()> {
+        if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
+    }
+
+    /// Starts the workers, once.
+    pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
+        let mut threads = self.threads.lock();
+        if !core.options.background || !threads.is_empty() || self.stopped() {
+            return Ok(());
+        }
+        for i in 0..self.shared.shards.len() {
+            let (shared, core) = (self.shared.clone(), Arc::downgrade(core));
+            let name = format!("topics-deliver-{i}");
+            let thread =
+                std::thread::Builder::new().name(name).spawn(move || run(&shared, i, &core));
+            threads.push(
+                thread.map_err(|e| Error::from(StorageError::io("start a delivery thread", e)))?,
+            );
+        }
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::SeqCst)
+    }
+
+    /// Serves, on the caller's thread, whatever waits: for engines without threads.
+    pub(crate) fn run_dry(&self, core: &Arc<Core>) {
+        if core.options.background {
+            return;
+        }
+        let shared = &self.shared;
+        for shard in &shared.shards {
+            while !self.stopped() {
+                let turn = shared.turn(&mut shard.inner.lock(), shared.now());
+                let Turn::Serve(w) = turn else { break };
+                shared.serve(core, w);
+            }
+        }
+    }
+
+    /// Ends streams that stalled, forgets sessions that nobody came back to.
+    pub(crate) fn tick(&self, core: &Arc<Core>) {
+        self.run_dry(core);
+        let now = self.shared.now();
+        self.shared.lagging.lock().retain(|s| s.look(now));
+        self.shared.sessions.collect(now);
+    }
+
+    /// Stops the workers and tells every stream.
+    pub(crate) fn close(&self) {
+        self.halt();
+        let streams: Vec<_> =
+            self.shared.streams.lock().values().filter_map(Weak::upgrade).collect();
+        streams.iter().for_each(|s| s.end(Error::Closed));
+    }
+
+    fn halt(&self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for shard in &self.shared.shards {
+            shard.inner.lock().parked = false;
+            shard.wake.notify_all();
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                log::error!("a delivery thread panicked");
+            }
+        }
+    }
+
+    /// (streams, sessions, topics that wait, pressure in millionths).
+    pub(crate) fn gauges(&self) -> (u64, u64, u64, u64) {
+        let s = &self.shared;
+        let streams = s.streams.lock().len() as u64;
+        let pressure = s.pressure.load(Ordering::Relaxed);
+        (streams, s.sessions.len() as u64, s.depth() as u64, pressure)
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Core>) {
+    let shard = &shared.shards[i];
+    loop {
+        let w = {
+            let mut inner = shard.inner.lock();
+            if shared.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            match shared.turn(&mut inner, shared.now()) {
+                Turn::Serve(w) => Some(w),
+                Turn::Park(time) => {
+                    inner.parked = true;
+                    match time {
+                        Some(time) => {
+                            shard.wake.wait_for(&mut inner, time);
+                        }
+                        None => shard.wake.wait(&mut inner),
+                    }
+                    inner.parked = false;
+                    None
+                }
+            }
+        };
+        let Some(core) = core.upgrade() else { return };
+        if let Some(w) = w {
+            shared.serve(&core, w);
+        }
+        shared.sample(&core);
+    }
+}

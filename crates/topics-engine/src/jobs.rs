@@ -1,0 +1,97 @@
+//! The façade of queues and consumers: delegation only.
+
+use crate::engine::{Completion, Engine};
+use crate::error::Result;
+use crate::queue::api::{Claim, Claimed, Held, JobState, Peeked, QueueState, Redrive, Settled};
+use crate::topic::{self, Consumer, ConsumerInfo, ConsumerMode, ConsumerStart, Work};
+
+impl Engine {
+    /// Claims jobs, waiting as long as the request says when nothing is available.
+    pub fn claim(&self, queue: &str, req: &Claim<'_>) -> Result<Claimed> {
+        topic::claim(self.core(), &self.find(queue)?, req)
+    }
+
+    /// The same without blocking: `done` is called once, from the thread that serves queues (of an
+    /// engine without threads: from [`Engine::tick`]). The returned id withdraws it.
+    pub fn claim_async(&self, queue: &str, req: &Claim<'_>, done: Completion<Claimed>) -> u64 {
+        match self.find(queue) {
+            Ok(topic) => topic::claim_async(self.core(), &topic, req, 0, done),
+            Err(e) => {
+                done(Err(e));
+                0
+            }
+        }
+    }
+
+    /// Withdraws a [`Engine::claim_async`] that was not answered; it never will be.
+    pub fn cancel_claim(&self, queue: &str, id: u64) {
+        if let Ok(topic) = self.find(queue) {
+            self.core().desk.cancel(topic.id(), id);
+        }
+    }
+
+    /// Acks jobs: they are deleted.
+    pub fn ack(&self, queue: &str, held: &Held<'_>) -> Result<Settled> {
+        topic::ack(self.core(), &self.find(queue)?, held)
+    }
+
+    /// Releases jobs, now or after a delay of at most a day; `None`: after the queue's backoff.
+    pub fn nack(&self, queue: &str, held: &Held<'_>, delay_ms: Option<u64>) -> Result<Settled> {
+        topic::nack(self.core(), &self.find(queue)?, held, delay_ms)
+    }
+
+    /// Leases run out `lease_ms` from now (`None`: the queue's).
+    pub fn extend(&self, queue: &str, held: &Held<'_>, lease_ms: Option<u64>) -> Result<Settled> {
+        topic::extend(self.core(), &self.find(queue)?, held, lease_ms)
+    }
+
+    /// A stream of jobs: at most `max` are leased to it at a time; dropping it releases them.
+    pub fn work(
+        &self,
+        queue: &str,
+        node: &[u8],
+        max: usize,
+        lease_ms: Option<u64>,
+    ) -> Result<Work> {
+        Work::open(self.core(), &self.find(queue)?, node, max, lease_ms)
+    }
+
+    /// What claims would get next, and jobs by state; at most `max` of each.
+    pub fn peek(&self, queue: &str, state: Option<JobState>, max: usize) -> Result<Peeked> {
+        topic::peek(self.core(), &self.find(queue)?, state, max)
+    }
+
+    /// Moves dead letters back, or revives the dead jobs of a queue; returns how many.
+    pub fn redrive(&self, topic: &str, req: &Redrive) -> Result<u64> {
+        topic::redrive(self.core(), &self.find(topic)?, req)
+    }
+
+    /// Counts of a queue.
+    pub fn queue_state(&self, queue: &str) -> Result<QueueState> {
+        topic::queue_state(self.core(), &self.find(queue)?)
+    }
+
+    /// A consumer of a topic, created when it is new. `mode` is `at_least_once` unless said
+    /// otherwise; an existing consumer keeps its mode. With `auto_commit` a read stores where the
+    /// one before ended.
+    pub fn consumer(
+        &self,
+        topic: &str,
+        name: &str,
+        mode: Option<ConsumerMode>,
+        start: ConsumerStart,
+        auto_commit: bool,
+    ) -> Result<Consumer> {
+        Consumer::open(self.core(), &self.find(topic)?, name, mode, start, auto_commit)
+    }
+
+    /// The consumers of a topic.
+    pub fn consumers(&self, topic: &str) -> Result<Vec<ConsumerInfo>> {
+        self.find(topic)?.consumers(self.core())
+    }
+
+    /// Deletes a consumer; false when there was none.
+    pub fn delete_consumer(&self, topic: &str, name: &str) -> Result<bool> {
+        topic::delete_consumer(self.core(), &self.find(topic)?, name)
+    }
+}

@@ -1,0 +1,23 @@
+//! Leased queues: which job a claim gets, who holds it, until when.
+//!
+//! | part | does |
+//! |---|---|
+//! | `machine` | jobs that are leased, waiting again, delayed or dead; fences; the claim cursor |
+//! | `order` | lanes with their turns, groups |
+//! | `cohort` | divides jobs among claims that came together |
+//! | `codec` | the queue's section of a snapshot |
+//! | `api` | requests and answers |
+//!
+//! Nothing here does I/O or looks at a clock: time is an argument. What is kept follows what is in
+//! flight; a job without options costs nothing until it is claimed, one with options (lane, group,
+//! due time) an entry until it is gone.
+
+pub(crate) mod api;
+pub(crate) mod codec;
+pub(crate) mod cohort;
+mod machine;
+mod order;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use machine::{Fence, Holder, Now, Queue, Shown};

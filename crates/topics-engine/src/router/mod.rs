@@ -1,0 +1,27 @@
+//! Routers: what is written to one topic is copied to another, asynchronously.
+//!
+//! | part | does |
+//! |---|---|
+//! | `define` | what a router is; its bytes in the log and in the snapshot |
+//! | `registry` | which routers there are; their logged cursors |
+//! | `verbs` | create, delete, look |
+//! | `run` | copies, on the workers of the delivery |
+//! | `copy` | the copy of a record |
+//!
+//! A run of copies is one batch in the destination's log: a `Forward` frame, which is the router's
+//! cursor, and the copies. So both are there after a crash, or neither (I7), and the copies have
+//! their seqs and times, and their place among direct writes and deletes, by the log.
+
+mod copy;
+mod define;
+mod registry;
+mod run;
+#[cfg(test)]
+mod tests;
+mod verbs;
+
+pub(crate) use define::Definition;
+pub use define::{Guarantee, RouterInfo, RouterRequest};
+pub(crate) use registry::Routers;
+pub(crate) use run::{COPIES_LOGGED, Router, run};
+pub(crate) use verbs::{create, delete, info, list};

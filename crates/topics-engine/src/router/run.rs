@@ -1,0 +1,312 @@
+//! A router at work: reads its source, writes its destination, one batch at a time.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use topics_storage::format::record::Forward;
+
+use super::copy;
+use super::define::Definition;
+use crate::api::{Append, Durability, ReadBatch, ReadFrom, ReadRequest, Tombstone};
+use crate::core::Core;
+use crate::delivery::Interest;
+use crate::error::{Error, Result};
+use crate::topic::{self, Forwarding, Topic};
+
+/// Most records of a batch.
+const BATCH: usize = 1000;
+/// Most payload bytes of a batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// Most source seqs that one Forward frame covers.
+const SPAN: u64 = 1 << 16;
+/// The first and the longest pause after a refusal.
+const PAUSE_MS: (u64, u64) = (10, 1000);
+/// The copies follow the Forward frame in its batch.
+pub(crate) const COPIES_LOGGED: u32 = 1;
+
+/// A router.
+pub(crate) struct Router {
+    definition: RwLock<Arc<Definition>>,
+    work: Mutex<Work>,
+}
+
+struct Work {
+    /// Everything up to here was copied or passed over.
+    at: u64,
+    /// A batch is on its way.
+    busy: bool,
+    /// Nobody stays for the end of that batch: whoever ends it marks the source.
+    left: bool,
+    ended: bool,
+    /// Records of the next batch, at most; falls when the destination has no room for more.
+    batch: usize,
+    pause_ms: u64,
+    /// Not before this monotonic time.
+    not_before: u64,
+    forwarded: u64,
+    stopped_by: Option<Error>,
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Router").field("name", &self.definition().name).finish_non_exhaustive()
+    }
+}
+
+impl Router {
+    pub(super) fn new(definition: Definition) -> Arc<Self> {
+        let work = Work {
+            at: definition.start,
+            busy: false,
+            left: false,
+            ended: false,
+            batch: BATCH,
+            pause_ms: 0,
+            not_before: 0,
+            forwarded: 0,
+            stopped_by: None,
+        };
+        Arc::new(Self { definition: RwLock::new(Arc::new(definition)), work: Mutex::new(work) })
+    }
+
+    pub(crate) fn definition(&self) -> Arc<Definition> {
+        self.definition.read().clone()
+    }
+
+    pub(super) fn redefine(&self, definition: Definition) {
+        *self.definition.write() = Arc::new(definition);
+    }
+
+    /// Goes on from its logged cursor.
+    pub(super) fn resume(&self, at: u64) {
+        let mut work = self.work.lock();
+        work.at = at.max(work.at);
+    }
+
+    pub(super) fn end(&self) {
+        self.work.lock().ended = true;
+    }
+
+    /// Copies made, source records left, what it waits for.
+    pub(super) fn progress(&self, head: u64) -> (u64, u64, Option<Error>) {
+        let work = self.work.lock();
+        (work.forwarded, head.saturating_sub(work.at), work.stopped_by.clone())
+    }
+
+    /// Takes the router to work; how far it is, and how many records fit.
+    fn begin(&self, now: u64) -> Option<(u64, usize)> {
+        let mut work = self.work.lock();
+        if work.busy || work.ended || now < work.not_before {
+            return None;
+        }
+        (work.busy, work.left) = (true, false);
+        Some((work.at, work.batch))
+    }
+
+    /// A batch has ended. Says whether somebody must mark the source.
+    fn done(
+        &self,
+        outcome: std::result::Result<(u64, u64), Error>,
+        now: u64,
+    ) -> (bool, Option<u64>) {
+        let mut work = self.work.lock();
+        work.busy = false;
+        let mut again = None;
+        match outcome {
+            Ok((to, copies)) => {
+                assert!(to >= work.at, "I7: a router's cursor goes back");
+                work.at = to;
+                work.forwarded += copies;
+                (work.pause_ms, work.not_before, work.stopped_by) = (0, 0, None);
+                if copies > 0 {
+                    work.batch = (work.batch * 2).min(BATCH);
+                }
+            }
+            Err(e) => {
+                work.batch = (work.batch / 2).max(1);
+                work.pause_ms = (work.pause_ms * 2).clamp(PAUSE_MS.0, PAUSE_MS.1);
+                work.not_before = now + work.pause_ms * 1_000_000;
+                again = Some(work.not_before);
+                work.stopped_by = Some(e);
+            }
+        }
+        (work.left, again)
+    }
+
+    /// Whether the batch is still on its way: then whoever ends it marks the source.
+    fn leave(&self) -> bool {
+        let mut work = self.work.lock();
+        work.left = work.busy;
+        work.busy
+    }
+}
+
+/// Copies what the source has up to its head of now.
+pub(crate) fn run(core: &Arc<Core>, router: &Arc<Router>, source: &Arc<Topic>) {
+    let target = source.gate.head();
+    let mut idle = 0;
+    loop {
+        let Some((at, batch)) = router.begin(core.time.mono_ns()) else { return };
+        if at >= target || idle > 1 {
+            finish(core, router, source, Ok((at, 0)));
+            return;
+        }
+        match step(core, router, source, at, batch) {
+            Ok(true) => idle = 0,
+            Ok(false) => {
+                idle += 1;
+                finish(core, router, source, Ok((at, 0)));
+            }
+            Err(e) => finish(core, router, source, Err(e)),
+        }
+        if router.leave() {
+            return;
+        }
+    }
+}
+
+/// One batch of work. False: there was nothing.
+fn step(
+    core: &Arc<Core>,
+    router: &Arc<Router>,
+    source: &Arc<Topic>,
+    at: u64,
+    batch: usize,
+) -> Result<bool> {
+    let d = router.definition();
+    let Some(dest) = core.registry.by_id(d.dest.topic_id) else {
+        return Err(Error::TopicNotFound(d.request.dest.clone()));
+    };
+    let class = |t: &Topic| t.state.read().config.durability;
+    let from = class(source);
+    let strong = class(&dest) == Durability::Fsync
+        && !matches!(from, Durability::Fsync | Durability::Ephemeral);
+    let req = ReadRequest {
+        from: ReadFrom::After(at),
+        limit: batch,
+        max_bytes: BATCH_BYTES,
+        matching: d.request.filter.clone(),
+        topic_id: Some(d.source.topic_id),
+        strong,
+        touch: false,
+        ..ReadRequest::default()
+    };
+    let found = topic::read(core, source, &req)?;
+    if let Some(t) = found.tombstone {
+        if t.gap_from != at + 1 {
+            let text = format!("the source of router {:?} is behind it", d.name);
+            return Err(Error::Internal(text));
+        }
+        lost(core, router, source, &dest, &d, t)?;
+        return Ok(true);
+    }
+    if found.next_from_seq == at {
+        if strong {
+            core.delivery.interest(source).told_when_synced(core, source);
+        }
+        return Ok(false);
+    }
+    forward(core, router, source, &dest, &d, &found, at);
+    Ok(true)
+}
+
+/// Writes the copies of what was read.
+fn forward(
+    core: &Arc<Core>,
+    router: &Arc<Router>,
+    source: &Arc<Topic>,
+    dest: &Arc<Topic>,
+    d: &Arc<Definition>,
+    found: &ReadBatch,
+    at: u64,
+) {
+    // Records far apart go in several frames; what lies before the first needs no bit.
+    let first = found.get(0).map_or(at + 1, |r| r.seq);
+    let near = found.iter().take_while(|r| r.seq < first + SPAN);
+    let near: Vec<_> = near.collect();
+    let whole = near.len() == found.len();
+    let to = if whole { found.next_from_seq } else { near.last().map_or(at, |r| r.seq) };
+    let kept = copy::metas(d, near.into_iter());
+    if kept.is_empty() {
+        // What is passed over is passed over again after a restart.
+        finish(core, router, source, Ok((to, 0)));
+        return;
+    }
+    let last = kept.last().map_or(first, |(r, _)| r.seq);
+    let mut bits = vec![0u8; ((last - first) / 8 + 1) as usize];
+    for (r, _) in &kept {
+        let bit = r.seq - first;
+        bits[(bit / 8) as usize] |= 1 << (bit % 8);
+    }
+    let all = kept.len() as u64 == last + 1 - first;
+    let body = Forward {
+        router_id: d.id,
+        source_id: d.source.topic_id,
+        source_epoch: d.source.epoch,
+        source_from: first,
+        source_to: last,
+        forwarded: if all { Vec::new() } else { bits },
+        first_seq: 0,
+        options: COPIES_LOGGED,
+    };
+    let records = copy::copies(d, &kept);
+    let copies = records.len() as u64;
+    let append = Append { records: &records, create: Some(false), ..Append::default() };
+    let (core2, router2, source2) = (core.clone(), router.clone(), source.clone());
+    let done = Box::new(move |outcome: Result<_>| {
+        if outcome.is_ok() {
+            core2.metrics.router_copies.add(copies);
+        }
+        finish(&core2, &router2, &source2, outcome.map(|_| (to, copies)));
+    });
+    topic::forward(core, dest, &append, Forwarding { dest: dest.id(), body }, done);
+    core.wal.drive(core.shard(dest.id()));
+}
+
+/// What the source lost before it was copied is a gap in the destination.
+fn lost(
+    core: &Arc<Core>,
+    router: &Arc<Router>,
+    source: &Arc<Topic>,
+    dest: &Arc<Topic>,
+    d: &Arc<Definition>,
+    t: Tombstone,
+) -> Result<()> {
+    let body = Forward {
+        router_id: d.id,
+        source_id: d.source.topic_id,
+        source_epoch: d.source.epoch,
+        source_from: t.gap_from,
+        source_to: t.gap_to,
+        forwarded: Vec::new(),
+        first_seq: 0,
+        options: COPIES_LOGGED,
+    };
+    let (core2, router2, source2) = (core.clone(), router.clone(), source.clone());
+    let done = Box::new(move |outcome: Result<()>| {
+        finish(&core2, &router2, &source2, outcome.map(|()| (t.gap_to, 0)));
+    });
+    topic::forward_gap(core, dest, t.gap_to + 1 - t.gap_from, body, done)?;
+    core.wal.drive(core.shard(dest.id()));
+    Ok(())
+}
+
+fn finish(
+    core: &Arc<Core>,
+    router: &Arc<Router>,
+    source: &Arc<Topic>,
+    outcome: std::result::Result<(u64, u64), Error>,
+) {
+    if let Err(e) = &outcome {
+        log::debug!("router {:?}: {e}", router.definition().name);
+    }
+    let (left, again) = router.done(outcome, core.time.mono_ns());
+    let interest: &Arc<Interest> = core.delivery.interest(source);
+    if let Some(at) = again {
+        core.delivery.remind(interest, at);
+    }
+    if left {
+        interest.mark();
+    }
+}

@@ -1,0 +1,204 @@
+//! Creating, deleting and looking at routers: decided under one lock, logged, applied.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use topics_storage::StorageError;
+use topics_storage::format::record::{Body, RouterCreate, RouterDelete};
+use topics_storage::wal::{Batch, Commit, Level, Placed};
+
+use super::define::{Definition, End, RouterInfo, RouterRequest};
+use super::run::Router;
+use crate::config::ConfigPatch;
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+use crate::ids::Id;
+use crate::name;
+use crate::topic::{self, Life, Topic};
+
+/// Most routers.
+const MAX_ROUTERS: usize = 10_000;
+
+/// Creates a router, or updates one between the same topics; whether it was created.
+pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Result<bool> {
+    name::check(name)?;
+    name::check(&req.source)?;
+    name::check(&req.dest)?;
+    core.check_open()?;
+    let _one = core.routers.deciding.lock();
+    let old = core.routers.get(name).map(|r| r.definition());
+    if old.as_ref().is_some_and(|d| d.request == *req) {
+        return Ok(false);
+    }
+    if old.is_none() && core.routers.len() >= MAX_ROUTERS {
+        core.metrics.throttled.add(1);
+        let max = MAX_ROUTERS as u64;
+        return Err(Error::Throttled { limit: "routers", max, retry_after_ms: 1000 });
+    }
+    let source = live(core, &req.source)?;
+    if let Some(d) = &old {
+        same(d, req)?;
+    }
+    fits(core, name, req)?;
+    let dest = match live(core, &req.dest) {
+        Err(Error::TopicNotFound(_)) if req.create_dest => {
+            topic::create(core, &req.dest, &ConfigPatch::default())?;
+            live(core, &req.dest)?
+        }
+        found => found?,
+    };
+    let end = |t: &Topic| End { topic_id: t.id(), epoch: t.key.epoch };
+    let definition = Definition {
+        name: name.into(),
+        id: old.as_ref().map_or_else(|| new_id(core), |d| Ok(d.id))?,
+        source: end(&source),
+        dest: end(&dest),
+        request: req.clone(),
+        start: old.as_ref().map_or_else(|| source.gate.head(), |d| d.start),
+    };
+    let body = RouterCreate {
+        name: name.to_owned(),
+        router_id: definition.id,
+        epoch: definition.id,
+        options: definition.encode(),
+    };
+    log(core, &body)?;
+    core.delivery.start(core)?;
+    Ok(old.is_none())
+}
+
+/// Deletes a router; what it copied stays. False when there is none.
+pub(crate) fn delete(core: &Arc<Core>, name: &str) -> Result<bool> {
+    name::check(name)?;
+    core.check_open()?;
+    let _one = core.routers.deciding.lock();
+    let Some(d) = core.routers.get(name).map(|r| r.definition()) else { return Ok(false) };
+    log(core, &RouterDelete { router_id: d.id, epoch: d.id })?;
+    Ok(true)
+}
+
+/// A router.
+pub(crate) fn info(core: &Core, name: &str) -> Result<RouterInfo> {
+    core.check_open()?;
+    let router = core.routers.get(name);
+    router.map(|r| of(core, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
+}
+
+/// The routers whose names begin with `prefix`, in name order.
+pub(crate) fn list(core: &Core, prefix: &str) -> Vec<RouterInfo> {
+    let all = core.routers.all().into_iter();
+    all.filter(|r| r.definition().name.starts_with(prefix)).map(|r| of(core, &r)).collect()
+}
+
+fn of(core: &Core, router: &Router) -> RouterInfo {
+    let d = router.definition();
+    let head = core.registry.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
+    let (forwarded_total, lag, stopped_by) = router.progress(head);
+    let (router, request) = (d.name.to_string(), d.request.clone());
+    RouterInfo { router, request, forwarded_total, lag, stopped_by }
+}
+
+fn live(core: &Core, name: &str) -> Result<Arc<Topic>> {
+    let found = core.registry.named(name).filter(|t| t.life() == Life::Live);
+    found.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+}
+
+/// A router keeps its topics.
+fn same(old: &Definition, req: &RouterRequest) -> Result<()> {
+    let ends =
+        [("source", &old.request.source, &req.source), ("dest", &old.request.dest, &req.dest)];
+    for (field, actual, wanted) in ends {
+        if actual != wanted {
+            let (actual, wanted) = (actual.clone(), wanted.clone());
+            let topic = old.name.to_string();
+            return Err(Error::TopicExistsIncompatible { topic, field, actual, wanted });
+        }
+    }
+    Ok(())
+}
+
+/// One source for each destination; no cycle unless all of it is allowed by the router that closes
+/// it.
+fn fits(core: &Core, name: &str, req: &RouterRequest) -> Result<()> {
+    let others: Vec<_> = core.routers.all().iter().map(|r| r.definition()).collect();
+    let others = others.iter().filter(|d| *d.name != *name);
+    let mut next: HashMap<&str, Vec<&str>> = HashMap::new();
+    for d in others {
+        if d.request.dest == req.dest && d.request.source != req.source {
+            return Err(Error::TopicExistsIncompatible {
+                topic: req.dest.clone(),
+                field: "router_dest_fan_in",
+                actual: d.request.source.clone(),
+                wanted: req.source.clone(),
+            });
+        }
+        next.entry(&d.request.source).or_default().push(&d.request.dest);
+    }
+    if req.allow_cycle {
+        return Ok(());
+    }
+    // The shortest way from the destination back to the source.
+    let mut ways = VecDeque::from([vec![req.source.as_str(), req.dest.as_str()]]);
+    let mut met: HashSet<&str> = HashSet::from([req.dest.as_str()]);
+    while let Some(way) = ways.pop_front() {
+        let Some(&at) = way.last() else { continue };
+        if at == req.source {
+            let path = way.into_iter().map(str::to_owned).collect();
+            return Err(Error::RouterCycle { router: name.to_owned(), path });
+        }
+        for &to in next.get(at).into_iter().flatten() {
+            if to == req.source || met.insert(to) {
+                ways.push_back(way.iter().copied().chain([to]).collect());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Routers take their ids from the topics' counter.
+fn new_id(core: &Arc<Core>) -> Result<u64> {
+    loop {
+        match core.ids.take(core)? {
+            Id::Taken(id) => return Ok(id),
+            Id::After(ticket) => {
+                core.wait(ticket, Level::Synced)?;
+                core.ids.settle(ticket);
+            }
+        }
+    }
+}
+
+/// Logs a definition on the first shard, durably.
+fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
+    let mut head = Vec::new();
+    body.encode_frame(&mut head, 0, 0, 0);
+    let room = core.room(0, head.len(), Wait::Bounded)?;
+    let batch = Batch {
+        head,
+        records: Vec::new(),
+        tail: Vec::new(),
+        first_seq: 0,
+        ts: core.time.wall(),
+        topic_id: 0,
+        level: Level::Synced,
+        frees_space: false,
+        commit: Arc::new(Defined(core.clone())),
+    };
+    let ticket = core.wal.stage(batch, room)?;
+    core.wait(ticket, Level::Synced)
+}
+
+/// Applies a definition.
+struct Defined(Arc<Core>);
+
+impl Commit for Defined {
+    fn apply(&self, placed: &Placed<'_>) {
+        if let Err(e) = topic::apply(&self.0, &placed.into(), None) {
+            log::error!("a router's definition cannot be applied: {e}");
+        }
+    }
+    fn failed(&self, error: &StorageError) {
+        log::warn!("a router's definition was not logged: {error}");
+        self.0.metrics.failed_batches.add(1);
+    }
+}

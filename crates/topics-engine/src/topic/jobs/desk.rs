@@ -1,0 +1,374 @@
+//! Claims that wait, and who serves them.
+//!
+//! A queue with waiting claims is a *line*. It is served when it is rung (a record, a release, a
+//! delete) or when its time has come (a lease, a delay, a window or a claim's patience is over): by
+//! the desk's thread, or by the owner of an engine without threads. There is one timer per line,
+//! none per job.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::super::{Life, Topic};
+use super::give::{self, Want};
+use super::{config_of, now};
+use crate::core::Core;
+use crate::engine::Completion;
+use crate::error::{Error, Result};
+use crate::queue::api::Claimed;
+use crate::queue::cohort;
+
+/// A claim that waits.
+pub(super) struct Waiter {
+    want: Want,
+    /// When it came, and until when it waits, monotonic ms.
+    since: u64,
+    until: u64,
+    done: Completion<Claimed>,
+}
+
+impl Waiter {
+    pub(super) fn new(core: &Core, want: Want, wait: Duration, done: Completion<Claimed>) -> Self {
+        let since = core.time.mono_ms();
+        Self { want, since, until: since.saturating_add(wait.as_millis() as u64), done }
+    }
+}
+
+/// The waiting claims of one queue, in the order they came.
+struct Line {
+    topic: Arc<Topic>,
+    waiting: Vec<(u64, Waiter)>,
+    rung: bool,
+    /// When it is to be served though nobody rings.
+    at: Option<u64>,
+    /// The entry at the topic's gate that rings for new records.
+    watch: Option<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    next_id: u64,
+    lines: HashMap<u64, Line>,
+    rung: Vec<u64>,
+    timers: BTreeSet<(u64, u64)>,
+    closed: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// All lines.
+#[derive(Default)]
+pub(crate) struct Desk {
+    /// How many claims wait: without any a ring costs one load.
+    waiting: AtomicUsize,
+    inner: Arc<(Mutex<Inner>, Condvar)>,
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn ring(&mut self, id: u64) -> bool {
+        let Some(line) = self.lines.get_mut(&id).filter(|l| !l.rung) else { return false };
+        line.rung = true;
+        self.rung.push(id);
+        true
+    }
+
+    fn set_timer(&mut self, id: u64, at: Option<u64>) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        if let Some(old) = std::mem::replace(&mut line.at, at) {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, id));
+        }
+    }
+
+    /// Takes out a line that is to be served.
+    fn due(&mut self, now: u64) -> Option<u64> {
+        let id = self.rung.pop().or_else(|| {
+            let (_, id) = self.timers.first().copied().filter(|t| t.0 <= now)?;
+            Some(id)
+        })?;
+        self.set_timer(id, None);
+        if let Some(line) = self.lines.get_mut(&id) {
+            line.rung = false;
+        }
+        Some(id)
+    }
+}
+
+impl Desk {
+    /// Something happened that a claim of this queue may wait for.
+    pub(crate) fn ring(&self, topic_id: u64) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.rouse(topic_id);
+        }
+    }
+
+    fn rouse(&self, topic_id: u64) {
+        if self.inner.0.lock().ring(topic_id) {
+            self.inner.1.notify_one();
+        }
+    }
+
+    /// Puts a claim into its queue's line.
+    pub(super) fn wait(&self, core: &Arc<Core>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
+        let mut inner = self.inner.0.lock();
+        if inner.closed {
+            drop(inner);
+            (waiter.done)(Err(Error::Closed));
+            return 0;
+        }
+        inner.next_id += 1;
+        let id = inner.next_id;
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let line = inner.lines.entry(topic.id()).or_insert_with(|| Line {
+            topic: topic.clone(),
+            waiting: Vec::new(),
+            rung: false,
+            at: None,
+            watch: None,
+        });
+        line.waiting.push((id, waiter));
+        inner.ring(topic.id());
+        if inner.thread.is_none() && core.options.background {
+            inner.thread = self.start(core);
+        }
+        drop(inner);
+        self.inner.1.notify_one();
+        if !core.options.background {
+            self.pass(core);
+        }
+        id
+    }
+
+    /// Withdraws a claim that has not been answered; it never will be.
+    pub(crate) fn cancel(&self, topic_id: u64, id: u64) {
+        let mut inner = self.inner.0.lock();
+        let Some(line) = inner.lines.get_mut(&topic_id) else { return };
+        let at = line.waiting.iter().position(|w| w.0 == id);
+        let gone = at.map(|at| line.waiting.remove(at));
+        if gone.is_some() {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        inner.ring(topic_id);
+        drop(inner);
+        drop(gone);
+    }
+
+    fn start(&self, core: &Arc<Core>) -> Option<JoinHandle<()>> {
+        let (core, inner) = (Arc::downgrade(core), self.inner.clone());
+        let run = move || {
+            loop {
+                let Some(core) = core.upgrade() else { return };
+                let next = core.desk.pass(&core);
+                let pause = next.map(|at| at.saturating_sub(core.time.mono_ms()).max(1));
+                drop(core);
+                let mut guard = inner.0.lock();
+                if guard.closed {
+                    return;
+                }
+                if guard.rung.is_empty() {
+                    match pause {
+                        Some(ms) => drop(inner.1.wait_for(&mut guard, Duration::from_millis(ms))),
+                        None => inner.1.wait(&mut guard),
+                    }
+                }
+            }
+        };
+        let spawned = std::thread::Builder::new().name("topics-queues".into()).spawn(run);
+        spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
+    }
+
+    /// Serves every line that is due; says when the next one is.
+    pub(crate) fn pass(&self, core: &Arc<Core>) -> Option<u64> {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let now = core.time.mono_ms();
+        loop {
+            let (id, topic, waiting) = {
+                let mut inner = self.inner.0.lock();
+                let Some(id) = inner.due(now) else {
+                    return inner.timers.first().map(|t| t.0);
+                };
+                let Some(line) = inner.lines.get_mut(&id) else { continue };
+                (id, line.topic.clone(), std::mem::take(&mut line.waiting))
+            };
+            let head = topic.gate.head();
+            let (left, at) = serve(core, &topic, waiting);
+            self.put_back(core, id, &topic, left, (at, head));
+        }
+    }
+
+    /// Those that were not answered wait on, before those that came meanwhile.
+    fn put_back(
+        &self,
+        core: &Arc<Core>,
+        id: u64,
+        topic: &Arc<Topic>,
+        mut left: Vec<(u64, Waiter)>,
+        (at, head): (Option<u64>, u64),
+    ) {
+        let mut inner = self.inner.0.lock();
+        let Some(line) = inner.lines.get_mut(&id) else {
+            drop(inner);
+            left.into_iter().for_each(|w| finish(core, w.1, Err(Error::Closed)));
+            return;
+        };
+        left.append(&mut line.waiting);
+        line.waiting = left;
+        if line.waiting.is_empty() {
+            let watch = line.watch.take();
+            inner.set_timer(id, None);
+            inner.lines.remove(&id);
+            drop(inner);
+            if let Some(watch) = watch {
+                topic.gate.cancel(watch);
+            }
+            return;
+        }
+        let watched = line.watch.is_some();
+        inner.set_timer(id, at);
+        drop(inner);
+        if !watched {
+            self.watch(core, topic, head);
+        }
+    }
+
+    /// Rings when there is a record above `head`, or the topic goes.
+    fn watch(&self, core: &Arc<Core>, topic: &Arc<Topic>, head: u64) {
+        let (weak, id) = (Arc::downgrade(core), topic.id());
+        // Noted first: the entry may fire before it is known by its number.
+        if let Some(line) = self.inner.0.lock().lines.get_mut(&id) {
+            line.watch = Some(0);
+        }
+        let wake = move || {
+            if let Some(core) = weak.upgrade() {
+                let mut inner = core.desk.inner.0.lock();
+                if let Some(line) = inner.lines.get_mut(&id) {
+                    line.watch = None;
+                }
+                let rung = inner.ring(id);
+                drop(inner);
+                if rung {
+                    core.desk.inner.1.notify_one();
+                }
+            }
+        };
+        let entry = topic.gate.on_head(head, Box::new(wake));
+        if let Some(line) = self.inner.0.lock().lines.get_mut(&id)
+            && let Some(watch) = &mut line.watch
+        {
+            *watch = entry;
+        }
+    }
+
+    /// Nobody waits any more: the engine closes.
+    pub(crate) fn close(&self) {
+        if let Some(thread) = self.shut()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            log::error!("the queues' thread panicked");
+        }
+    }
+
+    fn shut(&self) -> Option<JoinHandle<()>> {
+        let (lines, thread) = {
+            let mut inner = self.inner.0.lock();
+            inner.closed = true;
+            inner.timers.clear();
+            (std::mem::take(&mut inner.lines), inner.thread.take())
+        };
+        self.inner.1.notify_all();
+        for (_, w) in lines.into_values().flat_map(|l| l.waiting) {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            (w.done)(Err(Error::Closed));
+        }
+        thread
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+/// One pass over a line: who is still waiting, and when to look again.
+fn serve(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    waiting: Vec<(u64, Waiter)>,
+) -> (Vec<(u64, Waiter)>, Option<u64>) {
+    let at = core.time.mono_ms();
+    let config = match config_of(topic) {
+        Ok(config) if topic.life() == Life::Live => config,
+        _ => {
+            let gone = Error::TopicNotFound(topic.name.to_string());
+            waiting.into_iter().for_each(|w| finish(core, w.1, Err(gone.clone())));
+            return (Vec::new(), None);
+        }
+    };
+    let first = waiting.iter().map(|w| w.1.since).min().unwrap_or(at);
+    let window = first.saturating_add(config.claim_jitter_ms);
+    if window > at {
+        return (waiting, Some(window));
+    }
+    let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
+    let wants: Vec<Want> = waiting.iter().map(|w| w.1.want.clone()).collect();
+    let given = match give::give(core, topic, &wants, &order) {
+        Ok(given) => given,
+        Err(e) => {
+            waiting.into_iter().for_each(|w| finish(core, w.1, Err(e.clone())));
+            return (Vec::new(), None);
+        }
+    };
+    let (mut answered, mut left) = (Vec::new(), Vec::new());
+    for (w, c) in waiting.into_iter().zip(given) {
+        if c.is_empty() && w.1.until > at {
+            left.push(w);
+        } else {
+            answered.push((w.1, c));
+        }
+    }
+    for (w, claimed) in answered {
+        finish(core, w, Ok(claimed));
+    }
+    let patience = left.iter().map(|w| w.1.until).min();
+    let at = patience.into_iter().chain(next_due(core, topic)).min();
+    (left, at)
+}
+
+fn finish(core: &Core, w: Waiter, outcome: Result<Claimed>) {
+    core.desk.waiting.fetch_sub(1, Ordering::SeqCst);
+    (w.done)(outcome);
+}
+
+/// Whose turn it is, job by job.
+fn turns(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<usize> {
+    let rooms: Vec<usize> = waiting.iter().map(|w| w.1.want.room(topic)).collect();
+    if together {
+        return cohort::deal(rooms.iter().sum(), &rooms);
+    }
+    rooms.iter().enumerate().flat_map(|(i, n)| std::iter::repeat_n(i, *n)).collect()
+}
+
+/// When a job of the queue becomes claimable by itself, monotonic ms.
+fn next_due(core: &Core, topic: &Topic) -> Option<u64> {
+    let now = now(core);
+    let state = topic.state.read();
+    let (mono, wall) = state.queue.as_ref()?.next_due();
+    let wall = wall.map(|at| now.mono.saturating_add(at.saturating_sub(now.wall)));
+    mono.into_iter().chain(wall).min()
+}

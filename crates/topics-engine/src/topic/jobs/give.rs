@@ -1,0 +1,392 @@
+//! Claims: jobs are picked and reserved, their records read, the leases logged and applied.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use topics_storage::format::record::{self, LeaseEvent};
+
+use super::super::index::Unknown;
+use super::super::read::read_as;
+use super::super::retention::{self, Need};
+use super::super::state::State;
+use super::super::{Life, Topic};
+use super::desk::Waiter;
+use super::{commit, config_of, moving, now, with};
+use crate::api::{ReadBatch, ReadFrom, ReadRequest};
+use crate::core::Core;
+use crate::engine::Completion;
+use crate::error::{Error, Result};
+use crate::queue::api::{Claim, Claimed, Lease};
+use crate::queue::{Holder, Now};
+
+/// Most jobs that one claim gets.
+const MAX_JOBS: usize = 10_000;
+/// The longest wait.
+const MAX_WAIT_MS: u64 = 30_000;
+/// The limits of a lease, ms.
+const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+/// Jobs over their deliveries that one pass puts away.
+const BURIED: usize = 1000;
+
+/// What one claim wants.
+#[derive(Clone, Debug)]
+pub(super) struct Want {
+    pub node: Arc<[u8]>,
+    pub max: usize,
+    pub lease_ms: Option<u64>,
+    pub stream: u64,
+}
+
+impl Want {
+    pub(super) fn new(core: &Core, req: &Claim<'_>, stream: u64) -> Result<Self> {
+        let max = core.options.max_node_bytes;
+        if req.node.is_empty() || req.node.len() > max {
+            let n = req.node.len();
+            let text = format!("a claim names its node in 1 to {max} bytes, not {n}");
+            return Err(Error::InvalidRequest(text));
+        }
+        if req.max == 0 {
+            return Err(Error::InvalidRequest("a claim is for at least one job".into()));
+        }
+        let lease_ms = req.lease_ms.map(|ms| ms.clamp(*LEASE_MS.start(), *LEASE_MS.end()));
+        Ok(Self { node: req.node.into(), max: req.max.min(MAX_JOBS), lease_ms, stream })
+    }
+
+    /// How many jobs it can take now.
+    pub(super) fn room(&self, topic: &Topic) -> usize {
+        match self.stream {
+            0 => self.max,
+            s => self.max.saturating_sub(with(topic, |q| q.stream_load(s))),
+        }
+    }
+}
+
+/// Claims, waiting as long as the request says when nothing is available.
+pub(crate) fn claim(core: &Arc<Core>, topic: &Arc<Topic>, req: &Claim<'_>) -> Result<Claimed> {
+    claim_for(core, topic, req, 0)
+}
+
+/// The same for a stream.
+pub(super) fn claim_for(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    req: &Claim<'_>,
+    stream: u64,
+) -> Result<Claimed> {
+    let config = config_of(topic)?;
+    let want = Want::new(core, req, stream)?;
+    if config.claim_jitter_ms == 0 {
+        let order = vec![0; want.room(topic)];
+        let mut given = give(core, topic, std::slice::from_ref(&want), &order)?;
+        if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
+            return Ok(c);
+        }
+    }
+    let slot = Arc::new((Mutex::new(None), Condvar::new()));
+    let answer = slot.clone();
+    let done: Completion<Claimed> = Box::new(move |outcome| {
+        *answer.0.lock() = Some(outcome);
+        answer.1.notify_all();
+    });
+    let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
+    let id = core.desk.wait(core, topic, waiter);
+    // The desk answers when the time is over; an engine without threads is driven by its owner.
+    let patience = longest() + longest();
+    let give_up =
+        Instant::now().checked_add(if core.options.background { patience } else { req.wait });
+    let mut got = slot.0.lock();
+    while got.is_none() {
+        let over = match give_up {
+            Some(at) => slot.1.wait_until(&mut got, at).timed_out(),
+            None => false,
+        };
+        if over && got.is_none() {
+            drop(got);
+            core.desk.cancel(topic.id(), id);
+            // What was answered before the cancellation counts.
+            let left = slot.0.lock().take();
+            return left.unwrap_or_else(|| Ok(empty(core, topic)));
+        }
+    }
+    got.take().unwrap_or(Err(Error::Closed))
+}
+
+fn longest() -> std::time::Duration {
+    std::time::Duration::from_millis(MAX_WAIT_MS)
+}
+
+/// The same without blocking: `done` is called once, from the desk's thread or whoever drives the
+/// engine. The returned id withdraws it, 0: it was answered.
+pub(crate) fn claim_async(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    req: &Claim<'_>,
+    stream: u64,
+    done: Completion<Claimed>,
+) -> u64 {
+    match config_of(topic).and_then(|_| Want::new(core, req, stream)) {
+        Ok(want) => {
+            let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
+            core.desk.wait(core, topic, waiter)
+        }
+        Err(e) => {
+            done(Err(e));
+            0
+        }
+    }
+}
+
+/// The answer of a claim that got nothing.
+pub(super) fn empty(core: &Core, topic: &Topic) -> Claimed {
+    let ready = super::look::counts(core, topic).ready;
+    Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
+}
+
+/// A job that was reserved for one of the wants.
+#[derive(Clone, Copy, Debug)]
+struct Picked {
+    want: usize,
+    lease: Lease,
+}
+
+/// What a pass picked.
+#[derive(Debug, Default)]
+struct Pass {
+    jobs: Vec<Picked>,
+    /// Over their deliveries, to be moved to the dead-letter topic.
+    over: Vec<u64>,
+}
+
+/// One pass for all of the wants: the `i`-th job goes to the want that `order` names.
+pub(super) fn give(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    wants: &[Want],
+    order: &[usize],
+) -> Result<Vec<Claimed>> {
+    core.check_open()?;
+    topic.check_sound()?;
+    topic.touch(core.time.wall());
+    load(core, topic)?;
+    let mut pass = Pass::default();
+    let picked = pick(core, topic, wants, order, &mut pass);
+    if !pass.over.is_empty() {
+        moving::bury(core, topic, &pass.over);
+    }
+    let outcome = picked.and_then(|()| lease(core, topic, wants, &pass.jobs));
+    if outcome.is_err() {
+        with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
+    }
+    outcome
+}
+
+/// Reserves jobs in the order of their turns.
+fn pick(
+    core: &Core,
+    topic: &Topic,
+    wants: &[Want],
+    order: &[usize],
+    pass: &mut Pass,
+) -> Result<()> {
+    loop {
+        let now = now(core);
+        let head = topic.gate.head();
+        let unknown = {
+            let mut state = topic.state.write();
+            match pick_known(core, &mut state, (wants, order), now, head, pass) {
+                Ok(()) => return Ok(()),
+                Err(Unknown(file_no)) => file_no,
+            }
+        };
+        retention::provide(core, topic, &Need::Dead(unknown))?;
+    }
+}
+
+fn pick_known(
+    core: &Core,
+    state: &mut State,
+    (wants, order): (&[Want], &[usize]),
+    now: Now,
+    head: u64,
+    pass: &mut Pass,
+) -> std::result::Result<(), Unknown> {
+    let State { queue, index, config, floor, .. } = state;
+    let queue = queue.get_or_insert_default();
+    queue.begin(core.disk.generation);
+    queue.sweep(now);
+    if config.paused {
+        return Ok(());
+    }
+    let mut buried = 0;
+    while let Some(&turn) = order.get(pass.jobs.len()) {
+        let fresh = |from: u64| {
+            let found = index.next_live(from.max(*floor))?;
+            Ok(found.filter(|seq| *seq <= head))
+        };
+        let Some(t) = queue.next(now, fresh)? else { return Ok(()) };
+        if config.max_deliveries > 0 && u64::from(t.deliveries) >= config.max_deliveries {
+            if config.dead_letter.is_none() {
+                queue.bury(t.seq, now);
+            } else {
+                queue.take(t.seq, now);
+                pass.over.push(t.seq);
+            }
+            buried += 1;
+            if buried == BURIED {
+                return Ok(());
+            }
+            continue;
+        }
+        let Some(want) = wants.get(turn) else { return Ok(()) };
+        let lease_ms = want.lease_ms.unwrap_or(config.lease_ms);
+        let holder = Holder { node: want.node.clone(), lease_ms, stream: want.stream };
+        let Some(lease_id) = queue.reserve(t.seq, &holder, now) else {
+            log::error!("a queue has given all lease ids of this life: reopen the engine");
+            return Ok(());
+        };
+        let deadline = core.time.wall().saturating_add(lease_ms);
+        let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
+        pass.jobs.push(Picked { want: turn, lease });
+    }
+    Ok(())
+}
+
+/// Reads the records, logs and applies the leases, makes the answers.
+fn lease(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    wants: &[Want],
+    picked: &[Picked],
+) -> Result<Vec<Claimed>> {
+    let seqs: Vec<u64> = picked.iter().map(|p| p.lease.seq).collect();
+    let (batch, slots) = fetch(core, topic, &seqs, false)?;
+    let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
+    let mut events: Vec<record::Lease> = Vec::new();
+    for (i, want) in wants.iter().enumerate() {
+        let mut c = Claimed { topic_id: topic.id(), ..Claimed::default() };
+        c.records.chunks.clone_from(&batch.chunks);
+        for (p, slot) in picked.iter().zip(&slots).filter(|(p, _)| p.want == i) {
+            if let Some(slot) = slot.and_then(|s| batch.slots.get(s)) {
+                c.leases.push(p.lease);
+                c.records.slots.push(*slot);
+            }
+        }
+        let default = topic.state.read().config.lease_ms;
+        events.push(record::Lease {
+            event: LeaseEvent::Claim,
+            node: want.node.to_vec(),
+            lease_ms: want.lease_ms.unwrap_or(default),
+            jobs: c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect(),
+        });
+        out.push(c);
+    }
+    // A record that expired or was deleted between is nobody's job.
+    let gone = picked.iter().zip(&slots).filter(|(_, slot)| slot.is_none());
+    let gone: Vec<u64> = gone.map(|(p, _)| p.lease.seq).collect();
+    if !gone.is_empty() {
+        with(topic, |q| gone.iter().for_each(|seq| q.forget(*seq)));
+    }
+    commit(core, topic, &events)?;
+    core.metrics.claims.add(picked.len() as u64);
+    let ready = super::look::counts(core, topic).ready;
+    out.iter_mut().for_each(|c| c.ready = ready);
+    Ok(out)
+}
+
+/// The records of these seqs: a batch, and for each seq its slot in there. `expired` ones are
+/// found only when asked for.
+pub(super) fn fetch(
+    core: &Core,
+    topic: &Topic,
+    seqs: &[u64],
+    expired: bool,
+) -> Result<(ReadBatch, Vec<Option<usize>>)> {
+    let mut sorted = seqs.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut all = ReadBatch::default();
+    let mut rest = sorted.as_slice();
+    while let Some(first) = rest.first() {
+        let n = (1..rest.len()).find(|i| rest[*i] != first + *i as u64).unwrap_or(rest.len());
+        let (run, others) = rest.split_at(n);
+        rest = others;
+        let (mut at, last) = (first - 1, first + run.len() as u64 - 1);
+        while at < last {
+            let b = read_as(core, topic, &exactly(at, last), expired)?;
+            let next = b.next_from_seq;
+            all.absorb(b);
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+    }
+    let found = |seq: &u64| all.slots.binary_search_by_key(seq, |s| s.seq).ok();
+    let slots = seqs.iter().map(found).collect();
+    Ok((all, slots))
+}
+
+fn exactly(after: u64, upto: u64) -> ReadRequest {
+    ReadRequest {
+        from: ReadFrom::After(after),
+        upto: Some(upto),
+        limit: (upto - after) as usize,
+        max_bytes: usize::MAX,
+        touch: false,
+        ..ReadRequest::default()
+    }
+}
+
+impl ReadBatch {
+    /// Takes in the records of another batch that come after its own.
+    fn absorb(&mut self, other: Self) {
+        let shift = self.chunks.len() as u32;
+        self.chunks.extend(other.chunks);
+        let moved = other.slots.into_iter().map(|mut s| {
+            s.chunk += shift;
+            s
+        });
+        self.slots.extend(moved);
+    }
+}
+
+/// Makes jobs with options known that were in segments when the engine opened.
+pub(super) fn load(core: &Core, topic: &Topic) -> Result<()> {
+    while topic.life() == Life::Live {
+        let (structure, metas) = {
+            let state = topic.state.read();
+            if state.queue.as_ref().is_some_and(|q| q.loaded) {
+                return Ok(());
+            }
+            let with = |s: &&super::super::index::Seg| s.live_count > 0 && s.meta.has_attrs;
+            let metas: Vec<_> = state.index.segs.iter().filter(with).map(|s| s.meta).collect();
+            (state.structure, metas)
+        };
+        let mut rows = Vec::new();
+        for meta in metas {
+            if topic.state.read().unknown_dead(meta.file_no) {
+                retention::provide(core, topic, &Need::Dead(meta.file_no))?;
+            }
+            match core.segments.segment(topic.key, meta).attrs() {
+                Ok(table) => rows.extend_from_slice(table.rows()),
+                // It was replaced meanwhile: look again.
+                Err(topics_storage::StorageError::Missing { .. })
+                    if topic.state.read().structure != structure =>
+                {
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let mut state = topic.state.write();
+        if state.structure != structure {
+            continue;
+        }
+        rows.retain(|r| state.may_live(r.seq));
+        let queue = state.queue.get_or_insert_default();
+        rows.iter().for_each(|r| queue.special(r));
+        queue.loaded = true;
+    }
+    Ok(())
+}

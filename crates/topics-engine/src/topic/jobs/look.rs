@@ -1,0 +1,144 @@
+//! Looking at a queue without touching it.
+
+use std::sync::Arc;
+
+use super::super::Topic;
+use super::super::index::Unknown;
+use super::super::retention::{self, Need};
+use super::super::state::State;
+use super::give::{fetch, load};
+use super::{config_of, now};
+use crate::api::ReadBatch;
+use crate::core::Core;
+use crate::error::Result;
+use crate::queue::api::{JobState, Peeked, PeekedJob, QueueState};
+use crate::queue::{Now, Queue, Shown};
+
+/// Counts of a queue, as far as its jobs are known (see `load`).
+pub(super) fn counts(core: &Core, topic: &Topic) -> QueueState {
+    let now = now(core);
+    let head = topic.gate.head();
+    let mut state = topic.state.write();
+    let hidden = state.hidden(head).0;
+    let live = state.count.saturating_sub(hidden);
+    let queue = state.queue.get_or_insert_default();
+    queue.sweep(now);
+    let (in_flight, delayed, dead) = queue.counts();
+    QueueState {
+        ready: live.saturating_sub(in_flight + delayed + dead),
+        in_flight,
+        delayed,
+        dead,
+        dead_lettered: queue.dead_lettered,
+        expired: queue.expired,
+    }
+}
+
+/// The exact counts.
+pub(crate) fn queue_state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<QueueState> {
+    load(core, topic)?;
+    Ok(counts(core, topic))
+}
+
+/// What claims would get next, and jobs by state: at most `max` of each state asked for.
+pub(crate) fn peek(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    state: Option<JobState>,
+    max: usize,
+) -> Result<Peeked> {
+    config_of(topic)?;
+    topic.check_sound()?;
+    load(core, topic)?;
+    let jobs = loop {
+        let unknown = {
+            let mut s = topic.state.write();
+            match listed(core, &mut s, topic.gate.head(), state, max) {
+                Ok(jobs) => break jobs,
+                Err(Unknown(file_no)) => file_no,
+            }
+        };
+        retention::provide(core, topic, &Need::Dead(unknown))?;
+    };
+    let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
+    let (batch, slots) = fetch(core, topic, &seqs, false)?;
+    let mut out = Peeked { topic_id: topic.id(), ..Peeked::default() };
+    out.records = ReadBatch { chunks: batch.chunks, ..ReadBatch::default() };
+    for (job, slot) in jobs.into_iter().zip(slots) {
+        if let Some(slot) = slot.and_then(|s| batch.slots.get(s)) {
+            out.jobs.push(job);
+            out.records.slots.push(*slot);
+        }
+    }
+    Ok(out)
+}
+
+fn listed(
+    core: &Core,
+    state: &mut State,
+    head: u64,
+    want: Option<JobState>,
+    max: usize,
+) -> std::result::Result<Vec<PeekedJob>, Unknown> {
+    let State { queue, index, floor, .. } = state;
+    let queue = queue.get_or_insert_default();
+    let (now, wall) = (now(core), core.time.wall());
+    queue.sweep(now);
+    let mut out = Vec::new();
+    if want.is_none_or(|w| w == JobState::Ready) {
+        let fresh = |from: u64| {
+            let found = index.next_live(from.max(*floor))?;
+            Ok(found.filter(|seq| *seq <= head))
+        };
+        let seqs = queue.preview(max, fresh)?;
+        out.extend(seqs.into_iter().map(|seq| ready(queue, seq)));
+    }
+    let mut left = [max; 4];
+    for (seq, deliveries, shown) in queue.shown() {
+        let Some(job) = other(seq, deliveries, shown, now, wall) else { continue };
+        let room = &mut left[job.state as usize];
+        if *room > 0 && want.is_none_or(|w| w == job.state) {
+            *room -= 1;
+            out.push(job);
+        }
+    }
+    out.iter_mut().for_each(|j| j.lane = queue.lane(j.seq));
+    Ok(out)
+}
+
+fn ready(queue: &Queue, seq: u64) -> PeekedJob {
+    PeekedJob { deliveries: queue.deliveries(seq), ..bare(seq, JobState::Ready) }
+}
+
+fn bare(seq: u64, state: JobState) -> PeekedJob {
+    PeekedJob {
+        seq,
+        state,
+        deliveries: 0,
+        node: None,
+        lease_id: None,
+        deadline: None,
+        visible_at: None,
+        lane: 0,
+    }
+}
+
+/// A job that no claim gets now.
+fn other(seq: u64, deliveries: u32, shown: Shown, now: Now, wall: u64) -> Option<PeekedJob> {
+    let at = |mono: u64| Some(wall.saturating_add(mono.saturating_sub(now.mono)));
+    let job = match shown {
+        Shown::Ready => return None,
+        Shown::Scheduled(at) => PeekedJob { visible_at: Some(at), ..bare(seq, JobState::Delayed) },
+        Shown::Delayed(until) => {
+            PeekedJob { visible_at: at(until), ..bare(seq, JobState::Delayed) }
+        }
+        Shown::Dead => bare(seq, JobState::Dead),
+        Shown::Leased { id, node, deadline, .. } => PeekedJob {
+            node: Some(node.to_vec()),
+            lease_id: Some(id),
+            deadline: at(deadline),
+            ..bare(seq, JobState::Leased)
+        },
+    };
+    Some(PeekedJob { deliveries, ..job })
+}

@@ -1,0 +1,143 @@
+//! The verbs of a queue: decide under the topic's locks → log where leases are durable → apply.
+//!
+//! | part | does |
+//! |---|---|
+//! | `give` | claims: picks, reads, logs, leases |
+//! | `settle` | ack, nack, extend |
+//! | `moving` | dead letters and redrive: a record goes from one topic to another, once |
+//! | `desk` | claims that wait, and the thread that serves them |
+//! | `work` | the push mode |
+//! | `look` | counts and peek |
+
+mod desk;
+mod give;
+mod look;
+mod moving;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::sync::Arc;
+
+use topics_storage::format::record::{self, Body};
+use topics_storage::wal::{Level, Ticket};
+
+pub(crate) use desk::Desk;
+pub(crate) use give::{claim, claim_async};
+pub(crate) use look::{peek, queue_state};
+pub(crate) use moving::{expire_jobs, finish, redrive};
+pub(crate) use settle::{ack, extend, nack};
+pub use work::Work;
+
+use super::append::apply_level;
+use super::flight::{Flight, Frames, Order, Undo};
+use super::load::Hints;
+use super::state::State;
+use super::{Life, Topic};
+use crate::config::{TopicConfig, TopicType};
+use crate::core::{Base, Core, Wait};
+use crate::error::{Error, Result};
+use crate::queue::{Now, Queue};
+
+impl State {
+    /// Whether a record is there, as far as memory knows.
+    pub(super) fn may_live(&self, seq: u64) -> bool {
+        seq >= self.floor
+            && match self.index.entry(seq) {
+                Some(e) => !e.dead(),
+                None => self.index.seg_of(seq).is_some_and(|s| s.live_count > 0 && !s.is_dead(seq)),
+            }
+    }
+
+    /// Applies a lease event, live and in recovery, logged or not.
+    pub(super) fn apply_lease(&mut self, base: &Base, body: &record::Lease) {
+        let now = now(base);
+        let mut body = body.clone();
+        body.jobs.retain(|(seq, _, _)| self.may_live(*seq));
+        self.queue.get_or_insert_default().apply(&body, now);
+    }
+}
+
+/// The time for a queue.
+fn now(base: &Base) -> Now {
+    Now { mono: base.time.mono_ms(), wall: base.time.steady() }
+}
+
+/// The config of a topic that must be a queue.
+fn config_of(topic: &Topic) -> Result<Arc<TopicConfig>> {
+    let config = topic.state.read().config.clone();
+    match config.kind {
+        TopicType::Queue => Ok(config),
+        TopicType::Log => Err(Error::NotAQueue(topic.name.to_string())),
+    }
+}
+
+/// Changes a topic's queue.
+fn with<R>(topic: &Topic, f: impl FnOnce(&mut Queue) -> R) -> R {
+    f(topic.state.write().queue.get_or_insert_default())
+}
+
+/// Makes lease events take effect: by the log where leases are durable. When this returns an
+/// error, nothing of it counts and the caller takes its reservations back.
+fn commit(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+    if events.iter().all(|e| e.jobs.is_empty()) {
+        return Ok(());
+    }
+    if !topic.state.read().config.leases_durable {
+        let mut state = topic.state.write();
+        events.iter().for_each(|e| state.apply_lease(core, e));
+        return Ok(());
+    }
+    let mut frames = Frames::default();
+    for e in events.iter().filter(|e| !e.jobs.is_empty()) {
+        e.encode_frame(&mut frames.head, topic.id(), 0, 0);
+    }
+    let (ticket, level) = stage(core, topic, frames, Wait::Bounded)?;
+    core.wait(ticket, level)
+}
+
+/// Stages control frames of a topic, to be waited for as its class demands.
+fn stage(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    frames: Frames,
+    wait: Wait,
+) -> Result<(Ticket, Level)> {
+    let mut frames = Some(frames);
+    let bytes = frames.as_ref().map_or(0, |f| f.head.len());
+    let staged = stage_with(core, topic, bytes, wait, || Ok(frames.take()))?;
+    staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
+}
+
+/// The same; `decide` makes the frames, of about so many bytes, under the append lock.
+pub(super) fn stage_with(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    bytes: usize,
+    wait: Wait,
+    mut decide: impl FnMut() -> Result<Option<Frames>>,
+) -> Result<Option<(Ticket, Level)>> {
+    loop {
+        let room = core.room(core.shard(topic.id()), bytes, wait)?;
+        let mut a = topic.append.lock();
+        if a.closed || topic.life() != Life::Live {
+            return Err(Error::TopicNotFound(topic.name.to_string()));
+        }
+        if a.held {
+            if wait == Wait::No {
+                let (limit, max) = ("topic_busy", 0);
+                return Err(Error::Throttled { limit, max, retry_after_ms: 10 });
+            }
+            drop(a);
+            topic.wait_unheld();
+            continue;
+        }
+        let Some(frames) = decide()? else { return Ok(None) };
+        let level = apply_level(a.config.durability);
+        let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
+        let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
+        let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
+        return Ok(Some((ticket, level)));
+    }
+}

@@ -1,0 +1,392 @@
+//! Moving a record from one topic to another: dead letters, redrive.
+//!
+//! The copy is appended under an idempotency key that names the original, and synced; the original
+//! is deleted after that; the key is held until the deletion is durable. A crash between leaves
+//! both, and the open after it finishes what was begun: after recovery a job is in one place.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use topics_storage::format::record::{self, Body, Idempotency, LeaseEvent};
+use topics_storage::wal::{Level, Ticket};
+
+use super::super::append::{perform, submit};
+use super::super::dedupe::{Key, Remembered};
+use super::super::flight::Frames;
+use super::super::prepare::Prepared;
+use super::super::{Life, Topic, delete, read};
+use super::give::fetch;
+use super::{commit, config_of, now, stage, with};
+use crate::api::{Append, Appended, NewRecord, ReadBatch, ReadFrom, ReadRequest, RecordView};
+use crate::config::TopicType;
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+use crate::meta;
+use crate::queue::api::Redrive;
+
+/// Why a record became a dead letter; where from; which; after how many deliveries.
+const FROM: &str = "$dead_letter_from";
+const SEQ: &str = "$dead_letter_src_seq";
+const DELIVERIES: &str = "$dead_letter_deliveries";
+const REASON: &str = "$dead_letter_reason";
+/// What all of them begin with.
+const PREFIX: &str = "$dead_letter_";
+/// The hash of the request under a key of ours: the key itself says everything.
+const REQUEST: u64 = 0x6d6f_7665;
+/// Records that are moved at a time.
+const CHUNK: usize = 500;
+
+/// A record on its way.
+struct Item {
+    seq: u64,
+    /// Its slot in the batch that was read.
+    slot: usize,
+    dest: Arc<str>,
+    meta: Vec<u8>,
+}
+
+/// Held keys and what is remembered under them.
+type Keys = Vec<(u128, Remembered)>;
+
+/// The key of the copy of a record: ids are never given again, so it names one record for ever.
+fn key_of(source: u64, seq: u64) -> u128 {
+    (u128::from(source) << 64) | u128::from(seq)
+}
+
+fn origin_of(key: u128) -> (u64, u64) {
+    ((key >> 64) as u64, key as u64)
+}
+
+/// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
+/// moved waits again.
+pub(super) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) {
+    if let Err(e) = dead_letter(core, topic, seqs, "max_deliveries") {
+        log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
+        let gone = matches!(e, Error::TopicNotFound(_));
+        let now = now(core);
+        // Without a dead-letter topic they are dead here.
+        with(topic, |q| {
+            seqs.iter().for_each(|seq| if gone { q.bury(*seq, now) } else { q.undo(*seq) });
+        });
+    }
+}
+
+/// Moves jobs to the dead-letter topic of their queue.
+fn dead_letter(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+    reason: &'static str,
+) -> Result<u64> {
+    let config = config_of(topic)?;
+    let Some(dest) = &config.dead_letter else {
+        return Err(Error::TopicNotFound("(no dead_letter)".into()));
+    };
+    let dest: Arc<str> = dest.as_str().into();
+    let mut moved = 0;
+    let mut sorted = seqs.to_vec();
+    sorted.sort_unstable();
+    for seqs in sorted.chunks(CHUNK) {
+        let (batch, slots) = fetch(core, topic, seqs, true)?;
+        let mut items = Vec::new();
+        for (&seq, slot) in seqs.iter().zip(slots) {
+            let record = slot.and_then(|s| batch.get(s));
+            let (Some(slot), Some(record)) = (slot, record) else {
+                // The record is gone.
+                with(topic, |q| q.forget(seq));
+                continue;
+            };
+            let deliveries = with(topic, |q| q.deliveries(seq)).to_string();
+            let text = seq.to_string();
+            let ours =
+                [(FROM, &*topic.name), (DELIVERIES, &*deliveries), (SEQ, &*text), (REASON, reason)];
+            let meta = meta::replace(record.meta, PREFIX, &ours);
+            items.push(Item { seq, slot, dest: dest.clone(), meta });
+        }
+        moved += relocate(core, topic, &batch, &items, config.auto_create)?;
+    }
+    with(topic, |q| q.dead_lettered += moved);
+    core.metrics.dead_letters.add(moved);
+    Ok(moved)
+}
+
+/// What has expired of a queue is a dead letter where that is set: called before records go by
+/// expiry. Counts them.
+pub(crate) fn expire_jobs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
+    let config = topic.state.read().config.clone();
+    if config.kind != TopicType::Queue || seqs.is_empty() {
+        return Ok(());
+    }
+    with(topic, |q| q.expired += seqs.len() as u64);
+    if config.dead_letter.is_some() {
+        dead_letter(core, topic, seqs, "expired")?;
+    }
+    Ok(())
+}
+
+/// Copies, syncs, deletes, releases the keys. Returns how many were moved.
+fn relocate(
+    core: &Arc<Core>,
+    source: &Arc<Topic>,
+    batch: &ReadBatch,
+    items: &[Item],
+    create: bool,
+) -> Result<u64> {
+    let mut moved: Vec<(u64, Arc<str>, Appended)> = Vec::new();
+    let mut failed = None;
+    let mut done = 0;
+    while done < items.len() && failed.is_none() {
+        let dest = &items[done].dest;
+        let n = items[done..].iter().take_while(|i| i.dest == *dest).count();
+        let copied = copies(core, source, batch, &items[done..done + n], create);
+        failed = copied.1;
+        moved.extend(copied.0.into_iter().map(|(seq, a)| (seq, dest.clone(), a)));
+        done += n;
+    }
+    if moved.is_empty() {
+        return failed.map_or(Ok(0), Err);
+    }
+    moved.sort_unstable_by_key(|m| m.0);
+    let seqs: Vec<u64> = moved.iter().map(|m| m.0).collect();
+    let (_, ticket) = delete::delete_seqs(core, source, &seqs)?;
+    release_when_synced(core, source.id(), ticket, moved);
+    core.desk.ring(source.id());
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(seqs.len() as u64),
+    }
+}
+
+/// Appends copies to one topic and syncs them, whatever its class.
+fn copies(
+    core: &Arc<Core>,
+    source: &Arc<Topic>,
+    batch: &ReadBatch,
+    items: &[Item],
+    create: bool,
+) -> (Vec<(u64, Appended)>, Option<Error>) {
+    let mut done = Vec::new();
+    let Some((first, rest)) = items.split_first() else { return (done, None) };
+    // The first alone: it may create the topic.
+    match prepared(core, source, batch, first, create).and_then(|p| perform(core, p)) {
+        Ok(a) => done.push((first.seq, a)),
+        Err(e) => return (done, Some(e)),
+    }
+    let Some(dest) = core.registry.named(&first.dest) else { return (done, None) };
+    let answers = Arc::new(Mutex::new((done, None)));
+    for item in rest {
+        let (slot, seq) = (answers.clone(), item.seq);
+        match prepared(core, source, batch, item, create) {
+            Ok(p) => submit(
+                core,
+                p,
+                Box::new(move |outcome| match outcome {
+                    Ok(a) => slot.lock().0.push((seq, a)),
+                    Err(e) => slot.lock().1 = Some(e),
+                }),
+            ),
+            Err(e) => slot.lock().1 = Some(e),
+        }
+    }
+    if let Err(e) = core.wal.sync(core.shard(dest.id())) {
+        answers.lock().1 = Some(e.into());
+    }
+    // What has no answer yet counts as not copied: its key keeps a repeat from copying it twice.
+    let mut answers = answers.lock();
+    if answers.0.len() < items.len() && answers.1.is_none() {
+        let (limit, max) = ("topic_busy", 0);
+        answers.1 = Some(Error::Throttled { limit, max, retry_after_ms: 10 });
+    }
+    std::mem::take(&mut *answers)
+}
+
+fn prepared(
+    core: &Core,
+    source: &Topic,
+    batch: &ReadBatch,
+    item: &Item,
+    create: bool,
+) -> Result<Prepared> {
+    let record = batch.get(item.slot);
+    let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
+    let record = NewRecord {
+        data: r.data,
+        binary: r.binary,
+        tag: r.tag,
+        node: r.node,
+        meta: &item.meta,
+        ..NewRecord::default()
+    };
+    let req = Append { records: &[record], sync: true, create: Some(create), ..Append::default() };
+    // A record that could be written can be moved: what we add does not count.
+    let mut options = core.options.clone();
+    options.max_meta_bytes += item.meta.len();
+    options.max_record_bytes += item.meta.len();
+    let mut p = Prepared::new(&options, &item.dest, &req, core.time.wall(), core.time.mono_ns())?;
+    p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
+    p.held = true;
+    Ok(p)
+}
+
+/// The keys need be held no longer when the deletion is durable.
+fn release_when_synced(
+    core: &Arc<Core>,
+    source: u64,
+    ticket: Ticket,
+    moved: Vec<(u64, Arc<str>, Appended)>,
+) {
+    let at = core.clone();
+    let done = move |outcome: topics_storage::Result<()>| {
+        if outcome.is_err() {
+            return;
+        }
+        for (seq, dest, a) in moved {
+            let Some(dest) = at.registry.named(&dest).filter(|t| t.id() == a.topic_id) else {
+                continue;
+            };
+            // If this fails the key is held until the next open releases it.
+            let key = (key_of(source, seq), a.first_seq);
+            if let Err(e) = release(&at, &dest, &[key], Wait::No) {
+                log::debug!("topic {:?}: a key stays: {e}", dest.name);
+            }
+        }
+    };
+    core.wal.notify(ticket, Level::Synced, Box::new(done));
+}
+
+/// Logs that held keys are remembered for the window only.
+fn release(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait) -> Result<()> {
+    let window = dest.state.read().config.idempotency_window_ms;
+    let expires_at = core.time.steady().saturating_add(window);
+    let mut frames = Frames::default();
+    for &(key, seq) in keys {
+        Idempotency { key, request: REQUEST, first_seq: seq, last_seq: seq, expires_at }
+            .encode_frame(&mut frames.head, dest.id(), 0, 0);
+    }
+    stage(core, dest, frames, wait).map(|_| ())
+}
+
+/// Finishes moves that a crash interrupted: the copy is there, so the original goes.
+pub(crate) fn finish(core: &Arc<Core>) {
+    let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
+    core.registry.each(|t| {
+        let keys = t.state.read().dedupe.as_ref().map(|d| d.held()).unwrap_or_default();
+        if !keys.is_empty() {
+            held.push((t.clone(), keys));
+        }
+    });
+    for (dest, keys) in held {
+        if let Err(e) = finish_into(core, &dest, &keys) {
+            log::warn!("topic {:?}: interrupted moves into it stay unfinished: {e}", dest.name);
+        }
+    }
+}
+
+fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
+    for (key, _) in keys {
+        let (id, seq) = origin_of(*key);
+        let Some(source) = core.registry.by_id(id).filter(|t| t.life() == Life::Live) else {
+            continue;
+        };
+        if source.state.read().may_live(seq) {
+            delete::delete_seqs(core, &source, &[seq])?;
+        }
+        core.wal.sync(core.shard(id))?;
+    }
+    let keys: Vec<(u128, u64)> = keys.iter().map(|(k, r)| (*k, r.first_seq)).collect();
+    release(core, dest, &keys, Wait::Bounded)?;
+    core.wal.drive(core.shard(dest.id()));
+    Ok(())
+}
+
+/// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
+/// Returns how many.
+pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+    core.check_open()?;
+    topic.check_sound()?;
+    if let Some(to) = &req.to {
+        crate::name::check(to)?;
+        if **to == *topic.name {
+            return Err(Error::InvalidRequest(format!("{to:?} cannot be redriven to itself")));
+        }
+    }
+    let queue = topic.state.read().config.kind == TopicType::Queue;
+    if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }
+}
+
+/// Dead jobs of a queue.
+fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+    let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
+    if let Some(only) = &req.seqs {
+        seqs.retain(|s| only.contains(s));
+    }
+    let limit = req.limit.unwrap_or(usize::MAX);
+    let mut moved = 0;
+    for seqs in seqs.chunks(CHUNK) {
+        let (batch, slots) = fetch(core, topic, seqs, false)?;
+        let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
+        let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));
+        let found: Vec<(u64, usize)> =
+            found.filter(|(_, slot)| fits(*slot)).take(limit - moved as usize).collect();
+        if req.dry_run {
+            moved += found.len() as u64;
+        } else if let Some(to) = &req.to {
+            let dest: Arc<str> = to.as_str().into();
+            let item = |(seq, slot): &(u64, usize)| {
+                let meta = batch.get(*slot).map(|r| r.meta.to_vec()).unwrap_or_default();
+                Item { seq: *seq, slot: *slot, dest: dest.clone(), meta }
+            };
+            let items: Vec<Item> = found.iter().map(item).collect();
+            moved += relocate(core, topic, &batch, &items, false)?;
+        } else {
+            let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
+            let event = LeaseEvent::Nack;
+            commit(core, topic, &[record::Lease { event, node: Vec::new(), lease_ms: 0, jobs }])?;
+            moved += found.len() as u64;
+        }
+    }
+    core.desk.ring(topic.id());
+    Ok(moved)
+}
+
+/// Records of a dead-letter topic.
+fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+    let limit = req.limit.unwrap_or(usize::MAX);
+    let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
+    let mut from = ReadFrom::Earliest;
+    while moved < limit as u64 && at < upto {
+        let page = ReadRequest {
+            from,
+            upto: Some(upto),
+            limit: CHUNK,
+            matching: req.matching.clone(),
+            touch: false,
+            ..ReadRequest::default()
+        };
+        let batch = read(core, topic, &page)?;
+        if batch.next_from_seq <= at {
+            break;
+        }
+        at = batch.next_from_seq;
+        from = ReadFrom::After(at);
+        let mut items = Vec::new();
+        for (slot, r) in batch.iter().enumerate() {
+            let Some(came) = meta::get(r.meta, FROM) else { continue };
+            if !selects(req, &r) || items.len() as u64 + moved >= limit as u64 {
+                continue;
+            }
+            let dest: Arc<str> = req.to.as_deref().unwrap_or(&came).into();
+            items.push(Item { seq: r.seq, slot, dest, meta: meta::replace(r.meta, PREFIX, &[]) });
+        }
+        moved += match req.dry_run {
+            true => items.len() as u64,
+            false => relocate(core, topic, &batch, &items, false)?,
+        };
+    }
+    Ok(moved)
+}
+
+fn selects(req: &Redrive, r: &RecordView<'_>) -> bool {
+    req.seqs.as_ref().is_none_or(|only| only.contains(&r.seq))
+        && req.matching.as_ref().is_none_or(|m| m.selects(r.tag))
+}

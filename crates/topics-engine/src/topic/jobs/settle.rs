@@ -1,0 +1,154 @@
+//! What the holder of a lease does with it. Only current holders count (I6).
+
+use std::sync::Arc;
+
+use topics_storage::format::record::{self, LeaseEvent};
+
+use super::super::{Topic, delete};
+use super::{commit, config_of, look, with};
+use crate::config::TopicConfig;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::queue::api::{Held, Settled};
+use crate::queue::{Fence, Queue};
+
+/// Seqs in one call, at most.
+const MAX_SEQS: usize = 10_000;
+/// The longest delay of a nack: a day.
+const MAX_DELAY_MS: u64 = 86_400_000;
+/// Where the delay of a nack stops doubling.
+const MAX_BACKOFF_MS: u64 = 300_000;
+/// The limits of a lease, ms.
+const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+
+/// Sorts the request into leases that this node holds and the rest; `f` sees each that it holds.
+fn sort(
+    topic: &Topic,
+    held: &Held<'_>,
+    mut f: impl FnMut(&mut Queue, u64),
+) -> Result<(Vec<u64>, Vec<u64>)> {
+    if held.seqs.len() > MAX_SEQS {
+        let (got, max) = (held.seqs.len() as u64, MAX_SEQS as u64);
+        return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
+    }
+    if held.lease_ids.is_some_and(|ids| ids.len() != held.seqs.len()) {
+        return Err(Error::InvalidRequest("lease_ids must be as many as seqs".into()));
+    }
+    let (mut done, mut skipped) = (Vec::new(), Vec::new());
+    with(topic, |queue| {
+        for (i, &seq) in held.seqs.iter().enumerate() {
+            let id = held.lease_ids.and_then(|ids| ids.get(i).copied());
+            if queue.holds(Fence { node: held.node, seq, id }) {
+                f(queue, seq);
+                done.push(seq);
+            } else {
+                skipped.push(seq);
+            }
+        }
+    });
+    Ok((done, skipped))
+}
+
+fn settled(core: &Core, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
+    core.desk.ring(topic.id());
+    Settled { done, skipped, deadline: None, queue: look::counts(core, topic) }
+}
+
+/// Acks: the jobs are deleted.
+pub(crate) fn ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Settled> {
+    config_of(topic)?;
+    let (mut done, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
+    if !done.is_empty() {
+        done.sort_unstable();
+        delete::delete_seqs(core, topic, &done).inspect_err(|_| {
+            with(topic, |q| done.iter().for_each(|seq| q.stay(*seq)));
+        })?;
+        core.metrics.acked_jobs.add(done.len() as u64);
+    }
+    Ok(settled(core, topic, done, skipped))
+}
+
+/// Releases jobs, now or after a delay; without one the queue's backoff, doubled with each delivery.
+pub(crate) fn nack(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    held: &Held<'_>,
+    delay_ms: Option<u64>,
+) -> Result<Settled> {
+    let config = config_of(topic)?;
+    let mut events: Vec<record::Lease> = Vec::new();
+    let (done, skipped) = sort(topic, held, |q, seq| {
+        let Some((id, deliveries)) = q.lease(seq) else { return };
+        let delay = delay_ms.unwrap_or_else(|| backoff(&config, deliveries)).min(MAX_DELAY_MS);
+        q.leave(seq);
+        add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
+    })?;
+    commit(core, topic, &events).inspect_err(|_| {
+        with(topic, |q| done.iter().for_each(|seq| q.stay(*seq)));
+    })?;
+    Ok(settled(core, topic, done, skipped))
+}
+
+/// The delay after so many deliveries.
+fn backoff(config: &TopicConfig, deliveries: u32) -> u64 {
+    let doublings = deliveries.saturating_sub(1).min(32);
+    config.retry_backoff_ms.saturating_mul(1 << doublings).min(MAX_BACKOFF_MS)
+}
+
+fn add(
+    events: &mut Vec<record::Lease>,
+    event: LeaseEvent,
+    node: &[u8],
+    lease_ms: u64,
+    job: (u64, u64, u32),
+) {
+    match events.iter_mut().find(|e| e.lease_ms == lease_ms) {
+        Some(e) => e.jobs.push(job),
+        None => {
+            events.push(record::Lease { event, node: node.to_vec(), lease_ms, jobs: vec![job] })
+        }
+    }
+}
+
+/// The leases run out `lease_ms` from now.
+pub(crate) fn extend(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    held: &Held<'_>,
+    lease_ms: Option<u64>,
+) -> Result<Settled> {
+    let config = config_of(topic)?;
+    let lease_ms = lease_ms.unwrap_or(config.lease_ms).clamp(*LEASE_MS.start(), *LEASE_MS.end());
+    let mut events = Vec::new();
+    let (done, skipped) = sort(topic, held, |q, seq| {
+        if let Some((id, deliveries)) = q.lease(seq) {
+            add(&mut events, LeaseEvent::Extend, held.node, lease_ms, (seq, id, deliveries));
+        }
+    })?;
+    commit(core, topic, &events)?;
+    let deadline = core.time.wall().saturating_add(lease_ms);
+    Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
+}
+
+/// Releases everything that a stream has, at once.
+pub(super) fn release(core: &Arc<Core>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
+    let seqs = with(topic, |q| q.of_stream(stream));
+    for seqs in seqs.chunks(MAX_SEQS) {
+        let held = Held { node, seqs, lease_ids: None };
+        if let Err(e) = nack(core, topic, &held, Some(0)) {
+            log::debug!("topic {:?}: a stream's leases run out by themselves: {e}", topic.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_backoff_doubles_up_to_five_minutes() {
+        let config = TopicConfig::default();
+        let after: Vec<u64> = [1, 2, 3, 9, 10, 4000].map(|n| backoff(&config, n)).into();
+        assert_eq!(after, [1000, 2000, 4000, 256_000, 300_000, 300_000]);
+    }
+}

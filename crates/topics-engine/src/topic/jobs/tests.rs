@@ -1,0 +1,614 @@
+//! Queues over the simulated disk: every verb, live and after reopening.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::super::tests::*;
+use crate::api::{Append, Durability, NewRecord};
+use crate::config::{ConfigPatch, TopicType};
+use crate::error::{Error, Result};
+use crate::queue::api::{Claim, Claimed, Held, JobState, QueueState, Redrive, Settled};
+
+fn queue() -> ConfigPatch {
+    ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() }
+}
+
+fn durable() -> ConfigPatch {
+    let durability = Some(Durability::Fsync);
+    ConfigPatch { leases_durable: Some(true), durability, ..queue() }
+}
+
+fn job(data: &str) -> NewRecord<'_> {
+    rec(data)
+}
+
+fn seqs(c: &Claimed) -> Vec<u64> {
+    c.iter().map(|(l, r)| (l.seq == r.seq).then_some(l.seq).unwrap()).collect()
+}
+
+fn ids(c: &Claimed) -> Vec<u64> {
+    c.iter().map(|(l, _)| l.lease_id).collect()
+}
+
+impl World {
+    fn jobs(&self, n: usize) {
+        let data: Vec<String> = (0..n).map(|i| format!("\"job {i}\"")).collect();
+        self.put("q", &data.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    fn post(&self, records: &[NewRecord<'_>]) -> Result<u64> {
+        let req = Append { records, ..Append::default() };
+        Ok(self.engine().append("q", &req)?.first_seq)
+    }
+
+    fn claim(&self, node: &str, max: usize) -> Claimed {
+        let req = Claim { node: node.as_bytes(), max, ..Claim::default() };
+        self.engine().claim("q", &req).unwrap()
+    }
+
+    fn ack(&self, node: &str, seqs: &[u64], lease_ids: Option<&[u64]>) -> Settled {
+        let held = Held { node: node.as_bytes(), seqs, lease_ids };
+        self.engine().ack("q", &held).unwrap()
+    }
+
+    fn nack(&self, node: &str, seqs: &[u64], delay: Option<u64>) -> Settled {
+        let held = Held { node: node.as_bytes(), seqs, lease_ids: None };
+        self.engine().nack("q", &held, delay).unwrap()
+    }
+
+    fn counts(&self) -> QueueState {
+        self.state("q").queue.unwrap()
+    }
+}
+
+#[test]
+fn a_job_is_claimed_acked_and_gone() {
+    let mut w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    let c = w.claim("a", 2);
+    assert_eq!(seqs(&c), [1, 2]);
+    assert_eq!(c.get(0).unwrap().1.data, b"\"job 0\"");
+    assert_eq!((c.get(0).unwrap().0.deliveries, c.ready), (1, 1));
+    let want = QueueState { ready: 1, in_flight: 2, ..QueueState::default() };
+    assert_eq!(w.counts(), want);
+    // I6: neither another node nor another id acks it.
+    assert_eq!(w.ack("b", &[1], None).skipped, [1]);
+    assert_eq!(w.ack("a", &[1, 2], Some(&[7, 8])).skipped, [1, 2]);
+    let s = w.ack("a", &[2, 1, 1, 9], None);
+    assert_eq!((s.done, s.skipped), (vec![1, 2], vec![1, 9]));
+    assert_eq!(s.queue, QueueState { ready: 1, ..QueueState::default() });
+    for kill in [true, false] {
+        if kill {
+            w.kill()
+        } else {
+            w.reopen()
+        }
+        assert_eq!(w.seqs("q"), [3]);
+        assert_eq!(seqs(&w.claim("a", 9)), [3]);
+    }
+}
+
+#[test]
+fn verbs_of_queues_are_refused_by_logs() {
+    let w = World::new();
+    w.put("q", &["1"]);
+    let claim = Claim { node: b"a", ..Claim::default() };
+    let code = |e: Error| e.code();
+    assert_eq!(w.engine().claim("q", &claim).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(w.engine().ack("q", &Held::default()).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(w.engine().peek("q", None, 1).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(w.engine().work("q", b"a", 1, None).map_err(code).unwrap_err(), "not_a_queue");
+    for r in [
+        NewRecord { lane: Some(5), ..job("1") },
+        NewRecord { group: b"g", ..job("1") },
+        NewRecord { delay_ms: 1, ..job("1") },
+        NewRecord { deliver_at: 1, ..job("1") },
+    ] {
+        assert_eq!(w.post(&[r]).map_err(code).unwrap_err(), "not_a_queue");
+    }
+    assert_eq!(w.seqs("q"), [1]);
+    let w = World::new();
+    w.create("q", queue());
+    assert_eq!(
+        w.post(&[NewRecord { lane: Some(10), ..job("1") }]).map_err(code).unwrap_err(),
+        "invalid_request"
+    );
+    assert!(w.post(&[NewRecord { group: &[7; 128], ..job("1") }]).is_ok());
+    assert_eq!(
+        w.post(&[NewRecord { group: &[7; 129], ..job("1") }]).map_err(code).unwrap_err(),
+        "record_too_large"
+    );
+    assert_eq!(
+        w.engine().claim("q", &Claim::default()).map_err(code).unwrap_err(),
+        "invalid_request"
+    );
+    assert_eq!(w.state("q").config.discard.as_str(), "reject");
+}
+
+#[test]
+fn options_survive_segments_and_restarts() {
+    for checkpoint in [false, true] {
+        for end in 0..3 {
+            let mut w = World::new();
+            w.create("q", ConfigPatch { durability: Some(Durability::Fsync), ..queue() });
+            let later = w.clock_wall() + 5_000;
+            w.post(&[
+                job("1"),
+                NewRecord { lane: Some(9), ..job("2") },
+                NewRecord { lane: Some(0), ..job("3") },
+                NewRecord { group: b"g", ..job("4") },
+                NewRecord { group: b"g", lane: Some(1), ..job("5") },
+                NewRecord { delay_ms: 5_000, ..job("6") },
+                NewRecord { deliver_at: later, lane: Some(0), ..job("7") },
+                job("8"),
+            ])
+            .unwrap();
+            if checkpoint {
+                w.checkpoint();
+            }
+            match end {
+                0 => w.kill(),
+                1 => w.power_cut(),
+                _ => w.reopen(),
+            }
+            assert_eq!(w.counts(), QueueState { ready: 6, delayed: 2, ..QueueState::default() });
+            assert_eq!(seqs(&w.claim("a", 99)), [3, 1, 4, 8, 2]);
+            w.ack("a", &[4], None);
+            assert_eq!(seqs(&w.claim("a", 99)), [5]);
+            w.clock.advance_ms(5_000);
+            assert_eq!(seqs(&w.claim("a", 99)), [7, 6]);
+        }
+    }
+}
+
+#[test]
+fn leases_run_out_and_are_extended() {
+    let w = World::new();
+    w.create("q", ConfigPatch { lease_ms: Some(1_000), ..queue() });
+    w.jobs(2);
+    let first = w.claim("a", 2);
+    w.clock.advance_ms(900);
+    let held = Held { node: b"a", seqs: &[1], lease_ids: Some(&ids(&first)[..1]) };
+    let s = w.engine().extend("q", &held, Some(5_000)).unwrap();
+    assert_eq!((s.done, s.deadline), (vec![1], Some(w.clock_wall() + 5_000)));
+    w.clock.advance_ms(100);
+    let second = w.claim("b", 2);
+    assert_eq!(seqs(&second), [2]);
+    assert_eq!(second.get(0).unwrap().0.deliveries, 2);
+    // I6: the lease of before changes nothing.
+    assert_eq!(w.ack("a", &[2], Some(&ids(&first)[1..])).skipped, [2]);
+    assert_eq!(w.nack("a", &[2], None).skipped, [2]);
+    assert_eq!(w.ack("b", &[2], Some(&ids(&second))).done, [2]);
+    w.clock.advance_ms(4_900);
+    assert_eq!(seqs(&w.claim("b", 2)), [1]);
+}
+
+#[test]
+fn nacks_come_back_after_their_delay() {
+    let w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    w.claim("a", 3);
+    w.nack("a", &[1], Some(0));
+    w.nack("a", &[2], Some(500));
+    w.nack("a", &[3], None);
+    assert_eq!(w.counts(), QueueState { ready: 1, delayed: 2, ..QueueState::default() });
+    assert_eq!(seqs(&w.claim("a", 9)), [1]);
+    w.clock.advance_ms(500);
+    assert_eq!(seqs(&w.claim("a", 9)), [2]);
+    w.clock.advance_ms(499);
+    assert!(w.claim("a", 9).is_empty());
+    w.clock.advance_ms(1);
+    assert_eq!(seqs(&w.claim("a", 9)), [3], "the queue's backoff is 1 s");
+    w.nack("a", &[3], None);
+    w.clock.advance_ms(1_999);
+    assert!(w.claim("b", 9).is_empty());
+    w.clock.advance_ms(1);
+    assert_eq!(seqs(&w.claim("b", 9)), [3]);
+}
+
+#[test]
+fn leases_that_are_not_durable_end_with_the_process() {
+    let mut w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    let before = w.claim("a", 2);
+    w.ack("a", &[1], None);
+    w.kill();
+    assert_eq!(w.ack("a", &[2], Some(&ids(&before)[1..])).skipped, [2]);
+    let after = w.claim("a", 9);
+    assert_eq!(seqs(&after), [2, 3]);
+    assert_eq!(after.get(0).unwrap().0.deliveries, 1);
+    assert!(ids(&after).iter().all(|id| !ids(&before).contains(id)));
+    // I6: an id of before never fits.
+    assert_eq!(w.ack("a", &[2], Some(&ids(&before)[1..])).skipped, [2]);
+}
+
+#[test]
+fn durable_leases_begin_anew() {
+    for checkpoint in [false, true] {
+        for end in 0..3 {
+            let mut w = World::new();
+            w.create("q", ConfigPatch { lease_ms: Some(1_000), ..durable() });
+            w.jobs(4);
+            let c = w.claim("a", 3);
+            w.nack("a", &[2], Some(700));
+            w.nack("a", &[3], Some(0));
+            w.clock.advance_ms(600);
+            if checkpoint {
+                w.checkpoint();
+            }
+            match end {
+                0 => w.kill(),
+                1 => w.power_cut(),
+                _ => w.reopen(),
+            }
+            w.clock.advance_ms(99);
+            let d = w.claim("b", 9);
+            assert_eq!(seqs(&d), [3, 4]);
+            assert_eq!(d.get(0).unwrap().0.deliveries, 2, "deliveries are durable too");
+            w.clock.advance_ms(900);
+            let e = w.claim("b", 9);
+            assert_eq!(seqs(&e), [2], "checkpoint {checkpoint}, end {end}");
+            // The full time from the open on, under the id that was given.
+            assert_eq!(w.ack("a", &[1], Some(&ids(&c)[..1])).done, [1]);
+            w.kill();
+            assert_eq!(w.seqs("q"), [2, 3, 4]);
+        }
+    }
+}
+
+#[test]
+fn a_queue_can_stop_keeping_leases() {
+    let mut w = World::new();
+    w.create("q", durable());
+    w.jobs(2);
+    w.claim("a", 1);
+    w.create("q", ConfigPatch { leases_durable: Some(false), ..queue() });
+    w.kill();
+    assert_eq!(seqs(&w.claim("b", 9)), [1, 2]);
+}
+
+fn dead_letters() -> ConfigPatch {
+    ConfigPatch {
+        max_deliveries: Some(2),
+        dead_letter: Some(Some("dead".into())),
+        retry_backoff_ms: Some(0),
+        ..queue()
+    }
+}
+
+#[test]
+fn over_its_deliveries_a_job_is_a_dead_letter() {
+    let mut w = World::new();
+    w.create("q", dead_letters());
+    w.post(&[
+        NewRecord { meta: br#"{"a":"b"}"#, tag: b"t", node: b"n", ..job("1") },
+        NewRecord { lane: Some(3), binary: true, ..job("2") },
+        job("3"),
+    ])
+    .unwrap();
+    for _ in 0..2 {
+        assert_eq!(w.claim("a", 2).len(), 2);
+        w.nack("a", &[1, 2], Some(0));
+    }
+    assert_eq!(seqs(&w.claim("a", 9)), [3]);
+    let check = |w: &World| {
+        assert_eq!(w.seqs("q"), [3]);
+        let dead = w.read("dead", 0);
+        let letters: Vec<_> = dead.iter().collect();
+        assert_eq!(letters.len(), 2);
+        assert_eq!(
+            (letters[0].data, letters[0].tag, letters[0].node),
+            (&b"1"[..], &b"t"[..], &b"n"[..])
+        );
+        let meta = std::str::from_utf8(letters[0].meta).unwrap();
+        assert_eq!(
+            meta,
+            concat!(
+                r#"{"a":"b","$dead_letter_from":"q","$dead_letter_deliveries":"2","#,
+                r#""$dead_letter_src_seq":"1","$dead_letter_reason":"max_deliveries"}"#
+            )
+        );
+        assert!(letters[1].binary && letters[1].data == b"2");
+        assert_eq!(w.state("dead").config.kind, TopicType::Log);
+    };
+    check(&w);
+    assert_eq!(w.counts().dead_lettered, 2);
+    w.power_cut();
+    // The queue is of class `disk`; its deletes were synced before the keys were released.
+    assert!(w.seqs("dead").len() == 2, "the copies are synced, whatever their class");
+    let dry = Redrive { dry_run: true, ..Redrive::default() };
+    assert_eq!(w.engine().redrive("dead", &dry).unwrap(), 2);
+    let one = Redrive { matching: eq("t"), ..Redrive::default() };
+    assert_eq!(w.engine().redrive("dead", &one).unwrap(), 1);
+    let back = w.read("q", w.seqs("q").last().unwrap() - 1);
+    let back = back.get(0).unwrap();
+    assert_eq!((back.data, back.meta), (&b"1"[..], &br#"{"a":"b"}"#[..]));
+    assert_eq!(w.seqs("dead").len(), 1);
+    let c = w.claim("a", 9);
+    let mine = c.iter().find(|(l, _)| l.seq == back.seq).unwrap();
+    assert_eq!(mine.0.deliveries, 1, "deliveries begin anew");
+}
+
+#[test]
+fn held_keys_are_released_when_the_delete_is_synced() {
+    let mut w = World::new();
+    w.create("q", dead_letters());
+    w.jobs(1);
+    for _ in 0..2 {
+        w.claim("a", 1);
+        w.nack("a", &[1], Some(0));
+    }
+    assert!(w.claim("a", 1).is_empty());
+    let held = |w: &World| {
+        let t = w.engine().find("dead").unwrap();
+        let state = t.state.read();
+        state.dedupe.as_ref().map_or(0, |d| d.held().len())
+    };
+    assert_eq!(held(&w), 1);
+    w.engine().sync().unwrap();
+    w.engine().drive();
+    assert_eq!(held(&w), 0);
+    w.kill();
+    assert_eq!(held(&w), 0);
+    assert_eq!((w.seqs("q").len(), w.seqs("dead").len()), (0, 1));
+}
+
+#[test]
+fn without_a_dead_letter_topic_it_is_dead_until_it_is_revived() {
+    let mut w = World::new();
+    let config = ConfigPatch { max_deliveries: Some(1), ..durable() };
+    w.create("q", config);
+    w.jobs(2);
+    assert_eq!(w.claim("a", 2).len(), 2);
+    w.nack("a", &[1, 2], Some(0));
+    assert!(w.claim("a", 2).is_empty());
+    assert_eq!(w.counts(), QueueState { dead: 2, ..QueueState::default() });
+    w.kill();
+    assert!(w.claim("a", 2).is_empty());
+    let dead: Vec<u64> = {
+        let p = w.engine().peek("q", Some(JobState::Dead), 9).unwrap();
+        p.iter()
+            .map(|(j, r)| (j.seq == r.seq && j.deliveries == 1).then_some(j.seq).unwrap())
+            .collect()
+    };
+    assert_eq!(dead, [1, 2]);
+    let one = Redrive { seqs: Some(vec![2]), ..Redrive::default() };
+    assert_eq!(w.engine().redrive("q", &one).unwrap(), 1);
+    w.kill();
+    assert_eq!(seqs(&w.claim("a", 2)), [2]);
+    assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap(), 1);
+    assert_eq!(seqs(&w.claim("a", 2)), [1]);
+}
+
+#[test]
+fn what_expires_is_a_dead_letter_and_is_counted() {
+    for own in [false, true] {
+        let w = World::new();
+        let ttl = if own { 0 } else { 1_000 };
+        w.create("q", ConfigPatch { ttl_ms: Some(ttl), ..dead_letters() });
+        let ttl_ms = if own { 1_000 } else { 0 };
+        w.post(&[NewRecord { ttl_ms, ..job("1") }, NewRecord { ttl_ms, ..job("2") }]).unwrap();
+        w.claim("a", 1);
+        w.clock.advance_ms(10_001);
+        assert!(w.claim("a", 9).is_empty(), "what has expired is given to nobody");
+        w.engine().tick().unwrap();
+        assert_eq!(w.seqs("q"), []);
+        let dead = w.read("dead", 0);
+        assert_eq!(dead.iter().map(|r| r.data).collect::<Vec<_>>(), [b"1", b"2"]);
+        let meta = std::str::from_utf8(dead.get(0).unwrap().meta).unwrap();
+        assert!(meta.contains(r#""$dead_letter_reason":"expired""#));
+        let counts = w.counts();
+        assert_eq!((counts.expired, counts.dead_lettered, counts.ready), (2, 2, 0));
+    }
+}
+
+#[test]
+fn a_paused_queue_gives_nothing() {
+    let w = World::new();
+    w.create("q", ConfigPatch { paused: Some(true), ..queue() });
+    w.jobs(1);
+    assert!(w.claim("a", 1).is_empty());
+    w.create("q", ConfigPatch { paused: Some(false), ..queue() });
+    assert_eq!(w.claim("a", 1).len(), 1);
+}
+
+#[test]
+fn deleted_and_evicted_jobs_are_forgotten() {
+    let w = World::new();
+    w.create("q", queue());
+    w.tagged("q", &["x", "y", "x", "y"]);
+    w.claim("a", 2);
+    w.delete("q", None, eq("x"));
+    assert_eq!(w.counts(), QueueState { ready: 1, in_flight: 1, ..QueueState::default() });
+    w.delete("q", Some(3), None);
+    assert_eq!(w.counts(), QueueState { ready: 1, ..QueueState::default() });
+    assert_eq!(w.ack("a", &[1, 2], None).skipped, [1, 2]);
+    assert_eq!(seqs(&w.claim("a", 9)), [4]);
+}
+
+#[test]
+fn a_peek_touches_nothing() {
+    let w = World::new();
+    w.create("q", queue());
+    w.post(&[
+        job("1"),
+        NewRecord { lane: Some(0), ..job("2") },
+        NewRecord { delay_ms: 500, ..job("3") },
+        job("4"),
+    ])
+    .unwrap();
+    let c = w.claim("a", 1);
+    let p = w.engine().peek("q", None, 9).unwrap();
+    let got: Vec<_> = p.iter().map(|(j, r)| (j.state, j.seq, j.lane, r.data[0])).collect();
+    use JobState::*;
+    let want =
+        [(Ready, 1, 5, b'1'), (Ready, 4, 5, b'4'), (Leased, 2, 0, b'2'), (Delayed, 3, 5, b'3')];
+    assert_eq!(got, want);
+    let leased = p.iter().nth(2).unwrap().0;
+    assert_eq!(leased.lease_id, Some(ids(&c)[0]));
+    assert_eq!(leased.deadline, Some(c.get(0).unwrap().0.deadline));
+    let ready = w.engine().peek("q", Some(Ready), 1).unwrap();
+    assert_eq!(ready.iter().map(|(j, _)| j.seq).collect::<Vec<_>>(), [1]);
+    assert_eq!(w.claim("a", 1).get(0).unwrap().0.deliveries, 1);
+}
+
+/// A claim that waits; the engine is driven by hand.
+fn wait(w: &World, node: &str, max: usize, ms: u64) -> mpsc::Receiver<Result<Claimed>> {
+    let (tx, rx) = mpsc::channel();
+    let wait = Duration::from_millis(ms);
+    let req = Claim { node: node.as_bytes(), max, wait, ..Claim::default() };
+    w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    rx
+}
+
+fn got(rx: &mpsc::Receiver<Result<Claimed>>) -> Option<Vec<u64>> {
+    rx.try_recv().ok().map(|r| seqs(&r.unwrap()))
+}
+
+#[test]
+fn a_claim_waits_for_what_becomes_claimable() {
+    let mut w = World::new();
+    w.create("q", ConfigPatch { lease_ms: Some(1_000), ..queue() });
+    let tick = |w: &World, ms| {
+        w.clock.advance_ms(ms);
+        w.engine().tick().unwrap();
+    };
+    // A record.
+    let rx = wait(&w, "a", 9, 30_000);
+    tick(&w, 10);
+    assert_eq!(got(&rx), None);
+    w.jobs(1);
+    tick(&w, 0);
+    assert_eq!(got(&rx), Some(vec![1]));
+    // A lease that runs out.
+    let rx = wait(&w, "b", 9, 30_000);
+    tick(&w, 999);
+    assert_eq!(got(&rx), None);
+    tick(&w, 1);
+    assert_eq!(got(&rx), Some(vec![1]));
+    // A release, and its delay.
+    let rx = wait(&w, "c", 9, 30_000);
+    w.nack("b", &[1], Some(50));
+    tick(&w, 49);
+    assert_eq!(got(&rx), None);
+    tick(&w, 1);
+    assert_eq!(got(&rx), Some(vec![1]));
+    // Another job of the group is done.
+    w.post(&[NewRecord { group: b"g", ..job("2") }, NewRecord { group: b"g", ..job("3") }])
+        .unwrap();
+    assert_eq!(seqs(&w.claim("c", 9)), [2]);
+    let rx = wait(&w, "d", 9, 30_000);
+    w.ack("c", &[2], None);
+    tick(&w, 0);
+    assert_eq!(got(&rx), Some(vec![3]));
+    // Its patience.
+    w.ack("d", &[3], None);
+    w.ack("c", &[1], None);
+    let rx = wait(&w, "e", 9, 200);
+    tick(&w, 199);
+    assert_eq!(got(&rx), None);
+    tick(&w, 1);
+    assert_eq!(got(&rx), Some(vec![]));
+    // The end of the queue, of the engine.
+    let rx = wait(&w, "e", 9, 30_000);
+    w.engine().delete_topic("q", false).unwrap();
+    tick(&w, 0);
+    assert_eq!(rx.try_recv().unwrap().unwrap_err().code(), "topic_not_found");
+    w.create("q", queue());
+    let rx = wait(&w, "e", 9, 30_000);
+    w.close();
+    assert_eq!(rx.try_recv().unwrap().unwrap_err().code(), "shutting_down");
+}
+
+#[test]
+fn a_withdrawn_claim_is_never_answered() {
+    let w = World::new();
+    w.create("q", queue());
+    let (tx, rx) = mpsc::channel();
+    let req = Claim { node: b"a", wait: Duration::from_secs(30), ..Claim::default() };
+    let id = w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    w.engine().cancel_claim("q", id);
+    w.jobs(1);
+    w.engine().tick().unwrap();
+    assert!(rx.try_recv().is_err());
+    assert_eq!(w.claim("b", 1).len(), 1);
+}
+
+#[test]
+fn claims_within_the_window_share() {
+    let w = World::new();
+    w.create("q", ConfigPatch { claim_jitter_ms: Some(20), ..queue() });
+    w.jobs(6);
+    let a = wait(&w, "a", 8, 0);
+    w.clock.advance_ms(10);
+    let b = wait(&w, "b", 4, 0);
+    w.engine().tick().unwrap();
+    assert_eq!((got(&a), got(&b)), (None, None));
+    w.clock.advance_ms(10);
+    w.engine().tick().unwrap();
+    let (a, b) = (got(&a).unwrap(), got(&b).unwrap());
+    assert_eq!((a.len(), b.len()), (4, 2), "in proportion to what was asked for");
+    assert!(b[0] < a[3], "in turns");
+}
+
+#[test]
+fn a_stream_holds_no_more_than_it_may_and_gives_back() {
+    for config in [queue(), durable()] {
+        let w = World::new();
+        w.create("q", config);
+        w.jobs(5);
+        let work = w.engine().work("q", b"a", 2, None).unwrap();
+        assert_eq!(seqs(&work.next(Duration::ZERO).unwrap()), [1, 2]);
+        assert!(work.next(Duration::ZERO).unwrap().is_empty());
+        let (tx, rx) = mpsc::channel();
+        work.next_async(Duration::from_secs(9), Box::new(move |r| drop(tx.send(r))));
+        w.engine().tick().unwrap();
+        assert_eq!(got(&rx), None);
+        w.ack("a", &[1], None);
+        w.engine().tick().unwrap();
+        assert_eq!(got(&rx), Some(vec![3]));
+        drop(work);
+        assert_eq!(seqs(&w.claim("b", 9)), [2, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn threads_share_a_queue() {
+    let options = crate::Options { background: true, ..small() };
+    let w = Arc::new(World::with(options));
+    w.create("q", queue());
+    let n = 400;
+    let workers: Vec<_> = (0..4)
+        .map(|i| {
+            let e = w.engine().clone();
+            std::thread::spawn(move || {
+                let node = format!("w{i}");
+                let mut mine = Vec::new();
+                let wait = Duration::from_secs(2);
+                let req = Claim { node: node.as_bytes(), max: 3, wait, ..Claim::default() };
+                while let Ok(got) = e.claim("q", &req) {
+                    let got = seqs(&got);
+                    let held = Held { node: node.as_bytes(), seqs: &got, lease_ids: None };
+                    assert_eq!(e.ack("q", &held).unwrap().done, got);
+                    mine.extend(got);
+                }
+                mine
+            })
+        })
+        .collect();
+    for _ in 0..n {
+        w.jobs(1);
+    }
+    while w.counts() != QueueState::default() {
+        std::thread::yield_now();
+    }
+    w.engine().close().unwrap();
+    let mut all: Vec<u64> = workers.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    all.sort_unstable();
+    // I6: each job was one worker's, and none was lost.
+    assert_eq!(all, (1..=n).collect::<Vec<_>>());
+}

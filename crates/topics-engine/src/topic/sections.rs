@@ -1,0 +1,66 @@
+//! The sections of a topic in the snapshot: what only queues and topics with consumers have.
+
+use topics_storage::snapshot::Section;
+
+use super::consumer;
+use super::state::State;
+use crate::config::TopicType;
+use crate::core::Base;
+use crate::error::{Error, Result};
+use crate::queue::{Now, codec};
+
+/// A queue's state, see [`crate::queue::codec`].
+const QUEUE: u16 = 1;
+/// Stored cursors, see [`consumer::encode`].
+const CONSUMERS: u16 = 2;
+
+impl State {
+    /// The sections at monotonic time `mono`.
+    pub(super) fn sections(&self, mono: u64) -> Vec<Section> {
+        let durable = self.config.leases_durable;
+        let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono));
+        let queue = queue.map(|bytes| Section { kind: QUEUE, version: codec::VERSION, bytes });
+        let consumers = self.consumers.as_ref().and_then(|c| consumer::encode(c));
+        let consumers =
+            consumers.map(|bytes| Section { kind: CONSUMERS, version: consumer::VERSION, bytes });
+        queue.into_iter().chain(consumers).collect()
+    }
+
+    pub(super) fn restore_sections(&mut self, sections: &[Section], mono: u64) -> Result<()> {
+        for s in sections {
+            match (s.kind, s.version) {
+                (QUEUE, codec::VERSION) => {
+                    self.queue = Some(Box::new(codec::decode(&s.bytes, mono)?));
+                }
+                (CONSUMERS, consumer::VERSION) => {
+                    self.consumers = Some(Box::new(consumer::decode(&s.bytes)?));
+                }
+                (kind, version) => {
+                    let supported = match kind {
+                        QUEUE => codec::VERSION,
+                        CONSUMERS => consumer::VERSION,
+                        _ => 0,
+                    };
+                    return Err(Error::Version {
+                        what: format!("section {kind} of a topic in the snapshot"),
+                        found: u32::from(version),
+                        supported: u32::from(supported),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replay is over.
+    pub(super) fn sections_recovered(&mut self, base: &Base) {
+        if let Some(consumers) = &mut self.consumers {
+            consumers.recovered();
+        }
+        let durable = self.config.leases_durable;
+        if self.config.kind == TopicType::Queue {
+            let now = Now { mono: base.time.mono_ms(), wall: base.time.steady() };
+            self.queue.get_or_insert_default().recovered(now, durable);
+        }
+    }
+}
