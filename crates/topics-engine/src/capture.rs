@@ -5,18 +5,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use topics_storage::StorageError;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
-use topics_storage::format::record::{Body, CheckpointMark};
 use topics_storage::segment::{Round, SegmentWriter};
-use topics_storage::snapshot::{ShardSnap, SnapshotBody};
-use topics_storage::wal::{Batch, Commit, Level, Placed};
 
 use crate::api::{Gap, GapReason};
-use crate::core::{Core, Wait};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::maintain;
+use crate::snapshot::{Spared, snapshot};
 use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 
 /// What rounds know of each other.
@@ -52,61 +49,108 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
-    for shard in 0..core.wal.shards() {
-        if let Some(e) = core.wal.poisoned(shard) {
-            return Err(e.into());
-        }
-    }
     let logged = core.wal.counters().bytes;
-    match copy(core, everything) {
-        Ok(()) => {}
-        Err(Error::StorageUnavailable { reason: "no_space", detail }) if !everything => {
-            // A snapshot may still free something.
-            log::warn!("no space to copy records from the log: {detail}");
-        }
-        Err(e) => {
-            rounds.failed += 1;
-            return Err(e);
-        }
-    }
-    if everything {
-        // Lsns of the layout before say nothing about where a topic's frames go from now on.
-        core.registry.each(|t| t.state.write().applied_lsn = 0);
-    }
-    core.replaced.store(false, Ordering::Relaxed);
-    let written = snapshot(core);
+    let changed = core.replaced.load(Ordering::Relaxed)
+        || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
+    let written = write(core, everything);
     match &written {
-        Ok(_) => {
+        Ok((_, mark)) => {
             rounds.failed = 0;
-            core.disk.logged_at_round.store(logged, Ordering::Relaxed);
+            core.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
+            let settled = &core.disk.settled_rounds;
+            let before = if changed { 0 } else { settled.load(Ordering::Relaxed) };
+            settled.store(before.saturating_add(1), Ordering::Relaxed);
         }
+        // What a full disk refuses, or a log that failed meanwhile, says nothing of the next round.
+        Err(e) if full(e) || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
-    let n = written?;
+    let (n, _) = written?;
     core.disk.checkpoints.trim(&core.wal)?;
     Ok(n)
 }
 
-/// Copies what is synced, makes it durable, points the topics to it.
-fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
+fn full(e: &Error) -> bool {
+    matches!(e, Error::StorageUnavailable { reason: "no_space", .. })
+}
+
+fn poisoned(e: &Error) -> bool {
+    matches!(e, Error::StorageUnavailable { reason: "poisoned", .. })
+}
+
+/// Copies, then writes the snapshot: its number, and the bytes that its mark took.
+fn write(core: &Arc<Core>, everything: bool) -> Result<(u64, u64)> {
+    let spared = Spared::find(core)?;
+    if everything {
+        copy(core, &spared, Copied::Everything).map_err(|(e, _)| e)?;
+        // Lsns of the layout before say nothing about where a topic's frames go from now on.
+        core.registry.each(|t| t.state.write().applied_lsn = 0);
+    } else {
+        copy_what_fits(core, &spared)?;
+    }
+    core.replaced.store(false, Ordering::Relaxed);
+    snapshot(core, &spared)
+}
+
+/// On a full disk nothing is copied: what was deleted is written down, so that the snapshot gives
+/// back what held it.
+fn copy_what_fits(core: &Arc<Core>, spared: &Spared) -> Result<()> {
+    if !core.short_of_space() {
+        match copy(core, spared, Copied::Synced) {
+            Err((e, _)) if full(&e) => log::warn!("no space to copy records from the log: {e}"),
+            outcome => return outcome.map_err(|(e, _)| e),
+        }
+    }
+    match copy(core, spared, Copied::Deletes) {
+        Err((e, bytes)) if full(&e) => core.disk.checkpoints.give_way(bytes)?,
+        outcome => return outcome.map_err(|(e, _)| e),
+    }
+    match copy(core, spared, Copied::Deletes) {
+        // A snapshot may still free something.
+        Err((e, _)) if full(&e) => log::warn!("no space to write down what was deleted: {e}"),
+        outcome => return outcome.map_err(|(e, _)| e),
+    }
+    Ok(())
+}
+
+/// What a round copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copied {
+    /// All records, of whatever layout, and deletes.
+    Everything,
+    /// Synced records and deletes.
+    Synced,
+    /// Deletes only.
+    Deletes,
+}
+
+/// Copies what is to be copied, makes it durable, points the topics to it. With an error comes how
+/// many bytes of deletes were to be written.
+fn copy(core: &Arc<Core>, spared: &Spared, what: Copied) -> std::result::Result<(), (Error, u64)> {
+    let everything = what == Copied::Everything;
     let synced: Vec<u64> = (0..core.wal.shards())
         .map(|s| if everything { u64::MAX } else { core.wal.positions(s).synced })
         .collect();
     let mut round = Round::new(&core.segments);
     let mut done: Vec<(Arc<Topic>, Install)> = Vec::new();
-    let mut failed = None;
+    let (mut failed, mut bytes) = (None, 0);
     let old = match core.options.segment_max_age.as_millis() as u64 {
         0 => 0,
         age => core.time.steady().saturating_sub(age),
     };
     core.registry.each(|topic| {
-        if failed.is_some() || !topic.dirty(old) {
+        let shard = core.shard(topic.id());
+        let over = failed.is_some() && what != Copied::Deletes;
+        if over || spared.has(shard) || !topic.dirty(old) {
             return;
         }
-        let shard = core.shard(topic.id());
         let from = (!everything).then_some(shard as u32);
-        let plan = topic.checkpoint_plan(from, synced[shard], old);
-        if plan.is_empty() {
+        let mut plan = topic.checkpoint_plan(from, synced[shard], old);
+        if what == Copied::Deletes {
+            plan.only_deletes();
+            bytes += plan.delete_bytes();
+        }
+        if plan.is_empty() || failed.is_some() {
             return;
         }
         match copy_topic(core, topic, plan, &mut round) {
@@ -114,12 +158,13 @@ fn copy(core: &Arc<Core>, everything: bool) -> Result<()> {
             Err(e) => failed = Some(e),
         }
     });
-    if let Some(e) = failed {
-        return Err(e);
-    }
-    round.sync()?;
+    let durable = match failed {
+        Some(e) => Err(e),
+        None => round.sync().map_err(Error::from),
+    };
+    durable.map_err(|e| (e, bytes))?;
     for (topic, install) in &done {
-        topic.install(core, install)?;
+        topic.install(core, install).map_err(|e| (e, bytes))?;
     }
     Ok(())
 }
@@ -290,80 +335,6 @@ fn stretch(run: &CopyRun, i: usize) -> usize {
     n
 }
 
-/// Captures every topic and writes it down.
-fn snapshot(core: &Arc<Core>) -> Result<u64> {
-    let shards = core.wal.shards();
-    let mut body = SnapshotBody {
-        store_id: core.disk.store_id,
-        generation: core.disk.generation,
-        layout: core.disk.layout,
-        retired: core.disk.outside.clone(),
-        ..SnapshotBody::default()
-    };
-    // First the positions, then the states: each state reflects at least its position.
-    let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
-    core.registry.each(|topic| {
-        let (snap, outstanding) = topic.capture(core.disk.layout, core.time.mono_ms());
-        if let Some(lsn) = outstanding {
-            let at = &mut replay[core.shard(topic.id())];
-            *at = (*at).min(lsn - 1);
-        }
-        body.topics.push(snap);
-    });
-    body.sections = core.routers.capture();
-    let (next, reserved) = core.ids.positions();
-    (body.next_topic_id, body.reserved_topic_id) = (next, reserved);
-    (body.next_epoch, body.reserved_epoch) = (next, reserved);
-    let written: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).written).collect();
-    for (s, replay_lsn) in replay.into_iter().enumerate() {
-        let last_lsn = written[s];
-        let (shard, layout) = (s as u32, core.disk.layout);
-        body.shards.push(ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn });
-    }
-    let n = core.disk.checkpoints.write(&body, || {
-        for (s, lsn) in written.iter().enumerate() {
-            let synced = core.wal.positions(s).synced >= *lsn;
-            if !core.env.check("checkpoint.synced", synced) {
-                core.wal.sync(s)?;
-            }
-        }
-        Ok(())
-    })?;
-    mark(core, n);
-    Ok(n)
-}
-
-/// Says in the log that a snapshot took effect; `verify` reads it, recovery does not need it.
-fn mark(core: &Arc<Core>, snapshot: u64) {
-    let mut head = Vec::new();
-    CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch {
-        records: Vec::new(),
-        tail: Vec::new(),
-        first_seq: 0,
-        ts: core.time.wall(),
-        topic_id: 0,
-        level: Level::Written,
-        frees_space: false,
-        commit: Arc::new(Mark),
-        head,
-    };
-    let staged = core
-        .room(0, batch.bytes(), Wait::No)
-        .and_then(|room| core.wal.stage(batch, room).map_err(Error::from));
-    match staged {
-        Ok(_) => core.wal.drive(0),
-        Err(e) => log::debug!("snapshot {snapshot} is not marked in the log: {e}"),
-    }
-}
-
-struct Mark;
-
-impl Commit for Mark {
-    fn apply(&self, _: &Placed<'_>) {}
-    fn failed(&self, _: &StorageError) {}
-}
-
 /// Closes an engine: nothing more is staged, every waiter is woken.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !core.begin_close() {
@@ -381,7 +352,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 }
 
 /// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
-/// file to be read.
+/// file to be read; a full disk has no room for these, and the next open reads more of the log.
 fn close_clean(core: &Arc<Core>) -> Result<()> {
     maintain::lower_all(core)?;
     for shard in 0..core.wal.shards() {
@@ -390,7 +361,11 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
             log::warn!("the next open reads more of the log than it needs: {e}");
         }
     }
-    checkpoint(core)?;
-    checkpoint(core)?;
+    for _ in 0..2 {
+        match checkpoint(core) {
+            Err(e) if full(&e) => log::warn!("no space for a snapshot at the end: {e}"),
+            outcome => outcome.map(drop)?,
+        }
+    }
     Ok(())
 }

@@ -131,6 +131,8 @@ pub(crate) struct Core {
     closing: AtomicBool,
     /// The log takes more than it may: checkpoints cannot keep up.
     wal_full: AtomicBool,
+    /// A shard has no space for its next log file.
+    short_of_space: AtomicBool,
     /// Segments were replaced since the last snapshot.
     pub replaced: AtomicBool,
     pub sweeps: Sweeps,
@@ -154,6 +156,8 @@ pub(crate) struct Disk {
     pub round: Mutex<Rounds>,
     /// Bytes logged when the last round began.
     pub logged_at_round: AtomicU64,
+    /// Snapshots in a row before which nothing, or nothing but the first, had changed.
+    pub settled_rounds: AtomicU64,
 }
 
 impl Deref for Core {
@@ -177,6 +181,7 @@ impl Core {
             wal,
             closing: AtomicBool::new(false),
             wal_full: AtomicBool::new(false),
+            short_of_space: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
             sweeps: Sweeps::default(),
             background: Background::default(),
@@ -229,7 +234,9 @@ impl Core {
         if self.resident_bytes() > o.memory_bytes.saturating_mul(2) {
             if wait != Wait::No {
                 for shard in 0..self.wal.shards() {
-                    self.wal.sync(shard)?;
+                    if self.wal.poisoned(shard).is_none() {
+                        self.wal.sync(shard)?;
+                    }
                 }
                 capture::checkpoint(self)?;
             }
@@ -240,8 +247,15 @@ impl Core {
         Ok(())
     }
 
-    /// Looks at the size of the log.
+    /// Whether a shard had no space for its next log file at the last look.
+    pub(crate) fn short_of_space(&self) -> bool {
+        self.short_of_space.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the size of the log, and at whether it can go on.
     pub(crate) fn look_at_load(&self) {
+        let short = (0..self.wal.shards()).filter(|s| self.wal.full(*s)).count() > 0;
+        self.short_of_space.store(short, Ordering::Relaxed);
         let full = self.wal.bytes_on_disk() > self.options.wal_max_bytes;
         self.wal_full.store(full, Ordering::Relaxed);
     }

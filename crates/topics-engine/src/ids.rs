@@ -176,7 +176,8 @@ fn stage(
         ts: core.time.wall(),
         topic_id: 0,
         level: Level::Written,
-        frees_space: false,
+        // Lowering belongs to a close, which a full disk must not keep.
+        frees_space: lowered,
         commit: Arc::new(Logged(core.clone())),
     };
     Ok(core.wal.stage(batch, room)?)

@@ -24,6 +24,7 @@ mod quota;
 mod reclaim;
 mod recovery;
 mod router;
+mod snapshot;
 mod topic;
 mod verify;
 

@@ -151,17 +151,25 @@ impl Core {
         let fresh = logged.saturating_sub(self.disk.logged_at_round.load(Ordering::Relaxed));
         let last = self.sweeps.1.load(Ordering::Relaxed);
         let waited = self.time.mono_ms().saturating_sub(last);
+        let interval = self.options.checkpoint_interval;
+        // The older of two snapshots says what may go: one round more than there are changes.
+        let settled = self.disk.settled_rounds.load(Ordering::Relaxed) >= 2;
+        if self.short_of_space() && (fresh > 0 || !settled) {
+            return waited >= interval.min(HURRY).as_millis() as u64;
+        }
         fresh >= self.options.checkpoint_bytes
             || self.resident_bytes() > self.options.memory_bytes
             || ((fresh > CHECKPOINT_MIN || self.replaced.load(Ordering::Relaxed))
-                && waited >= self.options.checkpoint_interval.as_millis() as u64)
+                && waited >= interval.as_millis() as u64)
     }
 }
 
+/// Between two rounds on a full disk, at most.
+const HURRY: Duration = Duration::from_secs(1);
 /// Logged bytes that are not worth a round by themselves: a mark of the last one.
 const CHECKPOINT_MIN: u64 = 1024;
 
-fn pass(core: &Arc<Core>) {
+pub(crate) fn pass(core: &Arc<Core>) {
     if let Err(e) = tick(core)
         && !matches!(e, Error::Closed)
     {

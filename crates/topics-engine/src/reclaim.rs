@@ -11,11 +11,13 @@ use roaring::RoaringBitmap;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::topic::Topic;
 
 /// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
 const PASS_BYTES: u64 = 64 << 20;
+/// Bytes of the reserve that a rewrite may take on a full disk.
+const FROM_RESERVE: u64 = 256 << 10;
 /// How many neighbours it takes to be worth one merge.
 const FEW: usize = 4;
 
@@ -23,6 +25,8 @@ const FEW: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Candidate {
     parts: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
+    /// About the bytes that the new one takes.
+    takes: u64,
 }
 
 impl Candidate {
@@ -38,11 +42,15 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
     core.registry.each(|topic| {
-        while outcome.is_ok() && left > 0 {
+        while left > 0 && outcome.as_ref().err().is_none_or(full) {
             match next(core, topic) {
                 Ok(Some(candidate)) => {
                     left = left.saturating_sub(candidate.bytes().max(1));
-                    outcome = rewrite(core, topic, &candidate);
+                    if let Err(e) = rewrite_or_give(core, topic, &candidate) {
+                        // Another topic's may be smaller.
+                        outcome = Err(e);
+                        return;
+                    }
                 }
                 Ok(None) => return,
                 Err(e) => outcome = Err(e),
@@ -50,6 +58,21 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
         }
     });
     outcome
+}
+
+/// Rewrites; what frees much more than it takes may have a part of the reserve.
+fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+    match rewrite(core, topic, candidate) {
+        Err(e) if full(&e) && candidate.takes <= FROM_RESERVE => {
+            core.disk.checkpoints.give_way(candidate.takes)?;
+            rewrite(core, topic, candidate)
+        }
+        outcome => outcome,
+    }
+}
+
+fn full(e: &Error) -> bool {
+    matches!(e, Error::StorageUnavailable { reason: "no_space", .. })
 }
 
 /// What is worth writing anew in a topic. The dead of a segment that may be are loaded first.
@@ -96,18 +119,26 @@ impl crate::topic::State {
         let mut at = 0;
         while at < segs.len() {
             if segs[at].half_dead() {
-                return Ok(Some(Candidate { parts: vec![self.part(at)?] }));
+                return self.candidate(at, 1).map(Some);
             }
             let n = self.small_neighbours(at, events, bytes);
             if n >= FEW {
-                let parts = (at..at + n).map(|i| self.part(i));
-                return Ok(Some(Candidate {
-                    parts: parts.collect::<std::result::Result<_, _>>()?,
-                }));
+                return self.candidate(at, n).map(Some);
             }
             at += n.max(1);
         }
         Ok(None)
+    }
+
+    fn candidate(&self, at: usize, n: usize) -> std::result::Result<Candidate, u64> {
+        let segs = &self.index.segs[at..at + n];
+        // A record takes its payload, at most 43 bytes, and 20 in the index.
+        let takes =
+            segs.iter().map(|s| s.live_bytes + 43 * s.live_count + 20 * s.meta.span() + 4096);
+        Ok(Candidate {
+            takes: takes.sum(),
+            parts: (at..at + n).map(|i| self.part(i)).collect::<std::result::Result<_, _>>()?,
+        })
     }
 
     /// How many sealed neighbours from `at` on fit one segment.

@@ -103,6 +103,7 @@ fn start(base: Base, paths: Paths, segments: Arc<Segments>, opened: Opened) -> R
         outside: opened.outside,
         round: Mutex::new(capture::Rounds::default()),
         logged_at_round: AtomicU64::new(0),
+        settled_rounds: AtomicU64::new(0),
     };
     Ok(Core::new(base, opened.wal, disk))
 }
@@ -141,11 +142,7 @@ impl Lost {
 type TopicGaps = Vec<(String, Gap)>;
 
 /// What `salvage` would give up: the ranges of the logs, and the gaps of the topics by name.
-pub(crate) fn plan(
-    env: &Env,
-    dir: &Path,
-    options: Options,
-) -> Result<(Vec<Loss>, TopicGaps)> {
+pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<(Vec<Loss>, TopicGaps)> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
     let opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;

@@ -106,15 +106,19 @@ impl Checkpoints {
     /// effect by its rename; an error before leaves the previous ones in force.
     pub fn write(&self, body: &SnapshotBody, wait: impl Fn() -> Result<()>) -> Result<u64> {
         let n = self.inner.lock().next;
-        let written = snapshot::write(&self.env, &self.paths, n, body, &wait);
-        let written = match written {
-            Err(StorageError::Full { .. }) => {
-                // The reserve is there for this: without a snapshot nothing can be freed.
-                reserve::release(&self.env, &self.paths)?;
-                snapshot::write(&self.env, &self.paths, n, body, &wait)
-            }
-            other => other,
-        };
+        let attempt = || snapshot::write(&self.env, &self.paths, n, body, &wait);
+        let full = |r: &Result<u64>| matches!(r, Err(StorageError::Full { .. }));
+        let mut written = attempt();
+        if full(&written) {
+            // The reserve is there for this: without a snapshot nothing can be freed.
+            let bytes = snapshot::encode(n, body)?.len() as u64;
+            reserve::give(&self.env, &self.paths, bytes)?;
+            written = attempt();
+        }
+        if full(&written) {
+            reserve::release(&self.env, &self.paths)?;
+            written = attempt();
+        }
         let mut inner = self.inner.lock();
         // The number is not given again: a failed write may have left a file of that name.
         inner.next = n + 1;
@@ -125,6 +129,19 @@ impl Checkpoints {
             inner.leaving.extend(gone);
         }
         Ok(n)
+    }
+
+    /// Gives up a part of the reserve for files of this many bytes that free more than they take.
+    pub fn give_way(&self, bytes: u64) -> Result<()> {
+        reserve::give(&self.env, &self.paths, bytes)
+    }
+
+    /// A kept snapshot, the newest; `None`: there is none.
+    pub fn load_newest(&self, store_id: [u8; 16]) -> Result<Option<SnapshotBody>> {
+        match self.newest() {
+            0 => Ok(None),
+            n => snapshot::load(&self.env, &self.paths, n, store_id).map(Some),
+        }
     }
 
     /// Removes snapshots, WAL files and segment files that nothing needs any more.

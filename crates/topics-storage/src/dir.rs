@@ -365,9 +365,13 @@ pub mod reserve {
     /// The least size.
     pub const MIN: u64 = 1 << 20;
 
-    /// Makes the reserve as large as it should be. `false`: there is no room for it.
+    /// What is taken back at once, beside what was asked for: names and rounding.
+    const SLACK: u64 = 16 << 10;
+
+    /// Makes the reserve as large as it should be, or as there is room for. `false`: it is smaller.
     pub fn ensure(env: &Env, paths: &Paths, newest_snapshot: u64) -> Result<bool> {
-        let want = newest_snapshot.saturating_mul(2).max(MIN);
+        let least = newest_snapshot.saturating_mul(2);
+        let want = least.max(MIN);
         let path = paths.reserve();
         let io = |e| StorageError::io(show(&path), e);
         let file = match env.fs.open(&path, OpenMode::Write) {
@@ -377,17 +381,34 @@ pub mod reserve {
             }
             Err(e) => return Err(io(e)),
         };
-        if file.len().map_err(io)? >= want {
-            return Ok(true);
+        let have = file.len().map_err(io)?;
+        let mut size = want;
+        while size > have {
+            match file.allocate(size).map_err(io) {
+                Ok(()) => return Ok(size == want),
+                // A smaller one is better than none.
+                Err(StorageError::Full { .. }) if size > least.max(SLACK) => size /= 2,
+                Err(StorageError::Full { .. }) => return Ok(false),
+                Err(e) => return Err(e),
+            }
         }
-        match file.allocate(want).map_err(io) {
-            Ok(()) => Ok(true),
-            Err(StorageError::Full { .. }) => Ok(false),
-            Err(e) => Err(e),
-        }
+        Ok(have >= want)
     }
 
-    /// Gives the space up.
+    /// Gives up what `bytes` more need: not all, which somebody else would take.
+    pub fn give(env: &Env, paths: &Paths, bytes: u64) -> Result<()> {
+        let path = paths.reserve();
+        let io = |e| StorageError::io(show(&path), e);
+        let file = match env.fs.open(&path, OpenMode::Write) {
+            Ok(f) => f,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(io(e)),
+        };
+        let have = file.len().map_err(io)?;
+        file.set_len(have.saturating_sub(bytes.saturating_add(SLACK))).map_err(io)
+    }
+
+    /// Gives all of it up.
     pub fn release(env: &Env, paths: &Paths) -> Result<()> {
         match env.fs.remove_file(&paths.reserve()) {
             Ok(()) => Ok(()),

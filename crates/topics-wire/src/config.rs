@@ -5,7 +5,8 @@ use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
 use crate::error::Failure;
 use crate::json::{Place, Reader, Scanner, Text, push_i64, push_str, push_u64};
 
-/// Reads the fields of a config object at the scanner. Unknown fields are ignored.
+/// Reads the fields of a config object at the scanner. An unknown one is refused: a misspelt limit
+/// must not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
     let place = Place { within, ..Place::default() };
     s.must_be(if within.is_empty() { Place::field("config") } else { place }, "an object", |b| {
@@ -59,9 +60,21 @@ fn field<'a>(
         Some("dedupe_node") => patch.dedupe_node = Some(s.bool(place.at("dedupe_node"))?),
         Some("paused") => patch.paused = Some(s.bool(place.at("paused"))?),
         Some("leases_durable") => patch.leases_durable = Some(s.bool(place.at("leases_durable"))?),
-        _ => s.skip()?,
+        name => return Err(unknown(place, name)),
     }
     Ok(())
+}
+
+fn unknown(place: Place, name: Option<&str>) -> Failure {
+    let name = name.unwrap_or("\u{fffd}");
+    let within = if place.within.is_empty() { "" } else { "." };
+    let mut failure =
+        Failure::invalid(format!("{}{within}{name} is not a field of a config", place.within));
+    let mut detail = b"{\"field\":".to_vec();
+    push_str(&mut detail, name.as_bytes());
+    detail.push(b'}');
+    failure.detail = String::from_utf8(detail).ok();
+    failure
 }
 
 /// An integer or null; one beyond 32 bits is clamped like any other, by the engine.
@@ -169,7 +182,7 @@ mod tests {
             "durability":"memory","durable":true,"priority":-5,"auto_priority":false,
             "auto_create":false,"idempotency_window_ms":6,"dedupe_node":false,"lease_ms":700,
             "claim_jitter_ms":8,"max_deliveries":9,"dead_letter":"dl","retry_backoff_ms":10,
-            "paused":true,"leases_durable":true,"unknown":[{"x":null}]}"#;
+            "paused":true,"leases_durable":true}"#;
         let p = parse(text.as_bytes()).unwrap();
         let config = TopicConfig {
             kind: p.kind.unwrap(),
@@ -194,7 +207,6 @@ mod tests {
         let mut out = Vec::new();
         push(&mut out, &config);
         let mut sent: serde_json::Value = serde_json::from_str(text).unwrap();
-        sent.as_object_mut().unwrap().remove("unknown");
         // `durable` is reported as what it means, not as what was sent beside `durability`.
         sent["durable"] = false.into();
         let reported: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -213,6 +225,26 @@ mod tests {
     fn nulls_that_mean_something() {
         let p = parse(br#"{"priority":null,"dead_letter":null}"#).unwrap();
         assert_eq!((p.priority, p.dead_letter), (Some(None), Some(None)));
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_by_name() {
+        let rows = [
+            ("cap_record", "cap_record is not a field of a config", "cap_record"),
+            (r#"a\"b\n"#, "a\"b\n is not a field of a config", "a\"b\n"),
+            ("", " is not a field of a config", ""),
+            (r"\ud800", "\u{fffd} is not a field of a config", "\u{fffd}"),
+        ];
+        for (key, message, field) in rows {
+            let text = format!(r#"{{"ttl_ms":1,"{key}":[{{"x":null}}]}}"#);
+            let failure = parse(text.as_bytes()).unwrap_err();
+            assert_eq!((failure.code, failure.message.as_str()), ("invalid_request", message));
+            let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
+            assert_eq!(detail["field"], field);
+        }
+        let mut s = Scanner::new(br#"{"nope":1}"#).unwrap();
+        let failure = read(&mut s, "config").unwrap_err();
+        assert_eq!(failure.message, "config.nope is not a field of a config");
     }
 
     #[test]

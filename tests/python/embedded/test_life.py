@@ -40,6 +40,14 @@ def test_records_survive_close_and_reopen(data_dir: Path) -> None:
         assert record.data == {"a": 1}
 
 
+def test_an_unknown_config_field_is_refused(data_dir: Path) -> None:
+    with te.open(data_dir) as db:
+        with pytest.raises((TypeError, te.InvalidRequest), match="cap_record"):
+            db.topic("t", cap_record=5).append(1)
+        db.topic("t", cap_records=5).append(1)
+        assert db.topic("t").state().config["cap_records"] == 5
+
+
 def test_close_is_idempotent_and_final(data_dir: Path) -> None:
     db = te.open(data_dir)
     t = db.topic("t")

@@ -75,11 +75,6 @@ def goes_on(api: Http, topic: str, acked: dict[int, str]) -> float:
     raise AssertionError(f"no write is taken after space came back: {reply}")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="what a delete frees on a full disk does not come back: no next log file is made",
-)
 def test_a_full_disk_refuses_reads_frees_and_goes_on(small_disk: Path) -> None:
     server = Server(small_disk / "data", env=SMALL)
     # What is acked and not deleted, by topic.

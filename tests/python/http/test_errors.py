@@ -71,6 +71,9 @@ CASES: dict[str, Case] = {
     "name not UTF-8": Case(400, "invalid_request", "GET", "/v0/topics/%ff"),
     "name too long": Case(400, "invalid_request", "POST", "/v0/topics/" + "x" * 256, one()),
     "bad config value": Case(400, "invalid_request", "PUT", T, {"durability": "perhaps"}),
+    "unknown config field": Case(
+        400, "invalid_request", "PUT", T, {"cap_record": 5}, says="cap_record"
+    ),
     "bad from_seq": Case(
         400, "invalid_request", "POST", T + "/diff", {"from_seq": -1}, before=(("POST", T, one()),)
     ),

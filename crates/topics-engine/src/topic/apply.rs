@@ -226,6 +226,8 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         }
         FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
         }
+        // Of a later version, which says that it may be passed over.
+        FrameType::Skippable => {}
         // A gap of a shard as a whole says which lsns are gone: nothing to change here.
         FrameType::Gap => {}
         kind => {

@@ -400,7 +400,8 @@ pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Resul
         return Ok(false);
     }
     let alone = topic.alone(core)?;
-    let staging = Staging::new(core, topic, Level::Written, false)?;
+    // A close needs no space but for this, and no write comes after it.
+    let staging = Staging::new(core, topic, Level::Written, idle_ms == 0)?;
     let ticket = {
         let mut a = topic.append.lock();
         let head = a.head();

@@ -52,6 +52,17 @@ impl CopyPlan {
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.deletes.is_empty() && !self.seal
     }
+
+    /// Leaves only the `.del` files.
+    pub(crate) fn only_deletes(&mut self) {
+        (self.active, self.seal) = (None, false);
+        self.runs.clear();
+    }
+
+    /// About the bytes of its `.del` files, each with its name.
+    pub(crate) fn delete_bytes(&self) -> u64 {
+        self.deletes.iter().map(|(_, dead)| dead.serialized_size() as u64 + 4096).sum()
+    }
 }
 
 /// A segment that a checkpoint wrote, or went on in.

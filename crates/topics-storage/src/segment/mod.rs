@@ -4,7 +4,7 @@
 //! * [`Segments`]: what all segments of an engine share; gives out readers.
 //! * [`Segment`]: reads one segment, active or sealed, hot or cold.
 //! * [`SegmentWriter`] and [`Round`]: what a checkpoint writes, and how it becomes durable.
-//! * [`rewrite`], [`merge`], [`relocate`]: new files for old records.
+//! * [`Round::rewrite`], [`Round::merge`], [`Segment::relocate`]: new files for old records.
 //!
 //! The layouts are in `layout`, `index`, `tags`, `attrs` and `deleted`; `FORMAT.md`
 //! describes them byte by byte.

@@ -28,6 +28,13 @@ pub(super) struct Prepared {
     pub capacity: u64,
 }
 
+/// Why a next file is not there.
+struct Unmade {
+    error: StorageError,
+    /// Whether something may have its name.
+    named: bool,
+}
+
 /// Why a prepared file cannot be begun.
 enum Fault {
     /// There is no room to grow it; it is as it was.
@@ -39,34 +46,23 @@ enum Fault {
 }
 
 impl Shard {
-    /// Makes the next file ready. Finding no space sets `no_space`; after another error the
-    /// previous state stays valid and the next attempt begins anew.
+    /// Makes the next file ready: a smaller one where there is no room for one of the usual size.
+    /// Finding no space sets `no_space`; after another error the previous state stays valid and
+    /// the next attempt begins anew.
     pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         let Some(current) = st.file.clone() else { return st };
         st.preparing = true;
         st.retry_space = false;
-        let options = &self.shared.options;
-        let max = options.file_max.max(options.file_initial);
-        let size = st.capacity.saturating_mul(2).clamp(options.file_initial, max);
-        // Never given twice: a file that was given up keeps its number.
-        st.last_ordinal += 1;
-        let (ordinal, prior) = (st.last_ordinal, current.header.ordinal);
-        let header = WalFileHeader { ordinal, prior, ..current.header.clone() };
-        let name = wal_file::name(header.generation, ordinal);
-        let mut orphans = std::mem::take(&mut st.orphans);
-        // Writing the space ahead makes every sync of it cheaper, and is lost time for a log that
-        // is written without any.
-        let written = st.sync_used.0 || st.sync_used.1;
-        let made = self.unlocked(&mut st, || {
-            let made = self.make_file(header, size, written);
-            if made.is_ok() {
-                // `CURRENT` names a later file durably: nothing refers to these.
-                for name in &orphans {
-                    let _ = self.shared.env.fs.remove_file(&self.dir.join(name));
-                }
-            }
-            made
-        });
+        let least = self.shared.options.file_initial;
+        let max = self.shared.options.file_max.max(least);
+        // On a disk that was full the least is asked for: others need the space too.
+        let mut size =
+            if st.no_space { least } else { st.capacity.saturating_mul(2).clamp(least, max) };
+        let mut made = self.attempt(&mut st, &current.header, size);
+        while matches!(made, Err(StorageError::Full { .. })) && size > least && st.alive() {
+            size = (size / 2).max(least);
+            made = self.attempt(&mut st, &current.header, size);
+        }
         st.preparing = false;
         match made {
             Ok(prepared) => {
@@ -76,14 +72,44 @@ impl Shard {
                 st.prepare_error = None;
             }
             Err(e) => {
-                log::warn!("shard {} has no next log file: {e}", self.id);
+                if st.prepare_error.is_none() {
+                    log::warn!("shard {} has no next log file: {e}", self.id);
+                }
                 st.no_space = matches!(e, StorageError::Full { .. });
                 st.prepare_error = Some(e);
-                orphans.push(name);
-                st.orphans = orphans;
             }
         }
         self.settle(st)
+    }
+
+    /// One attempt to make the file after `current`; the preparing flag is held.
+    fn attempt(&self, st: &mut Guard<'_>, current: &WalFileHeader, size: u64) -> Result<Prepared> {
+        // Never given twice: a file that was given up keeps its number.
+        st.last_ordinal += 1;
+        let (ordinal, prior) = (st.last_ordinal, current.ordinal);
+        let header = WalFileHeader { ordinal, prior, ..current.clone() };
+        let name = wal_file::name(header.generation, ordinal);
+        let mut orphans = std::mem::take(&mut st.orphans);
+        // Writing the space ahead makes every sync of it cheaper, and is lost time for a log that
+        // is written without any.
+        let written = st.sync_used.0 || st.sync_used.1;
+        let made = self.unlocked(st, || {
+            let made = self.make_file(header, size, written);
+            if made.is_ok() {
+                // `CURRENT` names a later file durably: nothing refers to these.
+                for name in &orphans {
+                    let _ = self.shared.env.fs.remove_file(&self.dir.join(name));
+                }
+            }
+            made
+        });
+        made.map_err(|Unmade { error, named }| {
+            if named {
+                orphans.push(name);
+            }
+            st.orphans.append(&mut orphans);
+            error
+        })
     }
 
     /// Whether ordinary writes are refused for want of space; tries to make the next file.
@@ -95,7 +121,12 @@ impl Shard {
         st.no_space
     }
 
-    fn make_file(&self, header: WalFileHeader, size: u64, written: bool) -> Result<Prepared> {
+    fn make_file(
+        &self,
+        header: WalFileHeader,
+        size: u64,
+        written: bool,
+    ) -> std::result::Result<Prepared, Unmade> {
         let env = &self.shared.env;
         let mut salt = env.rng.next_u64();
         if salt == header.salt {
@@ -105,24 +136,31 @@ impl Shard {
         let name = wal_file::name(header.generation, header.ordinal);
         let temp = self.dir.join(format!("{name}.tmp"));
         let io = |e| StorageError::io(format!("make wal/shard-{:02}/{name}", self.id), e);
-        let made = (|| {
+        let ready = (|| {
             let file = env.fs.open(&temp, OpenMode::Truncate).map_err(io)?;
             file.write_all_at(&header.encode(), 0).map_err(io)?;
             let space = if written { file.allocate_written(size) } else { file.allocate(size) };
             space.map_err(io)?;
             env.sync("wal.file.sync", &*file).map_err(io)?;
-            env.rename("wal.file.rename", &temp, &self.dir.join(&name)).map_err(io)?;
-            env.sync_dir("wal.file.dir", &self.dir).map_err(io)?;
-            wal_file::write_current(env, &self.dir, &name)?;
             Ok(file)
         })();
-        match made {
-            Ok(file) => Ok(Prepared { name, header, file, capacity: size }),
-            Err(e) => {
+        let file = ready.map_err(|error| {
+            let _ = env.fs.remove_file(&temp);
+            Unmade { error, named: false }
+        })?;
+        let named = (|| {
+            env.rename("wal.file.rename", &temp, &self.dir.join(&name)).map_err(io)?;
+            env.sync_dir("wal.file.dir", &self.dir).map_err(io)?;
+            wal_file::write_current(env, &self.dir, &name)
+        })();
+        match named {
+            Ok(()) => Ok(Prepared { name, header, file, capacity: size }),
+            Err(error) => {
                 // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
-                // when a later file is made ready.
+                // when a later file is made ready. Until then it takes no space from that one.
                 let _ = env.fs.remove_file(&temp);
-                Err(e)
+                let _ = file.set_len(WAL_HEADER as u64);
+                Err(Unmade { error, named: true })
             }
         }
     }

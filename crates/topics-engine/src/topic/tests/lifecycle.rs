@@ -219,3 +219,43 @@ fn a_topic_at_rest_is_small() {
     // The name, a config of its own and three map entries come on top.
     assert!(size_of::<crate::topic::Topic>() + size_of::<TopicConfig>() <= 1280);
 }
+
+#[test]
+fn frames_that_may_be_passed_over_are() {
+    use topics_storage::StorageError;
+    use topics_storage::format::frame::{self, Frame, FrameType};
+    use topics_storage::wal::{Batch, Commit, Level, Placed};
+
+    struct Quiet;
+    impl Commit for Quiet {
+        fn apply(&self, _: &Placed<'_>) {}
+        fn failed(&self, e: &StorageError) {
+            panic!("{e}");
+        }
+    }
+
+    let mut w = World::new();
+    w.put("t", &["a"]);
+    for topic_id in [0, w.engine().core().registry.named("t").unwrap().id()] {
+        let mut head = Vec::new();
+        frame::encode(&mut head, &Frame::control(FrameType::Skippable, topic_id, 0, 0, b"later"));
+        let core = w.engine().core().clone();
+        let batch = Batch {
+            head,
+            records: Vec::new(),
+            tail: Vec::new(),
+            first_seq: 0,
+            ts: 1,
+            topic_id,
+            level: Level::Written,
+            frees_space: false,
+            commit: Arc::new(Quiet),
+        };
+        let room = core.wal.reserve(0, batch.bytes(), None).unwrap();
+        let ticket = core.wal.stage(batch, room).unwrap();
+        core.wal.wait(ticket, Level::Synced).unwrap();
+    }
+    w.put("t", &["b"]);
+    w.kill();
+    assert_eq!(w.seqs("t"), [1, 2]);
+}

@@ -8,9 +8,11 @@ mod classes;
 mod delete;
 mod lifecycle;
 mod model;
+mod poison;
 mod read;
 mod reclaim;
 mod retention;
+mod space;
 mod verify;
 
 use std::path::Path;

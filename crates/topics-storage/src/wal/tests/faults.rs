@@ -285,3 +285,60 @@ fn i1_readers_keep_what_was_acked_when_a_failed_sync_takes_its_pages() {
         }
     }
 }
+
+#[test]
+fn the_next_file_is_as_large_as_there_is_room_for() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { file_max: 64 << 10, ..small() });
+    let log = Arc::new(Log::default());
+    let mut seq = 0;
+    let mut put_wait = || {
+        seq += 1;
+        put(&wal, batch(&log, seq, 1, Level::Written)).and_then(|t| wal.wait(t, Level::Synced))
+    };
+    let sizes = || {
+        let st = wal.shards[0].state.lock();
+        (st.capacity, st.prepared.as_ref().map(|p| p.capacity))
+    };
+    while sizes() != (16 << 10, Some(32 << 10)) {
+        put_wait().unwrap();
+    }
+    // Room for a file of 8 KiB, and for the page of `CURRENT`; not for one of 64 KiB.
+    fs.set_free_space(Some(3 * 4096));
+    while sizes().0 != 32 << 10 {
+        put_wait().unwrap();
+    }
+    assert_eq!(sizes().1, Some(8 << 10));
+    while sizes().0 != 8 << 10 {
+        put_wait().unwrap();
+    }
+    // No room for the least: ordinary writes are refused, and taken when there is.
+    assert!(matches!(put_wait(), Err(StorageError::Full { .. })));
+    assert!(wal.full(0) && wal.full(0));
+    // A file that is made and not named by `CURRENT` takes the last page.
+    assert!(wal.shards[0].state.lock().orphans.len() <= 1);
+    fs.set_free_space(None);
+    assert!(!wal.full(0));
+    assert_eq!(sizes(), (8 << 10, Some(4 << 10)), "others need the space too");
+    put_wait().unwrap();
+}
+
+#[test]
+fn a_file_that_current_does_not_name_takes_no_space() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { file_max: 64 << 10, ..small() });
+    let log = Arc::new(Log::default());
+    // The write of `CURRENT` fails, whatever the size.
+    let writes = topics_env::sim::CallFilter::on_path(CallKind::Write, "CURRENT");
+    fs.fail_from(writes, 1, ENOSPC);
+    let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    assert!(wal.full(0));
+    let image = fs.kill_image();
+    let large = |(p, b): &(String, _)| p.ends_with(".log") && <Vec<u8>>::len(b) > 4096;
+    assert_eq!(image.files().iter().filter(|f| large(f)).count(), 0);
+    fs.clear_faults();
+    assert!(!wal.full(0));
+    assert_eq!(env.fs.list(Path::new("/db/wal/shard-00")).unwrap().len(), 3);
+    assert_eq!(seqs(&read_back(&env, &wal)), [1]);
+}
