@@ -2,9 +2,12 @@
 //! identical state.
 
 mod corpus;
+mod forged;
 mod judge;
 mod kinds;
+mod rot;
 
 pub use corpus::{Corpus, Place, corpora, files, is_filler};
-pub use judge::{Met, judge};
+pub use judge::{Met, judge, must_refuse};
 pub use kinds::{Damage, KINDS, Make};
+pub use rot::{ROTS, Rot};

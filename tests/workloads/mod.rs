@@ -49,8 +49,13 @@ pub const ALL: &[Workload] = &[
     Workload { name: "no_space", faults: true, script: trouble::no_space },
 ];
 
-/// Of use to the durability mutants alone: many topics, few calls of interest.
-pub const WIDE: Workload = plain("wide", segments::wide);
+/// Of use to the durability mutants alone: few calls of interest, each of them met.
+pub const AIMED: &[Workload] = &[
+    plain("wide", segments::wide),
+    plain("retired", lifecycle::retired),
+    Workload { name: "suspects", faults: true, script: trouble::suspects },
+    Workload { name: "broken", faults: true, script: trouble::broken },
+];
 
 impl Workload {
     /// Runs it on an empty disk.

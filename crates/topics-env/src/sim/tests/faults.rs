@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use super::*;
+use crate::sim::Past;
 use crate::{Env, Hook, LockError, Site, Verdict, WriteSyncError};
 
 #[test]
@@ -269,7 +270,7 @@ fn a_deferred_sync_follows_the_next_mutating_call() {
     assert!(fs.is_durable(p("/f"), 0, 1));
     env.write_sync("s", &*file, b"2", 0).unwrap();
     assert!(fs.is_durable(p("/f"), 0, 1), "only the first visit");
-    fs.defer_next();
+    fs.defer_next(Past::Call);
     file.write_sync_at(b"3", 0).unwrap();
     fs.flush_deferred();
     assert!(fs.is_durable(p("/f"), 0, 1));
