@@ -170,7 +170,9 @@ def test_a_forked_child_is_told_and_touches_nothing(data_dir: Path) -> None:
 @pytest.mark.parametrize("wait", ["t.wait(1)", "t.wait(1, wait=1000)"])
 def test_ctrl_c_interrupts_a_wait(data_dir: Path, wait: str) -> None:
     code = f"""
-        import sys, topics_engine as te
+        import signal, sys, topics_engine as te
+        # A process that was started in the background inherits it as ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with te.open(sys.argv[1]) as db:
             t = db.topic("t")
             t.append(1)
