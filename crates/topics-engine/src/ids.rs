@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use topics_storage::StorageError;
 use topics_storage::format::record::{Body, HeadWatermark};
-use topics_storage::wal::{Batch, Commit, Level, Placed, Ticket};
+use topics_storage::wal::{Batch, Level, Ticket};
 
 use crate::core::{Core, Wait};
 use crate::error::Result;
-use crate::topic;
+use crate::topic::Applied;
 
 /// How many ids are reserved at a time.
 const CHUNK: u64 = 1024;
@@ -168,32 +167,9 @@ fn stage(
 ) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch {
-        head,
-        records: Vec::new(),
-        tail: Vec::new(),
-        first_seq: 0,
-        ts: core.time.wall(),
-        topic_id: 0,
-        level: Level::Written,
-        // Lowering belongs to a close, which a full disk must not keep.
-        frees_space: lowered,
-        commit: Arc::new(Logged(core.clone())),
-    };
+    let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));
+    let control = Batch::control(head, core.time.wall(), Level::Written, commit);
+    // Lowering belongs to a close, which a full disk must not keep.
+    let batch = Batch { frees_space: lowered, ..control };
     Ok(core.wal.stage(batch, room)?)
-}
-
-/// Applies a reservation.
-struct Logged(Arc<Core>);
-
-impl Commit for Logged {
-    fn apply(&self, placed: &Placed<'_>) {
-        if let Err(e) = topic::apply(&self.0, &placed.into(), None) {
-            log::error!("a reservation of topic ids cannot be applied: {e}");
-        }
-    }
-    fn failed(&self, error: &StorageError) {
-        log::warn!("a reservation of topic ids failed: {error}");
-        self.0.metrics.failed_batches.add(1);
-    }
 }

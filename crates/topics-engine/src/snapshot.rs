@@ -126,17 +126,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
 fn mark(core: &Arc<Core>, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch {
-        records: Vec::new(),
-        tail: Vec::new(),
-        first_seq: 0,
-        ts: core.time.wall(),
-        topic_id: 0,
-        level: Level::Written,
-        frees_space: false,
-        commit: Arc::new(Mark),
-        head,
-    };
+    let batch = Batch::control(head, core.time.wall(), Level::Written, Arc::new(Mark));
     let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
     let staged = core
         .room(0, batch.bytes(), Wait::No)

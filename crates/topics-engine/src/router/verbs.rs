@@ -3,9 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use topics_storage::StorageError;
 use topics_storage::format::record::{Body, RouterCreate, RouterDelete};
-use topics_storage::wal::{Batch, Commit, Level, Placed};
+use topics_storage::wal::{Batch, Level};
 
 use super::define::{Definition, End, RouterInfo, RouterRequest};
 use super::run::Router;
@@ -14,7 +13,7 @@ use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::ids::Id;
 use crate::name;
-use crate::topic::{self, Life, Topic};
+use crate::topic::{self, Applied, Life, Topic};
 
 /// Most routers.
 const MAX_ROUTERS: usize = 10_000;
@@ -173,32 +172,8 @@ fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let room = core.room(0, head.len(), Wait::Bounded)?;
-    let batch = Batch {
-        head,
-        records: Vec::new(),
-        tail: Vec::new(),
-        first_seq: 0,
-        ts: core.time.wall(),
-        topic_id: 0,
-        level: Level::Synced,
-        frees_space: false,
-        commit: Arc::new(Defined(core.clone())),
-    };
+    let commit = Arc::new(Applied::new(core, "a router's definition"));
+    let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
     let ticket = core.wal.stage(batch, room)?;
     core.wait(ticket, Level::Synced)
-}
-
-/// Applies a definition.
-struct Defined(Arc<Core>);
-
-impl Commit for Defined {
-    fn apply(&self, placed: &Placed<'_>) {
-        if let Err(e) = topic::apply(&self.0, &placed.into(), None) {
-            log::error!("a router's definition cannot be applied: {e}");
-        }
-    }
-    fn failed(&self, error: &StorageError) {
-        log::warn!("a router's definition was not logged: {error}");
-        self.0.metrics.failed_batches.add(1);
-    }
 }

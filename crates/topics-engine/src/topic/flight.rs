@@ -126,6 +126,32 @@ impl Flight {
     }
 }
 
+/// A batch of frames that belong to no topic: applied as they are found in the log.
+pub(crate) struct Applied {
+    core: Arc<Core>,
+    what: &'static str,
+}
+
+impl Applied {
+    /// `what` names the frames where something fails.
+    pub(crate) fn new(core: &Arc<Core>, what: &'static str) -> Self {
+        Self { core: core.clone(), what }
+    }
+}
+
+impl Commit for Applied {
+    fn apply(&self, placed: &Placed<'_>) {
+        if let Err(e) = apply(&self.core, &placed.into(), None) {
+            log::error!("{} cannot be applied: {e}", self.what);
+        }
+    }
+
+    fn failed(&self, error: &StorageError) {
+        log::warn!("{} was not logged: {error}", self.what);
+        self.core.metrics.failed_batches.add(1);
+    }
+}
+
 /// Frames to stage beside records.
 #[derive(Debug, Default)]
 pub(super) struct Frames {

@@ -58,6 +58,7 @@ pub(crate) use apply::{Placement, apply};
 pub use consumer::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
 pub(crate) use consumer::{delete_consumer, wait_head};
 pub(crate) use delete::delete as delete_records;
+pub(crate) use flight::Applied;
 pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry};
 pub use jobs::Work;

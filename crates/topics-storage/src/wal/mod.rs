@@ -92,6 +92,22 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Control frames that belong to no topic; they do not free space.
+    #[must_use]
+    pub fn control(head: Vec<u8>, ts: u64, level: Level, commit: Arc<dyn Commit>) -> Self {
+        Self {
+            head,
+            records: Vec::new(),
+            tail: Vec::new(),
+            first_seq: 0,
+            ts,
+            topic_id: 0,
+            level,
+            frees_space: false,
+            commit,
+        }
+    }
+
     /// Bytes of all frames.
     #[must_use]
     pub fn bytes(&self) -> usize {

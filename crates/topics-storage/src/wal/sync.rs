@@ -107,17 +107,9 @@ impl Shard {
         self.sync_all()?;
         let mut head = Vec::new();
         CleanClose {}.encode_frame(&mut head, 0, 0, 0);
-        let batch = Batch {
-            head,
-            records: Vec::new(),
-            tail: Vec::new(),
-            first_seq: 0,
-            ts: self.shared.env.clock.wall_ms(),
-            topic_id: 0,
-            level: Level::Written,
-            frees_space: true,
-            commit: Arc::new(Nothing),
-        };
+        let ts = self.shared.env.clock.wall_ms();
+        let control = Batch::control(head, ts, Level::Written, Arc::new(Nothing));
+        let batch = Batch { frees_space: true, ..control };
         let mut st = self.state.lock();
         st.room_batches += 1;
         let ticket = self.enqueue(&mut st, batch, 0);
