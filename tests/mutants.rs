@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use topics_env::Site;
 use topics_env::sim::CrashOptions;
 
-pub use self::table::{EQUIVALENT, OPEN, SITES, UNREACHED};
+pub use self::table::{SITES, UNREACHED};
 use crate::crash::{Limits, Report, again, enumerate, panic_text, second, spread};
 use crate::damage::{self, Corpus, Damage, judge, must_refuse};
 use crate::faults::{self, Fault};

@@ -17,7 +17,7 @@ use crate::workloads::ALL;
 /// How many records each batch of these logs has.
 const WHOLE: usize = 4;
 
-fn plan(d: &Driver, seed: u64, hook: &HookSpec) -> Plan {
+pub(super) fn plan(d: &Driver, seed: u64, hook: &HookSpec) -> Plan {
     Plan {
         tuning: d.tuning,
         wall: d.world().wall,
@@ -29,7 +29,7 @@ fn plan(d: &Driver, seed: u64, hook: &HookSpec) -> Plan {
     }
 }
 
-fn driver(seed: u64, hook: &HookSpec) -> Driver {
+pub(super) fn driver(seed: u64, hook: &HookSpec) -> Driver {
     let setup = Setup { workload: "forged", seed, hook: hook.clone(), faults: false };
     let mut d = Driver::new(setup);
     d.tuning.wal_bytes = 4 << 10;
@@ -252,7 +252,7 @@ fn checkpointed(seed: u64, hook: &HookSpec, topic: &str) -> (Driver, Vec<u8>) {
 }
 
 /// An open that serves what was there, whatever one of its snapshots is.
-fn serves(d: &Driver, image: &DiskImage, plan: &Plan, what: &str) -> Vec<String> {
+pub(super) fn serves(d: &Driver, image: &DiskImage, plan: &Plan, what: &str) -> Vec<String> {
     let Some(engine) = d.engine.as_ref() else { return vec!["no engine".into()] };
     let whole = observe(engine, plan.wall, 50).0;
     let engine = match Mounted::new(image, plan).open() {

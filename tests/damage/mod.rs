@@ -1,6 +1,7 @@
 //! Damaged directories: every open refuses and says where, reports the exact loss, or gives the
 //! identical state.
 
+mod active;
 mod corpus;
 mod forged;
 mod judge;

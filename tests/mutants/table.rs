@@ -10,30 +10,6 @@ pub const UNREACHED: &[(&str, &str)] = &[
     ("tier.", "the engine has no cold tier yet"),
 ];
 
-/// Mutants that change nothing that any crash, fault or damage could show, and why.
-pub const EQUIVALENT: &[(Site, bool, &str)] = &[
-    (Site::SyncDir("dir.names"), true, FIRST),
-    (Site::SyncDir("dir.root"), true, FIRST),
-    (Site::SyncDir("dir.shard"), true, FIRST),
-    (Site::SyncDir("store.file"), true, FIRST),
-    (
-        Site::Sync("wal.start"),
-        true,
-        "one call later is the group behind it, which is not acked yet; the sync covers that too",
-    ),
-];
-
-/// Mutants that nothing here catches. May only shrink.
-pub const OPEN: &[(Site, bool)] = &[
-    (Site::SyncDir("recovery.retire"), false),
-    (Site::SyncDir("recovery.retire"), true),
-    (Site::Check("segment.idx-chain"), false),
-    (Site::Check("segment.suspect"), false),
-];
-
-/// The directory is being made: whatever one call later is still before the first ack.
-const FIRST: &str = "one call later nothing is acked yet, and a directory without acks may be lost";
-
 /// Every site and its detectors.
 pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Sync("damaged.sync"), &[Rot("salvaged")]),
@@ -56,7 +32,6 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::SyncDir("dir.names"), &[Crash("classes")]),
     (Site::SyncDir("dir.root"), &[Crash("classes")]),
     (Site::SyncDir("dir.shard"), &[Crash("classes"), Crash("shards")]),
-    (Site::SyncDir("recovery.retire"), &[Crash("retired")]),
     (Site::SyncDir("recovery.wal.dir"), &[Crash("classes"), Crash("crashes")]),
     (Site::SyncDir("segment.dir"), &[Crash("checkpoints")]),
     (Site::SyncDir("segment.topics"), &[Crash("checkpoints")]),
@@ -65,7 +40,7 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::SyncDir("wal.current.dir"), &[Crash("rotation"), Crash("classes")]),
     (Site::SyncDir("wal.file.dir"), &[Crash("rotation"), Crash("classes")]),
     (Site::Rename("recovery.wal.rename"), &[Crash("classes")]),
-    (Site::Rename("snapshot.rename"), &[Crash("expiry")]),
+    (Site::Rename("snapshot.rename"), &[Crash("snapshots")]),
     (Site::Rename("store.file"), &[Crash("classes")]),
     (Site::Rename("wal.current.rename"), &[Crash("rotation")]),
     (Site::Rename("wal.file.rename"), &[Crash("rotation")]),
@@ -91,14 +66,14 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Check("segment.header"), &[Damage("bit_flips", ".data")]),
     (Site::Check("segment.identity"), &[Damage("swapped_files", ".data")]),
     (Site::Check("segment.idx"), &[Damage("bit_flips", ".idx")]),
-    (Site::Check("segment.idx-chain"), &[Damage("bit_flips", ".idx")]),
+    (Site::Check("segment.idx-chain"), &[Rot("hole")]),
     (Site::Check("segment.length"), &[Refuses("truncations", ".data")]),
     (Site::Check("segment.named"), &[Refuses("missing_files", ".d")]),
     (
         Site::Check("segment.side-identity"),
         &[Damage("swapped_files", "seg-"), Damage("stale_files", "seg-")],
     ),
-    (Site::Check("segment.suspect"), &[Crash("suspects")]),
+    (Site::Check("segment.suspect"), &[Rot("bad_place")]),
     (Site::Check("segment.tags"), &[Damage("bit_flips", ".tags")]),
     (Site::Check("segment.tags-index"), &[Damage("bit_flips", ".tags")]),
     (Site::Check("snapshot.checksum"), &[Damage("bit_flips", "snapshot")]),

@@ -147,7 +147,7 @@ pub fn crashes(d: &mut Driver) {
     d.sync();
 }
 
-/// Shards that are no longer wanted go, and with them what snapshots say of them.
+/// Shards that are no longer wanted go, and one of them is wanted again.
 pub fn retired(d: &mut Driver) {
     d.tuning.shards = 3;
     d.open();
@@ -169,4 +169,12 @@ pub fn retired(d: &mut Driver) {
     }
     d.checkpoint();
     d.append("a", &batch(1).sync());
+    d.close();
+    d.tuning.shards = 2;
+    d.open();
+    for name in ["a", "b", "c", "d"] {
+        d.append(name, &batch(2).sync());
+    }
+    d.checkpoint();
+    d.append("b", &batch(1).sync());
 }

@@ -45,6 +45,7 @@ pub const ALL: &[Workload] = &[
     plain("configs", lifecycle::configs),
     plain("reopens", lifecycle::reopens),
     plain("resharding", lifecycle::resharding),
+    plain("retired", lifecycle::retired),
     plain("crashes", lifecycle::crashes),
     Workload { name: "no_space", faults: true, script: trouble::no_space },
 ];
@@ -52,8 +53,6 @@ pub const ALL: &[Workload] = &[
 /// Of use to the durability mutants alone: few calls of interest, each of them met.
 pub const AIMED: &[Workload] = &[
     plain("wide", segments::wide),
-    plain("retired", lifecycle::retired),
-    Workload { name: "suspects", faults: true, script: trouble::suspects },
     Workload { name: "broken", faults: true, script: trouble::broken },
 ];
 

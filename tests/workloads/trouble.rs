@@ -1,7 +1,7 @@
 //! A disk that fills up, is freed, and fills up again; a log that ends within a group.
 
 use topics_engine::Durability;
-use topics_env::sim::{CallFilter, CallKind, FaultKind, PageFate};
+use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use super::class;
 use crate::run::{Driver, batch};
@@ -68,26 +68,4 @@ pub fn broken(d: &mut Driver) {
     d.kill();
     d.open();
     d.append("disk", &batch(1).sync());
-}
-
-/// Syncs of segments fail and take the pages with them; the next round makes other files.
-pub fn suspects(d: &mut Driver) {
-    d.open();
-    d.create("safe", &class(Durability::Fsync));
-    for then in [PageFate::Lost, PageFate::Reverted, PageFate::Lost] {
-        d.append("safe", &batch(3).tags(&["t"]));
-        d.append("disk", &batch(2));
-        d.checkpoint();
-        d.append("safe", &batch(2).tags(&["t"]));
-        let data = CallFilter::on_path(CallKind::SyncData, ".data");
-        d.fs().fail_nth(data, 1, FaultKind::SyncFails { then });
-        d.checkpoint();
-        d.fs().clear_faults();
-        d.append("safe", &batch(1));
-        d.checkpoint();
-        d.checkpoint();
-        d.append("disk", &batch(1));
-        d.look();
-    }
-    d.append("safe", &batch(1));
 }

@@ -30,6 +30,8 @@ pub enum Violation {
 pub enum Past {
     /// The next mutating call.
     Call,
+    /// So many mutating calls.
+    Calls(usize),
     /// The next rename to a path that contains this text.
     Rename(&'static str),
     /// The next removal of a path that contains this text.

@@ -89,10 +89,13 @@ impl Hook for Mutant {
 fn relying(site: Site) -> Past {
     let (Site::Sync(name) | Site::SyncDir(name)) = site else { return Past::Call };
     match name {
+        // Names on the way to the logs: acks rest on them, and so does what a snapshot says.
+        _ if name.starts_with("dir.") && name != "dir.damaged" => Past::Rename("snapshot."),
+        "store.file" if matches!(site, Site::SyncDir(_)) => Past::Rename("snapshot."),
+        // An ack of the group behind it: before that the file after is made ready.
+        "wal.start" => Past::Calls(14),
         // A round's syncs precede the rename of its snapshot, not one another.
         _ if name.starts_with("segment.") => Past::Rename("snapshot."),
-        // The snapshots after it do not know the shard.
-        "recovery.retire" => Past::Rename("snapshot."),
         // `CURRENT` names it.
         "recovery.wal.dir" | "wal.file.dir" => Past::Rename("CURRENT"),
         // The log is trimmed.

@@ -38,7 +38,7 @@ pub(super) struct State {
     /// Threads whose next sync or rename is to be deferred, and past what.
     armed: Vec<(ThreadId, Past)>,
     deferred: Option<Entry>,
-    /// What takes effect after a rename or a removal.
+    /// What takes effect after some calls, a rename or a removal.
     deferred_past: Vec<(Past, Entry)>,
 }
 
@@ -86,16 +86,18 @@ impl State {
     /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
     pub(super) fn mutate(&mut self, op: Op, path: &Name) {
         let due = self.deferred.take();
-        let met = |past: Past| match (past, &op) {
-            (Past::Rename(text), Op::Rename { .. }) => {
-                path.rsplit_once(" to ").is_some_and(|(_, to)| to.contains(text))
+        let met = |past: &mut Past| match (past, &op) {
+            (Past::Calls(left), _) => {
+                *left = left.saturating_sub(1);
+                *left == 0
             }
-            (Past::Remove(text), Op::Remove { .. }) => path.contains(text),
+            (Past::Rename(text), Op::Rename { .. }) => {
+                path.rsplit_once(" to ").is_some_and(|(_, to)| to.contains(*text))
+            }
+            (Past::Remove(text), Op::Remove { .. }) => path.contains(*text),
             _ => false,
         };
-        let (past, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.deferred_past).into_iter().partition(|d| met(d.0));
-        self.deferred_past = waiting;
+        let past: Vec<_> = self.deferred_past.extract_if(.., |d| met(&mut d.0)).collect();
         self.commit(Entry { op, path: path.clone() });
         if let Some(entry) = due {
             self.commit(entry);

@@ -277,6 +277,24 @@ fn a_deferred_sync_follows_the_next_mutating_call() {
 }
 
 #[test]
+fn a_deferred_sync_follows_the_call_that_relies_on_it() {
+    let (env, fs, _) = sim_env(1);
+    let file = durable(&fs, "/f", b"");
+    for past in [Past::Calls(2), Past::Rename("x"), Past::Remove("x")] {
+        fs.defer_next(past);
+        env.write_sync("s", &*file, b"1", 0).unwrap();
+        create(&fs, "/x", b"");
+        assert!(!fs.is_durable(p("/f"), 0, 1), "{past:?}");
+        fs.rename(p("/x"), p("/y")).unwrap();
+        assert_eq!(fs.is_durable(p("/f"), 0, 1), past == Past::Calls(2), "{past:?}");
+        fs.rename(p("/y"), p("/x")).unwrap();
+        fs.remove_file(p("/x")).unwrap();
+        assert!(fs.is_durable(p("/f"), 0, 1), "{past:?}");
+        file.write_all_at(b"0", 0).unwrap();
+    }
+}
+
+#[test]
 fn a_check_can_be_removed_and_is_seen_when_it_passes() {
     let (env, _, _) = sim_env(1);
     assert!(env.check("c", true) && !env.check("c", false));
