@@ -196,7 +196,7 @@ fn wear(d: &mut Driver) {
 /// Power cuts that leave the damaged bytes nowhere.
 fn lost(d: &Driver, spot: &Spot, from: usize, seed: u64) -> Vec<String> {
     let fs = d.fs();
-    if !fs.kill_image().read(&spot.path).is_none_or(|b| b.get(spot.at) != Some(&spot.byte)) {
+    if fs.kill_image().read(&spot.path).is_some_and(|b| b.get(spot.at) == Some(&spot.byte)) {
         return vec![format!("{} is still there: nothing was tried", spot.path)];
     }
     let options = CrashOptions { random: 1, torn_bytes: 0, names: 2, single: false };
