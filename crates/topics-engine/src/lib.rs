@@ -25,6 +25,7 @@ mod reclaim;
 mod recovery;
 mod router;
 mod snapshot;
+mod space;
 mod topic;
 mod verify;
 

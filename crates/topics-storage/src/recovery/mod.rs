@@ -319,11 +319,11 @@ impl Opening {
             let shard = &self.shards[i];
             let header = self.header(id, shards, layout);
             let (folder, plan) = (&shard.folder, &shard.plan);
-            let begin = |h| NewFile::begin(&self.env, &self.paths, &self.options, h, folder, plan);
-            let new = match begin(header.clone()) {
+            let (env, paths, options) = (&self.env, &self.paths, &self.options);
+            let new = match NewFile::begin(env, paths, options, header.clone(), folder, plan) {
                 Err(StorageError::Full { .. }) => {
                     self.give_space_up();
-                    begin(header)?
+                    NewFile::begin_from_reserve(env, paths, options, header, folder, plan)?
                 }
                 other => other?,
             };

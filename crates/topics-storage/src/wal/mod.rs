@@ -7,6 +7,7 @@
 //! * `lead`: what a leader does: one group, one write.
 //! * `sync`: making it durable; the shard's thread; the close.
 //! * `succession`: from one file to the next.
+//! * `space`: keeping the free space of a full disk for a checkpoint.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
@@ -16,6 +17,7 @@ mod lead;
 mod outcome;
 pub mod scan;
 mod shard;
+mod space;
 mod state;
 mod succession;
 mod sync;
@@ -33,6 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::shard::Room;
 use self::shard::Shard;
+pub use self::space::{LogFile, SpaceHold};
 use crate::dir::Paths;
 use crate::format::wal_file::WalFileHeader;
 use crate::{Result, StorageError};

@@ -128,6 +128,8 @@ pub(super) struct State {
     pub no_space: bool,
     /// Whether to try again although the last attempt failed.
     pub retry_space: bool,
+    /// How many hold the free space for something else: no file is made ready or grown.
+    pub held: u32,
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,
