@@ -25,6 +25,8 @@ pub(crate) struct Prepared {
     pub bytes: u64,
     pub key: Option<Key>,
     pub expect_head: Option<u64>,
+    /// A write that was ahead of this one has been waited for.
+    pub waited: bool,
     pub sync: bool,
     /// Whether the topic may be created.
     pub create: bool,
@@ -90,6 +92,7 @@ impl Prepared {
             bytes,
             key: Key::of(req),
             expect_head: req.expect_head,
+            waited: false,
             sync: req.sync,
             create: req.create.unwrap_or_else(|| options.auto_create.allows(topic)),
             config,
