@@ -9,7 +9,7 @@ use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
 use topics_storage::segment::TopicKey;
-use topics_storage::wal::{Level, Room, Ticket};
+use topics_storage::wal::{FRONT, Level, Room, Ticket};
 
 use super::dedupe::{Dedupe, HELD, Remembered};
 use super::flight::{Flight, Frames, Order, Undo, encode_gaps};
@@ -265,7 +265,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
     loop {
-        let room = core.room(shard, p.records.len() + CONTROL + p.topic.len(), wait)?;
+        let room = core.room(shard, p.frames().len() + CONTROL + p.topic.len(), wait)?;
         let mut a = topic.append.lock();
         if a.closed {
             return Ok(Step::Gone);
@@ -501,18 +501,22 @@ impl Decision<'_> {
     fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
         let class = plan.config.durability;
         let charge = match class {
-            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.records.len() as u64)?),
+            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.frames().len() as u64)?),
             _ => None,
         };
         self.remember(&plan)?;
         let gaps = std::mem::take(&mut a.unlogged);
         let mut frames = self.control_frames(&plan, &gaps);
-        let records = std::mem::take(&mut self.p.records);
+        let mut records = std::mem::take(&mut self.p.records);
         let shown = match class {
-            Durability::Ephemeral => Some(records),
-            Durability::Memory => {
-                frames.records = records.clone();
+            Durability::Ephemeral => {
+                records.drain(..FRONT);
                 Some(records)
+            }
+            Durability::Memory => {
+                let shown = records.get(FRONT..).map(<[u8]>::to_vec);
+                frames.records = records;
+                shown
             }
             _ => {
                 frames.records = records;

@@ -327,6 +327,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Appends a resident record above all others.
+    #[inline]
     pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, mut entry: Entry) {
         if let Some(run) = self.runs.back_mut()
             && seq == run.first + run.entries.len() as u64

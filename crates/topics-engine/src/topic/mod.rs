@@ -67,7 +67,7 @@ pub(crate) use jobs::{
     queue_state, redrive,
 };
 pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
-pub(crate) use read::{read, seek};
+pub(crate) use read::{read, read_with, seek};
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::{State, Weight};

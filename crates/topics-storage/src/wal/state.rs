@@ -20,6 +20,8 @@ use crate::format::wal_file::WAL_HEADER;
 pub(super) struct Queued {
     pub n: u64,
     pub batch: Batch,
+    /// Bytes of its frames; they stay with nobody once its group is made.
+    pub bytes: usize,
     /// The staging room that it holds.
     pub room: usize,
 }
@@ -218,7 +220,7 @@ impl State {
         let mut bytes = 0;
         let fit = |q: &&Queued| {
             let first = bytes == 0;
-            bytes += q.batch.bytes();
+            bytes += q.bytes;
             bytes <= room && (first || bytes <= cap)
         };
         let n = self.queue.iter().take_while(fit).count();
@@ -233,7 +235,7 @@ impl State {
 
     /// Whether the next batch cannot go into the file in use.
     pub fn must_succeed(&self) -> bool {
-        let fits = |q: &Queued| q.batch.bytes() <= self.room();
+        let fits = |q: &Queued| q.bytes <= self.room();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))
     }
 
@@ -247,7 +249,7 @@ impl State {
     /// Gives back what taken batches held.
     pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
         for q in taken {
-            self.queued_bytes -= q.batch.bytes();
+            self.queued_bytes -= q.bytes;
             self.room_bytes -= q.room;
             self.room_batches -= 1;
         }
