@@ -44,7 +44,7 @@ run: build ## start the server on ./topics-data
 test: test-rust test-python ## all tests that run on a commit
 
 # The commit gate's share of the crash programme; the mutants run in test-release.
-SUITES := --lib --test simulation --test queues --test model --test faults --test damage --test compatibility
+SUITES := --lib --test simulation --test delivery --test model --test faults --test damage --test compatibility
 
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
