@@ -269,7 +269,7 @@ fn recover(
     let past = past(script, at, false);
     let (mut cursor, before) = (mount.fs.crash_cursor(), report.states.len());
     // Each recovery is begun somewhere else.
-    cursor.seek((at * 13 + image.hash() as usize % 7) % (mount.fs.ops_len() + 1));
+    cursor.seek(at * 13 % (mount.fs.ops_len() + 1));
     while report.states.len() < before + PER_POINT {
         let mut states = Vec::new();
         cursor.states(script.seed, options, &mut |s| states.push(s));

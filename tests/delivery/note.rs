@@ -49,13 +49,26 @@ pub struct Shown {
 #[derive(Clone, Debug)]
 pub enum Note {
     /// A topic was created under this id, or given another config.
-    Made { topic: String, id: u64 },
+    Made {
+        topic: String,
+        id: u64,
+    },
     /// Written as one batch, from seq `first` on.
-    Put { topic: String, id: u64, first: u64, records: Vec<Written> },
+    Put {
+        topic: String,
+        id: u64,
+        first: u64,
+        records: Vec<Written>,
+    },
     /// Records with lower seqs were deleted.
-    Deleted { topic: String, before: u64 },
+    Deleted {
+        topic: String,
+        before: u64,
+    },
     /// The topic was deleted.
-    Dropped { topic: String },
+    Dropped {
+        topic: String,
+    },
     /// All topics as readers see them.
     Look(BTreeMap<String, Shown>),
     /// Everything before it is durable.
@@ -68,18 +81,51 @@ pub enum Note {
     /// Dead letters were moved back, or dead jobs revived.
     Redriven,
     /// The router was created; its source had this head and id, its destination this id.
-    Routed { router: String, req: RouterRequest, start: u64, source_id: u64, dest_id: u64 },
-    Unrouted { router: String },
+    Routed {
+        router: String,
+        req: RouterRequest,
+        start: u64,
+        source_id: u64,
+        dest_id: u64,
+    },
+    Unrouted {
+        router: String,
+    },
     /// Records handed out by a consumer that hands out at most once, and its cursor afterwards.
-    HandedOut { id: u64, consumer: &'static str, seqs: Vec<u64>, next: u64 },
+    HandedOut {
+        id: u64,
+        consumer: &'static str,
+        seqs: Vec<u64>,
+        next: u64,
+    },
     /// The cursor of a consumer of this topic is now there; `None`: the consumer was deleted.
-    Stored { topic: String, id: u64, consumer: &'static str, at: Option<u64> },
+    Stored {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: Option<u64>,
+    },
     /// The cursor was seen there by chance; positions further on may be on their way.
-    Passed { topic: String, id: u64, consumer: &'static str, at: u64 },
+    Passed {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: u64,
+    },
     /// From now on, the cursor may be stored there by itself.
-    Dealt { topic: String, id: u64, consumer: &'static str, at: u64 },
+    Dealt {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: u64,
+    },
     /// The same where it may have gone back.
-    Sought { topic: String, id: u64, consumer: &'static str, at: u64 },
+    Sought {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: u64,
+    },
 }
 
 /// How far a call had come when the disk stopped.

@@ -187,12 +187,7 @@ impl Script {
     }
 
     /// Writes records as one batch; false when the topic is full.
-    pub fn put_with(
-        &mut self,
-        topic: &str,
-        n: usize,
-        shape: impl Fn(usize, &mut Written),
-    ) -> bool {
+    pub fn put_with(&mut self, topic: &str, n: usize, shape: impl Fn(usize, &mut Written)) -> bool {
         let first = self.names;
         self.names += n;
         let mut all = Vec::new();
@@ -343,10 +338,13 @@ impl Script {
         let reader = Reader { topic: topic.to_owned(), id, handle, auto, next };
         self.consumers.insert(name, reader);
         let topic = topic.to_owned();
-        self.note(from, match known {
-            true => Note::Passed { topic, id, consumer: name, at: next },
-            false => Note::Stored { topic, id, consumer: name, at: Some(next) },
-        });
+        self.note(
+            from,
+            match known {
+                true => Note::Passed { topic, id, consumer: name, at: next },
+                false => Note::Stored { topic, id, consumer: name, at: Some(next) },
+            },
+        );
     }
 
     /// Reads with a handle.

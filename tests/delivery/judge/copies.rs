@@ -102,7 +102,7 @@ fn topic<'o>(o: &'o Observation, name: &str, id: u64) -> Option<&'o TopicObs> {
 /// Payload → seqs in a source: where it is, and where it was before a crash took it.
 fn origins(past: &Past<'_>, id: u64, now: Option<&TopicObs>) -> BTreeMap<String, BTreeSet<u64>> {
     let mut out: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-    let mut put = |name: &str, seq| drop(out.entry(name.to_owned()).or_default().insert(seq));
+    let mut put = |name: &str, seq| _ = out.entry(name.to_owned()).or_default().insert(seq);
     now.iter().flat_map(|t| &t.records).for_each(|r| put(&text(&r.data), r.seq));
     for (_, note) in past.ever {
         match note {
@@ -226,14 +226,14 @@ fn complete(
         }
     }
     let capped = dest.state.config.cap_records > 0;
-    let lost = told.get(&life.source_id).into_iter().flatten().filter(|(seq, data)| {
+    let mut lost = told.get(&life.source_id).into_iter().flatten().rev().filter(|(seq, data)| {
         let gone = source.get(**seq).is_none() && **seq < source.state.evict_floor;
         let wanted = attempts.get(**data).is_some_and(|w| selects(req, w));
         **seq > life.start && gone && wanted && !copied.contains_key(**data)
     });
     let told = dest.state.gaps.iter().any(|g| g.reason == GapReason::SourceTrim)
         || dest.tombstones.iter().any(|t| t.reason == GapReason::SourceTrim);
-    if let Some((seq, data)) = lost.last()
+    if let Some((seq, data)) = lost.next()
         && !capped
         && !told
     {

@@ -134,7 +134,8 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
     // At most one job of a group is leased.
     let attempts = written(past.notes.iter().map(|n| n.1));
-    let group = |name: &str| attempts.iter().find(|(_, w)| w.name == name).map_or("", |w| w.1.group);
+    let group =
+        |name: &str| attempts.iter().find(|(_, w)| w.name == name).map_or("", |w| w.1.group);
     let mine = q.claimed.iter().map(|g| group(&g.name));
     let theirs = all.iter().filter(|l| q.valid_after.contains(&l.id)).map(|l| group(&l.name));
     let mut leased: Vec<&str> = mine.chain(theirs).filter(|g| !g.is_empty()).collect();
@@ -145,12 +146,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
 }
 
 /// A claim gives the lowest lane first, in seq order; nothing before its time; groups in order.
-fn order(
-    past: &Past<'_>,
-    q: &QueueSeen,
-    jobs: &BTreeMap<&str, &Written>,
-    out: &mut Vec<String>,
-) {
+fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &mut Vec<String>) {
     let place = |name: &str, seq: u64| (jobs.get(name).and_then(|w| w.lane).unwrap_or(5), seq);
     // What came back from the dead letters has lost its options.
     let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));

@@ -42,8 +42,10 @@ pub fn placed<'a>(past: &Past<'a>, out: &mut Vec<String>) -> Placed<'a> {
 pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
     let placed = placed(past, out);
     let looks = std::iter::once(&seen.first).chain(&seen.rests);
-    let attempted: BTreeSet<&str> =
-        super::super::see::written(past.notes.iter().map(|n| n.1)).iter().map(|w| &*w.1.name).collect();
+    let attempted: BTreeSet<&str> = super::super::see::written(past.notes.iter().map(|n| n.1))
+        .iter()
+        .map(|w| &*w.1.name)
+        .collect();
     let mut now: Placed<'_> = BTreeMap::new();
     let all: Vec<_> = looks.map(shown).collect();
     for topics in &all {
@@ -110,13 +112,7 @@ fn present(past: &Past<'_>, seen: &Seen, topic: &str, out: &mut Vec<String>) {
 }
 
 /// I1: what is kept is there unless something takes it; what was taken stays away.
-fn stays(
-    past: &Past<'_>,
-    seen: &Seen,
-    topic: &str,
-    placed: &Placed<'_>,
-    out: &mut Vec<String>,
-) {
+fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &mut Vec<String>) {
     let Some(t) = seen.first.topic(topic) else { return };
     let (id, config) = (t.state.topic_id, &t.state.config);
     let evicts = config.cap_records + config.cap_bytes + config.ttl_ms > 0;
@@ -137,7 +133,8 @@ fn stays(
                 let Some(look) = all.get(topic).filter(|l| l.id == id) else { continue };
                 missing.extend(look.records.keys());
                 let told = placed.get(&id).into_iter().flatten();
-                let before = told.filter(|(seq, _)| look.records.last_key_value().is_some_and(|l| *seq < l.0));
+                let before = told
+                    .filter(|(seq, _)| look.records.last_key_value().is_some_and(|l| *seq < l.0));
                 for (seq, name) in before.filter(|(seq, _)| !look.records.contains_key(seq)) {
                     // Expiry is not durable by itself: it is found again.
                     if config.ttl_ms == 0 && t.get(*seq).is_some() {

@@ -172,6 +172,7 @@ pub fn lanes_groups(s: &mut Script) {
             _ => {}
         }
     }
+    s.put_with("q", 4, |i, w| w.lane = Some((9 - i % 4) as u8));
 }
 
 /// Jobs that expire are dead letters too.

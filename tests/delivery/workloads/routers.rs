@@ -124,6 +124,8 @@ pub fn full(s: &mut Script) {
         s.work();
         s.pass(1_100);
         s.work();
+        let stopped = s.engine().router("r").unwrap().stopped_by.is_some();
+        assert_eq!(stopped, round > 1, "round {round}");
         match round {
             2 => s.delete("d", 4),
             3 => s.checkpoint(),
