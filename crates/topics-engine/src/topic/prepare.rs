@@ -8,6 +8,7 @@ use topics_storage::format::frame::{self, Flags, Frame, FrameType};
 use super::dedupe::Key;
 use super::forward::Forwarding;
 use super::index::payload_of;
+use super::part::PartFrames;
 use crate::api::{Append, NewRecord};
 use crate::config::ConfigPatch;
 use crate::error::{Error, Result};
@@ -38,6 +39,8 @@ pub(crate) struct Prepared {
     pub began: u64,
     /// Set for copies of a router.
     pub forward: Option<Box<Forwarding>>,
+    /// Set for the rows of a transaction.
+    pub part: Option<Box<PartFrames>>,
 }
 
 /// The longest idempotency key.
@@ -96,6 +99,7 @@ impl Prepared {
             patient: req.disable_backpressure,
             began,
             forward: None,
+            part: None,
         })
     }
 
