@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sim::{CallFilter, CallKind, CrashOptions, FaultKind, SimFs};
+use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, Mutant, SimFs};
+use topics_env::{Hook, Site};
 
 use super::*;
 use crate::api::{Durability, NewRecord};
@@ -186,8 +187,10 @@ struct Run {
     committed: usize,
 }
 
-fn run(options: Options) -> Run {
-    let w = World::with(options);
+fn run(options: &Options, hook: Option<Arc<dyn Hook>>) -> Run {
+    let mut w = World::unopened(options.clone());
+    w.hook = hook;
+    w.open();
     w.furnish();
     let (job, id) = w.claim_one();
     w.engine().sync().unwrap();
@@ -196,66 +199,89 @@ fn run(options: Options) -> Run {
     let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
     w.commit(FIRST, &[("a", 2)], whole(&IN, &[TxnAck { queue: "q", held }])).unwrap();
     let committed = w.fs.ops_len();
-    // The end is synced, the files go, a snapshot takes the rest.
+    // The end is synced and the files go, before a snapshot and after it.
     w.engine().sync().unwrap();
+    w.checkpoint();
     w.clock.advance_ms(10_000);
     w.engine().tick().unwrap();
-    w.checkpoint();
     w.checkpoint();
     Run { w, staged, committed }
 }
 
-fn on(image: &topics_env::sim::DiskImage, options: &Options) -> World {
-    let mut w = World::unopened(options.clone());
-    w.fs = Arc::new(SimFs::from_image(image));
+fn on(image: &DiskImage, r: &Run) -> World {
+    let mut w = World::unopened(r.w.options.clone());
+    (w.fs, w.hook) = (Arc::new(SimFs::from_image(image)), r.w.hook.clone());
     w.open();
     w
 }
 
-/// A crash after each call, with whatever survives: everywhere or nowhere, and the same after
-/// another; the repeat makes it exactly once.
+/// Crashes after each call, with whatever survives: everywhere or nowhere, and the same after
+/// another crash; the repeat makes it exactly once. How often it was nowhere, everywhere, and
+/// finished by a recovery.
+fn crashes(r: &Run, how: &CrashOptions) -> (usize, usize, usize) {
+    let (mut none, mut all, mut finished) = (0, 0, 0);
+    for at in r.staged - 6..=r.w.fs.ops_len() {
+        r.w.fs.crash_states(at, 7, how, &mut |state| {
+            let what = format!("after {} ({:?})", r.w.fs.describe_op(at - 1), state.survival);
+            let mut w = on(&state.image, r);
+            let there = times(&w, &what);
+            assert!(there == 1 || at < r.committed, "{what}: I1 it was acked");
+            assert!(there == 0 || at > r.staged, "{what}: nobody committed it");
+            (none, all) = (none + 1 - there, all + there);
+            finished += usize::from(there == 1 && at < r.committed);
+            w.power_cut();
+            assert_eq!(times(&w, &what), there, "{what}: a second crash changes nothing");
+            let held = if there == 0 { Some(w.claim_one()) } else { None };
+            let acks = held.iter().map(|(seq, id)| {
+                let (seqs, ids) = (std::slice::from_ref(seq), std::slice::from_ref(id));
+                TxnAck { queue: "q", held: Held { node: b"n", seqs, lease_ids: Some(ids) } }
+            });
+            let acks: Vec<_> = acks.collect();
+            match w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)) {
+                Ok(done) => {
+                    assert_eq!(done.deduped, there == 1, "{what}");
+                    assert_eq!(done.topics.len(), 5, "{what}: {done:?}");
+                    assert_eq!(times(&w, &what), 1, "{what}: exactly once");
+                }
+                Err(Error::TxnIncomplete { .. }) if at < r.staged => {
+                    assert_eq!(times(&w, &what), 0, "{what}");
+                }
+                Err(e) => panic!("{what}: {e}"),
+            }
+        });
+    }
+    (none, all, finished)
+}
+
+const HOW: CrashOptions = CrashOptions { random: 0, torn_bytes: 0, names: 2, single: false };
+
 #[test]
 fn i5_crash_points() {
-    let how = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
-    for shards in [1, 3] {
-        let options = Options { wal_shards: shards, ..small() };
-        let r = run(options.clone());
-        let (mut none, mut all, mut finished) = (0, 0, 0);
-        for at in r.staged - 6..=r.w.fs.ops_len() {
-            r.w.fs.crash_states(at, 7, &how, &mut |state| {
-                let what =
-                    format!("{shards} shards, after {} ({:?})", r.w.fs.describe_op(at - 1), state);
-                let mut w = on(&state.image, &options);
-                let there = times(&w, &what);
-                assert!(there == 1 || at < r.committed, "{what}: I1 it was acked");
-                assert!(there == 0 || at > r.staged, "{what}: nobody committed it");
-                (none, all) = (none + 1 - there, all + there);
-                finished += usize::from(there == 1 && at < r.committed);
-                w.power_cut();
-                assert_eq!(times(&w, &what), there, "a second crash changes nothing");
-                let held = if there == 0 { Some(w.claim_one()) } else { None };
-                let acks = held.iter().map(|(seq, id)| {
-                    let (seqs, ids) = (std::slice::from_ref(seq), std::slice::from_ref(id));
-                    TxnAck { queue: "q", held: Held { node: b"n", seqs, lease_ids: Some(ids) } }
-                });
-                let acks: Vec<_> = acks.collect();
-                match w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)) {
-                    Ok(done) => {
-                        assert_eq!(done.deduped, there == 1, "{what}");
-                        assert_eq!(done.topics.len(), 5, "{what}: {done:?}");
-                        assert_eq!(times(&w, &what), 1);
-                    }
-                    Err(Error::TxnIncomplete { .. }) if at < r.staged => {
-                        assert_eq!(times(&w, &what), 0);
-                    }
-                    Err(e) => panic!("{what}: {e}"),
-                }
-                let before = w.data("disk").len();
-                w.kill();
-                assert_eq!(w.data("disk").len(), before);
-            });
-        }
+    for wal_shards in [1, 3] {
+        let r = run(&Options { wal_shards, ..small() }, None);
+        let (none, all, finished) = crashes(&r, &HOW);
         assert!(none > 10 && all > 10 && finished > 3, "{none} {all} {finished}");
+    }
+}
+
+/// Each sync, rename and check that the promises rest on is missed when it is not there.
+#[test]
+fn i5_crash_points_notice_what_is_left_out() {
+    let sites = [
+        (Site::Sync("txn.stage"), 1),
+        (Site::SyncDir("txn.stage"), 1),
+        (Site::Check("txn.settled"), 3),
+        (Site::Sync("wal.group"), 1),
+    ];
+    for (site, wal_shards) in sites {
+        let mutant = Arc::new(Mutant::remove(site, None));
+        let hook: Arc<dyn Hook> = mutant.clone();
+        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let r = run(&Options { wal_shards, ..small() }, Some(hook));
+            crashes(&r, &HOW)
+        }));
+        assert!(mutant.hits() > 0, "{site:?} is not reached");
+        assert!(noticed.is_err(), "nobody misses {site:?}");
     }
 }
 
