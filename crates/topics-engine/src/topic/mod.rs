@@ -63,7 +63,7 @@ pub(crate) use dedupe::Key;
 pub(crate) use delete::delete as delete_records;
 pub(crate) use flight::Applied;
 pub(crate) use forward::{Forwarding, forward, forward_gap};
-pub(crate) use index::{Dead, Entry};
+pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
     Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
@@ -71,7 +71,7 @@ pub(crate) use jobs::{
 };
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
 pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};
-pub(crate) use read::{read, seek};
+pub(crate) use read::{read, read_with, seek};
 pub(crate) use retention::{expire, expire_before_write, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::{State, Weight};

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame;
 use topics_storage::format::record::{self, Body, TxnPart};
-use topics_storage::wal::{Level, Ticket};
+use topics_storage::wal::{FRONT, Level, Ticket};
 
-use super::append::{AppendState, Decision};
+use super::append::{AppendState, Decision, Halt};
 use super::flight::{Flight, Frames, Order, Undo};
 use super::lifecycle::Alone;
 use super::load::Hints;
@@ -67,14 +67,16 @@ pub(crate) fn encode_rows(
 ) -> Result<(Vec<u8>, u64)> {
     let req = Append { records, node, ..Append::default() };
     let p = Prepared::new(&core.options, topic, &req, core.time.wall(), core.time.mono_ns())?;
-    Ok((p.records, p.count))
+    Ok((p.frames().to_vec(), p.count))
 }
 
 /// A write of rows that are encoded.
 fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
-    let (records, count) = rows.clone();
+    let mut records = Vec::with_capacity(FRONT + rows.0.len());
+    records.resize(FRONT, 0);
+    records.extend_from_slice(&rows.0);
     let (mut bytes, mut jobs) = (0, false);
-    for (_, _, one) in prepare::Frames(&records) {
+    for (_, _, one) in prepare::Frames(&rows.0) {
         if let Ok((f, _)) = frame::parse(one) {
             bytes += f.payload_bytes();
             let attrs = Attrs::decode(f.attrs).unwrap_or_default();
@@ -84,10 +86,11 @@ fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
     Prepared {
         topic: topic.name.clone(),
         records,
-        count,
+        count: rows.1,
         bytes,
         key: None,
         expect_head: None,
+        waited: true,
         sync: true,
         create: false,
         config: None,
@@ -215,7 +218,7 @@ pub(crate) fn publish_part(
             Some(body) => delete::plan(core, topic, body)?,
             None => (Hints::default(), topic.state.read().structure),
         };
-        let size = p.as_ref().map_or(0, |p| p.records.len())
+        let size = p.as_ref().map_or(0, |p| p.frames().len())
             + 4096
             + part.acks.len() * 20
             + part.cursors.len() * 320;
@@ -240,12 +243,14 @@ pub(crate) fn publish_part(
                 p.part = Some(Box::new(frames));
                 match (Decision { core, topic, p }).run(&mut a, room)? {
                     Ok(d) => (d.ticket.ok_or_else(|| gone(topic))?, d.reserved),
-                    Err(need) => {
+                    Err(Halt::Read(need)) => {
                         drop(a);
                         drop(deleting);
                         retention::provide(core, topic, &need)?;
                         continue;
                     }
+                    // Nothing of a topic that is held is on its way.
+                    Err(Halt::Until(..)) => return Err(gone(topic)),
                 }
             }
         };
