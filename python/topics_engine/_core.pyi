@@ -24,6 +24,7 @@ __all__ = [
     "Gate",
     "Http",
     "Queue",
+    "Transactions",
     "Watch",
     "Work",
     "__version__",
@@ -416,8 +417,53 @@ class Http:
 _Jobs = tuple[list[tuple[int, int, int, int]], Batch]
 """`(seq, lease_id, deadline, deliveries)` of each job, and their records in the same order."""
 
+_Rows = tuple[str, Sequence[_NewRow], str | None]
+_Acks = tuple[str, str, list[int], list[int] | None]
+_Committed = tuple[int, bool, list[tuple[str, int, int, int]]]
+
 _Outcome = tuple[list[int], list[int], int | None]
 """Seqs that were done, seqs that were skipped, when extended leases run out (epoch ms)."""
+
+@final
+class Transactions:
+    """The transactions of an engine.
+
+    Rows are `(topic, records, node)`, heads `(topic, head)`, commits `(topic, consumer, seq)`, acks
+    `(queue, node, seqs, lease_ids)`.
+    """
+
+    def __new__(cls, engine: Engine) -> Transactions: ...
+    def transact(
+        self,
+        rows: Sequence[_Rows],
+        *,
+        writer: str | None = None,
+        epoch: int | None = None,
+        key: str | None = None,
+        heads: list[tuple[str, int]] = ...,
+        commits: list[tuple[str, str, int]] = ...,
+        acks: list[_Acks] = ...,
+    ) -> _Committed: ...
+    def stage(
+        self, writer: str, stage: str, part: int, rows: Sequence[_Rows]
+    ) -> tuple[int, int, bool]:
+        """Makes rows durable, invisible until a commit: `(records, bytes, repeated)`."""
+
+    def commit(
+        self,
+        writer: str,
+        epoch: int,
+        stages: list[tuple[str, int, int | None]],
+        *,
+        heads: list[tuple[str, int]] = ...,
+        commits: list[tuple[str, str, int]] = ...,
+        acks: list[_Acks] = ...,
+    ) -> _Committed:
+        """Publishes stages `(stage, parts, records)`."""
+
+    def abort(self, writer: str, stage: str) -> bool: ...
+    def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
+        """`(last_epoch, [(stage, parts, records, bytes)])`."""
 
 @final
 class Queue:

@@ -15,6 +15,7 @@ mod http;
 mod queue;
 mod settings;
 mod shared;
+mod txn;
 mod watch;
 
 use pyo3::prelude::*;
@@ -44,6 +45,8 @@ mod _core {
     use crate::queue::{Queue, Work};
     #[pymodule_export]
     use crate::settings::defaults;
+    #[pymodule_export]
+    use crate::txn::Transactions;
     #[pymodule_export]
     use crate::watch::Watch;
 

@@ -6,6 +6,7 @@ from .queue import Job, Queue
 from .reading import Read
 from .router import Router
 from .topic import Topic
+from .transaction import Committed, Transaction
 from .values import (
     EARLIEST,
     TAIL,
@@ -29,6 +30,7 @@ __all__ = [
     "TAIL",
     "Ack",
     "CaughtUp",
+    "Committed",
     "Consumer",
     "ConsumerBatch",
     "Database",
@@ -46,6 +48,7 @@ __all__ = [
     "TopicDeleted",
     "TopicInfo",
     "TopicState",
+    "Transaction",
     "Verification",
     "Watch",
     "open_database",

@@ -16,6 +16,7 @@ from . import show
 from .queue import Queue
 from .router import Router
 from .topic import Topic
+from .transaction import Transaction
 from .values import RouterInfo, Start, TopicInfo, Verification
 from .watching import Watch
 
@@ -136,6 +137,20 @@ class Database:
         """The routers whose names begin with `prefix`, in name order."""
         found = json.loads(self._backend.routers(prefix))["routers"]
         return [RouterInfo.from_fields(fields) for fields in found]
+
+    def transaction(
+        self, writer: str | None = None, epoch: int | None = None, *, key: str | None = None
+    ) -> Transaction:
+        """A block at whose end rows are appended, cursors moved and jobs acked: all of it,
+        durably, or nothing. An exception in the block aborts.
+
+        A `writer` has epochs that rise: the last one again changes nothing and answers as the first
+        time, an older one is a `Conflict`, none given is the next. Without a writer, an idempotency
+        `key` does the same for two minutes. Where the disk failed on the way (`Unavailable`),
+        repeat: what was decided is finished, and not done twice.
+        """
+        native = _core.Transactions(cast("_core.Engine", self._backend))
+        return Transaction(native, writer, epoch, key)
 
     def sync(self) -> None:
         """Returns when everything acked before is durable."""

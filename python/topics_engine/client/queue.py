@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Job:
     """A job that is leased to a node. `with job:` acks it, or gives it back on an exception.
 
-    While the block runs the lease is renewed at a third of its time.
+    While the block runs the lease is renewed at a third of its time. A job that a transaction
+    acked within the block is done.
     """
 
     record: Record
@@ -34,6 +35,8 @@ class Job:
     lease_ms: int
     _queue: _core.Queue = field(repr=False)
     _ended: threading.Event = field(default_factory=threading.Event, repr=False)
+    _settled: threading.Event = field(default_factory=threading.Event, repr=False)
+    """Set when a transaction has acked it."""
 
     @property
     def seq(self) -> int:
@@ -70,6 +73,8 @@ class Job:
         trace: TracebackType | None,
     ) -> None:
         self._ended.set()
+        if self._settled.is_set():
+            return
         if kind is not None:
             self.nack()
         elif not self.ack():

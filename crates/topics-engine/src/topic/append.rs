@@ -89,13 +89,13 @@ pub(super) fn apply_level(class: Durability) -> Level {
 }
 
 /// A write that is decided.
-struct Decided {
+pub(super) struct Decided {
     answer: Appended,
     /// Nothing to wait for when `None`.
-    ticket: Option<Ticket>,
+    pub ticket: Option<Ticket>,
     level: Level,
     /// The reservation that is synced when the ticket is, at level `Synced`.
-    reserved: u64,
+    pub reserved: u64,
     /// A reservation went with it: its sync is started.
     renewed: bool,
 }
@@ -115,7 +115,7 @@ enum Step {
 }
 
 /// Why nothing is decided yet.
-enum Halt {
+pub(super) enum Halt {
     /// Something must be read.
     Read(Need),
     /// See [`Step::Contended`].
@@ -314,14 +314,14 @@ pub(super) fn make(
 }
 
 /// What is decided under the append lock.
-struct Decision<'a> {
-    core: &'a Arc<Core>,
-    topic: &'a Arc<Topic>,
-    p: &'a mut Prepared,
+pub(super) struct Decision<'a> {
+    pub core: &'a Arc<Core>,
+    pub topic: &'a Arc<Topic>,
+    pub p: &'a mut Prepared,
 }
 
 /// What a write brings along.
-struct Plan {
+pub(super) struct Plan {
     config: Arc<TopicConfig>,
     birth: bool,
     first: u64,
@@ -335,7 +335,7 @@ struct Plan {
 
 impl Decision<'_> {
     /// `Err` inside: something must be read, or waited for, first.
-    fn run(
+    pub(super) fn run(
         &mut self,
         a: &mut AppendState,
         room: Room,
@@ -419,7 +419,7 @@ impl Decision<'_> {
     }
 
     /// Conditions, caps, seqs, reservation; changes nothing.
-    fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
+    pub(super) fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
         let p = &*self.p;
         let birth = !a.logged;
         let config = match &p.config {
@@ -452,7 +452,7 @@ impl Decision<'_> {
             reserve: None,
             eviction: None,
             sizes: None,
-            hints: Hints::default(),
+            hints: p.part.as_ref().map_or_else(Hints::default, |part| part.hints.clone()),
             config,
         };
         let now = self.core.time.mono_ms();
@@ -477,7 +477,9 @@ impl Decision<'_> {
         let state = self.topic.state.read();
         let planned = a.planned.get_or_insert_default();
         let outlook = planned.outlook(&state);
-        if plan.config.discard == Discard::Reject {
+        if plan.config.discard == Discard::Reject && p.part.is_some() {
+            // Checked when the transaction was decided.
+        } else if plan.config.discard == Discard::Reject {
             if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
                 return Err(Error::RecordTooLarge { index: 0, what, got, max });
             }
@@ -499,7 +501,7 @@ impl Decision<'_> {
 
     /// Logs the plan. From here on the write happens, or fails and leaves no trace.
     fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
-        let class = plan.config.durability;
+        let class = self.class(&plan);
         let charge = match class {
             Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.frames().len() as u64)?),
             _ => None,
@@ -543,6 +545,7 @@ impl Decision<'_> {
                 removed: AtomicU64::new(0),
             };
             let level = match class {
+                _ if self.p.part.is_some() => Level::Synced,
                 // Nobody waits for it: the shard's thread sees to it.
                 Durability::Memory if !plan.birth && !self.p.sync => Level::Staged,
                 _ => apply_level(class),
@@ -559,6 +562,15 @@ impl Decision<'_> {
             }
         };
         self.staged(a, plan, ticket, shown.map(|s| (s, charge)))
+    }
+
+    /// How the records are logged and shown: those of a transaction are logged in every class, and
+    /// shown when they are.
+    fn class(&self, plan: &Plan) -> Durability {
+        match &self.p.part {
+            Some(_) => plan.config.durability.max(Durability::Disk),
+            None => plan.config.durability,
+        }
     }
 
     /// Puts the key into the topic, before anything can be applied.
@@ -617,7 +629,10 @@ impl Decision<'_> {
         if let Some(forward) = &self.p.forward {
             forward.encode(&mut f.head, plan.first);
         }
-        if plan.config.durability == Durability::Ephemeral {
+        if let Some(part) = &self.p.part {
+            part.encode(&mut f.head, self.topic, plan.first, plan.first - 1);
+        }
+        if self.class(plan) == Durability::Ephemeral {
             let floor = plan.eviction.map_or(0, |e| e.floor);
             if self.topic.state.read().logged_below(floor) {
                 // I11: records of a class before must not come back.

@@ -302,6 +302,45 @@ fn log(
     outcome
 }
 
+/// Refuses a commit of a cursor that cannot be made.
+pub(super) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
+    stored(topic, name).ok_or_else(|| no_consumer(topic, name))?;
+    let head = topic.gate.head();
+    if seq > head {
+        let text = format!("commit of seq {seq} is above the head {head}");
+        return Err(Error::InvalidRequest(text));
+    }
+    Ok(())
+}
+
+/// The frames that move cursors forwards; the caller stages them (I8: none goes back).
+pub(super) fn plan_cursors(topic: &Topic, cursors: &[(String, u64)]) -> Vec<record::Consumer> {
+    let mut frames = Vec::new();
+    if cursors.is_empty() {
+        return frames;
+    }
+    let mut state = topic.state.write();
+    let all = state.consumers.get_or_insert_default();
+    for (name, seq) in cursors {
+        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.planned) else { continue };
+        s.planned = *seq;
+        let (name, mode) = (name.clone(), s.mode as u8);
+        frames.push(record::Consumer { name, mode, cursor: Some(*seq) });
+    }
+    frames
+}
+
+/// What [`plan_cursors`] planned was not logged.
+pub(super) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
+    if let Some(all) = &mut topic.state.write().consumers {
+        for (name, _) in cursors {
+            if let Some(s) = all.0.get_mut(name.as_str()) {
+                s.planned = s.cursor;
+            }
+        }
+    }
+}
+
 fn no_consumer(topic: &Topic, name: &str) -> Error {
     Error::ConsumerNotFound { topic: topic.name.to_string(), consumer: name.to_owned() }
 }

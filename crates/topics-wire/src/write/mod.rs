@@ -1,5 +1,7 @@
 //! The write: three kinds of body in, the answer out.
 
+pub mod txn;
+
 use std::borrow::Cow;
 
 use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
@@ -288,22 +290,24 @@ fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Fai
     Ok(())
 }
 
+impl Record<'_> {
+    fn as_new(&self) -> NewRecord<'_> {
+        NewRecord {
+            data: &self.data,
+            binary: self.binary,
+            tag: self.tag.as_bytes(),
+            node: self.node.as_bytes(),
+            meta: self.meta.as_bytes(),
+            ttl_ms: self.ttl_ms,
+            ..NewRecord::default()
+        }
+    }
+}
+
 impl Write<'_> {
     /// Hands the write to `run` in the engine's terms.
     pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
-        let records: Vec<NewRecord<'_>> = self
-            .records
-            .iter()
-            .map(|r| NewRecord {
-                data: &r.data,
-                binary: r.binary,
-                tag: r.tag.as_bytes(),
-                node: r.node.as_bytes(),
-                meta: r.meta.as_bytes(),
-                ttl_ms: r.ttl_ms,
-                ..NewRecord::default()
-            })
-            .collect();
+        let records: Vec<NewRecord<'_>> = self.records.iter().map(Record::as_new).collect();
         run(&Append {
             records: &records,
             node: self.node.as_bytes(),
