@@ -1,6 +1,6 @@
 //! Requests and responses of the verbs. Borrowed bytes in, owned buffers out.
 
-use crate::config::{ConfigPatch, TopicConfig};
+use crate::config::{ConfigPatch, TopicConfig, TopicType};
 
 /// What an acked write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -446,6 +446,8 @@ pub struct TopicState {
 pub struct TopicSummary {
     /// Name.
     pub topic: String,
+    /// Log or queue.
+    pub kind: TopicType,
     /// Last seq.
     pub head_seq: u64,
     /// First live seq.
