@@ -8,7 +8,8 @@ use topics_wire::Failure;
 use topics_wire::service::{Reply, Request, Service};
 use topics_wire::write::Body;
 
-use crate::bridge::{Bridge, Queue};
+use crate::bridge::{Bridge, Done};
+use crate::completions::Completions;
 use crate::engine::Engine;
 use crate::errors::{caught, raise};
 use crate::settings::{self, Settings};
@@ -30,7 +31,7 @@ const SMALL_BODY: usize = 2048;
 #[pyclass(frozen)]
 pub(crate) struct Http {
     shared: Arc<Shared>,
-    queue: Arc<Queue>,
+    queue: Arc<Completions<Done>>,
     service: Arc<Service>,
 }
 
@@ -42,7 +43,7 @@ impl Http {
         let limits = settings::limits(py, settings)?;
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
-        let queue = Queue::new()?;
+        let queue = Completions::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
         Ok(Self { shared, queue, service })
     }

@@ -7,6 +7,8 @@ mod args;
 mod arrow;
 mod batch;
 mod bridge;
+mod calls;
+mod completions;
 mod consumer;
 mod engine;
 mod errors;
@@ -14,6 +16,7 @@ mod http;
 mod queue;
 mod settings;
 mod shared;
+mod waiting;
 mod watch;
 
 use pyo3::prelude::*;
@@ -30,6 +33,8 @@ mod _core {
     #[pymodule_export]
     use crate::bridge::Bridge;
     #[pymodule_export]
+    use crate::calls::Calls;
+    #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
     use crate::engine::{Engine, repair, verify};
@@ -41,6 +46,8 @@ mod _core {
     use crate::queue::{Queue, Work};
     #[pymodule_export]
     use crate::settings::defaults;
+    #[pymodule_export]
+    use crate::waiting::{Handed, Taken, Waiting};
     #[pymodule_export]
     use crate::watch::Watch;
 
