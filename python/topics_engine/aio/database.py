@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import settings
 from ..client import database as plain
@@ -18,9 +18,6 @@ from .router import Router
 from .topic import Topic
 from .twin import Closing, Twin, long_twin, made, twin
 from .watching import Watch
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class Database(Twin[plain.Database], Closing):
@@ -128,12 +125,7 @@ class Opening:
         self._entered = await self._wait()
         return self._entered
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._entered is not None:
             await self._entered.close()
 

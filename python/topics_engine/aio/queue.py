@@ -18,8 +18,6 @@ from .topic import Handle
 from .twin import Closing, like, twin
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .. import _core
 
 # The longest that the engine lets one claim wait, in seconds.
@@ -55,12 +53,7 @@ class Job(Leased):
         self._renewals.append(asyncio.create_task(self._renew(), name="topics-renew"))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._renewals.pop().cancel()
         if kind is not None:
             await self.nack()

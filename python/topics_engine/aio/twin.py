@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from .bridge import Bridge, here
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .. import _core
 
 P = ParamSpec("P")
@@ -101,10 +99,5 @@ class Closing:
     async def __aenter__(self: C) -> C:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from .. import _core
@@ -21,11 +20,25 @@ if TYPE_CHECKING:
 JobState = Literal["ready", "leased", "delayed", "dead"]
 
 
-@dataclass(frozen=True, slots=True)
-class PeekedJob:
-    """A job as it is, leased to nobody by the look."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A job and its record."""
 
     record: Record
+
+    @property
+    def seq(self) -> int:
+        return self.record.seq
+
+    @property
+    def data(self) -> Any:
+        return self.record.data
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedJob(Held):
+    """A job as it is, leased to nobody by the look."""
+
     state: JobState
     deliveries: int
     node: str | None
@@ -37,20 +50,11 @@ class PeekedJob:
     """When a delayed job can be claimed, epoch ms."""
     lane: int
 
-    @property
-    def seq(self) -> int:
-        return self.record.seq
-
-    @property
-    def data(self) -> Any:
-        return self.record.data
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leased:
+class Leased(Held):
     """A job that is leased to a node."""
 
-    record: Record
     lease_id: int
     deadline: int
     """When the lease runs out, epoch ms."""
@@ -58,14 +62,6 @@ class Leased:
     node: str
     lease_ms: int
     _queue: _core.Queue = field(repr=False)
-
-    @property
-    def seq(self) -> int:
-        return self.record.seq
-
-    @property
-    def data(self) -> Any:
-        return self.record.data
 
     def _held(self) -> tuple[str, list[int], list[int]]:
         return self.node, [self.seq], [self.lease_id]
@@ -103,12 +99,7 @@ class Job(Leased):
         threading.Thread(target=self._renew, name="topics-renew", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._ended.set()
         if kind is not None:
             self.nack()
@@ -162,7 +153,7 @@ class Queue(Topic):
         return self._native.redrive(to, match, wanted, limit, dry_run)
 
     def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
-        """The jobs as they are: those that claims would get next, then the others; or of a state."""
+        """The jobs as they are, at most `max` of each state; first what claims would get next."""
         seen, page = self._native.peek(state, max)
         records = records_of(self.name, page)
         return [
