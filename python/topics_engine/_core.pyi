@@ -19,8 +19,10 @@ __all__ = [
     "Batch",
     "Bridge",
     "Calls",
+    "Connection",
     "Consumer",
     "Engine",
+    "Gate",
     "Handed",
     "Http",
     "Queue",
@@ -343,6 +345,10 @@ class Calls:
     def fd(self) -> int:
         """Readable when there is something to drain: for `loop.add_reader`."""
 
+    @property
+    def running(self) -> int:
+        """Verbs that threads are at, or have before them."""
+
     def drain(self) -> list[tuple[int, Any]]:
         """Token and value, or exception, of what was answered; clears `fd`. Never blocks."""
 
@@ -409,6 +415,45 @@ class Bridge:
 
     def drain(self) -> list[tuple[int, int, bytes]]:
         """Completed calls as `(token, status, body)`, and clears `fd`. Never blocks."""
+
+@final
+class Gate:
+    """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
+
+    `ticks` are the calls of `sweep` that a body, the first and the next request may take.
+    """
+
+    def __new__(
+        cls,
+        *,
+        status_lines: Mapping[int, bytes],
+        loopback: bool,
+        max_body: int,
+        ticks: tuple[int, int, int],
+        too_slow_head: bytes,
+        too_slow_body: bytes,
+    ) -> Gate: ...
+    def open(self, http: Http, flush_soon: Callable[[], None]) -> None:
+        """From now on hot requests are answered by `http`; writes that it stages are announced."""
+
+    def shut(self) -> None:
+        """From now on every request goes to the application; answers to come are the last ones."""
+
+    def sweep(self) -> None:
+        """A tick of the clock: connections whose client is too slow end."""
+
+@final
+class Connection:
+    """The `asyncio.Protocol` of one connection, until `complete()` makes another take over."""
+
+    def __new__(cls, gate: Gate, complete: Callable[[], Any], server_state: Any) -> Connection: ...
+    def connection_made(self, transport: Any) -> None: ...
+    def connection_lost(self, _exc: Exception | None) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def shutdown(self) -> None: ...
 
 @final
 class Http:

@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyList};
 use topics_wire::service::{Reply, Service, Sink};
 
 use crate::completions::Completions;
+use crate::hot::Waiting;
 
 /// A completion.
 pub(crate) enum Done {
@@ -16,27 +17,40 @@ pub(crate) enum Done {
     Due(u64),
 }
 
-impl Sink for Completions<Done> {
+/// What a loop is to hear of its routes.
+pub(crate) struct Queue {
+    pub done: Completions<Done>,
+    /// The hot connections that wait for a reply.
+    pub hot: Waiting,
+}
+
+impl Queue {
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { done: Completions::new()?, hot: Waiting::default() }))
+    }
+}
+
+impl Sink for Queue {
     fn reply(&self, token: u64, reply: Reply) {
-        self.push(Done::Reply(token, reply));
+        self.done.push(Done::Reply(token, reply));
     }
 
     fn due(&self, token: u64) {
-        self.push(Done::Due(token));
+        self.done.push(Done::Due(token));
     }
 }
 
 /// The loop's end of the queue.
 #[pyclass(frozen)]
 pub(crate) struct Bridge {
-    pub queue: Arc<Completions<Done>>,
+    pub queue: Arc<Queue>,
     pub service: Arc<Service>,
 }
 
 impl Bridge {
     fn replies(&self) -> Vec<(u64, Reply)> {
         let mut out = Vec::new();
-        self.queue.drain(|done| match done {
+        self.queue.done.drain(|done| match done {
             Done::Reply(token, reply) => out.push((token, reply)),
             Done::Due(token) => {
                 out.extend(self.service.resume(token).map(|reply| (token, reply)));
@@ -50,17 +64,19 @@ impl Bridge {
 impl Bridge {
     #[getter]
     fn fd(&self) -> i32 {
-        self.queue.fd()
+        self.queue.done.fd()
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         // Waiting reads are read here; small replies are not worth releasing the GIL, but nobody
         // knows their number beforehand.
         let done = py.detach(|| self.replies());
-        let items: Vec<_> = done
-            .into_iter()
-            .map(|(token, reply)| (token, reply.status, PyBytes::new(py, &reply.body)))
-            .collect();
+        let mut items = Vec::new();
+        for (token, reply) in done {
+            if let Some(reply) = self.queue.hot.settle(py, token, reply) {
+                items.push((token, reply.status, PyBytes::new(py, &reply.body)));
+            }
+        }
         PyList::new(py, items)
     }
 }

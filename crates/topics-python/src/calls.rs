@@ -4,6 +4,7 @@
 //! its future gets. What is drained for a token that nobody awaits any more is dropped, and undoes
 //! itself where that matters (`waiting`).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
@@ -30,9 +31,11 @@ struct Outcome {
 
 /// What engine threads know of a loop.
 pub(crate) struct Inner {
-    done: Arc<Completions<Outcome>>,
+    done: Completions<Outcome>,
     /// For verbs that may wait for the disk.
     pub pool: Pool,
+    /// Verbs that threads are at, or have before them.
+    running: AtomicUsize,
     pid: u32,
 }
 
@@ -104,7 +107,7 @@ impl Drop for Call {
 }
 
 /// The calls of one event loop, over any number of engines.
-#[pyclass(frozen)]
+#[pyclass(frozen, weakref)]
 pub(crate) struct Calls {
     pub inner: Arc<Inner>,
 }
@@ -157,13 +160,23 @@ impl Calls {
 impl Calls {
     #[new]
     fn new() -> PyResult<Self> {
-        let (done, pool, pid) = (Completions::new()?, Pool::default(), std::process::id());
-        Ok(Self { inner: Arc::new(Inner { done, pool, pid }) })
+        let inner = Inner {
+            done: Completions::new()?,
+            pool: Pool::default(),
+            running: AtomicUsize::new(0),
+            pid: std::process::id(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     #[getter]
     fn fd(&self) -> i32 {
         self.inner.done.fd()
+    }
+
+    #[getter]
+    fn running(&self) -> usize {
+        if self.inner.forked() { 0 } else { self.inner.running.load(Ordering::Acquire) }
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -190,6 +203,8 @@ impl Calls {
         long: bool,
     ) -> PyResult<()> {
         let call = self.call(token);
+        let inner = self.inner.clone();
+        inner.running.fetch_add(1, Ordering::AcqRel);
         let job = move || {
             let outcome = Python::attach(|py| {
                 let outcome = verb.call(py, args.bind(py), Some(kwargs.bind(py)));
@@ -198,6 +213,8 @@ impl Calls {
                 outcome
             });
             call.answer(Box::new(move |_| outcome));
+            // From here on the thread needs the interpreter no more.
+            inner.running.fetch_sub(1, Ordering::AcqRel);
         };
         if long {
             std::thread::Builder::new().name("topics-call".into()).spawn(job)?;

@@ -2,7 +2,6 @@
 //! descriptor, which is signalled only when it is not already.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_queue::SegQueue;
@@ -16,9 +15,9 @@ pub(crate) struct Completions<T> {
 }
 
 impl<T> Completions<T> {
-    pub fn new() -> std::io::Result<Arc<Self>> {
+    pub fn new() -> std::io::Result<Self> {
         let (done, signalled) = (SegQueue::new(), AtomicBool::new(false));
-        Ok(Arc::new(Self { done, signalled, signal: Signal::new()? }))
+        Ok(Self { done, signalled, signal: Signal::new()? })
     }
 
     /// Readable when there is something.

@@ -25,6 +25,9 @@ use crate::watch::{Start, Watch, WatchArgs};
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
 pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 
+/// `(name, mode, cursor, lag, lag_ms)`.
+type ConsumerLine = (String, &'static str, u64, u64, u64);
+
 /// An open data directory.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
@@ -294,11 +297,7 @@ impl Engine {
         Ok(PyBytes::new(py, &body))
     }
 
-    fn consumers(
-        &self,
-        py: Python<'_>,
-        topic: &str,
-    ) -> PyResult<Vec<(String, &'static str, u64, u64, u64)>> {
+    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerLine>> {
         let found = self.shared.run(py, |e| Ok(e.consumers(topic)?))?;
         let line = |c: ConsumerInfo| (c.name, c.mode.as_str(), c.cursor, c.lag, c.lag_ms);
         Ok(found.into_iter().map(line).collect())

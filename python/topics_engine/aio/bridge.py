@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .. import _core
+from ..client.database import close_all
 from ..errors import Closed
 from ..loops import Pending
 
@@ -25,6 +29,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self.calls = _core.Calls()
+        _all_calls.add(self.calls)
         self.pid = os.getpid()
         self._pending: Pending[Any] = Pending(self.calls.fd, self._drain)
 
@@ -94,6 +99,7 @@ class Bridge:
         self._pending.end(lambda: Closed("the last database of this loop was closed"))
 
 
+_all_calls: weakref.WeakSet[_core.Calls] = weakref.WeakSet()
 _bridges: dict[asyncio.AbstractEventLoop, Bridge] = {}
 _lock = threading.Lock()
 _databases = 0
@@ -112,7 +118,7 @@ def here() -> Bridge:
 
 
 def opened() -> None:
-    """A database is open."""
+    """A database is open, or is being opened."""
     global _databases
     with _lock:
         _databases += 1
@@ -137,3 +143,14 @@ def closed() -> None:
                 loop.call_soon_threadsafe(bridge.end)
             except RuntimeError:
                 continue
+
+
+@atexit.register
+def _finish() -> None:
+    """Threads do not come back to an interpreter that is gone: verbs end before, which they do
+    soon when what they are at is closed.
+    """
+    close_all()
+    deadline = time.monotonic() + 10
+    while any(calls.running for calls in list(_all_calls)) and time.monotonic() < deadline:
+        time.sleep(0.002)

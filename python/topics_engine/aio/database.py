@@ -29,8 +29,8 @@ class Database(Twin[plain.Database], Closing):
 
     def __init__(self, database: plain.Database) -> None:
         super().__init__(database)
+        # Its bridge counts it, from before it was opened.
         self._counted = True
-        bridge.opened()
 
     @property
     def path(self) -> str:
@@ -105,6 +105,7 @@ class Opening:
             opened.close()
 
     async def _wait(self) -> Database:
+        bridge.opened()
         here = bridge.here()
         try:
             await here.run_long(self._work)
@@ -114,6 +115,7 @@ class Opening:
                 opened = self._opened
             if opened is not None:
                 here.calls.run(here.token(), opened.close, (), {}, long=True)
+            bridge.closed()
             raise
         assert self._opened is not None
         return Database(self._opened)
@@ -137,4 +139,8 @@ def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
 
 async def verify(path: str | os.PathLike[str]) -> Verification:
     """Checks every byte of a data directory, closed or open. Nothing is changed."""
-    return await bridge.here().run_long(plain.verify, path)
+    bridge.opened()
+    try:
+        return await bridge.here().run_long(plain.verify, path)
+    finally:
+        bridge.closed()

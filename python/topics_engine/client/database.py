@@ -188,7 +188,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """The interpreter ends."""
     for db in list(_open):
         # There is nobody left to tell; the log has what was acked.
         with contextlib.suppress(Exception):

@@ -139,7 +139,7 @@ async def test_errors_are_typed(db: Any) -> None:
     t, log = db.topic("t"), db.topic("log")
     await t.append(1)
     await log.append(1)
-    jobs = await db.queue("jobs")
+    jobs, none = await db.queue("jobs"), await db.router("none")
     for call, kind, code in [
         (lambda: t.append(object()), te.InvalidRequest, "invalid_request"),
         (lambda: t.append([]), te.InvalidRequest, "invalid_request"),
@@ -151,7 +151,7 @@ async def test_errors_are_typed(db: Any) -> None:
         (lambda: t.consumer("no/name"), te.InvalidRequest, "invalid_request"),
         (lambda: t.append(1, expect_head=7), te.Conflict, "head_mismatch"),
         (lambda: db.queue("log"), te.Conflict, "topic_exists_incompatible"),
-        (lambda: db.router("none"), te.NotFound, "router_not_found"),
+        (lambda: none.state(), te.NotFound, "router_not_found"),
         (lambda: jobs.claim("x" * 100_000), te.InvalidRequest, "invalid_request"),
     ]:
         with pytest.raises(kind) as caught:

@@ -236,6 +236,31 @@ def test_a_cancelled_open_leaves_the_directory_free(data_dir: Path) -> None:
     run(main())
 
 
+def test_an_exit_in_the_middle_of_a_verb_is_clean(data_dir: Path) -> None:
+    code = """
+        import asyncio, sys, topics_engine as te
+
+        async def main():
+            db = await te.aio.open(sys.argv[1])
+            t = db.topic("t", durability="fsync")
+            await t.append(list(range(1000)))
+            for verb in (db.checkpoint, db.sync, t.state, lambda: t.tail(500)):
+                asyncio.ensure_future(verb())
+            await asyncio.sleep(0)
+
+        asyncio.run(main())
+        """
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(data_dir)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_forked_child_is_told(data_dir: Path) -> None:
     code = """
         import asyncio, os, sys, topics_engine as te
