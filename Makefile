@@ -44,7 +44,7 @@ run: build ## start the server on ./topics-data
 test: test-rust test-python ## all tests that run on a commit
 
 # The commit gate's share of the crash programme; test-release runs the same at its own sizes.
-SUITES := --lib --test simulation --test queues --test model --test faults --test damage \
+SUITES := --lib --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility
 
 test-rust:

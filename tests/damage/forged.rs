@@ -26,6 +26,7 @@ pub(super) fn plan(d: &Driver, seed: u64, hook: &HookSpec) -> Plan {
         retries: Vec::new().into(),
         thorough: false,
         journal: false,
+        sound: true,
     }
 }
 
