@@ -16,6 +16,7 @@ import sys as _sys
 if _sys.platform == "win32":
     raise ImportError("topics_engine runs on Linux, and on macOS for development; not on Windows")
 
+from . import aio
 from ._core import __version__
 from .client import (
     EARLIEST,
@@ -25,11 +26,13 @@ from .client import (
     Committed,
     Consumer,
     ConsumerBatch,
+    ConsumerInfo,
     Database,
     Deleted,
     Gap,
     Job,
     New,
+    PeekedJob,
     Queue,
     Read,
     Record,
@@ -71,6 +74,7 @@ __all__ = [
     "Conflict",
     "Consumer",
     "ConsumerBatch",
+    "ConsumerInfo",
     "Corrupt",
     "DataLoss",
     "Database",
@@ -83,6 +87,7 @@ __all__ = [
     "Locked",
     "New",
     "NotFound",
+    "PeekedJob",
     "Queue",
     "Read",
     "Record",
@@ -100,6 +105,7 @@ __all__ = [
     "Verification",
     "Watch",
     "__version__",
+    "aio",
     "open",
     "verify",
 ]

@@ -1,8 +1,8 @@
 """The client: handles and values, the same whether the engine is in this process or not."""
 
-from .consumer import Consumer, ConsumerBatch
+from .consumer import Consumer, ConsumerBatch, ConsumerInfo
 from .database import Database, open_database, verify
-from .queue import Job, Queue
+from .queue import Job, PeekedJob, Queue
 from .reading import Read
 from .router import Router
 from .topic import Topic
@@ -33,11 +33,13 @@ __all__ = [
     "Committed",
     "Consumer",
     "ConsumerBatch",
+    "ConsumerInfo",
     "Database",
     "Deleted",
     "Gap",
     "Job",
     "New",
+    "PeekedJob",
     "Queue",
     "Read",
     "Record",

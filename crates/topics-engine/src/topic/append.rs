@@ -159,28 +159,35 @@ pub(super) fn perform(core: &Arc<Core>, mut p: Prepared) -> Result<Appended> {
     }
 }
 
-/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs.
+/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs. Says
+/// whether the class is reached by a group that is led, without a sync.
 pub(crate) fn append_async(
     core: &Arc<Core>,
     topic: &str,
     req: &Append<'_>,
     done: Completion<Appended>,
-) {
+) -> bool {
     let began = core.time.mono_ns();
     match Prepared::new(&core.options, topic, req, core.time.wall(), began) {
         Ok(p) => submit(core, p, done),
-        Err(e) => done(Err(e)),
+        Err(e) => {
+            done(Err(e));
+            false
+        }
     }
 }
 
 /// Goes on with an asynchronous write, from the beginning or where it was parked.
-pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<Appended>) {
+pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
     loop {
         match step(core, &mut p, Wait::No) {
-            Err(e) => return done(Err(e)),
+            Err(e) => {
+                done(Err(e));
+                return false;
+            }
             Ok(Step::Gone) => {}
             Ok(Step::Held(topic)) => match topic.park(p, done) {
-                None => return,
+                None => return false,
                 Some(back) => (p, done) = back,
             },
             Ok(Step::Id(ticket)) => {
@@ -192,19 +199,24 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                     }
                     Err(e) => done(Err(e.into())),
                 };
-                return core.wal.notify(ticket, Level::Synced, Box::new(resume));
+                core.wal.notify(ticket, Level::Synced, Box::new(resume));
+                return false;
             }
             Ok(Step::Contended(ticket, level)) => {
                 let at = core.clone();
-                let resume = move |_: topics_storage::Result<()>| submit(&at, p, done);
-                return core.wal.notify(ticket, level, Box::new(resume));
+                let resume = move |_: topics_storage::Result<()>| {
+                    submit(&at, p, done);
+                };
+                core.wal.notify(ticket, level, Box::new(resume));
+                return level < Level::Synced;
             }
             Ok(Step::Decided(topic, d)) => {
                 start_sync(core, &topic, &d);
                 let staged = core.time.mono_ns();
                 let began = p.began;
                 let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
-                    return done(Ok(answer(core, &topic, d, began, staged)));
+                    done(Ok(answer(core, &topic, d, began, staged)));
+                    return false;
                 };
                 let (at, level) = (core.clone(), d.level);
                 let finish = move |outcome: topics_storage::Result<()>| {
@@ -213,7 +225,8 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                         Err(e) => Err(e.into()),
                     });
                 };
-                return core.wal.notify(ticket, level, Box::new(finish));
+                core.wal.notify(ticket, level, Box::new(finish));
+                return level < Level::Synced;
             }
         }
     }

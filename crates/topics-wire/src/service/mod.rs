@@ -4,6 +4,7 @@
 //! the disk on purpose runs on a few threads, a waiting read is an entry in a table and a place in
 //! the engine's list of waiters. Replies that come later go to the [`Sink`].
 
+mod handover;
 mod pool;
 mod timer;
 mod verbs;
@@ -19,7 +20,9 @@ use crate::error::Failure;
 use crate::limits::Limits;
 use crate::write::Body;
 
-use pool::Pool;
+pub use handover::handover;
+pub use pool::Pool;
+
 use timer::Timer;
 use wait::Waits;
 
