@@ -13,6 +13,7 @@ from .queue import Job, Queue, Work
 from .reading import Read
 from .router import Router
 from .topic import Topic
+from .transaction import Transaction
 from .watching import Watch
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Read",
     "Router",
     "Topic",
+    "Transaction",
     "Watch",
     "Work",
     "open",

@@ -16,6 +16,7 @@ from . import bridge
 from .queue import Queue
 from .router import Router
 from .topic import Topic
+from .transaction import Transaction
 from .twin import Closing, Twin, long_twin, made, twin
 from .watching import Watch
 
@@ -69,6 +70,7 @@ class Database(Twin[plain.Database], Closing):
     queue = twin(plain.Database.queue, Queue)
     router = twin(plain.Database.router, Router)
     watch = made(plain.Database.watch, Watch)
+    transaction = made(plain.Database.transaction, Transaction)
     redrive = twin(plain.Database.redrive)
     routers = twin(plain.Database.routers)
     sync = long_twin(plain.Database.sync)

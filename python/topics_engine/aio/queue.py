@@ -29,7 +29,8 @@ class Job(Leased):
     """A job that is leased to a node. `async with job:` acks it, or gives it back on an exception,
     a cancellation too.
 
-    While the block runs the lease is renewed at a third of its time.
+    While the block runs the lease is renewed at a third of its time. A job that a transaction
+    acked within the block is done.
     """
 
     _renewals: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
@@ -55,6 +56,8 @@ class Job(Leased):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._renewals.pop().cancel()
+        if self._settled.is_set():
+            return
         if kind is not None:
             await self.nack()
         elif not await self.ack():

@@ -76,6 +76,15 @@ def made(
     return make
 
 
+def given(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The sync verb itself: it waits for nothing."""
+
+    def same(found: R) -> R:
+        return found
+
+    return made(verb, same)
+
+
 def like(
     verb: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Awaited[P, R]]:

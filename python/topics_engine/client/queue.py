@@ -62,6 +62,8 @@ class Leased(Held):
     node: str
     lease_ms: int
     _queue: _core.Queue = field(repr=False)
+    _settled: threading.Event = field(default_factory=threading.Event, repr=False)
+    """Set when a transaction has acked it."""
 
     def _held(self) -> tuple[str, list[int], list[int]]:
         return self.node, [self.seq], [self.lease_id]
@@ -79,8 +81,6 @@ class Job(Leased):
     """
 
     _ended: threading.Event = field(default_factory=threading.Event, repr=False)
-    _settled: threading.Event = field(default_factory=threading.Event, repr=False)
-    """Set when a transaction has acked it."""
 
     def ack(self) -> bool:
         """Done: the job is deleted. False when the lease is another's by now."""

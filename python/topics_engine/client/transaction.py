@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _core
 from ..errors import Conflict
@@ -13,9 +12,21 @@ from .encoding import rows
 
 if TYPE_CHECKING:
     from .backend import NewRow
-    from .consumer import Consumer
-    from .queue import Job
-    from .topic import Topic
+    from .queue import Leased
+
+
+class Named(Protocol):
+    """A handle of a topic."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class OfTopic(Named, Protocol):
+    """A handle of a topic's consumer."""
+
+    @property
+    def topic(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +58,13 @@ class Transaction:
         self._heads: dict[str, int] = {}
         self._commits: list[tuple[str, str, int]] = []
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
-        self._jobs: list[Job] = []
+        self._jobs: list[Leased] = []
         self.result: Committed | None = None
         """What the commit answered, once it has."""
 
     def append(
         self,
-        topic: str | Topic,
+        topic: str | Named,
         data: Any,
         *,
         tag: str | None = None,
@@ -74,11 +85,11 @@ class Transaction:
         if encoded:
             self._rows.append((name, encoded, node))
 
-    def commit(self, consumer: Consumer, seq: int) -> None:
+    def commit(self, consumer: OfTopic, seq: int) -> None:
         """Moves a stored cursor forwards; one that is further on stays."""
         self._commits.append((consumer.topic, consumer.name, seq))
 
-    def ack(self, *jobs: Job) -> None:
+    def ack(self, *jobs: Leased) -> None:
         """Acks jobs. The transaction happens only if all of them are still held."""
         for job in jobs:
             self._acks.append((job.record.topic, job.node, [job.seq], [job.lease_id]))
@@ -87,14 +98,11 @@ class Transaction:
     def __enter__(self) -> Transaction:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            return
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._happen()
+
+    def _happen(self) -> None:
         writer, epoch, key = self._options
         epoch, deduped, topics = self._native.transact(
             self._rows,

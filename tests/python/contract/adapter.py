@@ -15,8 +15,9 @@ from typing import Any
 import topics_engine as te
 
 # What is made without waiting for anything.
-AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches"}
-HANDLES = (te.Database, te.Topic, te.Consumer, te.Router, te.Read, te.Watch, te.Job, Iterator)
+AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "transaction"}
+KINDS = (te.Database, te.Topic, te.Consumer, te.Router, te.Read, te.Watch, te.Job, te.Transaction)
+HANDLES = (*KINDS, Iterator)
 END = object()
 
 
@@ -30,13 +31,18 @@ class Awaited:
         value = getattr(self._handle, name)
         if not callable(value):
             return value
-        if name in AT_ONCE and not isinstance(self._handle, te.Consumer):
-            return lambda *args, **named: awaited(value(*args, **named))
+        if self._at_once(name):
+            return lambda *args, **named: awaited(value(*map(plain, args), **named))
 
         async def verb(*args: Any, **named: Any) -> Any:
             return awaited(await asyncio.to_thread(value, *args, **named))
 
         return verb
+
+    def _at_once(self, name: str) -> bool:
+        if isinstance(self._handle, te.Transaction):
+            return True
+        return name in AT_ONCE and not isinstance(self._handle, te.Consumer)
 
     async def __aenter__(self) -> Awaited:
         await asyncio.to_thread(self._handle.__enter__)
@@ -53,6 +59,10 @@ class Awaited:
         if item is END:
             raise StopAsyncIteration
         return awaited(item)
+
+
+def plain(value: Any) -> Any:
+    return value._handle if isinstance(value, Awaited) else value
 
 
 def awaited(value: Any) -> Any:
