@@ -314,7 +314,7 @@ impl Engine {
 
     #[pyo3(signature = (prefix=""))]
     fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix))))?;
+        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix), None)))?;
         Ok(PyBytes::new(py, &body))
     }
 

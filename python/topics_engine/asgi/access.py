@@ -12,7 +12,7 @@ import re
 from typing import Protocol
 
 from .messages import HttpError, Request
-from .routes import Route
+from .route import Route
 
 _HOST = re.compile(rb"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/\s]*))(?::[0-9]*)?\Z")
 

@@ -13,6 +13,7 @@ from .. import _core
 from .access import Guard
 from .bridge import Answer, LoopBridge
 from .life import Life
+from .matching import Found, Router, decode_name, raw_path
 from .messages import (
     ARROW,
     JSON,
@@ -29,7 +30,8 @@ from .messages import (
     Send,
     respond,
 )
-from .routes import Route, Router, decode_name, raw_path
+from .openapi import document
+from .route import Route
 from .settings import Settings
 
 log = logging.getLogger("topics_engine.asgi")
@@ -100,15 +102,17 @@ class App:
         request.check_headers()
         self.life.start()
         try:
-            route, parameter = self._router.match(request.method, raw_path(request.scope))
+            found = self._router.match(request.method, raw_path(request.scope))
         except HttpError:
             self._guard.check(request, None)
             raise
+        route = found.route
         self._guard.check(request, route)
         offer = negotiate(route, request.headers.get(b"accept"))
         if route.verb == "health":
             return self.life.health()
-        name = decode_name(parameter)
+        if route.verb == "openapi":
+            return Response(200, document(_core.__version__))
         flags, body = 0, b""
         if request.method in ("POST", "PUT") and request.has_body():
             kind = body_type(route, request)
@@ -118,16 +122,18 @@ class App:
         if offer == ARROW or (offer == JSON and PROMETHEUS in route.offers):
             flags |= self._flags[offer]
         with self.life.using() as bridge:
-            status, answer = await _call(bridge, route, name, request, body, flags)
+            status, answer = await _call(bridge, found, request, body, flags)
         return core_response(status, answer, offer)
 
 
 async def _call(
-    bridge: LoopBridge, route: Route, name: str, request: Request, body: bytes, flags: int
+    bridge: LoopBridge, found: Found, request: Request, body: bytes, flags: int
 ) -> Answer:
+    route = found.route
+    name, part = decode_name(found.name), decode_name(found.part)
     query: bytes = request.scope.get("query_string", b"")
     key = request.headers.get(b"idempotency-key", b"")
-    token, answer = bridge.call(route.verb, name, query, body, flags, key)
+    token, answer = bridge.call(route.verb, name, query, body, flags, key, part)
     if answer is not None:
         return answer
     future = bridge.answer_of(token)

@@ -40,6 +40,8 @@ class CoreHttp(Protocol):
         flags: int,
         token: int,
         key: bytes = b"",
+        part: str = "",
+        grant: int = 0,
     ) -> Answer | None: ...
     def flush(self) -> None: ...
     def cancel(self, token: int) -> None: ...
@@ -65,11 +67,19 @@ class LoopBridge:
         return len(self._pending)
 
     def call(
-        self, route: str, name: str, query: bytes, body: bytes, flags: int, key: bytes
+        self,
+        route: str,
+        name: str,
+        query: bytes,
+        body: bytes,
+        flags: int,
+        key: bytes,
+        part: str = "",
+        grant: int = 0,
     ) -> tuple[int, Answer | None]:
         """The call's token, and the answer if it is there already."""
         self._token = token = self._token + 1
-        answer = self._http.call(route, name, query, body, flags, token, key)
+        answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
         if answer is None:
             self._pending[token] = self._loop.create_future()
             if not self._flush_due and self._http.staged:

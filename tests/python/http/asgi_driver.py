@@ -44,6 +44,8 @@ class Call:
     flags: int
     token: int
     key: bytes
+    part: str
+    grant: int
 
 
 class ScriptedHttp:
@@ -69,8 +71,10 @@ class ScriptedHttp:
         flags: int,
         token: int,
         key: bytes = b"",
+        part: str = "",
+        grant: int = 0,
     ) -> tuple[int, bytes] | None:
-        call = Call(route, name, query, body, flags, token, key)
+        call = Call(route, name, query, body, flags, token, key, part, grant)
         self.calls.append(call)
         return self.answer(call)
 

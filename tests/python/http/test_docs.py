@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from topics_engine.asgi.openapi import status_of
 from topics_engine.asgi.routes import ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.settings import SERVER as KNOWN
@@ -40,6 +41,9 @@ def test_every_code_is_in_the_table_with_its_status() -> None:
     }
     for code, status in STATUS.items():
         assert status <= documented[code], code
+    for route in ROUTES:
+        for code in route.all_codes:
+            assert status_of(code) in documented[code], code
 
 
 def test_every_setting_is_in_the_table() -> None:

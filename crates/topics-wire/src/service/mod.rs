@@ -4,7 +4,10 @@
 //! the disk on purpose runs on a few threads, a waiting read is an entry in a table and a place in
 //! the engine's list of waiters. Replies that come later go to the [`Sink`].
 
+mod consumers;
 mod pool;
+mod queues;
+mod routers;
 mod timer;
 mod verbs;
 mod wait;
@@ -16,10 +19,13 @@ use topics_engine::Engine;
 use topics_env::Clock;
 
 use crate::error::Failure;
+use crate::grant::Grant;
 use crate::limits::Limits;
 use crate::write::Body;
 
+use consumers::Readers;
 use pool::Pool;
+use queues::Claims;
 use timer::Timer;
 use wait::Waits;
 
@@ -60,14 +66,18 @@ pub trait Sink: Send + Sync + 'static {
 pub struct Request<'a> {
     /// The route's name.
     pub route: &'a str,
-    /// The topic in the path, percent-decoded.
+    /// The topic or router in the path, percent-decoded.
     pub name: &'a str,
+    /// What else the path names: a consumer, a watch session.
+    pub part: &'a str,
     /// The query string.
     pub query: &'a [u8],
     /// The body.
     pub body: &'a [u8],
-    /// The `Idempotency-Key` header.
+    /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
     pub key: &'a [u8],
+    /// What the client may touch.
+    pub grant: &'a Grant,
     /// What the body is.
     pub kind: Body,
     /// Answer a read with an Arrow IPC stream.
@@ -85,6 +95,8 @@ pub struct Service {
     limits: Limits,
     sink: Arc<dyn Sink>,
     waits: Waits,
+    claims: Claims,
+    readers: Readers,
     timer: Timer,
     pool: Pool,
     born_ns: u64,
@@ -110,6 +122,8 @@ impl Service {
             limits,
             sink,
             waits: Waits::default(),
+            claims: Claims::default(),
+            readers: Readers::default(),
             timer,
             pool: Pool::default(),
             ready: AtomicBool::new(true),
@@ -150,14 +164,19 @@ impl Service {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Answers every waiting read with what there is; stops the threads. The engine stays open.
-    pub fn close(&self) {
+    /// Answers whatever waits with what there is; stops the threads. The engine stays open.
+    pub fn close(self: &Arc<Self>) {
         self.set_ready(false);
-        for token in self.waits.close() {
+        for token in self.waits.close().into_iter().chain(self.readers.close()) {
             self.sink.due(token);
         }
+        self.end_claims();
         self.timer.stop();
         self.pool.stop();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
     }
 
     fn elapsed(&self, start_ns: u64) -> u64 {
