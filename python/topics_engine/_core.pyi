@@ -360,6 +360,15 @@ class Http:
         and of `diff` with `ACCEPT_ARROW`.
         """
 
+    def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        """What the stream opened by this call has: pieces (of bytes, or messages of a socket), and
+        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end.
+        `None` when there is no such stream. `cancel` ends it.
+        """
+
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        """A message of a socket's client, with the scopes that it has."""
+
     def flush(self) -> None:
         """Leads the writes that this loop tick staged, once at its end. What it completes is in
         the bridge without a signal on its fd: call `Bridge.drain` next.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_wire::service::{Reply, Request, Service};
+use topics_wire::service::{Next, Reply, Request, Service};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
@@ -103,6 +103,41 @@ impl Http {
         let reply =
             if body.len() <= SMALL_BODY && route == "write" { run() } else { py.detach(run) };
         reply.map(|r| (r.status, PyBytes::new(py, &r.body)))
+    }
+
+    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end.
+    fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
+        let run = || {
+            let outcome = caught(|| {
+                self.shared.engine()?;
+                Ok(self.service.pull(token))
+            });
+            outcome.unwrap_or_else(|failure| {
+                log::error!("a stream: {}", failure.message);
+                None
+            })
+        };
+        let pulled = py.detach(run)?;
+        let next = match pulled.next {
+            Next::More => 0,
+            Next::Wait => 1,
+            Next::End => 2,
+        };
+        Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
+    }
+
+    /// A message of a socket's client, who may read, or write, or both.
+    fn message(&self, py: Python<'_>, token: u64, text: &[u8], read: bool, write: bool) {
+        py.detach(|| {
+            let outcome = caught(|| {
+                self.shared.engine()?;
+                self.service.message(token, text, (read, write));
+                Ok(())
+            });
+            if let Err(failure) = outcome {
+                log::error!("a message: {}", failure.message);
+            }
+        });
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {

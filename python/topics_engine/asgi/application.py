@@ -12,6 +12,9 @@ import logging
 from .. import _core
 from .access import Guard
 from .bridge import Answer, LoopBridge
+from .compress import THREADED, deflate, inflate, wanted
+from .cors import Cors
+from .keys import Client
 from .life import Life
 from .matching import Found, Router, decode_name, raw_path
 from .messages import (
@@ -33,6 +36,8 @@ from .messages import (
 from .openapi import document
 from .route import Route
 from .settings import Settings
+from .slots import Slots
+from .streaming import send_events
 
 log = logging.getLogger("topics_engine.asgi")
 
@@ -49,6 +54,10 @@ class App:
         self._guard = guard
         self._settings = settings
         self._router = Router()
+        self._cors = Cors(settings.cors_origins)
+        most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
+        self._streams = Slots("sse_connections", most, per_key)
+        self._in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
         self._flags = {
             NDJSON: _core.BODY_NDJSON,
             OCTETS: _core.BODY_OCTETS,
@@ -83,8 +92,9 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        response: Response | None
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, send)
         except HttpError as error:
             response = error.response()
         except Disconnected:
@@ -94,46 +104,87 @@ class App:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             response = HttpError(500, "internal", "a bug: the server's log has it").response()
+        if response is None:
+            return
+        response.headers += self._cors.headers(request)
         # A client that left meanwhile is no error of the server.
         with contextlib.suppress(Disconnected, OSError):
-            await respond(request, response, send)
+            await respond(request, await packed(request, response), send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, send: Send) -> Response | None:
+        """The response, or `None` when it was a stream and has been sent."""
         request.check_headers()
         self.life.start()
+        path = raw_path(request.scope)
         try:
-            found = self._router.match(request.method, raw_path(request.scope))
+            if request.method == "OPTIONS":
+                methods = self._router.methods(path)
+                if asked := self._cors.preflight(request, methods):
+                    return asked
+            found = self._router.match(request.method, path)
         except HttpError:
             self._guard.check(request, None)
             raise
-        route = found.route
-        self._guard.check(request, route)
-        offer = negotiate(route, request.headers.get(b"accept"))
-        if route.verb == "health":
+        client = self._guard.check(request, found.route)
+        offer = negotiate(found.route, request.headers.get(b"accept"))
+        if found.route.verb == "health":
             return self.life.health()
-        if route.verb == "openapi":
+        if found.route.verb == "openapi":
             return Response(200, document(_core.__version__))
-        flags, body = 0, b""
+        if found.route.streams:
+            with self._streams.one(client.label), self.life.using() as bridge:
+                return await self._stream(bridge, found, client, request, send)
+        with self._in_flight.one(client.label):
+            return await self._verb(found, client, request, offer)
+
+    async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
+        route, flags, body = found.route, 0, b""
         if request.method in ("POST", "PUT") and request.has_body():
             kind = body_type(route, request)
             flags = 0 if kind == JSON else self._flags[kind]
-            seconds = self._settings.body_timeout_ms / 1000
-            body = await request.body(self._settings.max_body_bytes, seconds)
+            body = await self._body(request)
         if offer == ARROW or (offer == JSON and PROMETHEUS in route.offers):
             flags |= self._flags[offer]
         with self.life.using() as bridge:
-            status, answer = await _call(bridge, found, request, body, flags)
+            status, answer = await _call(bridge, found, client, request, body, flags)
         return core_response(status, answer, offer)
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._settings.max_body_bytes
+        body = await request.body(limit, self._settings.body_timeout_ms / 1000)
+        if not is_packed(request):
+            return body
+        if len(body) < THREADED:
+            return inflate(body, limit)
+        return await asyncio.to_thread(inflate, body, limit)
+
+    async def _stream(
+        self, bridge: LoopBridge, found: Found, client: Client, request: Request, send: Send
+    ) -> Response | None:
+        name, part = decode_name(found.name), decode_name(found.part)
+        query: bytes = request.scope.get("query_string", b"")
+        last_id = request.headers.get(b"last-event-id", b"")
+        token, answer = bridge.call(
+            found.route.verb, name, query, b"", 0, last_id, part, client.grant
+        )
+        assert answer is not None, "a stream opens within the call"
+        status, opening = answer
+        if status != 200:
+            return core_response(status, opening, JSON)
+        with contextlib.suppress(Disconnected, OSError):
+            extra = self._cors.headers(request)
+            await send_events(bridge, token, opening, request, send, extra)
+        return None
 
 
 async def _call(
-    bridge: LoopBridge, found: Found, request: Request, body: bytes, flags: int
+    bridge: LoopBridge, found: Found, client: Client, request: Request, body: bytes, flags: int
 ) -> Answer:
     route = found.route
     name, part = decode_name(found.name), decode_name(found.part)
     query: bytes = request.scope.get("query_string", b"")
     key = request.headers.get(b"idempotency-key", b"")
-    token, answer = bridge.call(route.verb, name, query, body, flags, key, part)
+    token, answer = bridge.call(route.verb, name, query, body, flags, key, part, client.grant)
     if answer is not None:
         return answer
     future = bridge.answer_of(token)
@@ -173,10 +224,28 @@ def body_type(route: Route, request: Request) -> bytes:
         shown = given[:100].decode("latin-1")
         message = f"Content-Type {shown!r} is not taken here, only {names}"
         raise HttpError(415, "unsupported_media_type", message)
-    if encoding != b"identity":
+    if encoding not in (b"identity", b"gzip"):
         shown = encoding[:100].decode("latin-1")
-        raise HttpError(415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken")
+        raise HttpError(
+            415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken, only gzip"
+        )
     return kind
+
+
+def is_packed(request: Request) -> bool:
+    """Whether the body says that it is gzip."""
+    return request.headers.get(b"content-encoding", b"").strip().lower() == b"gzip"
+
+
+async def packed(request: Request, response: Response) -> Response:
+    """The response as the client asked for it: packed, when it named gzip."""
+    if not wanted(request.headers.get(b"accept-encoding"), len(response.body)):
+        return response
+    body = response.body
+    small = len(body) < THREADED
+    response.body = deflate(body) if small else await asyncio.to_thread(deflate, body)
+    response.headers += [(b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
+    return response
 
 
 def negotiate(route: Route, accept: bytes | None) -> bytes:

@@ -43,10 +43,36 @@ class CoreHttp(Protocol):
         part: str = "",
         grant: int = 0,
     ) -> Answer | None: ...
+    def pull(self, token: int) -> tuple[list[bytes], int] | None: ...
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None: ...
     def flush(self) -> None: ...
     def cancel(self, token: int) -> None: ...
     def set_ready(self, ready: bool) -> None: ...
     def close(self) -> None: ...
+
+
+class Wake:
+    """Something has come for a stream, and stays so until somebody has waited for it."""
+
+    __slots__ = ("_there", "_waiter")
+
+    def __init__(self) -> None:
+        self._there = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._there = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        if not self._there:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._there = False
 
 
 class LoopBridge:
@@ -57,6 +83,7 @@ class LoopBridge:
         self._bridge = http.bridge
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._streams: dict[int, Wake] = {}
         self._token = 0
         self._flush_due = False
         self._loop.add_reader(self._bridge.fd, self._drain)
@@ -82,10 +109,26 @@ class LoopBridge:
         answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
         if answer is None:
             self._pending[token] = self._loop.create_future()
-            if not self._flush_due and self._http.staged:
-                self._flush_due = True
-                self._loop.call_soon(self._flush)
+            self._flush_soon()
         return token, answer
+
+    def wake_of(self, token: int) -> Wake:
+        """What says that a stream has something to be pulled."""
+        return self._streams.setdefault(token, Wake())
+
+    def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        """What a stream has now; `None`: it is over."""
+        return self._http.pull(token)
+
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        """A message of a socket's client; the answer is pulled."""
+        self._http.message(token, text, read, write)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due and self._http.staged:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
 
     def answer_of(self, token: int) -> asyncio.Future[Answer]:
         """The future of an answer that was not there at once."""
@@ -93,7 +136,8 @@ class LoopBridge:
 
     def give_up(self, token: int) -> None:
         """Nobody waits for this answer any more; its slot in the engine is freed."""
-        if self._pending.pop(token, None) is not None:
+        stream = self._streams.pop(token, None)
+        if self._pending.pop(token, None) is not None or stream is not None:
             self._http.cancel(token)
 
     def _flush(self) -> None:
@@ -104,6 +148,10 @@ class LoopBridge:
 
     def _drain(self) -> None:
         for token, status, body in self._bridge.drain():
+            if status == 0:
+                if token in self._streams:
+                    self._streams[token].set()
+                continue
             future = self._pending.pop(token, None)
             if future is not None and not future.done():
                 future.set_result((status, body))
@@ -123,3 +171,5 @@ class LoopBridge:
                 gone = HttpError(503, "shutting_down", "the server went down meanwhile")
                 future.set_exception(gone)
         self._pending.clear()
+        for wake in self._streams.values():
+            wake.set()

@@ -76,7 +76,7 @@ class Route:
     @property
     def named(self) -> bool:
         """Whether the path names a topic, queue or router, which prefixes of keys bind."""
-        return any(f"/:{letter}" in self.path for letter in "tqr")
+        return any(f"/:{letter}/" in f"{self.path}/" for letter in "tqr")
 
     @property
     def all_codes(self) -> frozenset[str]:

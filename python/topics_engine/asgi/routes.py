@@ -3,7 +3,7 @@ made from it."""
 
 from __future__ import annotations
 
-from .messages import ARROW, JSON, NDJSON, OCTETS, PROMETHEUS
+from .messages import ARROW, EVENTS, JSON, NDJSON, OCTETS, PROMETHEUS
 from .route import Field, Route, fields
 
 TOPIC = ("topic_not_found",)
@@ -239,6 +239,41 @@ ROUTERS: tuple[Route, ...] = (
     ),
 )
 
+WATCHES: tuple[Route, ...] = (
+    Route(
+        "POST", "/v0/watch", "watch_create", ("read",), "create a watch session",
+        query=fields("lenient: boolean: unknown topics join when they are created"),
+        body=WATCH + FRAMES + SHOWN + FILTER, statuses=(201,), codes=TOPIC,
+        answer="wid stream_url session_ttl_ms topics",
+    ),
+    Route(
+        "GET", "/v0/watch/:wid", "watch", ("read",), "the events of a session",
+        offers=(EVENTS,), streams=True, codes=("session_gone",), answer="events",
+    ),
+    Route(
+        "DELETE", "/v0/watch/:wid", "watch_end", ("read",), "end a session and its streams",
+        answer="wid ended",
+    ),
+    Route(
+        "GET", "/v0/watch", "watch_query", ("read",), "the events of topics, without a session",
+        query=(
+            *fields(
+                "topic!: string: again for each, at most 64",
+                'from_seq: string or integer: events after this, or "earliest"',
+                "tail: integer: begin so many records before the head; 0 unless given",
+                "lenient: boolean: unknown topics join when they are created",
+            ),
+            *FRAMES, *SHOWN, *FILTER,
+        ),
+        offers=(EVENTS,), streams=True, codes=TOPIC, answer="events",
+    ),
+    Route(
+        "GET", "/v0/topics/:q/work", "work", ("read", "write"),
+        "a stream of jobs; ending it gives back what it holds",
+        query=CLAIM + FRAMES[2:], codes=QUEUE, offers=(EVENTS,), streams=True, answer="events",
+    ),
+)
+
 _CONSUMER = "topic consumer mode cursor lag lag_ms"
 
 CONSUMERS: tuple[Route, ...] = (
@@ -320,6 +355,6 @@ SERVER: tuple[Route, ...] = (
 )
 
 # fmt: on
-ROUTES: tuple[Route, ...] = TOPICS + QUEUES + ROUTERS + CONSUMERS + SERVER
+ROUTES: tuple[Route, ...] = TOPICS + QUEUES + WATCHES + ROUTERS + CONSUMERS + SERVER
 
 __all__ = ["ROUTES", "Field", "Route"]

@@ -13,6 +13,7 @@ import uvicorn
 
 from ..asgi import App, build
 from ..asgi.access import check_bind
+from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from .exits import Exit, exit_for
 from .output import complain
@@ -68,7 +69,9 @@ def url_of(sock: socket.socket) -> str:
 
 def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code."""
-    check_bind(settings.host, insecure=settings.allow_insecure_no_auth)
+    # A malformed key stops the start before anything listens.
+    keys = bool(Keys.parse(settings.api_keys))
+    check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
     try:
         sock = listen(settings.host, settings.port)
     except OSError as error:

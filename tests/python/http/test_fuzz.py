@@ -189,6 +189,35 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "fail_if_busy": st.booleans(),
         },
     ),
+    "watch_create": st.fixed_dictionaries(
+        {
+            "topics": st.one_of(
+                st.lists(names, max_size=3),
+                st.dictionaries(
+                    names,
+                    st.fixed_dictionaries(
+                        {},
+                        optional={
+                            "from_seq": st.one_of(edge_numbers, st.just("earliest")),
+                            "tail": edge_numbers,
+                            "topic_id": edge_numbers,
+                        },
+                    ),
+                    max_size=3,
+                ),
+            )
+        },
+        optional={
+            "patterns": st.lists(short, max_size=3),
+            "node": st.one_of(short, st.lists(short, max_size=3)),
+            "match": matches,
+            "limit": edge_numbers,
+            "max_batch_bytes": edge_numbers,
+            "heartbeat_ms": edge_numbers,
+            "include_data": st.booleans(),
+            "consistency": st.sampled_from(["strong", "x"]),
+        },
+    ),
     "consumer_commit": st.fixed_dictionaries({"seq": edge_numbers}),
     "consumer_seek": st.fixed_dictionaries(
         {}, optional={"seq": edge_numbers, "ts": edge_numbers, "to": st.sampled_from(["end", ""])}
@@ -216,16 +245,17 @@ def bodies(draw: st.DrawFn, verb: str) -> bytes:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
+def requests(draw: st.DrawFn) -> tuple[Route, str, str, bytes | None, dict[str, str]]:
     # `sync`, `checkpoint` and `verify` do no parsing, and do real work on the disk.
-    cheap = [r for r in ROUTES if r.verb not in ("sync", "checkpoint", "verify")]
+    # A stream has no end.
+    idle = ("sync", "checkpoint", "verify")
+    cheap = [r for r in ROUTES if r.verb not in idle and not r.streams]
     route: Route = draw(st.sampled_from(cheap + [r for r in cheap if r.verb in BODIES] * 3))
     path = re.sub(r":[a-z]+", lambda _: quote(draw(names), safe=""), route.path)
     query = draw(
         st.dictionaries(
             st.sampled_from(
-                ["prefix", "page_size", "cursor", "touch", "if_empty", "return_seqs", "x"]
-                + sorted({f.name for f in route.query})
+                ["prefix", "page_size", "cursor", "touch", "x", *(f.name for f in route.query)]
             ),
             st.sampled_from(["", "true", "1", "0", "-1", "99999999999999999999", "fuzz", "é", "%"]),
             max_size=2,
@@ -251,7 +281,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
         )
     )
     body = draw(bodies(route.verb)) if method in ("POST", "PUT") else None
-    return method, path, body, headers
+    return route, method, path, body, headers
 
 
 @settings(
@@ -263,13 +293,14 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
 )
 @given(batch=st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
 def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
-    for method, path, body, headers in batch:
+    for route, method, path, body, headers in batch:
         note(f"{method} {path} {body!r} {headers}")
         reply = api(method, path, body, headers)
         seen[reply.status] = seen.get(reply.status, 0) + 1
         assert reply.status < 500, reply
         if reply.status >= 400:
             assert reply.status in STATUS[reply.code], reply
+            assert method != route.method or reply.code in route.all_codes, (route.verb, reply)
         elif reply.headers["content-type"] == "application/json":
             json.loads(reply.body)
 

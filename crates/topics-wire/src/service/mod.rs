@@ -8,6 +8,9 @@ mod consumers;
 mod pool;
 mod queues;
 mod routers;
+mod sessions;
+mod socket;
+mod streams;
 mod timer;
 mod verbs;
 mod wait;
@@ -26,6 +29,9 @@ use crate::write::Body;
 use consumers::Readers;
 use pool::Pool;
 use queues::Claims;
+use sessions::Sessions;
+use streams::Streams;
+pub use streams::{Next, Pulled};
 use timer::Timer;
 use wait::Waits;
 
@@ -57,7 +63,8 @@ impl Reply {
 pub trait Sink: Send + Sync + 'static {
     /// The reply of the call with this token.
     fn reply(&self, token: u64, reply: Reply);
-    /// A waiting read may have something: the loop calls [`Service::resume`].
+    /// What waits under this token may have something: the loop calls [`Service::resume`], which
+    /// answers status 0 for a stream: then [`Service::pull`] is due.
     fn due(&self, token: u64);
 }
 
@@ -97,6 +104,8 @@ pub struct Service {
     waits: Waits,
     claims: Claims,
     readers: Readers,
+    streams: Streams,
+    sessions: Sessions,
     timer: Timer,
     pool: Pool,
     born_ns: u64,
@@ -124,6 +133,8 @@ impl Service {
             waits: Waits::default(),
             claims: Claims::default(),
             readers: Readers::default(),
+            streams: Streams::default(),
+            sessions: Sessions::default(),
             timer,
             pool: Pool::default(),
             ready: AtomicBool::new(true),
@@ -167,7 +178,8 @@ impl Service {
     /// Answers whatever waits with what there is; stops the threads. The engine stays open.
     pub fn close(self: &Arc<Self>) {
         self.set_ready(false);
-        for token in self.waits.close().into_iter().chain(self.readers.close()) {
+        let waiting = self.waits.close().into_iter().chain(self.readers.close());
+        for token in waiting.chain(self.streams.all()) {
             self.sink.due(token);
         }
         self.end_claims();

@@ -21,7 +21,14 @@ impl Service {
         if !r.name.is_empty() {
             r.grant.check(r.name)?;
         }
-        let families = [Self::topics, Self::queues, Self::routers, Self::consumers];
+        let families = [
+            Self::topics,
+            Self::queues,
+            Self::streams,
+            Self::sessions,
+            Self::routers,
+            Self::consumers,
+        ];
         for family in families {
             if let Some(answer) = family(self, r, start_ns) {
                 return answer;

@@ -135,6 +135,12 @@ impl Known {
         Self { seqs: cursors.iter().map(|(_, id, seq)| (*id, *seq)).collect() }
     }
 
+    /// The cursor of a topic; 0 when it is not known.
+    #[must_use]
+    pub fn cursor(&self, topic_id: u64) -> u64 {
+        self.seqs.get(&topic_id).copied().unwrap_or(0)
+    }
+
     /// Appends the id of an event of `topic`, after which the cursors are these.
     pub fn push_id(
         &mut self,
