@@ -10,8 +10,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Protocol
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
+from .cors import Cors
 from .keys import ANYONE, Client, Keys
 from .messages import HttpError, Request
 from .route import Route
@@ -28,9 +29,20 @@ class Guard(Protocol):
 
 
 class LoopbackGuard:
-    """Only requests that were addressed to a loopback name (DNS rebinding)."""
+    """Only requests that were addressed to a loopback name (DNS rebinding), and that no page from
+    elsewhere has made: a browser sends some of those without asking first, sockets among them."""
+
+    def __init__(self, cors: Cors | None = None) -> None:
+        self._cors = cors or Cors("")
 
     def check(self, request: Request, route: Route | None) -> Client:
+        origin = request.headers.get(b"origin")
+        harmless = request.method in ("GET", "HEAD", "OPTIONS")
+        if origin is not None and not (harmless and request.scope["type"] == "http"):
+            own = is_loopback(urlsplit(origin.decode("latin-1")).hostname or "")
+            if not own and not self._cors.allows(origin):
+                message = "a page of another origin made this request: see TOPICS_CORS_ORIGINS"
+                raise HttpError(403, "forbidden", message)
         for name, value in request.scope["headers"]:
             if name == b"host" and not is_loopback_authority(value):
                 shown = value[:100].decode("latin-1")
@@ -54,7 +66,7 @@ class KeyGuard:
         self._probes = probes
 
     def check(self, request: Request, route: Route | None) -> Client:
-        if route is not None and not route.needs and not self._probes:
+        if route is not None and route.open and not self._probes:
             return ANYONE
         secret = _secret(request, route)
         client = None if secret is None else self._keys.find(secret)

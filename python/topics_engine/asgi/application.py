@@ -37,6 +37,7 @@ from .openapi import document
 from .route import Route
 from .settings import Settings
 from .slots import Slots
+from .socket import converse, deny
 from .streaming import send_events
 
 log = logging.getLogger("topics_engine.asgi")
@@ -72,8 +73,7 @@ class App:
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+            await self._websocket(scope, receive, send)
         else:
             raise RuntimeError(f"ASGI scope {kind!r} is not served")
 
@@ -131,6 +131,9 @@ class App:
             return self.life.health()
         if found.route.verb == "openapi":
             return Response(200, document(_core.__version__))
+        if found.route.verb == "socket":
+            message = "this is a WebSocket: connect with Upgrade: websocket"
+            raise HttpError(400, "invalid_request", message)
         if found.route.streams:
             with self._streams.one(client.label), self.life.using() as bridge:
                 return await self._stream(bridge, found, client, request, send)
@@ -157,6 +160,31 @@ class App:
         if len(body) < THREADED:
             return inflate(body, limit)
         return await asyncio.to_thread(inflate, body, limit)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        request = Request({**scope, "method": "GET"}, receive)
+        try:
+            request.check_headers()
+            self.life.start()
+            route = self._router.match("GET", raw_path(scope)).route
+            client = self._guard.check(request, route)
+            if route.verb != "socket":
+                raise HttpError(404, "not_found", "sockets are at /v0/ws")
+            with self._streams.one(client.label), self.life.using() as bridge:
+                token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
+                if answer is None or answer[0] != 200:
+                    raise HttpError(503, "shutting_down", "the server is going down")
+                await send({"type": "websocket.accept"})
+                with contextlib.suppress(Disconnected, OSError):
+                    await converse(bridge, token, client, receive, send)
+        except HttpError as error:
+            await deny(scope, receive, send, error)
+
+    @property
+    def streams(self) -> int:
+        """How many streams and sockets are open."""
+        return self._streams.total
 
     async def _stream(
         self, bridge: LoopBridge, found: Found, client: Client, request: Request, send: Send

@@ -9,6 +9,7 @@ from .. import _core
 from ..client import Database
 from .access import Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
+from .cors import Cors
 from .keys import Keys, forget
 from .life import Life, Opened
 from .settings import Settings, resolve
@@ -37,7 +38,11 @@ def make_guard(settings: Settings, keys: Keys) -> Guard:
     """Who may talk to the server under these settings."""
     if keys:
         return KeyGuard(keys, probes=settings.probe_auth)
-    return OpenGuard() if settings.allow_insecure_no_auth else LoopbackGuard()
+    return (
+        OpenGuard()
+        if settings.allow_insecure_no_auth
+        else LoopbackGuard(Cors(settings.cors_origins))
+    )
 
 
 def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:

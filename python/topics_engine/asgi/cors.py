@@ -15,11 +15,13 @@ class Cors:
     def __init__(self, origins: str) -> None:
         self._origins = frozenset(o.strip().encode() for o in origins.split(",") if o.strip())
 
+    def allows(self, origin: bytes) -> bool:
+        """Whether pages of this origin may talk to the server."""
+        return origin in self._origins or b"*" in self._origins
+
     def _allowed(self, request: Request) -> bytes | None:
         origin = request.headers.get(b"origin")
-        if origin is None or not self._origins:
-            return None
-        return origin if origin in self._origins or b"*" in self._origins else None
+        return origin if origin is not None and self.allows(origin) else None
 
     def headers(self, request: Request) -> list[Header]:
         """What an answer says to the page that asked."""

@@ -47,7 +47,8 @@ def fields(*lines: str) -> tuple[Field, ...]:
 class Route:
     """One row of the table.
 
-    `needs` are the scopes that a key must have; none: the route is open. `waits` marks a verb that
+    `needs` are the scopes that a key must have; none: the route is open, or, of a socket, each
+    message has a scope of its own. `waits` marks a verb that
     may be held back on purpose; it is given up when the client goes. `streams` marks an answer
     without end. `offers` are the content types of the answer, the first by default; `takes` those
     of the body. `codes` are the errors of this verb, beyond those that every route has.
@@ -71,7 +72,12 @@ class Route:
     @property
     def access(self) -> str:
         """The scopes in words."""
-        return "+".join(self.needs) or "open"
+        return "+".join(self.needs) or ("open" if self.open else "by message")
+
+    @property
+    def open(self) -> bool:
+        """Whether no key is needed."""
+        return not self.needs and self.verb != "socket"
 
     @property
     def named(self) -> bool:

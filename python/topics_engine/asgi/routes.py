@@ -268,6 +268,10 @@ WATCHES: tuple[Route, ...] = (
         offers=(EVENTS,), streams=True, codes=TOPIC, answer="events",
     ),
     Route(
+        "GET", "/v0/ws", "socket", (), "a WebSocket: subscribe, publish", statuses=(101,),
+        streams=True, codes=("invalid_request",), answer="messages",
+    ),
+    Route(
         "GET", "/v0/topics/:q/work", "work", ("read", "write"),
         "a stream of jobs; ending it gives back what it holds",
         query=CLAIM + FRAMES[2:], codes=QUEUE, offers=(EVENTS,), streams=True, answer="events",

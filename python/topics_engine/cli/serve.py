@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 import uvicorn
@@ -22,6 +24,9 @@ from .protocol import BoundedProtocol
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
 SWITCH_INTERVAL = 0.0001
+
+# How long a shutdown waits for streams to say their last words.
+STREAMS_SECONDS = 1.0
 
 HINTS = """
 Try, in another terminal:
@@ -43,6 +48,10 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before uvicorn waits for open requests: those that wait on purpose end now.
         self._app.life.begin_shutdown()
+        # Sockets say so to their clients before uvicorn closes them.
+        deadline = time.monotonic() + STREAMS_SECONDS
+        while self._app.streams and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
         await super().shutdown(sockets)
 
 
@@ -86,7 +95,8 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         app,
         loop="uvloop",
         http=BoundedProtocol,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
         lifespan="on",
         log_config=None,
         access_log=access_log,
