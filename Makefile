@@ -71,6 +71,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.10'
 	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
 	target/release/bench-delivery
+	target/release/bench-jobs
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte

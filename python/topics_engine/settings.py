@@ -28,6 +28,7 @@ SERVER = frozenset(
         "api_keys",
         "body_timeout_ms",
         "cors_origins",
+        "hot_protocol",
         "host",
         "max_body_bytes",
         "max_inflight_per_key",

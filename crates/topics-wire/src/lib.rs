@@ -9,6 +9,7 @@ pub mod config;
 pub mod consumers;
 mod error;
 mod grant;
+pub mod hot;
 pub mod json;
 mod limits;
 pub mod metrics;

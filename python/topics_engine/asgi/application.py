@@ -52,7 +52,7 @@ class App:
 
     def __init__(self, life: Life, guard: Guard, settings: Settings) -> None:
         self.life = life
-        self._guard = guard
+        self.guard = guard
         self._settings = settings
         self._router = Router()
         self._cors = Cors(settings.cors_origins)
@@ -123,9 +123,9 @@ class App:
                     return asked
             found = self._router.match(request.method, path)
         except HttpError:
-            self._guard.check(request, None)
+            self.guard.check(request, None)
             raise
-        client = self._guard.check(request, found.route)
+        client = self.guard.check(request, found.route)
         offer = negotiate(found.route, request.headers.get(b"accept"))
         if found.route.verb == "health":
             return self.life.health()
@@ -168,7 +168,7 @@ class App:
             request.check_headers()
             self.life.start()
             route = self._router.match("GET", raw_path(scope)).route
-            client = self._guard.check(request, route)
+            client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "sockets are at /v0/ws")
             with self._streams.one(client.label), self.life.using() as bridge:

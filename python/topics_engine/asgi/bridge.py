@@ -109,7 +109,8 @@ class LoopBridge:
         answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
         if answer is None:
             self._pending[token] = self._loop.create_future()
-            self._flush_soon()
+            if self._http.staged:
+                self.flush_soon()
         return token, answer
 
     def wake_of(self, token: int) -> Wake:
@@ -123,10 +124,12 @@ class LoopBridge:
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
         """A message of a socket's client; the answer is pulled."""
         self._http.message(token, text, read, write)
-        self._flush_soon()
+        if self._http.staged:
+            self.flush_soon()
 
-    def _flush_soon(self) -> None:
-        if not self._flush_due and self._http.staged:
+    def flush_soon(self) -> None:
+        """Has what is staged led at the end of the loop's tick."""
+        if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 

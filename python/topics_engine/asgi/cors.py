@@ -25,7 +25,7 @@ class Cors:
 
     def headers(self, request: Request) -> list[Header]:
         """What an answer says to the page that asked."""
-        if not self._origins:
+        if not self._origins or b"origin" not in request.headers:
             return []
         vary: Header = (b"vary", b"Origin")
         origin = self._allowed(request)

@@ -162,7 +162,8 @@ def test_consumers_are_listed(api: Http, topic: str) -> None:
         (f"{topic}-1", "a", 1),
         (f"{topic}-1", "b", 1),
     ]
-    assert api("GET", f"/v0/consumers?topic={topic}-1&prefix=b").json["consumers"] == mine[1:]
+    one = api("GET", f"/v0/consumers?topic={topic}-1&prefix=b").json["consumers"]
+    assert [(c["topic"], c["consumer"]) for c in one] == [(f"{topic}-1", "b")]
     seen: list[Any] = []
     page = api("GET", "/v0/consumers?page_size=1").json
     while True:
