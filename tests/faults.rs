@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use topics_env::sim::{CallKind, CrashOptions, FaultKind, PageFate, Survival};
 
-use crate::crash::{Point, Walk, probe, verdict};
+use crate::crash::{Plan, Point, Walk, probe, verdict};
 use crate::oracle::Keep;
 use crate::run::{Driver, HookSpec, Recording, Setup, batch};
 use crate::workloads::{Workload, class};
@@ -92,7 +92,7 @@ fn cut(rec: &Recording, hook: &HookSpec) -> Vec<String> {
     let life = rec.lives.len() - 1;
     let end = Point { life, at: rec.lives[life].fs.ops_len() };
     walk.seek(end);
-    let plan = walk.plan(end, hook);
+    let plan = Plan { sound: false, ..walk.plan(end, hook) };
     let options = CrashOptions { random: 1, torn_bytes: 0, names: 1, single: false };
     let survivals = walk.cursor.survivals(rec.seed, &options);
     let wanted = |s: &Survival| !matches!(s, Survival::Prefix(n) if n % 4 != 0);

@@ -3,24 +3,24 @@
 //!
 //! * [`crash`]: crash states, recoveries, verdicts.
 //! * [`damage`]: damaged directories.
+//! * [`delivery`]: queues, routers and consumers through crashes.
 //! * [`faults`]: calls that fail while the engine runs.
 //! * [`fixture`]: directories of released format versions.
 //! * [`harness`]: a plain test runner.
 //! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
-//! * [`queues`]: queues and consumers through crashes.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
 pub mod crash;
 pub mod damage;
+pub mod delivery;
 pub mod faults;
 pub mod fixture;
 pub mod harness;
 pub mod model;
 pub mod mutants;
 pub mod oracle;
-pub mod queues;
 pub mod run;
 pub mod workloads;

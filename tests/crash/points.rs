@@ -65,6 +65,7 @@ impl<'r> Walk<'r> {
             retries: self.retries.clone(),
             thorough: true,
             journal: false,
+            sound: true,
         }
     }
 

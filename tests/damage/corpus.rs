@@ -91,6 +91,7 @@ fn corpus(name: &'static str, clean: bool, seed: u64, hook: &HookSpec) -> Corpus
         retries: Vec::new().into(),
         thorough: true,
         journal: false,
+        sound: true,
     };
     let engine = Mounted::new(&image, &plan).open().unwrap();
     let (whole, problems) = observe(&engine, plan.wall, 50);

@@ -47,6 +47,7 @@ fn opens(version: u32, name: &str) -> Outcome {
         retries: Vec::new().into(),
         thorough: true,
         journal: false,
+        sound: true,
     };
     let mut disk = Mounted::new(&image, &plan);
     for n in 1..=2 {

@@ -15,6 +15,9 @@ use crate::snapshot::{self, Loaded, SnapshotBody};
 use crate::wal::Wal;
 use crate::{Result, StorageError};
 
+/// What a record takes in an `.idx`.
+const IDX_ENTRY: u64 = 20;
+
 /// What a kept snapshot holds back.
 #[derive(Debug)]
 struct Kept {
@@ -25,6 +28,8 @@ struct Kept {
     files: Vec<(SegmentName, Part)>,
     /// Its topics, ascending.
     topics: Vec<u64>,
+    /// Bytes of the largest segment, that is not in the cold tier.
+    largest: u64,
 }
 
 impl Kept {
@@ -37,7 +42,9 @@ impl Kept {
         let mut topics: Vec<u64> = body.topics.iter().map(|t| t.topic_id).collect();
         files.sort_unstable();
         topics.sort_unstable();
-        Self { n, replay: all.map(|s| (s.shard, s.replay_lsn)).collect(), files, topics }
+        let hot = body.topics.iter().flat_map(|t| &t.segments).filter(|s| !s.cold);
+        let largest = hot.map(|s| s.data_len + IDX_ENTRY * s.span()).max().unwrap_or(0);
+        Self { n, replay: all.map(|s| (s.shard, s.replay_lsn)).collect(), files, topics, largest }
     }
 
     fn names(&self, file: &(SegmentName, Part)) -> bool {
@@ -136,6 +143,32 @@ impl Checkpoints {
         reserve::give(&self.env, &self.paths, bytes)
     }
 
+    /// Bytes that files may have which free more than they take: the free ones, and those of the
+    /// reserve that no snapshot needs.
+    pub fn room(&self) -> Result<u64> {
+        let keep = reserve::for_snapshots(self.inner.lock().bytes);
+        let spare = reserve::size(&self.env, &self.paths)?.saturating_sub(keep);
+        Ok(self.free().saturating_add(spare).saturating_sub(reserve::SLACK))
+    }
+
+    /// Free bytes, 0 when that cannot be told.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.env.fs.free_space(self.paths.root()).unwrap_or(0)
+    }
+
+    /// Takes back what was given up of the reserve, as far as there is room.
+    pub fn refill(&self, wal: &Wal) {
+        let (bytes, largest) = {
+            let inner = self.inner.lock();
+            (inner.bytes, inner.kept.back().map_or(0, |k| k.largest))
+        };
+        let copies = largest.max(wal.largest_file());
+        if let Err(e) = reserve::ensure(&self.env, &self.paths, bytes, copies) {
+            log::warn!("no reserve for a full disk: {e}");
+        }
+    }
+
     /// A kept snapshot, the newest; `None`: there is none.
     pub fn load_newest(&self, store_id: [u8; 16]) -> Result<Option<SnapshotBody>> {
         match self.newest() {
@@ -167,9 +200,8 @@ impl Checkpoints {
             }
             inner.leaving.pop();
         }
-        if let Err(e) = reserve::ensure(&self.env, &self.paths, inner.bytes) {
-            log::warn!("no reserve for snapshots on a full disk: {e}");
-        }
+        drop(inner);
+        self.refill(wal);
         Ok(())
     }
 

@@ -1,0 +1,103 @@
+//! I8: a stored cursor is where it was told to be, and `at_most_once` never hands out twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use topics_engine::ConsumerMode;
+
+use super::super::note::{Far, Note, Past};
+use super::super::see::Seen;
+
+/// What a consumer's cursor may be: the value that is certain, and those after it. `None`: there
+/// is no such consumer.
+struct Cursor<'a> {
+    topic: &'a str,
+    may: Vec<Option<u64>>,
+    /// Handed out at most once, and not sought behind.
+    handed: BTreeSet<u64>,
+}
+
+pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
+    let mut all: BTreeMap<(u64, &str), Cursor<'_>> = BTreeMap::new();
+    let mut dropped: BTreeMap<&str, usize> = BTreeMap::new();
+    for (i, (far, note)) in past.notes.iter().enumerate() {
+        match note {
+            Note::Dropped { topic } => drop(dropped.insert(topic, i)),
+            _ => take(past, *far, note, &mut all),
+        }
+    }
+    for ((id, name), c) in &all {
+        let there = seen.consumers.iter().find(|s| s.topic_id == *id && s.info.name == *name);
+        let topic = seen.first.topic(c.topic).filter(|t| t.state.topic_id == *id);
+        let at = there.map(|s| s.info.cursor);
+        if topic.is_some() && !c.may.contains(&at) {
+            out.push(format!("I8: {name} of {} is at {at:?}, not {:?}", c.topic, c.may));
+        }
+        let Some(s) = there else { continue };
+        if s.info.mode == ConsumerMode::AtMostOnce {
+            for seq in s.read.iter().filter(|seq| c.handed.contains(seq)) {
+                out.push(format!("{name}: {seq} is handed out twice"));
+            }
+        }
+    }
+    for s in &seen.consumers {
+        let name = &s.info.name;
+        if !all.keys().any(|(id, n)| *id == s.topic_id && n == name) {
+            out.push(format!("nobody created the consumer {name} of {}", s.info.topic));
+        }
+        let due: Vec<u64> = s.live.iter().copied().filter(|q| *q > s.info.cursor).collect();
+        if s.read != due {
+            out.push(format!("{name} at {} reads {:?}, not {due:?}", s.info.cursor, s.read));
+        }
+    }
+}
+
+fn take<'a>(
+    past: &Past<'_>,
+    far: Far,
+    note: &'a Note,
+    all: &mut BTreeMap<(u64, &'a str), Cursor<'a>>,
+) {
+    let new = |topic| Cursor { topic, may: vec![None], handed: BTreeSet::new() };
+    let mut set = |topic: &'a str, id: u64, name: &'a str, at: Option<u64>, kept: bool| {
+        let c = all.entry((id, name)).or_insert_with(|| new(topic));
+        if kept {
+            c.may.clear();
+        }
+        c.may.push(at);
+    };
+    match note {
+        Note::Stored { topic, id, consumer, at } => {
+            set(topic, *id, consumer, *at, past.kept(topic, far));
+            if at.is_none()
+                && let Some(c) = all.get_mut(&(*id, *consumer))
+            {
+                c.handed.clear();
+            }
+        }
+        Note::Passed { topic, id, consumer, at } => {
+            if let Some(c) = all.get_mut(&(*id, *consumer))
+                && past.kept(topic, far)
+            {
+                c.may.retain(|m| *m >= Some(*at));
+            }
+        }
+        Note::Dealt { topic, id, consumer, at } => set(topic, *id, consumer, Some(*at), false),
+        Note::Sought { topic, id, consumer, at } => {
+            set(topic, *id, consumer, Some(*at), past.kept(topic, far));
+            if let Some(c) = all.get_mut(&(*id, *consumer)) {
+                c.handed.retain(|seq| seq <= at);
+            }
+        }
+        Note::HandedOut { id, consumer, seqs, next } => {
+            // Durable before it is handed out, whatever the topic's class.
+            if let Some(c) = all.get_mut(&(*id, *consumer)) {
+                if far != Far::Begun {
+                    c.may.clear();
+                    c.handed.extend(seqs);
+                }
+                c.may.push(Some(*next));
+            }
+        }
+        _ => {}
+    }
+}

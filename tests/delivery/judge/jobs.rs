@@ -1,0 +1,203 @@
+//! I6: a job is never lost, never in two places, never under two valid leases.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use topics_engine::JobState;
+
+use super::super::note::{Far, Leased, Note, Past, Written};
+use super::super::see::{QueueSeen, written};
+
+pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
+    places(past, q, out);
+    leases(past, q, out);
+    let all = written(past.notes.iter().map(|n| n.1));
+    let jobs: BTreeMap<&str, &Written> = all.iter().map(|(_, w)| (&*w.name, *w)).collect();
+    order(past, q, &jobs, out);
+    counts(past, q, out);
+}
+
+/// Each job that must be there is in one place: given in the end, dead where it is, or a dead
+/// letter. None is in two, and none that was acked is back.
+fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
+    let mut there: BTreeMap<&str, usize> = BTreeMap::new();
+    let drained = q.drained.iter().map(|g| g.name.as_str());
+    for name in drained.chain(q.left.iter().chain(&q.letters).map(String::as_str)) {
+        *there.entry(name).or_default() += 1;
+    }
+    for (name, n) in there.iter().filter(|(_, n)| **n > 1) {
+        out.push(format!("{name} is there {n} times"));
+    }
+    let mut must: BTreeSet<&str> = BTreeSet::new();
+    let mut gone: BTreeSet<&str> = BTreeSet::new();
+    for (far, note) in &past.notes {
+        match note {
+            Note::Put { topic, records, .. } if topic == "q" && past.kept("q", *far) => {
+                must.extend(records.iter().map(|r| r.name.as_str()));
+            }
+            Note::Acked(jobs) => {
+                for job in jobs {
+                    must.remove(job.name.as_str());
+                    if past.kept("q", *far) {
+                        gone.insert(&job.name);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for name in must.iter().filter(|n| !there.contains_key(**n)) {
+        out.push(format!("{name} is lost"));
+    }
+    for name in gone.iter().filter(|n| there.contains_key(**n)) {
+        out.push(format!("{name} was acked and is back"));
+    }
+    for name in q.left.iter().filter(|n| !dead_in_place(q, n, past)) {
+        out.push(format!("{name} is in the queue and no claim gets it"));
+    }
+}
+
+/// What no claim gets any more has used up its deliveries, as far as the notes can tell.
+fn dead_in_place(q: &QueueSeen, name: &str, past: &Past<'_>) -> bool {
+    // The probe has given it once itself.
+    if q.claimed.iter().any(|g| g.name == name) {
+        return true;
+    }
+    past.facts.leases_durable
+        && past.notes.iter().any(|(_, n)| match n {
+            Note::Claimed(jobs) => jobs.iter().any(|j| j.name == name),
+            _ => false,
+        })
+}
+
+/// The leases of a job that may be valid: the one that is certain, and those after it.
+#[derive(Default)]
+struct Held<'a> {
+    may: Vec<Option<&'a Leased>>,
+}
+
+fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
+    let mut held: BTreeMap<u64, Held<'_>> = BTreeMap::new();
+    let mut all: Vec<&Leased> = Vec::new();
+    // After a redrive a job may be another record; what was in place before is settled no more.
+    let mut unsure = false;
+    for (far, note) in &past.notes {
+        let kept = past.kept("q", *far);
+        let mut next = |job: &Leased, lease| {
+            let h = held.entry(job.seq).or_insert_with(|| Held { may: vec![None] });
+            if kept {
+                h.may.clear();
+            }
+            h.may.push(lease);
+        };
+        match note {
+            Note::Claimed(jobs) => {
+                jobs.iter().for_each(|j| next(j, Some(j)));
+                all.extend(jobs);
+            }
+            Note::Extended(jobs) => jobs.iter().for_each(|j| next(j, Some(j))),
+            Note::Released(jobs) | Note::Acked(jobs) => jobs.iter().for_each(|j| next(j, None)),
+            Note::Redriven => unsure |= *far == Far::Begun,
+            _ => {}
+        }
+    }
+    let mut valid: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for l in &all {
+        if q.valid.contains(&l.id) || q.valid_after.contains(&l.id) {
+            valid.entry(l.seq).or_default().push(l.id);
+            let may = held.get(&l.seq).map(|h| h.may.as_slice()).unwrap_or_default();
+            if !may.iter().flatten().any(|m| m.id == l.id) {
+                out.push(format!("I6: the stale lease {} of {} is valid", l.id, l.seq));
+            }
+        }
+    }
+    for (seq, ids) in valid.iter_mut() {
+        let given = q.claimed.iter().any(|g| g.seq == *seq);
+        if ids.len() + usize::from(given) > 1 {
+            out.push(format!("I6: {seq} has the valid leases {ids:?}, given again: {given}"));
+        }
+    }
+    if !past.facts.leases_durable {
+        valid.iter().for_each(|(seq, ids)| {
+            out.push(format!("I6: {ids:?} of {seq} are leases of a life that is over"));
+        });
+        return;
+    }
+    let live: BTreeSet<u64> = q.peeked.iter().map(|j| j.seq).collect();
+    for (seq, h) in held.iter().filter(|(seq, _)| live.contains(seq)) {
+        if let [Some(l)] = h.may.as_slice()
+            && l.deadline > past.wall
+            && !q.valid.contains(&l.id)
+            && !unsure
+        {
+            out.push(format!("I6: the durable lease {} of {seq} is gone", l.id));
+        }
+    }
+    // At most one job of a group is leased.
+    let attempts = written(past.notes.iter().map(|n| n.1));
+    let group =
+        |name: &str| attempts.iter().find(|(_, w)| w.name == name).map_or("", |w| w.1.group);
+    let mine = q.claimed.iter().map(|g| group(&g.name));
+    let theirs = all.iter().filter(|l| q.valid_after.contains(&l.id)).map(|l| group(&l.name));
+    let mut leased: Vec<&str> = mine.chain(theirs).filter(|g| !g.is_empty()).collect();
+    leased.sort_unstable();
+    if let Some(pair) = leased.windows(2).find(|p| p[0] == p[1]) {
+        out.push(format!("I6: two jobs of group {} are leased", pair[0]));
+    }
+}
+
+/// A claim gives the lowest lane first, in seq order; nothing before its time; groups in order.
+fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &mut Vec<String>) {
+    let place = |name: &str, seq: u64| (jobs.get(name).and_then(|w| w.lane).unwrap_or(5), seq);
+    // What came back from the dead letters has lost its options.
+    let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
+    let claimed: Vec<(u8, u64)> = q.claimed.iter().map(|g| place(&g.name, g.seq)).collect();
+    if !redriven && !claimed.is_sorted() {
+        out.push(format!("a claim gives (lane, seq) {claimed:?}"));
+    }
+    for g in &q.claimed {
+        let due = jobs.get(g.name.as_str()).map_or(0, |w| w.deliver_at);
+        if due > past.wall && !redriven {
+            out.push(format!("{} is given {} ms too early", g.name, due - past.wall));
+        }
+    }
+    let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+    for g in &q.drained {
+        let group = jobs.get(g.name.as_str()).map_or("", |w| w.group);
+        let before = last.insert(group, g.seq).unwrap_or(0);
+        if !group.is_empty() && !redriven && before > g.seq {
+            out.push(format!("group {group}: {} is given after {before}", g.seq));
+        }
+    }
+}
+
+/// Deliveries of durable leases are counted over a crash.
+fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
+    let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
+    if redriven || !past.facts.leases_durable {
+        return;
+    }
+    let mut given: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+    for (far, note) in &past.notes {
+        if let Note::Claimed(jobs) = note {
+            for j in jobs {
+                let n = given.entry(j.seq).or_default();
+                n.1 = n.1.max(j.deliveries);
+                if past.kept("q", *far) {
+                    n.0 = n.0.max(j.deliveries);
+                }
+            }
+        }
+    }
+    for g in &q.claimed {
+        let (least, most) = given.get(&g.seq).copied().unwrap_or_default();
+        if g.deliveries <= least || g.deliveries > most + 1 {
+            let text = format!("delivery {} of {}, {least} to {most} before", g.deliveries, g.seq);
+            out.push(text);
+        }
+    }
+    for j in q.peeked.iter().filter(|j| j.state == JobState::Leased) {
+        if !given.contains_key(&j.seq) {
+            out.push(format!("I6: {} is leased to nobody", j.seq));
+        }
+    }
+}

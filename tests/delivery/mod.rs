@@ -1,0 +1,34 @@
+//! Queues, routers and consumers through crashes: scripts that note what was promised, every crash
+//! state of the disk under them, and what a recovery must show.
+//!
+//! * `enumerate`: every call, every survival; crashes in recovery.
+//! * `judge`: the oracle: what was noted against what a recovery shows.
+//! * `note`: what was called and answered.
+//! * `script`: drives an engine and notes.
+//! * `see`: recovers a disk and probes it.
+//! * `workloads`: the scripts.
+
+mod enumerate;
+mod judge;
+mod note;
+mod script;
+mod see;
+#[cfg(test)]
+mod tests;
+mod workloads;
+
+pub use enumerate::{Report, enumerate, second};
+pub use judge::judge;
+pub use note::{Facts, Note, Past, Span};
+pub use script::Script;
+pub use see::{Seen, see};
+pub use workloads::{ALL, Workload};
+
+/// Runs a workload on an empty disk.
+#[must_use]
+pub fn run(workload: &Workload, seed: u64) -> Script {
+    let mut script = Script::new(seed, workload.shards);
+    (workload.run)(&mut script);
+    script.end();
+    script
+}

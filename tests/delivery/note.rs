@@ -1,0 +1,191 @@
+//! What was called and answered in a script, and how far the disk was then.
+
+use std::collections::BTreeMap;
+
+use topics_engine::{Durability, RouterRequest};
+
+/// Calls of the disk before a call began and when it returned.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub from: usize,
+    pub to: usize,
+}
+
+/// A record as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The payload; unique in a script.
+    pub name: String,
+    pub tag: &'static str,
+    pub node: &'static str,
+    pub group: &'static str,
+    pub lane: Option<u8>,
+    pub deliver_at: u64,
+    pub ttl_ms: u64,
+}
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leased {
+    pub name: String,
+    pub seq: u64,
+    pub id: u64,
+    pub node: &'static str,
+    pub deliveries: u32,
+    /// When it runs out, by the wall clock.
+    pub deadline: u64,
+}
+
+/// A topic as a look shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub id: u64,
+    /// Seq → payload.
+    pub records: BTreeMap<u64, String>,
+    pub evict_floor: u64,
+}
+
+/// A call and its answer; what it meant to do counts from its beginning on.
+#[derive(Clone, Debug)]
+pub enum Note {
+    /// A topic was created under this id, or given another config.
+    Made {
+        topic: String,
+        id: u64,
+    },
+    /// Written as one batch, from seq `first` on.
+    Put {
+        topic: String,
+        id: u64,
+        first: u64,
+        records: Vec<Written>,
+    },
+    /// Records with lower seqs were deleted.
+    Deleted {
+        topic: String,
+        before: u64,
+    },
+    /// The topic was deleted.
+    Dropped {
+        topic: String,
+    },
+    /// All topics as readers see them.
+    Look(BTreeMap<String, Shown>),
+    /// Everything before it is durable.
+    Synced,
+    Claimed(Vec<Leased>),
+    Acked(Vec<Leased>),
+    /// Leases ended by a release.
+    Released(Vec<Leased>),
+    Extended(Vec<Leased>),
+    /// Dead letters were moved back, or dead jobs revived.
+    Redriven,
+    /// The router was created; its source had this head and id, its destination this id.
+    Routed {
+        router: String,
+        req: RouterRequest,
+        start: u64,
+        source_id: u64,
+        dest_id: u64,
+    },
+    Unrouted {
+        router: String,
+    },
+    /// Records handed out by a consumer that hands out at most once, and its cursor afterwards.
+    HandedOut {
+        id: u64,
+        consumer: &'static str,
+        seqs: Vec<u64>,
+        next: u64,
+    },
+    /// The cursor of a consumer of this topic is now there; `None`: the consumer was deleted.
+    Stored {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: Option<u64>,
+    },
+    /// The cursor was seen there by chance; positions further on may be on their way.
+    Passed {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: u64,
+    },
+    /// From now on, the cursor may be stored there by itself.
+    Dealt {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: u64,
+    },
+    /// The same where it may have gone back.
+    Sought {
+        topic: String,
+        id: u64,
+        consumer: &'static str,
+        at: u64,
+    },
+}
+
+/// How far a call had come when the disk stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Far {
+    /// It had begun.
+    Begun,
+    /// It had returned.
+    Done,
+    /// And everything before a sync that had returned was durable.
+    Synced,
+}
+
+/// What does not change in a script.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Each topic's class.
+    pub classes: BTreeMap<String, Durability>,
+    /// The leases of `q` are logged.
+    pub leases_durable: bool,
+}
+
+/// The notes that count at a crash.
+#[derive(Debug)]
+pub struct Past<'a> {
+    pub notes: Vec<(Far, &'a Note)>,
+    /// All notes of the script, as if it had not been interrupted.
+    pub ever: &'a [(Span, Note)],
+    /// The process ended, the disk lost nothing.
+    pub killed: bool,
+    pub wall: u64,
+    pub facts: &'a Facts,
+}
+
+impl<'a> Past<'a> {
+    /// The notes of a script after `at` calls of the disk.
+    pub fn new(
+        notes: &'a [(Span, Note)],
+        facts: &'a Facts,
+        at: usize,
+        killed: bool,
+        wall: u64,
+    ) -> Self {
+        let synced = notes.iter().rev();
+        let synced = synced.filter(|(s, n)| s.to <= at && matches!(n, Note::Synced));
+        let synced = synced.map(|(s, _)| s.from).next();
+        let far = |s: &Span| match synced {
+            Some(sync) if s.to <= sync => Far::Synced,
+            _ if s.to <= at => Far::Done,
+            _ => Far::Begun,
+        };
+        let begun = notes.iter().filter(|(s, _)| s.from < at || s.to <= at);
+        let ever = notes;
+        let notes = begun.map(|(s, n)| (far(s), n)).collect();
+        Self { notes, ever, killed, wall, facts }
+    }
+
+    /// Whether what a topic of this name was told at that point is there for certain.
+    pub fn kept(&self, topic: &str, far: Far) -> bool {
+        let synced = self.facts.classes.get(topic).is_none_or(|c| *c == Durability::Fsync);
+        far == Far::Synced || (far == Far::Done && (self.killed || synced))
+    }
+}

@@ -1,0 +1,420 @@
+//! Drives an engine and notes, for each call, how far the disk was when it began and ended.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_engine::{
+    Append, Claim, Claimed, ConfigPatch, Consumer, ConsumerMode, ConsumerRead, ConsumerStart,
+    DeleteRequest, Engine, Held, NewRecord, Options, Redrive, RouterRequest, SeekTo,
+};
+use topics_env::Clock;
+use topics_env::sim::{SimClock, SimFs, env_on};
+
+use super::note::{Facts, Leased, Note, Shown, Span, Written};
+use crate::oracle::{Observation, observe};
+use crate::run::DIR;
+
+/// A run.
+pub struct Script {
+    /// The disk of each life, and how many calls were made before it: calls are counted through.
+    pub lives: Vec<(Arc<SimFs>, usize)>,
+    clock: Arc<SimClock>,
+    pub notes: Vec<(Span, Note)>,
+    /// The wall clock from so many calls of the disk on.
+    walls: Vec<(usize, u64)>,
+    pub facts: Facts,
+    pub seed: u64,
+    shards: u32,
+    opens: u64,
+    names: usize,
+    engine: Option<Engine>,
+    consumers: BTreeMap<&'static str, Reader>,
+}
+
+/// A handle of a consumer.
+struct Reader {
+    topic: String,
+    id: u64,
+    handle: Consumer,
+    auto: bool,
+    /// Where its next read begins.
+    next: u64,
+}
+
+/// Small files, so that they turn over.
+pub fn options(shards: u32) -> Options {
+    Options {
+        background: false,
+        wal_shards: shards,
+        wal_file_min: 8 << 10,
+        wal_file_max: 8 << 10,
+        segment_max_events: 8,
+        segment_max_bytes: 8 << 10,
+        ..Options::default()
+    }
+}
+
+/// The topics of an observation.
+pub fn shown(seen: &Observation) -> BTreeMap<String, Shown> {
+    let topic = |t: &crate::oracle::TopicObs| {
+        let text = |d: &[u8]| String::from_utf8_lossy(d).into_owned();
+        let records = t.records.iter().map(|r| (r.seq, text(&r.data))).collect();
+        let shown = Shown { id: t.state.topic_id, records, evict_floor: t.state.evict_floor };
+        (t.state.topic.clone(), shown)
+    };
+    seen.topics.iter().map(topic).collect()
+}
+
+impl Script {
+    pub fn new(seed: u64, shards: u32) -> Self {
+        let mut s = Self {
+            lives: vec![(Arc::new(SimFs::new()), 0)],
+            clock: Arc::new(SimClock::new(1_700_000_000_000)),
+            notes: Vec::new(),
+            walls: Vec::new(),
+            facts: Facts::default(),
+            seed,
+            shards,
+            opens: 0,
+            names: 0,
+            engine: None,
+            consumers: BTreeMap::new(),
+        };
+        s.open();
+        s
+    }
+
+    /// Calls of the disk so far.
+    pub fn calls(&self) -> usize {
+        self.lives.last().map_or(0, |(fs, before)| before + fs.ops_len())
+    }
+
+    /// Call number `at` of the disk, for people.
+    pub fn describe(&self, at: usize) -> String {
+        let life = self.lives.iter().rev().find(|l| l.1 <= at);
+        life.map_or_else(String::new, |(fs, before)| fs.describe_op(at - before))
+    }
+
+    fn open(&mut self) {
+        self.opens += 1;
+        let from = self.calls();
+        let fs = &self.lives[self.lives.len() - 1].0;
+        let env = env_on(fs, &self.clock, self.seed ^ (self.opens << 32));
+        self.engine = Some(Engine::open(env, Path::new(DIR), options(self.shards)).unwrap());
+        // What recovery serves is durable.
+        self.note(from, Note::Synced);
+        self.look();
+    }
+
+    pub fn options(&self) -> Options {
+        options(self.shards)
+    }
+
+    /// The wall clock when the disk had been called so often.
+    pub fn wall(&self, at: usize) -> u64 {
+        let before = self.walls.iter().rev().find(|(ops, _)| *ops <= at);
+        before.map_or(1_700_000_000_000, |w| w.1)
+    }
+
+    pub fn now(&self) -> u64 {
+        self.clock.wall_ms()
+    }
+
+    /// A clean end and a new beginning.
+    pub fn reopen(&mut self) {
+        self.end();
+        self.open();
+    }
+
+    /// The process dies and starts again.
+    pub fn kill(&mut self) {
+        let image = self.lives[self.lives.len() - 1].0.kill_image();
+        self.lives.push((Arc::new(SimFs::from_image(&image)), self.calls()));
+        // What the old engine does when it is dropped reaches nobody.
+        self.consumers.clear();
+        self.engine = None;
+        self.open();
+    }
+
+    pub fn end(&mut self) {
+        for name in self.consumers.keys().copied().collect::<Vec<_>>() {
+            self.drop_handle(name);
+        }
+        if let Some(e) = self.engine.take() {
+            let from = self.calls();
+            e.close().unwrap();
+            self.note(from, Note::Synced);
+        }
+    }
+
+    pub fn engine(&self) -> Engine {
+        self.engine.clone().unwrap()
+    }
+
+    fn note(&mut self, from: usize, note: Note) {
+        let span = Span { from, to: self.calls() };
+        self.walls.push((span.to, self.now()));
+        self.notes.push((span, note));
+    }
+
+    /// Runs a call; what it answers is noted.
+    fn call<T>(&mut self, run: impl FnOnce(&Engine) -> T, note: impl FnOnce(&T) -> Note) -> T {
+        let from = self.calls();
+        let out = run(&self.engine());
+        self.note(from, note(&out));
+        out
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, ms: u64) {
+        self.clock.advance_ms(ms);
+        self.walls.push((self.calls(), self.now()));
+    }
+
+    pub fn make(&mut self, topic: &str, patch: &ConfigPatch) {
+        let made = |id| Note::Made { topic: topic.to_owned(), id };
+        let c = self.call(|e| e.create_topic(topic, patch).unwrap(), |c| made(c.topic_id));
+        self.facts.classes.insert(topic.to_owned(), c.config.durability);
+        self.facts.leases_durable |= topic == "q" && c.config.leases_durable;
+        self.pass(1);
+    }
+
+    /// Writes plain records as one batch.
+    pub fn put(&mut self, topic: &str, n: usize) -> bool {
+        self.put_with(topic, n, |_, _| ())
+    }
+
+    /// Writes records as one batch; false when the topic is full.
+    pub fn put_with(&mut self, topic: &str, n: usize, shape: impl Fn(usize, &mut Written)) -> bool {
+        let first = self.names;
+        self.names += n;
+        let mut all = Vec::new();
+        for i in first..first + n {
+            let mut w = Written { name: format!("\"{topic}-{i}\""), ..Written::default() };
+            shape(i, &mut w);
+            all.push(w);
+        }
+        let records: Vec<NewRecord<'_>> = all.iter().map(new_record).collect();
+        let req = Append { records: &records, ..Append::default() };
+        let from = self.calls();
+        let outcome = self.engine().append(topic, &req);
+        self.pass(1);
+        let Ok(a) = outcome else {
+            assert_eq!(outcome.unwrap_err().code(), "topic_full");
+            return false;
+        };
+        let (topic, id) = (topic.to_owned(), a.topic_id);
+        self.note(from, Note::Put { topic, id, first: a.first_seq, records: all.clone() });
+        true
+    }
+
+    pub fn delete(&mut self, topic: &str, before: u64) {
+        let req = DeleteRequest { before_seq: Some(before), matching: None };
+        let note = Note::Deleted { topic: topic.to_owned(), before };
+        self.call(|e| e.delete(topic, &req).unwrap(), |_| note);
+    }
+
+    pub fn drop_topic(&mut self, topic: &str) {
+        let note = Note::Dropped { topic: topic.to_owned() };
+        self.call(|e| e.delete_topic(topic, false).unwrap(), |_| note);
+    }
+
+    /// What readers see.
+    pub fn look(&mut self) {
+        let wall = self.now();
+        let (seen, problems) =
+            self.call(|e| observe(e, wall, 9), |(seen, _)| Note::Look(shown(seen)));
+        assert_eq!(problems, Vec::<String>::new());
+        // Topics that came into being by themselves.
+        for t in seen.topics {
+            self.facts.classes.entry(t.state.topic.clone()).or_insert(t.state.config.durability);
+        }
+    }
+
+    /// Lets the workers run; then looks.
+    pub fn work(&mut self) {
+        for _ in 0..3 {
+            self.engine().tick().unwrap();
+        }
+        self.look();
+    }
+
+    pub fn sync(&mut self) {
+        self.call(|e| e.sync().unwrap(), |()| Note::Synced);
+    }
+
+    pub fn checkpoint(&mut self) {
+        self.engine().checkpoint().unwrap();
+    }
+
+    pub fn claim(&mut self, node: &'static str, max: usize, lease_ms: Option<u64>) -> Vec<Leased> {
+        let req = Claim { node: node.as_bytes(), max, lease_ms, wait: Duration::ZERO };
+        let leases = |c: &Claimed| -> Vec<Leased> {
+            let text = |d: &[u8]| String::from_utf8(d.to_vec()).unwrap();
+            let lease = |(l, r): (topics_engine::Lease, topics_engine::RecordView<'_>)| Leased {
+                name: text(r.data),
+                seq: l.seq,
+                id: l.lease_id,
+                node,
+                deliveries: l.deliveries,
+                deadline: l.deadline,
+            };
+            c.iter().map(lease).collect()
+        };
+        let got = self.call(|e| e.claim("q", &req).unwrap(), |c| Note::Claimed(leases(c)));
+        self.look();
+        leases(&got)
+    }
+
+    pub fn ack(&mut self, jobs: &[Leased]) {
+        let s = self.held(jobs, |e, h| e.ack("q", h), Note::Acked(jobs.to_vec()));
+        assert_eq!(s, jobs.len(), "I6: the holder's ack is skipped");
+    }
+
+    pub fn nack(&mut self, jobs: &[Leased], delay: u64) {
+        let note = Note::Released(jobs.to_vec());
+        let s = self.held(jobs, |e, h| e.nack("q", h, Some(delay)), note);
+        assert_eq!(s, jobs.len(), "I6: the holder's nack is skipped");
+    }
+
+    pub fn extend(&mut self, jobs: &[Leased], ms: u64) {
+        let deadline = self.now() + ms;
+        let longer = jobs.iter().map(|j| Leased { deadline, ..j.clone() }).collect();
+        let s = self.held(jobs, |e, h| e.extend("q", h, Some(ms)), Note::Extended(longer));
+        assert_eq!(s, jobs.len(), "I6: the holder's extend is skipped");
+    }
+
+    /// Nothing of a stale lease counts.
+    pub fn stale(&mut self, jobs: &[Leased]) {
+        for run in [Engine::ack, |e: &Engine, q: &str, h: &Held<'_>| e.nack(q, h, None)] {
+            assert_eq!(self.held(jobs, |e, h| run(e, "q", h), Note::Released(vec![])), 0, "I6");
+        }
+    }
+
+    fn held(
+        &mut self,
+        jobs: &[Leased],
+        run: impl FnOnce(&Engine, &Held<'_>) -> topics_engine::Result<topics_engine::Settled>,
+        note: Note,
+    ) -> usize {
+        let Some(node) = jobs.first().map(|j| j.node.as_bytes()) else { return 0 };
+        let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
+        let ids: Vec<u64> = jobs.iter().map(|j| j.id).collect();
+        let held = Held { node, seqs: &seqs, lease_ids: Some(&ids) };
+        self.call(|e| run(e, &held).unwrap(), |_| note).done.len()
+    }
+
+    pub fn redrive(&mut self, topic: &str) -> u64 {
+        self.call(|e| e.redrive(topic, &Redrive::default()).unwrap(), |_| Note::Redriven)
+    }
+
+    pub fn route(&mut self, router: &str, req: &RouterRequest) {
+        let from = self.calls();
+        let e = self.engine();
+        let source = e.state(&req.source, false).unwrap();
+        assert!(e.create_router(router, req).unwrap());
+        let dest_id = e.state(&req.dest, false).unwrap().topic_id;
+        let (start, source_id) = (source.head_seq, source.topic_id);
+        let (router, req) = (router.to_owned(), req.clone());
+        self.note(from, Note::Routed { router, req, start, source_id, dest_id });
+        self.look();
+    }
+
+    pub fn unroute(&mut self, router: &str) {
+        let note = Note::Unrouted { router: router.to_owned() };
+        assert!(self.call(|e| e.delete_router(router).unwrap(), |_| note));
+    }
+
+    /// A consumer, created if it is new, and a handle for it.
+    pub fn consume(&mut self, topic: &str, name: &'static str, mode: ConsumerMode, auto: bool) {
+        let from = self.calls();
+        let e = self.engine();
+        let known = e.consumers(topic).unwrap().iter().any(|c| c.name == name);
+        let handle = e.consumer(topic, name, Some(mode), ConsumerStart::Start, auto).unwrap();
+        let id = e.state(topic, false).unwrap().topic_id;
+        let next = handle.cursor().unwrap();
+        let reader = Reader { topic: topic.to_owned(), id, handle, auto, next };
+        self.consumers.insert(name, reader);
+        let topic = topic.to_owned();
+        self.note(
+            from,
+            match known {
+                true => Note::Passed { topic, id, consumer: name, at: next },
+                false => Note::Stored { topic, id, consumer: name, at: Some(next) },
+            },
+        );
+    }
+
+    /// Reads with a handle.
+    pub fn read(&mut self, name: &'static str, max_records: usize) -> Vec<u64> {
+        let from = self.calls();
+        let c = self.consumers.get_mut(name).unwrap();
+        let req = ConsumerRead { max_records, ..ConsumerRead::default() };
+        let batch = c.handle.read(&req).unwrap();
+        let (topic, id, auto) = (c.topic.clone(), c.id, c.auto);
+        let dealt = std::mem::replace(&mut c.next, batch.next_from_seq);
+        let at = c.handle.cursor().unwrap();
+        let once = c.handle.mode() == ConsumerMode::AtMostOnce;
+        let seqs: Vec<u64> = batch.iter().map(|r| r.seq).collect();
+        if once {
+            let (seqs, next) = (seqs.clone(), batch.next_from_seq);
+            self.note(from, Note::HandedOut { id, consumer: name, seqs, next });
+        } else if auto {
+            self.note(from, Note::Passed { topic: topic.clone(), id, consumer: name, at });
+            self.note(from, Note::Dealt { topic, id, consumer: name, at: dealt });
+        }
+        seqs
+    }
+
+    pub fn commit(&mut self, name: &'static str, seq: u64) {
+        let from = self.calls();
+        let c = &self.consumers[name];
+        let (topic, id) = (c.topic.clone(), c.id);
+        c.handle.commit(seq).unwrap();
+        let at = c.handle.cursor().unwrap();
+        assert!(at >= seq, "I8");
+        self.note(from, Note::Stored { topic, id, consumer: name, at: Some(at) });
+    }
+
+    pub fn seek(&mut self, name: &'static str, to: SeekTo) {
+        let from = self.calls();
+        let c = self.consumers.get_mut(name).unwrap();
+        let (topic, id) = (c.topic.clone(), c.id);
+        let at = c.handle.seek(to).unwrap();
+        c.next = at;
+        self.note(from, Note::Sought { topic, id, consumer: name, at });
+    }
+
+    /// The handle goes; with automatic commits it may store where it was.
+    pub fn drop_handle(&mut self, name: &'static str) {
+        let from = self.calls();
+        let Some(Reader { topic, id, handle, .. }) = self.consumers.remove(name) else { return };
+        drop(handle);
+        let all = self.engine().consumers(&topic).unwrap_or_default();
+        let Some(info) = all.into_iter().find(|c| c.name == name) else { return };
+        self.note(from, Note::Passed { topic, id, consumer: name, at: info.cursor });
+    }
+
+    pub fn delete_consumer(&mut self, topic: &str, name: &'static str) {
+        self.drop_handle(name);
+        let from = self.calls();
+        let id = self.engine().state(topic, false).unwrap().topic_id;
+        assert!(self.engine().delete_consumer(topic, name).unwrap());
+        self.note(from, Note::Stored { topic: topic.into(), id, consumer: name, at: None });
+    }
+}
+
+fn new_record(w: &Written) -> NewRecord<'_> {
+    NewRecord {
+        data: w.name.as_bytes(),
+        tag: w.tag.as_bytes(),
+        node: w.node.as_bytes(),
+        group: w.group.as_bytes(),
+        lane: w.lane,
+        deliver_at: w.deliver_at,
+        ttl_ms: w.ttl_ms,
+        ..NewRecord::default()
+    }
+}

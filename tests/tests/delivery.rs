@@ -1,0 +1,110 @@
+//! Crash states of every call of the workloads of queues, routers and consumers; crashes in
+//! recovery.
+//!
+//! `TOPICS_DELIVERY_STATES` is how many distinct disks are wanted in all.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use topics_tests::delivery::{ALL, Workload, enumerate, run, second};
+use topics_tests::harness::{self, Outcome, seed, setting};
+
+fn main() -> ExitCode {
+    harness::main(
+        "delivery",
+        &[
+            ("deterministic", deterministic),
+            ("every_call", every_call),
+            ("second_crash", second_crash),
+        ],
+    )
+}
+
+fn selected() -> Vec<&'static Workload> {
+    let only = std::env::var("TOPICS_WORKLOAD").ok();
+    ALL.iter().filter(|w| only.as_ref().is_none_or(|o| o == w.name)).collect()
+}
+
+fn wanted() -> usize {
+    setting("TOPICS_DELIVERY_STATES", 100_000) as usize
+}
+
+fn all_or(errors: &[String]) -> Outcome {
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+/// The same seed gives the same run: calls, disks and verdicts.
+fn deterministic() -> Outcome {
+    for w in selected().iter().filter(|w| ["dead_letters", "full", "modes"].contains(&w.name)) {
+        let digest = || {
+            let script = run(w, seed());
+            let notes = format!("{:?}", script.notes);
+            let report = enumerate(&script, 0, 1);
+            (notes, report.calls, report.judged, report.states.len(), report.digest)
+        };
+        let (a, b) = (digest(), digest());
+        if a != b {
+            return Err(format!("{}: {:?} then {:?}", w.name, (a.1, a.4), (b.1, b.4)));
+        }
+    }
+    Ok(())
+}
+
+/// Every mutating call of every workload, every survival.
+fn every_call() -> Outcome {
+    // A share that is not asked for less than the least.
+    let share = (wanted() / ALL.len()).max(if wanted() >= 100_000 { 5_000 } else { 1 });
+    let (mut total, mut lost, mut errors) = (0, 0, Vec::new());
+    let started = Instant::now();
+    for w in selected() {
+        let report = enumerate(&run(w, seed()), share, 9);
+        println!("{:<16} {report}", w.name);
+        if report.lost.is_empty() {
+            errors.push(format!("{}: nothing un-synced was ever lost", w.name));
+        }
+        if report.failed == 0 && report.states.len() < share {
+            errors.push(format!("{}: {} states, wanted {share}", w.name, report.states.len()));
+        }
+        total += report.states.len();
+        lost += report.lost.len();
+        if report.failed > 0 {
+            errors.push(format!("{}: {} fail, for instance", w.name, report.failed));
+        }
+        errors.extend(report.failures.into_iter().map(|f| format!("{} {f}", w.name)));
+    }
+    let took = started.elapsed().as_secs_f64();
+    println!("every_call: {total} distinct states, {lost} lost something, {took:.0} s");
+    all_or(&errors)
+}
+
+/// A second crash, at every call of the recovery from the first.
+fn second_crash() -> Outcome {
+    let share = (wanted() / 10).div_ceil(ALL.len());
+    let workloads = selected();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                while let Some(w) = workloads.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    let report = second(&run(w, seed()), share);
+                    done.lock().unwrap().push((w.name, report));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap();
+    done.sort_by_key(|d| ALL.iter().position(|w| w.name == d.0));
+    let (mut total, mut lost, mut errors) = (0, 0, Vec::new());
+    for (name, report) in done {
+        println!("{name:<16} {report}");
+        (total, lost) = (total + report.states.len(), lost + report.lost.len());
+        if report.failed == 0 && report.states.len() < share {
+            errors.push(format!("{name}: {} states, wanted {share}", report.states.len()));
+        }
+        errors.extend(report.failures.into_iter().map(|f| format!("{name} {f}")));
+    }
+    println!("second_crash: {total} distinct states, {lost} lost something");
+    all_or(&errors)
+}
