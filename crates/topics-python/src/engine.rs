@@ -377,7 +377,7 @@ impl Engine {
     #[pyo3(signature = (json=false))]
     fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
         let text = if json { metrics::json } else { metrics::prometheus };
-        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        let body = self.shared.run(py, |e| Ok(text(e, &topics_wire::Grant::all())))?;
         Ok(PyBytes::new(py, &body))
     }
 

@@ -232,6 +232,10 @@ def test_names_are_bound_by_prefixes(clients: dict[str, Client]) -> None:
     assert [t["topic"] for t in listed] == ["jobs", "orders.eu", "orders.new"]
     states = orders("POST", "/v0/state", {"patterns": ["*"]}).json["topics"]
     assert sorted(states) == ["jobs", "orders.eu", "orders.new"]
+    for accept in ("text/plain", "application/json"):
+        shown = orders("GET", "/v0/metrics", headers={"Accept": accept}).body
+        assert b'"orders.eu"' in shown
+        assert b'"other"' not in shown
     assert root("PUT", "/v0/routers/r", {"source": "other", "dest": "audit"}).status == 201
     assert orders("GET", "/v0/routers").json["routers"] == []
     assert len(root("GET", "/v0/routers").json["routers"]) == 1

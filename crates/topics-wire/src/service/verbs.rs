@@ -60,9 +60,9 @@ impl Service {
                 Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
             }),
             "metrics" => Ok(Some(Reply::ok(if r.json {
-                crate::metrics::json(&self.engine)
+                crate::metrics::json(&self.engine, r.grant)
             } else {
-                crate::metrics::prometheus(&self.engine)
+                crate::metrics::prometheus(&self.engine, r.grant)
             }))),
             "health" => self.now(self.health(), start_ns),
             "ready" => self.ready(start_ns),
