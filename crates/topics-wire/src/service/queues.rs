@@ -152,16 +152,14 @@ impl Service {
 
     fn redrive(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = queue::redrive(r.body)?;
-        match &asked.to {
-            Some(to) => r.grant.check(to)?,
+        if let Some(to) = &asked.to {
+            r.grant.check(to)?;
+        } else if !r.grant.prefixes.is_empty()
+            && self.engine.state(r.name, false)?.config.kind == TopicType::Log
+        {
             // Where a dead letter came from is for it to say; dead jobs stay where they are.
-            None if !r.grant.prefixes.is_empty() => {
-                if self.engine.state(r.name, false)?.config.kind == TopicType::Log {
-                    let message = "this key is for some names only: say where to, in `to`";
-                    return Err(Failure::new("forbidden", message));
-                }
-            }
-            None => {}
+            let message = "this key is for some names only: say where to, in `to`";
+            return Err(Failure::new("forbidden", message));
         }
         self.later(r, move |s, topic| {
             let moved = s.engine.redrive(topic, &asked)?;
