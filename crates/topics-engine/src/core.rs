@@ -13,9 +13,10 @@ use parking_lot::{Mutex, RwLock};
 use topics_env::Env;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
-use topics_storage::dir::DirLock;
+use topics_storage::dir::{DirLock, Paths};
 use topics_storage::segment::Segments;
 use topics_storage::snapshot::ShardSnap;
+use topics_storage::txn::Stages;
 use topics_storage::wal::{Level, Room, Ticket, Wal};
 
 use crate::capture::{self, Rounds};
@@ -30,6 +31,7 @@ use crate::options::Options;
 use crate::quota::Quota;
 use crate::router::Routers;
 use crate::topic::{Desk, Entry, State, Topic, Weight};
+use crate::txn::{Staging, Txns};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -56,6 +58,7 @@ pub(crate) struct Base {
     live_bytes: AtomicU64,
     pub delivery: Delivery,
     pub routers: Routers,
+    pub txns: Txns,
 }
 
 impl Base {
@@ -73,6 +76,7 @@ impl Base {
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             routers: Routers::default(),
+            txns: Txns::default(),
             delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
@@ -137,6 +141,8 @@ pub(crate) struct Core {
     pub replaced: AtomicBool,
     pub sweeps: Sweeps,
     pub background: Background,
+    /// Rows that wait for a commit.
+    pub staging: Staging,
     /// What only opening, checkpoints and closing look at.
     pub disk: Disk,
 }
@@ -176,9 +182,12 @@ impl fmt::Debug for Core {
 impl Core {
     /// An engine over what recovery made.
     pub(crate) fn new(base: Base, wal: Wal, disk: Disk) -> Arc<Self> {
+        let files = Stages::new(base.env.clone(), Paths::new(&base.dir), disk.store_id);
+        let staging = Staging::new(files, &base.options, disk.generation);
         Arc::new(Self {
             base,
             wal,
+            staging,
             closing: AtomicBool::new(false),
             wal_full: AtomicBool::new(false),
             short_of_space: AtomicBool::new(false),

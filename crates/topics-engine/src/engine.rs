@@ -41,9 +41,10 @@ impl Engine {
     }
 
     /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
-    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`].
-    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) {
-        topic::append_async(&self.core, topic, req, done);
+    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`]; true: that is
+    /// what the class waits for, not a sync.
+    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) -> bool {
+        topic::append_async(&self.core, topic, req, done)
     }
 
     /// Leads one group on every idle shard with staged batches; writes, never syncs.

@@ -108,6 +108,10 @@ pub struct Options {
     pub max_total_bytes: u64,
     /// Bytes of the records of all `ephemeral` topics together; default 256 MiB.
     pub ephemeral_bytes: u64,
+    /// Bytes of staged transaction rows; default 1 GiB.
+    pub txn_bytes: u64,
+    /// How long staged rows wait for their commit; default 1 h.
+    pub txn_ttl: Duration,
     /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
     /// much; default 64 MiB.
     pub memory_bytes: u64,
@@ -146,6 +150,8 @@ impl Default for Options {
             max_idempotency_keys: 1_000_000,
             max_total_bytes: 0,
             ephemeral_bytes: 256 << 20,
+            txn_bytes: 1 << 30,
+            txn_ttl: Duration::from_secs(3600),
             memory_bytes: 128 << 20,
         }
     }

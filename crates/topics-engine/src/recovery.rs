@@ -26,6 +26,7 @@ use crate::core::{Base, Core, Disk};
 use crate::error::{Error, Result};
 use crate::options::{Options, RecoveryMode};
 use crate::topic::{self, Placement, Topic};
+use crate::txn;
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
@@ -62,6 +63,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     }
     core.registry.each(|t| t.recovered(&core));
     core.routers.recovered(&core);
+    txn::recovered(&core)?;
     core.delivery.resume(&core)?;
     topic::finish_moves(&core);
     core.disk.checkpoints.refill(&core.wal);
@@ -194,7 +196,7 @@ impl Replay {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
         for section in &body.sections {
-            if !base.routers.restore(base, section)? {
+            if !base.routers.restore(base, section)? && !base.txns.restore(section)? {
                 return Err(Error::Version {
                     what: format!("section {} of the snapshot", section.kind),
                     found: u32::from(section.version),

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
-use topics_storage::snapshot::{ShardSnap, SnapshotBody};
+use topics_storage::snapshot::{Section, ShardSnap, SnapshotBody};
 use topics_storage::wal::{Batch, Commit, Level, Placed};
 
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
+use crate::txn;
 
 /// The shards whose log has failed, and what the newest snapshot says of them. What they have in
 /// memory may never have become durable: later snapshots keep their section of the one before.
@@ -38,17 +39,26 @@ impl Spared {
             return Err(error.into());
         }
         match core.disk.checkpoints.load_newest(core.disk.store_id)? {
-            // A router's cursor spans shards: what it says of a failed one cannot be kept apart.
             Some(before)
-                if before.layout == core.disk.layout
-                    && before.sections.is_empty()
-                    && core.routers.capture().is_empty() =>
+                if before.layout == core.disk.layout && spared.sections_hold(core, &before) =>
             {
                 spared.before = before;
             }
             _ => return Err(error.into()),
         }
         Ok(spared)
+    }
+
+    /// Whether what is said beside the topics is true whatever becomes of the failed shards. A
+    /// router's cursor spans shards, and cannot be kept apart. Of transactions only decisions and
+    /// ends, on shard 0, can be lost: a part is marked when it is durable, wherever it lies.
+    fn sections_hold(&self, core: &Core, before: &SnapshotBody) -> bool {
+        let routers = |all: &[Section]| all.iter().any(|s| s.kind != txn::SECTION);
+        let decided =
+            core.txns.capture().is_some() || before.sections.iter().any(|s| s.kind == txn::SECTION);
+        !routers(&before.sections)
+            && core.routers.capture().is_empty()
+            && !(decided && self.shards.contains(&0))
     }
 
     /// Whether nothing of a shard is copied or captured.
@@ -93,6 +103,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     let kept = spared.before.topics.iter().filter(|t| spared.has(core.shard(t.topic_id)));
     body.topics.extend(kept.cloned());
     body.sections = core.routers.capture();
+    body.sections.extend(core.txns.capture());
     let (next, reserved) = core.ids.positions();
     body.next_topic_id = next.max(spared.before.next_topic_id);
     body.reserved_topic_id = reserved.max(spared.before.reserved_topic_id);

@@ -150,7 +150,7 @@ impl Http {
         py.detach(|| {
             caught(|| {
                 self.shared.engine()?;
-                self.queue.quietly(|| self.service.flush());
+                self.queue.done.quietly(|| self.service.flush());
                 Ok(())
             })
         })

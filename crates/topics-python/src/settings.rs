@@ -66,6 +66,8 @@ fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
         ("segment_max_age_ms", Place::Millis(&mut o.segment_max_age)),
         ("memory_bytes", Place::U64(&mut o.memory_bytes)),
         ("ephemeral_bytes", Place::U64(&mut o.ephemeral_bytes)),
+        ("txn_bytes", Place::U64(&mut o.txn_bytes)),
+        ("txn_ttl_ms", Place::Millis(&mut o.txn_ttl)),
         ("max_topics", Place::U64(&mut o.max_topics)),
         ("max_routers", Place::U64(&mut o.max_routers)),
         ("max_watch_sessions", Place::U64(&mut o.max_watch_sessions)),

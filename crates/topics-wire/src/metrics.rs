@@ -217,6 +217,7 @@ mod tests {
         snapshot.append.sum_ns = 2_000_000_000;
         snapshot.tombstones[1] = 7;
         let topic = TopicSummary {
+            kind: topics_engine::TopicType::Log,
             topic: "a.b".into(),
             head_seq: 9,
             earliest_seq: 2,

@@ -181,7 +181,8 @@ pub fn list(topics: &[TopicSummary], next: Option<&str>) -> Vec<u8> {
             items.push(b',');
         }
         let mut o = Object::new(160);
-        o.name("topic", &t.topic).int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
+        o.name("topic", &t.topic).name("type", config::topic_type(t.kind));
+        o.int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
         o.int("count", t.count).int("bytes", t.bytes);
         o.flag("durable", t.durability == topics_engine::Durability::Fsync);
         o.name("durability", config::durability(t.durability));

@@ -1,8 +1,7 @@
-"""The seam between the native core and the event loop.
+"""The routes on one event loop.
 
-A verb is either answered inside the call or later, by a thread of the engine: then its answer comes
-through one eventfd and becomes the result of a future. Writes are staged as they come; one flush at
-the end of a loop tick writes all of them as one group.
+A verb is either answered inside the call or later, by a thread of the engine. Writes are staged as
+they come; one flush at the end of a loop tick writes all of them as one group.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from ..loops import Pending
 from .messages import HttpError
 
 Answer = tuple[int, bytes]
@@ -81,12 +81,9 @@ class LoopBridge:
     def __init__(self, http: CoreHttp) -> None:
         self._http = http
         self._bridge = http.bridge
-        self._loop = asyncio.get_running_loop()
-        self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._pending: Pending[Answer] = Pending(self._bridge.fd, self._drain)
         self._streams: dict[int, Wake] = {}
-        self._token = 0
         self._flush_due = False
-        self._loop.add_reader(self._bridge.fd, self._drain)
 
     @property
     def pending(self) -> int:
@@ -105,10 +102,10 @@ class LoopBridge:
         grant: int = 0,
     ) -> tuple[int, Answer | None]:
         """The call's token, and the answer if it is there already."""
-        self._token = token = self._token + 1
+        token = self._pending.next_token()
         answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
         if answer is None:
-            self._pending[token] = self._loop.create_future()
+            self._pending.expect(token)
             if self._http.staged:
                 self.flush_soon()
         return token, answer
@@ -131,7 +128,7 @@ class LoopBridge:
         """Has what is staged led at the end of the loop's tick."""
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._pending.loop.call_soon(self._flush)
 
     def answer_of(self, token: int) -> asyncio.Future[Answer]:
         """The future of an answer that was not there at once."""
@@ -140,7 +137,7 @@ class LoopBridge:
     def give_up(self, token: int) -> None:
         """Nobody waits for this answer any more; its slot in the engine is freed."""
         stream = self._streams.pop(token, None)
-        if self._pending.pop(token, None) is not None or stream is not None:
+        if self._pending.forget(token) or stream is not None:
             self._http.cancel(token)
 
     def _flush(self) -> None:
@@ -151,13 +148,10 @@ class LoopBridge:
 
     def _drain(self) -> None:
         for token, status, body in self._bridge.drain():
-            if status == 0:
-                if token in self._streams:
-                    self._streams[token].set()
-                continue
-            future = self._pending.pop(token, None)
-            if future is not None and not future.done():
-                future.set_result((status, body))
+            if status != 0:
+                self._pending.resolve(token, (status, body))
+            elif token in self._streams:
+                self._streams[token].set()
 
     def end_waits(self) -> None:
         """Whoever waits for records gets what there is; staged writes are led to their end."""
@@ -168,11 +162,7 @@ class LoopBridge:
 
     def close(self) -> None:
         """Stops listening. Whoever still waits is told; what became of a write is not known."""
-        self._loop.remove_reader(self._bridge.fd)
-        for future in self._pending.values():
-            if not future.done():
-                gone = HttpError(503, "shutting_down", "the server went down meanwhile")
-                future.set_exception(gone)
-        self._pending.clear()
+        gone = "the server went down meanwhile"
+        self._pending.end(lambda: HttpError(503, "shutting_down", gone))
         for wake in self._streams.values():
             wake.set()

@@ -109,6 +109,7 @@ fn of_topic(frame: &Frame<'_>) -> bool {
                 | T::Gap
                 | T::Lease
                 | T::Consumer
+                | T::TxnPart
         )
 }
 
@@ -229,17 +230,18 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             }
             base.routers.forwarded(body.router_id, body.source_to);
         }
+        FrameType::TxnCommit => base.txns.committed(record::TxnCommit::decode(f)?),
+        FrameType::TxnDone => base.txns.done(record::TxnDone::decode(f)?, f.ts, at.lsn),
         FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
         }
         // Of a later version, which says that it may be passed over.
         FrameType::Skippable => {}
         // A gap of a shard as a whole says which lsns are gone: nothing to change here.
         FrameType::Gap => {}
+        // Of a topic.
         kind => {
-            return Err(Error::Internal(format!(
-                "the log has a {kind:?} frame (lsn {}), which this build cannot apply",
-                at.lsn
-            )));
+            let text = format!("a {kind:?} frame of no topic (lsn {})", at.lsn);
+            return Err(Error::Internal(text));
         }
     }
     Ok(())
@@ -311,6 +313,11 @@ impl State {
                     Error::Internal(format!("gap reason {} (lsn {})", body.reason, at.lsn))
                 })?;
                 self.add_gap(Gap { from: body.from, to: body.to, reason });
+            }
+            FrameType::TxnPart => {
+                // Its batch is applied when it is synced: all of it is visible at once (I5).
+                self.reserved_synced = self.reserved_synced.max(self.reserved_to);
+                base.txns.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
             }
             FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
             FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,

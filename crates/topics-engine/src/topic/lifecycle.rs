@@ -41,7 +41,7 @@ impl fmt::Debug for Parked {
 }
 
 /// A topic that its holder has alone; let go when dropped.
-pub(super) struct Alone {
+pub(crate) struct Alone {
     core: Arc<Core>,
     topic: Arc<Topic>,
 }
@@ -90,7 +90,7 @@ impl Topic {
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
-    pub(super) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
+    pub(crate) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
         let last = {
             let mut a = self.append.lock();
             while a.held {

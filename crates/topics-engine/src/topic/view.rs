@@ -99,6 +99,7 @@ pub(crate) fn summary(core: &Core, topic: &Topic) -> TopicSummary {
     let hidden = state.hidden(head);
     TopicSummary {
         topic: topic.name.to_string(),
+        kind: state.config.kind,
         head_seq: head,
         earliest_seq: state.earliest.min(head + 1),
         count: state.count - hidden.0,

@@ -1,69 +1,21 @@
-//! Consumers: one handle for each, which all requests share, and reads that wait.
+//! Consumers: one handle for each, which all requests share.
 
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-use topics_engine::{Consumer, ConsumerInfo, ConsumerRead, ConsumerStart, Error};
+use topics_engine::{Consumer, ConsumerInfo, ConsumerStart, Error};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
 use crate::consumers;
 use crate::error::Failure;
-use crate::limits::MAX_WAIT_MS;
 use crate::query::Query;
 use crate::render::Object;
 use crate::small;
 
 /// Handles kept; above, one that is idle goes, and its consumer reads on from where it is stored.
 const HANDLES: usize = 65_536;
-/// When a consumer that is busy is tried again.
-const BUSY_NS: u64 = 5_000_000;
-
-type Key = (String, String);
-
-/// A read that was taken and is not answered.
-struct Reading {
-    consumer: Key,
-    asked: ConsumerRead,
-    start_ns: u64,
-    deadline_ns: u64,
-    /// Where it waits; while a thread reads for it, nowhere.
-    parked: Option<Parked>,
-}
-
-#[derive(Clone, Copy)]
-struct Parked {
-    timer_ns: u64,
-    head: Option<u64>,
-}
-
-/// The reads that wait, by token, and the handles.
-#[derive(Default)]
-pub(super) struct Readers {
-    reading: Mutex<HashMap<u64, Reading>>,
-    handles: Mutex<HashMap<Key, Arc<Consumer>>>,
-}
-
-impl Readers {
-    /// The tokens of those that wait.
-    pub fn close(&self) -> Vec<u64> {
-        self.reading.lock().keys().copied().collect()
-    }
-}
-
-/// What becomes of a read.
-enum Step {
-    Answer(Reply),
-    /// Behind this seq there is nothing yet.
-    Wait(u64),
-    /// All of what was read was passed over.
-    Again,
-    /// Another one has its turn.
-    Busy,
-}
+/// Topic and name.
+pub(super) type Key = (String, String);
 
 impl Service {
     pub(super) fn consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
@@ -212,7 +164,7 @@ impl Service {
     }
 
     /// The handle of a consumer that is there.
-    fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
+    pub(super) fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
         let key = (topic.to_owned(), name.to_owned());
         let kept = self.readers.handles.lock().get(&key).cloned();
         if let Some(handle) = kept {
@@ -225,143 +177,6 @@ impl Service {
         let mode = self.consumer_info(topic, name)?.mode;
         let opened = self.engine.consumer(topic, name, Some(mode), ConsumerStart::Start, false)?;
         Ok(self.keep(key, opened))
-    }
-
-    fn read_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (asked, wait_ms) = consumers::read(r.body)?;
-        let consumer = (r.name.to_owned(), r.part.to_owned());
-        let deadline_ns = start_ns + wait_ms * 1_000_000;
-        let reading = Reading { consumer, asked, start_ns, deadline_ns, parked: None };
-        self.readers.reading.lock().insert(r.token, reading);
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.read_on(r.token);
-        Ok(None)
-    }
-
-    /// Has a thread look for what a read is due.
-    fn read_on(self: &Arc<Self>, token: u64) {
-        let service = self.clone();
-        self.pool.run(Box::new(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| service.step(token)));
-            let step = match outcome {
-                Ok(Some(Ok(step))) => step,
-                Ok(Some(Err(failure))) => Step::Answer(failure.into()),
-                Ok(None) => return,
-                Err(_) => {
-                    Step::Answer(Failure::from(Error::Internal("a verb panicked".into())).into())
-                }
-            };
-            match step {
-                Step::Answer(reply) => {
-                    if service.readers.reading.lock().remove(&token).is_some() {
-                        service.pending.fetch_sub(1, Ordering::Relaxed);
-                        service.sink.reply(token, reply);
-                    }
-                }
-                Step::Wait(seq) => service.park_reader(token, Some(seq)),
-                Step::Again => service.read_on(token),
-                Step::Busy => service.park_reader(token, None),
-            }
-        }));
-    }
-
-    /// One look; `None`: the read was cancelled.
-    fn step(&self, token: u64) -> Option<Result<Step, Failure>> {
-        let (consumer, mut asked, start_ns, deadline_ns) = {
-            let all = self.readers.reading.lock();
-            let r = all.get(&token)?;
-            (r.consumer.clone(), r.asked.clone(), r.start_ns, r.deadline_ns)
-        };
-        let told_not_to_wait = std::mem::replace(&mut asked.fail_if_busy, true);
-        let handle = match self.handle(&consumer.0, &consumer.1) {
-            Ok(handle) => handle,
-            Err(failure) => return Some(Err(failure)),
-        };
-        let open = self.is_ready();
-        let now = self.clock.mono_ns();
-        Some(match handle.read(&asked) {
-            Ok(batch)
-                if batch.is_empty() && batch.tombstone.is_none() && open && now < deadline_ns =>
-            {
-                match batch.caught_up || !asked.checkpoint {
-                    true => Ok(Step::Wait(batch.next_from_seq)),
-                    false => Ok(Step::Again),
-                }
-            }
-            Ok(batch) => {
-                let ns = self.elapsed(start_ns);
-                let body = consumers::records(&consumer.0, &consumer.1, &batch, ns);
-                Ok(Step::Answer(Reply::ok(body)))
-            }
-            // A reader waits for its turn as long as the one before it may read.
-            Err(Error::ConsumerBusy { .. })
-                if !told_not_to_wait
-                    && open
-                    && now < deadline_ns.max(start_ns + MAX_WAIT_MS * 1_000_000) =>
-            {
-                Ok(Step::Busy)
-            }
-            Err(e) => Err(e.into()),
-        })
-    }
-
-    /// Waits for records behind `seq`, or a moment.
-    fn park_reader(self: &Arc<Self>, token: u64, seq: Option<u64>) {
-        let (topic, timer_ns) = {
-            let mut all = self.readers.reading.lock();
-            let Some(reading) = all.get_mut(&token) else { return };
-            let soon = self.clock.mono_ns() + BUSY_NS;
-            let timer_ns = if seq.is_some() { reading.deadline_ns } else { soon };
-            reading.parked = Some(Parked { timer_ns, head: None });
-            (reading.consumer.0.clone(), timer_ns)
-        };
-        self.timer.set(timer_ns, token);
-        if !self.is_ready() {
-            // A close that did not see it waiting.
-            return self.sink.due(token);
-        }
-        let Some(seq) = seq else { return };
-        let sink = self.sink.clone();
-        match self.engine.on_head(&topic, seq, Box::new(move || sink.due(token))) {
-            Ok(id) => {
-                let mut all = self.readers.reading.lock();
-                if let Some(p) = all.get_mut(&token).and_then(|r| r.parked.as_mut()) {
-                    p.head = Some(id);
-                } else {
-                    drop(all);
-                    self.engine.cancel_on_head(&topic, id);
-                }
-            }
-            // It is told when it looks.
-            Err(_) => self.sink.due(token),
-        }
-    }
-
-    /// A read that waits looks again.
-    pub(super) fn resume_reader(self: &Arc<Self>, token: u64) {
-        let parked = {
-            let mut all = self.readers.reading.lock();
-            let Some(reading) = all.get_mut(&token) else { return };
-            let Some(parked) = reading.parked.take() else { return };
-            (reading.consumer.0.clone(), parked)
-        };
-        self.unpark(token, &parked.0, parked.1);
-        self.read_on(token);
-    }
-
-    pub(super) fn cancel_reader(&self, token: u64) -> bool {
-        let Some(reading) = self.readers.reading.lock().remove(&token) else { return false };
-        if let Some(parked) = reading.parked {
-            self.unpark(token, &reading.consumer.0, parked);
-        }
-        true
-    }
-
-    fn unpark(&self, token: u64, topic: &str, parked: Parked) {
-        self.timer.unset(parked.timer_ns, token);
-        if let Some(id) = parked.head {
-            self.engine.cancel_on_head(topic, id);
-        }
     }
 }
 

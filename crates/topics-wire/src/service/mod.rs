@@ -5,8 +5,10 @@
 //! the engine's list of waiters. Replies that come later go to the [`Sink`].
 
 mod consumers;
+mod handover;
 mod pool;
 mod queues;
+mod reads;
 mod routers;
 mod sessions;
 mod socket;
@@ -26,12 +28,14 @@ use crate::grant::Grant;
 use crate::limits::Limits;
 use crate::write::Body;
 
-use consumers::Readers;
-use pool::Pool;
+pub use handover::handover;
+pub use pool::Pool;
+pub use streams::{Next, Pulled};
+
 use queues::Claims;
+use reads::Readers;
 use sessions::Sessions;
 use streams::Streams;
-pub use streams::{Next, Pulled};
 use timer::Timer;
 use wait::Waits;
 

@@ -162,6 +162,23 @@ fn a_consumer_that_waits_is_woken_or_forgotten() {
 }
 
 #[test]
+fn what_did_not_reach_its_reader_is_for_the_next_one() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!({"mode": "at_most_once"}));
+    // The cursor behind the record waits for a sync; so does the second reader, for its turn.
+    let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    let next = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    let busy = w.send("consumer_read", "log", "c", json!({"fail_if_busy": true}));
+    assert_eq!(w.reply(busy).unwrap()["error"]["code"], "consumer_busy");
+    assert_eq!((w.reply(gone), w.reply(next)), (None, None));
+    w.service.cancel(gone);
+    w.service.engine.sync().unwrap();
+    assert_eq!(w.reply(next).unwrap()["records"][0]["data"], 1);
+    assert_eq!((w.reply(gone), w.service.pending()), (None, 0));
+}
+
+#[test]
 fn a_handle_follows_its_topic() {
     let mut w = World::new();
     w.put("log", json!(1));

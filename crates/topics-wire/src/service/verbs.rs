@@ -4,10 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use topics_engine::{Appended, Error, TopicState, TopicSummary};
 
-use super::{Reply, Request, Service};
+use super::{Reply, Request, Service, handover};
 use crate::error::Failure;
 use crate::grant::Grant;
 use crate::query::Query;
@@ -154,37 +153,30 @@ impl Service {
         if w.disable_backpressure {
             return self.patient_write(r, start_ns);
         }
-        let call = Arc::new(Mutex::new(Call::Open));
-        let (service, later, topic) = (self.clone(), call.clone(), r.name.to_owned());
-        let (token, return_seqs) = (r.token, w.return_seqs);
-        let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
-            let reply = match outcome {
-                Ok(a) => {
-                    let ns = service.elapsed(start_ns);
-                    let (status, body) = write::answer(&topic, &a, return_seqs, ns);
-                    Reply { status, body }
-                }
-                Err(e) => Failure::from(e).into(),
-            };
-            let mut call = later.lock();
-            match *call {
-                Call::Open => *call = Call::Done(reply),
-                _ => {
-                    service.pending.fetch_sub(1, Ordering::Relaxed);
-                    service.sink.reply(token, reply);
-                }
+        let (token, return_seqs, topic) = (r.token, w.return_seqs, r.name.to_owned());
+        let (reply, sink) = (self.clone(), self.clone());
+        let reply = move |outcome: topics_engine::Result<Appended>| match outcome {
+            Ok(a) => {
+                let ns = reply.elapsed(start_ns);
+                let (status, body) = write::answer(&topic, &a, return_seqs, ns);
+                Reply { status, body }
             }
+            Err(e) => Failure::from(e).into(),
+        };
+        let (done, left) = handover(move |reply| {
+            sink.pending.fetch_sub(1, Ordering::Relaxed);
+            sink.sink.reply(token, reply);
         });
-        w.with_append(|append| self.engine.append_async(r.name, append, done));
-        let mut call = call.lock();
-        match std::mem::replace(&mut *call, Call::Left) {
-            Call::Done(reply) => Ok(Some(reply)),
-            _ => {
-                self.staged.store(true, Ordering::Relaxed);
-                self.pending.fetch_add(1, Ordering::Relaxed);
-                Ok(None)
-            }
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        w.with_append(|append| {
+            self.engine.append_async(r.name, append, Box::new(move |o| done(reply(o))))
+        });
+        let answer = left();
+        match &answer {
+            Some(_) => drop(self.pending.fetch_sub(1, Ordering::Relaxed)),
+            None => self.staged.store(true, Ordering::Relaxed),
         }
+        Ok(answer)
     }
 
     /// A write that waits for room: on a thread, over bytes of its own.
@@ -266,16 +258,6 @@ impl Service {
         o.int("topics", self.engine.metrics().topics);
         self.now(o.finish(), start_ns)
     }
-}
-
-/// How far an asynchronous write is, seen from its call.
-enum Call {
-    /// The call has not returned.
-    Open,
-    /// The outcome came before the call returned.
-    Done(Reply),
-    /// The call has returned: the outcome goes to the sink.
-    Left,
 }
 
 fn done(what: &str) -> Vec<u8> {

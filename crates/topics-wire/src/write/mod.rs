@@ -1,5 +1,7 @@
 //! The write: three kinds of body in, the answer out.
 
+pub mod txn;
+
 use std::borrow::Cow;
 
 use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
@@ -271,25 +273,27 @@ fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Fai
     Ok(())
 }
 
+impl Record<'_> {
+    fn as_new(&self) -> NewRecord<'_> {
+        NewRecord {
+            data: &self.data,
+            binary: self.binary,
+            tag: self.tag.as_bytes(),
+            node: self.node.as_bytes(),
+            meta: self.meta.as_bytes(),
+            ttl_ms: self.ttl_ms,
+            lane: self.lane,
+            group: self.group.as_bytes(),
+            delay_ms: self.delay_ms,
+            deliver_at: self.deliver_at,
+        }
+    }
+}
+
 impl Write<'_> {
     /// Hands the write to `run` in the engine's terms.
     pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
-        let records: Vec<NewRecord<'_>> = self
-            .records
-            .iter()
-            .map(|r| NewRecord {
-                data: &r.data,
-                binary: r.binary,
-                tag: r.tag.as_bytes(),
-                node: r.node.as_bytes(),
-                meta: r.meta.as_bytes(),
-                ttl_ms: r.ttl_ms,
-                lane: r.lane,
-                group: r.group.as_bytes(),
-                delay_ms: r.delay_ms,
-                deliver_at: r.deliver_at,
-            })
-            .collect();
+        let records: Vec<NewRecord<'_>> = self.records.iter().map(Record::as_new).collect();
         run(&Append {
             records: &records,
             node: self.node.as_bytes(),

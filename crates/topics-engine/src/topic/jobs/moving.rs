@@ -177,14 +177,13 @@ fn copies(
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
         match prepared(core, source, batch, item, create) {
-            Ok(p) => submit(
-                core,
-                p,
-                Box::new(move |outcome| match outcome {
+            Ok(p) => {
+                let done = move |outcome| match outcome {
                     Ok(a) => slot.lock().0.push((seq, a)),
                     Err(e) => slot.lock().1 = Some(e),
-                }),
-            ),
+                };
+                submit(core, p, Box::new(done));
+            }
             Err(e) => slot.lock().1 = Some(e),
         }
     }
