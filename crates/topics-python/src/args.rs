@@ -148,7 +148,7 @@ fn str_bytes<'a>(s: Option<&'a Bound<'_, PyString>>) -> PyResult<&'a [u8]> {
 
 /// Checks what the engine takes on trust: JSON and metadata, byte for byte, without the whitespace
 /// around them.
-fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>, Failure> {
+pub(crate) fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>, Failure> {
     let mut r = *r;
     let place = json::Place { within: "records", index: Some(index), field: "" };
     if !r.binary {

@@ -52,6 +52,7 @@ mod _core {
     use crate::settings::defaults;
     #[pymodule_export]
     use crate::txn::Transactions;
+    #[pymodule_export]
     use crate::waiting::{Handed, Taken, Waiting};
     #[pymodule_export]
     use crate::watch::Watch;

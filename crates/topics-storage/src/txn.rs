@@ -291,6 +291,7 @@ mod tests {
     use topics_env::sim::sim_env;
 
     use super::*;
+    use crate::dir::create_dir;
     use crate::format::frame::Frame;
 
     fn rows(topic: &str, data: &[&str]) -> Rows {
@@ -316,8 +317,9 @@ mod tests {
 
     fn open() -> (Stages, std::sync::Arc<topics_env::sim::SimFs>) {
         let (env, fs, _) = sim_env(1);
-        env.fs.create_dir(Path::new("/d")).unwrap();
-        env.fs.create_dir(Path::new("/d/txn")).unwrap();
+        for dir in ["/d", "/d/txn"] {
+            create_dir(&env, "dir.names", Path::new(dir)).unwrap();
+        }
         (Stages::new(env, Paths::new("/d"), [7; 16]), fs)
     }
 
@@ -348,11 +350,11 @@ mod tests {
         let file = stages.env.fs.open(&path, OpenMode::Write).unwrap();
         let mut bytes = vec![0; file.len().unwrap() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();
-        for at in 0..bytes.len() {
-            file.write_all_at(&[bytes[at] ^ (1 << (at % 8))], at as u64).unwrap();
+        for (at, &byte) in bytes.iter().enumerate() {
+            file.write_all_at(&[byte ^ (1 << (at % 8))], at as u64).unwrap();
             let read = stages.read(1, u64::MAX);
             assert!(read.is_err(), "byte {at} may change unnoticed");
-            file.write_all_at(&[bytes[at]], at as u64).unwrap();
+            file.write_all_at(&[byte], at as u64).unwrap();
         }
         assert!(stages.read(1, u64::MAX).is_ok());
         for len in (0..bytes.len() as u64).rev() {

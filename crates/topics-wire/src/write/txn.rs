@@ -87,21 +87,15 @@ fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Fai
         let key = key.decode();
         match (kind, key.as_deref()) {
             (Kind::Stage | Kind::Whole, Some("appends")) => {
-                list(s, "appends", |s, place| {
-                    let rows = append(s, place, limits, kind == Kind::Whole, &mut t.heads)?;
-                    t.rows.push(rows);
-                    Ok(())
+                list(s, "appends", &mut t.rows, |s, place| {
+                    append(s, place, limits, kind == Kind::Whole, &mut t.heads)
                 })?;
             }
-            (Kind::Commit, Some("stages")) => {
-                list(s, "stages", |s, place| Ok(t.stages.push(one_stage(s, place)?)))?;
-            }
+            (Kind::Commit, Some("stages")) => list(s, "stages", &mut t.stages, one_stage)?,
             (Kind::Commit | Kind::Whole, Some("commits")) => {
-                list(s, "commits", |s, place| Ok(t.commits.push(cursor(s, place)?)))?;
+                list(s, "commits", &mut t.commits, cursor)?;
             }
-            (Kind::Commit | Kind::Whole, Some("acks")) => {
-                list(s, "acks", |s, place| Ok(t.acks.push(ack(s, place)?)))?;
-            }
+            (Kind::Commit | Kind::Whole, Some("acks")) => list(s, "acks", &mut t.acks, ack)?,
             (Kind::Commit | Kind::Whole, Some("expect_heads")) => heads(s, &mut t.heads)?,
             (Kind::Commit | Kind::Whole, Some("epoch")) => {
                 t.epoch = Some(s.u64(Place::field("epoch"))?);
@@ -117,16 +111,18 @@ fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Fai
 }
 
 /// An array of objects.
-fn list<'a>(
+fn list<'a, T>(
     s: &mut Scanner<'a>,
     field: &'static str,
-    mut each: impl FnMut(&mut Scanner<'a>, Place) -> Result<(), Failure>,
+    out: &mut Vec<T>,
+    mut each: impl FnMut(&mut Scanner<'a>, Place) -> Result<T, Failure>,
 ) -> Result<(), Failure> {
     s.must_be(Place::field(field), "an array", |b| b == b'[')?;
     s.array(|s, index| {
         let place = Place { within: field, index: Some(index), field: "" };
         s.must_be(place, "an object", |b| b == b'{')?;
-        each(s, place)
+        out.push(each(s, place)?);
+        Ok(())
     })
 }
 
