@@ -463,7 +463,16 @@ class Http:
     Belongs to one event loop: `call`, `flush`, `cancel` and `bridge.drain` from its thread.
     """
 
-    def __new__(cls, engine: Engine, settings: Mapping[str, _Setting] | None = None) -> Http: ...
+    def __new__(
+        cls,
+        engine: Engine,
+        settings: Mapping[str, _Setting] | None = None,
+        grants: list[tuple[str, list[str], bool]] | None = None,
+    ) -> Http:
+        """`grants` are what clients may touch: the name of the key, the prefixes of the names that
+        are its own (none: all), whether it may change configs. Without keys there is one for all.
+        """
+
     @property
     def bridge(self) -> Bridge: ...
     def call(
@@ -475,16 +484,28 @@ class Http:
         flags: int,
         token: int,
         key: bytes | None = None,
+        part: str = "",
+        grant: int = 0,
     ) -> tuple[int, bytes] | None:
         """Answers `(status, body)`, or `None`: the completion with this token comes over the
         bridge, once.
 
-        `name` is the topic, percent-decoded; `query` the raw query string; `flags` the bits
-        above; `key` the `Idempotency-Key` header. Routes: `list` `create` `state` `drop` `write`
-        `diff` `delete` `seek` `states` `sync` `checkpoint` `verify` `metrics` `health` `ready`.
+        `route` is the verb of a row of `topics_engine.asgi.routes`; `name` the topic, queue or
+        router in the path, percent-decoded, `part` what else is there; `query` the raw query
+        string; `flags` the bits above; `key` the `Idempotency-Key` header, or the `Last-Event-ID`
+        of a stream; `grant` which of the grants the client has.
         The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`)
         and of `diff` with `ACCEPT_ARROW`.
         """
+
+    def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        """What the stream opened by this call has: pieces (of bytes, or messages of a socket), and
+        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end.
+        `None` when there is no such stream. `cancel` ends it.
+        """
+
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        """A message of a socket's client, with the scopes that it has."""
 
     def flush(self) -> None:
         """Leads the writes that this loop tick staged, once at its end. What it completes is in

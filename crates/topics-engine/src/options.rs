@@ -86,6 +86,10 @@ pub struct Options {
 
     /// Most topics; default 100 000. 0: off.
     pub max_topics: u64,
+    /// Most routers; default 10 000. 0: off.
+    pub max_routers: u64,
+    /// Most watch sessions; default 10 000. 0: off.
+    pub max_watch_sessions: u64,
     /// Most records per write; default 10 000 000.
     pub max_batch_records: usize,
     /// Most payload bytes per write; default 1 GiB.
@@ -135,6 +139,8 @@ impl Default for Options {
             segment_max_bytes: 64 << 20,
             segment_max_age: Duration::from_secs(3600),
             max_topics: 100_000,
+            max_routers: 10_000,
+            max_watch_sessions: 10_000,
             max_batch_records: 10_000_000,
             max_batch_bytes: 1 << 30,
             max_record_bytes: 16 << 20,

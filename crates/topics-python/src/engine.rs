@@ -293,7 +293,7 @@ impl Engine {
 
     #[pyo3(signature = (prefix=""))]
     fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix))))?;
+        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix), None)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -366,7 +366,7 @@ impl Engine {
     #[pyo3(signature = (json=false))]
     fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
         let text = if json { metrics::json } else { metrics::prometheus };
-        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        let body = self.shared.run(py, |e| Ok(text(e, &topics_wire::Grant::all())))?;
         Ok(PyBytes::new(py, &body))
     }
 

@@ -113,7 +113,7 @@ impl Start {
 }
 
 /// One node, or several.
-fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
+pub(crate) fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     let place = Place::field("node");
     let mut nodes = Vec::new();
     if s.peek() == Some(b'[') {
@@ -134,7 +134,11 @@ fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
 
 /// `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first.
 pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
-    let place = Place::field("match");
+    matching_at(s, Place::field("match"))
+}
+
+/// The same for a field of another name.
+pub(crate) fn matching_at(s: &mut Scanner<'_>, place: Place) -> Result<TopicMatch, Failure> {
     let wrong = || place.refuse(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
     if s.peek() == Some(b'"') {
         return Ok(TopicMatch::Eq(s.text(place)?.into_owned().into_bytes()));
@@ -221,7 +225,7 @@ pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool
     out.push(b'}');
 }
 
-fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
+pub(crate) fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
     let mut o = Object::new(160);
     o.int("gap_from", t.gap_from).int("gap_to", t.gap_to).name("reason", t.reason.as_str());
     o.int("missed_estimate", t.missed_estimate);

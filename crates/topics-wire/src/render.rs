@@ -280,15 +280,14 @@ pub fn router(r: &RouterInfo) -> Vec<u8> {
     o.finish()
 }
 
-/// Routers, in name order.
+/// A page of routers; `next` is the cursor of the next page.
 #[must_use]
-pub fn routers(all: &[RouterInfo]) -> Vec<u8> {
+pub fn routers(all: &[RouterInfo], next: Option<&str>) -> Vec<u8> {
     let mut o = Object::new(400 * all.len() + 32);
-    let items: Vec<Vec<u8>> = all.iter().map(router).collect();
-    let out = o.key("routers");
-    out.push(b'[');
-    out.extend_from_slice(&items.join(&b','));
-    out.push(b']');
+    array(o.key("routers"), all.iter().map(router));
+    if let Some(next) = next {
+        o.name("next_cursor", next);
+    }
     o.finish()
 }
 

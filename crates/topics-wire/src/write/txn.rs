@@ -148,7 +148,7 @@ fn append<'a>(
     s.object(|s, key| {
         match key.decode().as_deref() {
             Some("topic") => rows.topic = s.text(place.at("topic"))?,
-            Some("records") => records(&mut rows.write, s, "", limits)?,
+            Some("records") => records(&mut rows.write, s, limits)?,
             Some("node") => rows.write.node = s.text(place.at("node"))?,
             Some("expect_head") if conditional => head = Some(s.u64(place.at("expect_head"))?),
             _ => s.skip()?,
