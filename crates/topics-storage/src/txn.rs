@@ -291,6 +291,7 @@ mod tests {
     use topics_env::sim::sim_env;
 
     use super::*;
+    use crate::dir::create_dir;
     use crate::format::frame::Frame;
 
     fn rows(topic: &str, data: &[&str]) -> Rows {
@@ -316,8 +317,9 @@ mod tests {
 
     fn open() -> (Stages, std::sync::Arc<topics_env::sim::SimFs>) {
         let (env, fs, _) = sim_env(1);
-        env.fs.create_dir(Path::new("/d")).unwrap();
-        env.fs.create_dir(Path::new("/d/txn")).unwrap();
+        for dir in ["/d", "/d/txn"] {
+            create_dir(&env, "dir.names", Path::new(dir)).unwrap();
+        }
         (Stages::new(env, Paths::new("/d"), [7; 16]), fs)
     }
 
