@@ -160,6 +160,12 @@ struct Want<'a> {
     acks: Vec<Held<'a>>,
 }
 
+impl Want<'_> {
+    fn conditions(&self) -> Conditions<'_> {
+        Conditions { expect_head: self.expect_head, cursors: &self.cursors, acks: &self.acks }
+    }
+}
+
 /// By topic name.
 type Wants<'a> = BTreeMap<String, Want<'a>>;
 
@@ -243,6 +249,7 @@ fn check(
     }
     let bytes = wants.values().map(|w| w.rows.0.len() as u64).sum();
     core.check_load(bytes, Wait::Bounded)?;
+    rehearse(core, &wants)?;
     let mut topics = Vec::new();
     for (name, want) in &wants {
         let topic = find(core, name, want)?;
@@ -254,9 +261,7 @@ fn check(
     let held = take_alone(core, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
     for ((topic, want), alone) in order.into_iter().zip(held) {
-        let conditions =
-            Conditions { expect_head: want.expect_head, cursors: &want.cursors, acks: &want.acks };
-        match topic::check_part(core, &topic, &alone, &want.rows, &conditions) {
+        match topic::check_part(core, &topic, &alone, &want.rows, &want.conditions()) {
             Ok(acks) => {
                 let part = Part { rows: want.rows, acks, cursors: want.cursors };
                 ready.push(Ready { topic, alone, part });
@@ -281,23 +286,52 @@ pub(super) fn take_alone<'a>(
     topics.map(|topic| topic.alone(core)).collect()
 }
 
-/// The topic of a name; created for rows, where that is allowed.
-fn find(core: &Arc<Core>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
-    let live = |core: &Core| core.registry.named(name).filter(|t| t.life() == Life::Live);
-    if let Some(topic) = live(core) {
-        return Ok(topic);
+/// Refuses what can be refused without the topics that are missing, before these are created.
+fn rehearse(core: &Arc<Core>, wants: &Wants<'_>) -> Result<()> {
+    let mut there = Vec::new();
+    for (name, want) in wants {
+        match live(core, name) {
+            Some(topic) => there.push((topic, want)),
+            None => may_create(core, name, want)?,
+        }
     }
+    if there.len() == wants.len() {
+        return Ok(());
+    }
+    there.sort_by_key(|(topic, _)| topic.id());
+    let held = take_alone(core, there.iter().map(|(topic, _)| topic))?;
+    for ((topic, want), alone) in there.iter().zip(held) {
+        let acks = topic::check_part(core, topic, &alone, &want.rows, &want.conditions())?;
+        topic::release_acks(topic, &acks);
+    }
+    Ok(())
+}
+
+fn live(core: &Core, name: &str) -> Option<Arc<Topic>> {
+    core.registry.named(name).filter(|t| t.life() == Life::Live)
+}
+
+/// Whether a topic that is missing may be created for what is wanted of it.
+fn may_create(core: &Core, name: &str, want: &Want<'_>) -> Result<()> {
     name::check(name)?;
     let wanted = want.rows.1 > 0 && want.cursors.is_empty() && want.acks.is_empty();
-    let missing = || Error::TopicNotFound(name.to_owned());
     if !wanted || !core.options.auto_create.allows(name) {
-        return Err(missing());
+        return Err(Error::TopicNotFound(name.to_owned()));
     }
     if let Some(expected) = want.expect_head.filter(|head| *head > 0) {
         return Err(Error::HeadMismatch { topic: name.to_owned(), expected, actual: 0 });
     }
+    Ok(())
+}
+
+/// The topic of a name; created for rows, where that is allowed.
+fn find(core: &Arc<Core>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
+    if let Some(topic) = live(core, name) {
+        return Ok(topic);
+    }
+    may_create(core, name, want)?;
     topic::create(core, name, &ConfigPatch::default())?;
-    live(core).ok_or_else(missing)
+    live(core, name).ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
 /// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
