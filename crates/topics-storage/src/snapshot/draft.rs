@@ -1,0 +1,95 @@
+//! A snapshot while it is made: one buffer, into which each topic is encoded as it is captured.
+
+use super::{CODEC, HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
+use crate::{Result, StorageError};
+
+/// A snapshot being made. No topic is held but in its encoded form.
+#[derive(Debug)]
+pub struct Draft {
+    out: Vec<u8>,
+    /// Where the topics begin.
+    topics_at: usize,
+    topics: u64,
+}
+
+impl Draft {
+    /// Begins: `body` has as many shards as it will have in [`Self::finish`].
+    pub fn begin(body: &SnapshotBody) -> Result<Self> {
+        let mut out = vec![0; HEADER];
+        head(body, 0, &mut out)?;
+        Ok(Self { topics_at: out.len(), out, topics: 0 })
+    }
+
+    /// Adds a topic. Names must rise for the snapshot to be looked into without decoding it.
+    pub fn topic(&mut self, topic: &TopicSnap) -> Result<()> {
+        self.topics += 1;
+        put(topic, &mut self.out)
+    }
+
+    /// Adds a topic as another snapshot has it.
+    pub fn entry(&mut self, entry: &[u8]) {
+        self.topics += 1;
+        self.out.extend_from_slice(entry);
+    }
+
+    /// Ends it: everything but the topics is as `body` says.
+    pub fn finish(mut self, body: &SnapshotBody) -> Result<Encoded> {
+        let mut start = Vec::with_capacity(self.topics_at - HEADER);
+        head(body, self.topics, &mut start)?;
+        let room = self.out.get_mut(HEADER..self.topics_at).filter(|r| r.len() == start.len());
+        match room {
+            Some(room) => room.copy_from_slice(&start),
+            None => return Err(failed("the number of shards changed")),
+        }
+        put(&body.sections, &mut self.out)?;
+        Ok(Encoded(self.out))
+    }
+}
+
+/// A snapshot file but for its number.
+#[derive(Debug)]
+pub struct Encoded(Vec<u8>);
+
+impl Encoded {
+    /// The snapshot of a body with its topics.
+    pub fn of(body: &SnapshotBody) -> Result<Self> {
+        let mut draft = Draft::begin(body)?;
+        body.topics.iter().try_for_each(|t| draft.topic(t))?;
+        draft.finish(body)
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// The file of this number.
+    pub(super) fn file(&mut self, n: u64) -> &[u8] {
+        let out = &mut self.0;
+        let len = (out.len() - HEADER) as u64;
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        out[8..16].copy_from_slice(&n.to_le_bytes());
+        out[16..24].copy_from_slice(&len.to_le_bytes());
+        let sum = checksum(out);
+        out[24..HEADER].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+}
+
+/// What precedes the topics, their number included.
+fn head(body: &SnapshotBody, topics: u64, out: &mut Vec<u8>) -> Result<()> {
+    put(&(body.store_id, body.generation, body.layout), out)?;
+    put(&body.shards, out)?;
+    put(&body.retired, out)?;
+    put(&(body.next_topic_id, body.reserved_topic_id), out)?;
+    put(&(body.next_epoch, body.reserved_epoch, topics), out)
+}
+
+fn put(value: &impl bincode::Encode, out: &mut Vec<u8>) -> Result<()> {
+    bincode::encode_into_std_write(value, out, CODEC).map(drop).map_err(|e| failed(e))
+}
+
+fn failed(e: impl ToString) -> StorageError {
+    StorageError::io("encode a snapshot", std::io::Error::other(e.to_string()))
+}
