@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use topics_storage::segment::SegmentMeta;
-use topics_storage::snapshot::{Glance, Table};
+use topics_storage::snapshot::{Glance, ReplayPos, Table};
 
 use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
@@ -184,6 +184,30 @@ impl Base {
             found = self.registry.by_id(id);
         }
         found.map(|t| self.look_into(&t).map(|()| t)).transpose()
+    }
+
+    /// The topic of an id if it sleeps.
+    fn sleeper(&self, id: u64) -> Option<Sleeper> {
+        if self.registry.by_id(id).is_some() {
+            return None;
+        }
+        let all = self.asleep()?;
+        let i = all.table.by_id(id).filter(|i| !all.is_up(*i))?;
+        Some(Sleeper { all, i })
+    }
+
+    /// Whether there is a topic of this id, awake or not.
+    pub(crate) fn knows(&self, id: u64) -> bool {
+        self.registry.by_id(id).is_some() || self.sleeper(id).is_some()
+    }
+
+    /// Whether a topic sleeps and its entry reflects a frame: what was written last is replayed
+    /// though the snapshot has it, and wakes nobody.
+    pub(crate) fn reflects(&self, id: u64, here: ReplayPos) -> Result<bool> {
+        match self.sleeper(id) {
+            Some(sleeper) => Ok(here <= sleeper.glance()?.replay),
+            None => Ok(false),
+        }
     }
 
     /// Makes a topic of an entry. It is found among those awake before it is not asleep any more.

@@ -79,7 +79,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
         shards: vec![ShardSnap::default(); shards],
         ..SnapshotBody::default()
     };
-    let mut draft = Draft::begin(&body)?;
+    let mut draft = Draft::begin(&body, core.disk.checkpoints.bytes())?;
     // First the positions, then the states: each state reflects at least its position.
     let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
     core.every(|found| {

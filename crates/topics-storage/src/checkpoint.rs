@@ -143,6 +143,12 @@ impl Checkpoints {
         self.inner.lock().kept.back().map_or(0, |k| k.n)
     }
 
+    /// The length of that snapshot.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.inner.lock().bytes
+    }
+
     /// Writes the snapshot of `body`; `wait` returns when all that it reflects is durable in the
     /// log. It takes effect by its rename; an error before leaves the previous ones in force.
     pub fn write(

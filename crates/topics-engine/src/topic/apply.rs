@@ -125,6 +125,10 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
         let known = live.map(|l| l.topic).filter(|t| t.id() == id);
         let topic = match known {
             Some(topic) => Some(topic.clone()),
+            None if base.reflects(id, ReplayPos { layout: at.layout, lsn: next.lsn })? => {
+                cursor.pass(next.len);
+                continue;
+            }
             None => base.by_id(id)?,
         };
         let Some(topic) = topic else {
@@ -176,7 +180,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             let config = base.config(TopicConfig::decode(&body.config)?);
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
-                None if base.by_id(f.topic_id)?.is_some() => return Ok(()),
+                None if base.knows(f.topic_id) => return Ok(()),
                 None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
             let head = {

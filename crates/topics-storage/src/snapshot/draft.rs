@@ -13,9 +13,11 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Begins: `body` has as many shards as it will have in [`Self::finish`].
-    pub fn begin(body: &SnapshotBody) -> Result<Self> {
-        let mut out = vec![0; HEADER];
+    /// Begins: `body` has as many shards as it will have in [`Self::finish`]. `about` so many
+    /// bytes are expected: a buffer that grows leaves its former places behind in the heap.
+    pub fn begin(body: &SnapshotBody, about: u64) -> Result<Self> {
+        let mut out = Vec::with_capacity(usize::try_from(about + about / 8).unwrap_or(0));
+        out.resize(HEADER, 0);
         head(body, 0, &mut out)?;
         Ok(Self { topics_at: out.len(), out, topics: 0 })
     }
@@ -53,7 +55,7 @@ pub struct Encoded(Vec<u8>);
 impl Encoded {
     /// The snapshot of a body with its topics.
     pub fn of(body: &SnapshotBody) -> Result<Self> {
-        let mut draft = Draft::begin(body)?;
+        let mut draft = Draft::begin(body, 0)?;
         body.topics.iter().try_for_each(|t| draft.topic(t))?;
         draft.finish(body)
     }

@@ -386,7 +386,7 @@ fn topics_are_found_by_name_and_id_without_decoding_the_others() {
     }
     assert_eq!((table.named("topic"), table.named("topic-9"), table.by_id(3)), (None, None, None));
     // What is passed on as it was encoded is the same.
-    let mut draft = Draft::begin(&all).unwrap();
+    let mut draft = Draft::begin(&all, 100).unwrap();
     (0..table.len()).for_each(|i| draft.entry(table.entry(i)));
     assert_eq!(draft.finish(&all).unwrap().file(5), encode(5, &all).unwrap());
     all.topics.reverse();
