@@ -15,7 +15,7 @@ DEMO_ARGS ?=
 # once. The extension is left out of the cargo suites; it links against an interpreter.
 CARGO_ARGS := --release --workspace --exclude topics-python
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-PY_DIRS := python tests/python benches tools
+PY_DIRS := python tests/python benches tools docs/examples
 
 # $(call timed,name,command): runs the command and prints how long it took.
 timed = TIMEFORMAT='suite $(1): %1R s'; time $(2)
@@ -43,8 +43,9 @@ run: build ## start the server on ./topics-data
 
 test: test-rust test-python ## all tests that run on a commit
 
-# The commit gate's share of the crash programme; the mutants run in test-release.
-SUITES := --lib --test simulation --test queues --test model --test faults --test damage --test compatibility
+# The commit gate's share of the crash programme; test-release runs the same at its own sizes.
+SUITES := --lib --test simulation --test queues --test model --test faults --test damage \
+	--test mutants --test compatibility
 
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
@@ -71,6 +72,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.10'
 	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
 	target/release/bench-delivery
+	target/release/bench-jobs
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte

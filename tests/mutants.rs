@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 use topics_env::Site;
 use topics_env::sim::CrashOptions;
 
-pub use self::table::{EQUIVALENT, SITES, UNREACHED};
-use crate::crash::{Limits, Report, again, enumerate, panic_text, second};
-use crate::damage;
+pub use self::table::{SITES, UNREACHED};
+use crate::crash::{Limits, Report, again, enumerate, panic_text, second, spread};
+use crate::damage::{self, Corpus, Damage, judge, must_refuse};
 use crate::faults::{self, Fault};
 use crate::harness::setting;
 use crate::run::HookSpec;
-use crate::workloads::{ALL, WIDE, Workload};
+use crate::workloads::{AIMED, ALL, Workload};
 
-/// How long one detector looks for one mutant: what takes longer is no test of the commit gate.
-fn patience() -> Instant {
-    Instant::now() + Duration::from_millis(setting("TOPICS_PATIENCE_MS", 8_000))
+/// How long one detector looks for one mutant. Far above what those of the table need: what finds a
+/// mutant is a matter of order, not of time.
+pub fn patience() -> Duration {
+    Duration::from_millis(setting("TOPICS_PATIENCE_MS", 60_000))
 }
 
 /// A site left out, or taking effect one call late.
@@ -42,6 +43,10 @@ pub enum Detector {
     Fault(&'static str),
     /// Damages of a kind, of files whose path contains this text.
     Damage(&'static str, &'static str),
+    /// Damages of a kind to these files, each of which an open refuses, naming the file.
+    Refuses(&'static str, &'static str),
+    /// A log that is damaged while it is in use, or a directory put together from others.
+    Rot(&'static str),
 }
 
 /// Every mutant: a check can only be left out.
@@ -56,10 +61,7 @@ pub fn mutants() -> Vec<(Mutant, &'static [Detector])> {
 }
 
 fn workload(name: &str) -> &'static Workload {
-    ALL.iter()
-        .chain([&WIDE])
-        .find(|w| w.name == name)
-        .unwrap_or_else(|| panic!("no workload {name}"))
+    ALL.iter().chain(AIMED).find(|w| w.name == name).unwrap_or_else(|| panic!("no workload {name}"))
 }
 
 impl Detector {
@@ -71,7 +73,15 @@ impl Detector {
             Self::Fault(w) => format!("fault/{w}"),
             Self::Damage(kind, "") => format!("damage/{kind}"),
             Self::Damage(kind, of) => format!("damage/{kind} of {of}"),
+            Self::Refuses(kind, of) => format!("refusal/{kind} of {of}"),
+            Self::Rot(how) => format!("rot/{how}"),
         }
+    }
+
+    /// Whether the table alone says what this expects: no other suite shows that it holds without
+    /// a mutant.
+    pub fn is_pinned(self) -> bool {
+        matches!(self, Self::Rot(_) | Self::Refuses(..))
     }
 
     /// In the order in which a search tries them: cheap ones first.
@@ -79,15 +89,25 @@ impl Detector {
         let names = || ALL.iter().map(|w| w.name);
         let tried = std::env::var("TOPICS_DETECTOR").unwrap_or_default();
         let damage = damage::KINDS.iter().map(|k| Self::Damage(k.0, ""));
-        let all = names().map(Self::Crash).chain(names().map(Self::Again)).chain(damage);
-        let all = all.chain(names().map(Self::Second)).chain(names().map(Self::Fault));
+        let rots = damage::ROTS.iter().map(|r| Self::Rot(r.0));
+        let all = rots.chain(names().map(Self::Crash)).chain(names().map(Self::Again));
+        let all = all
+            .chain(AIMED.iter().map(|w| Self::Crash(w.name)))
+            .chain(damage)
+            .chain(names().map(Self::Second))
+            .chain(names().map(Self::Fault));
         all.filter(|d| d.name().contains(&tried)).collect()
     }
 
     /// What this notices under a hook; `None` is nothing. An error where the mutant took no effect:
     /// then it is the detector that fails.
-    pub fn notices(self, seed: u64, hook: &HookSpec) -> Result<Option<String>, String> {
-        let run = AssertUnwindSafe(|| self.look(seed, hook));
+    pub fn notices(
+        self,
+        seed: u64,
+        hook: &HookSpec,
+        patience: Duration,
+    ) -> Result<Option<String>, String> {
+        let run = AssertUnwindSafe(|| self.look(seed, hook, Instant::now() + patience));
         let found =
             catch_unwind(run).unwrap_or_else(|p| Some(format!("panic: {}", panic_text(&*p))));
         match found {
@@ -96,16 +116,29 @@ impl Detector {
         }
     }
 
-    fn look(self, seed: u64, hook: &HookSpec) -> Option<String> {
+    fn look(self, seed: u64, hook: &HookSpec, until: Instant) -> Option<String> {
         match self {
-            Self::Crash(w) => crashes(workload(w), seed, hook),
-            Self::Second(w) => first(&second(&workload(w).run(seed, hook.clone()), 400, hook)),
+            Self::Crash(w) => crashes(workload(w), seed, hook, until),
+            Self::Second(w) => {
+                let rec = workload(w).run(seed, hook.clone());
+                rec.problems
+                    .first()
+                    .cloned()
+                    .or_else(|| first(&second(&rec, 400, hook, Some(until))))
+            }
             Self::Again(w) => {
                 let rec = workload(w).run(seed, hook.clone());
-                rec.problems.first().cloned().or_else(|| first(&again(&rec, 60, hook)))
+                rec.problems.first().cloned().or_else(|| first(&again(&rec, 60, hook, Some(until))))
             }
-            Self::Fault(w) => failures(workload(w), seed, hook),
-            Self::Damage(kind, of) => damages(kind, of, seed, hook),
+            Self::Fault(w) => failures(workload(w), seed, hook, until),
+            Self::Damage(kind, of) => damages(kind, of, (seed, until), hook, |c, d| {
+                judge(c, d, false).and_then(|_| judge(c, d, true)).map(|_| ())
+            }),
+            Self::Refuses(kind, of) => damages(kind, of, (seed, until), hook, must_refuse),
+            Self::Rot(how) => {
+                let rot = damage::ROTS.iter().find(|r| r.0 == how)?;
+                rot.1(seed, hook).into_iter().next()
+            }
         }
     }
 }
@@ -115,55 +148,60 @@ fn first(report: &Report) -> Option<String> {
     Some(failure.messages.first().cloned().unwrap_or_default())
 }
 
-fn crashes(w: &Workload, seed: u64, hook: &HookSpec) -> Option<String> {
+fn crashes(w: &Workload, seed: u64, hook: &HookSpec, until: Instant) -> Option<String> {
     let rec = w.run(seed, hook.clone());
     if let Some(p) = rec.problems.first() {
         return Some(p.clone());
     }
-    let options = CrashOptions { random: 1, torn_bytes: 0, names: 2, single: false };
+    let options = CrashOptions { random: 1, torn_bytes: 0, names: 2, single: true };
     let hook = hook.clone();
-    let until = Some(patience());
-    let limits =
-        Limits { first: true, until, threads: 1, rounds: 1, hook, options, ..Limits::default() };
+    let limits = Limits {
+        first: true,
+        until: Some(until),
+        threads: 1,
+        rounds: 1,
+        hook,
+        options,
+        ..Limits::default()
+    };
     first(&enumerate(&rec, &limits))
 }
 
-fn failures(w: &Workload, seed: u64, hook: &HookSpec) -> Option<String> {
-    let until = patience();
+fn failures(w: &Workload, seed: u64, hook: &HookSpec, until: Instant) -> Option<String> {
     let rec = w.run(seed, hook.clone());
-    for (call, n) in faults::calls(&rec) {
-        for kind in faults::kinds(call) {
-            for nth in (1..=n).step_by(1 + n / 40) {
-                let fault = Fault { call, nth, kind };
-                if let Some(f) = faults::run(w, seed, fault, hook).first() {
-                    return Some(format!("{fault:?}: {f}"));
-                }
-                if Instant::now() > until {
-                    return None;
-                }
-            }
+    let ways = faults::calls(&rec).into_iter().flat_map(|(call, n)| {
+        let nth = move |kind| (1..=n).map(move |nth| Fault { call, nth, kind });
+        faults::kinds(call).into_iter().flat_map(nth)
+    });
+    let ways: Vec<Fault> = ways.collect();
+    let mut order = spread(ways.len()).into_iter().map(|i| ways[i]).take(FAULTS);
+    order.find_map(|fault| {
+        if Instant::now() > until {
+            return None;
         }
-    }
-    None
+        let found = faults::run(w, seed, fault, hook);
+        found.first().map(|f| format!("{fault:?}: {f}"))
+    })
 }
 
-fn damages(kind: &str, of: &str, seed: u64, hook: &HookSpec) -> Option<String> {
+/// How many damages of a kind are tried on a directory, and how many faults on a workload.
+const DAMAGES: usize = 4_000;
+const FAULTS: usize = 2_000;
+
+fn damages(
+    kind: &str,
+    of: &str,
+    (seed, until): (u64, Instant),
+    hook: &HookSpec,
+    judged: impl Fn(&Corpus, &Damage) -> Result<(), String>,
+) -> Option<String> {
     let kind = damage::KINDS.iter().find(|k| k.0 == kind)?;
-    let until = patience();
     for c in damage::corpora(seed, hook) {
-        let damages = kind.1(&c, seed);
-        // The paths that a damage is about are in what it says of itself.
-        let wanted = |what: &str| what.contains(of);
-        let step = if of.is_empty() { 1 + damages.len() / 3_000 } else { 1 };
-        for make in damages.iter().step_by(step) {
-            let damage = make();
-            if !wanted(&damage.what) {
-                continue;
-            }
-            for salvage in [false, true] {
-                if let Err(e) = damage::judge(&c, &damage, salvage) {
-                    return Some(format!("{}: {e}", damage.what));
-                }
+        let makes = kind.1(&c, seed, of);
+        for i in spread(makes.len()).into_iter().take(DAMAGES) {
+            let damage = Damage { thorough: true, ..makes[i]() };
+            if let Err(e) = judged(&c, &damage) {
+                return Some(format!("{}: {}: {e}", c.name, damage.what));
             }
             if Instant::now() > until {
                 break;

@@ -1,6 +1,7 @@
 //! HTTP figures: a closed loop of raw sockets, one request in flight per connection.
 //!
-//! `bench-http HOST:PORT DIR`: the server must be up; `DIR` is on the disk under test.
+//! `bench-http HOST:PORT DIR [ROW]`: the server must be up; `DIR` is on the disk under test. `ROW`
+//! measures the rows of writes alone whose name contains it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,8 +22,15 @@ impl Conn {
         Self { stream, buf: vec![0; 1 << 20] }
     }
 
-    /// Sends one request and reads one answer; returns the length of its body.
+    /// Sends one request, which must succeed; returns the length of the answer's body.
     fn call(&mut self, request: &[u8]) -> usize {
+        let (length, ok) = self.exchange(request);
+        assert!(ok, "{}", String::from_utf8_lossy(&self.buf[..length]));
+        length
+    }
+
+    /// Sends one request and reads one answer: the length of its body, and whether it is a success.
+    fn exchange(&mut self, request: &[u8]) -> (usize, bool) {
         self.stream.write_all(request).unwrap();
         let mut have = 0;
         loop {
@@ -31,8 +39,7 @@ impl Conn {
             have += n;
             if let Some(end) = find(&self.buf[..have], b"\r\n\r\n") {
                 let head = std::str::from_utf8(&self.buf[..end]).unwrap();
-                let status = &head[9..12];
-                assert!(status.starts_with('2'), "{}", String::from_utf8_lossy(&self.buf[..have]));
+                let ok = head[9..12].starts_with('2');
                 let len = head
                     .lines()
                     .find_map(|l| {
@@ -49,7 +56,7 @@ impl Conn {
                     assert!(n > 0);
                     have += n;
                 }
-                return len;
+                return (len, ok);
             }
             if have == self.buf.len() {
                 self.buf.resize(have * 2, 0);
@@ -113,14 +120,18 @@ fn latency(addr: &str, request: &[u8], n: usize) -> f64 {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let (addr, dir) = match &args[..] {
-        [_, addr, dir] => (addr.as_str(), Path::new(dir)),
+    let (addr, dir, only) = match &args[..] {
+        [_, addr, dir] => (addr.as_str(), Path::new(dir), None),
+        [_, addr, dir, only] => (addr.as_str(), Path::new(dir), Some(only.as_str())),
         _ => {
-            eprintln!("usage: bench-http HOST:PORT DIR");
+            eprintln!("usage: bench-http HOST:PORT DIR [ROW]");
             std::process::exit(2);
         }
     };
     let mut setup = Conn::new(addr);
+    while !setup.exchange(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").1 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     for class in ["memory", "disk", "fsync"] {
         let body = format!("{{\"durability\":\"{class}\"}}");
         setup.call(&request("PUT", &format!("/v0/topics/bench-{class}"), &body));
@@ -130,6 +141,49 @@ fn main() {
     let many =
         |class: &str, n| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(n));
     let mut table = Table::new("HTTP (closed loop, 100-byte payloads, client on the same cores)");
+    if only.is_none() {
+        one_connection(&mut table, addr, dir, &single);
+    }
+    let ones = [
+        ("disk", 16, Goal::Min(60e3)),
+        ("disk", 64, Goal::Min(60e3)),
+        ("memory", 64, Goal::None),
+        ("fsync", 16, Goal::Min(20e3)),
+        ("fsync", 64, Goal::Min(35e3)),
+    ];
+    let batches = [
+        ("disk", 16, 100, Goal::Min(2.0e6)),
+        ("fsync", 16, 100, Goal::Min(1.0e6)),
+        ("disk", 8, 1000, Goal::Min(3.5e6)),
+    ];
+    for (class, conns, goal) in ones {
+        let work = format!("{conns} connections × 1 record, {class}");
+        if only.is_none_or(|row| work.contains(row)) {
+            settle();
+            table.row(&work, rate(addr, conns, &single(class), 2.0), "/s", goal, "");
+        }
+    }
+    for (class, conns, n, goal) in batches {
+        let work = format!("{conns} connections × {n} records, {class}");
+        if only.is_none_or(|row| work.contains(row)) {
+            settle();
+            let figure = rate(addr, conns, &many(class, n), 2.0) * n as f64;
+            table.row(&work, figure, "rec/s", goal, "");
+        }
+    }
+    if only.is_none() {
+        setup.call(&request("POST", "/v0/admin/checkpoint", "{}"));
+        reads(&mut table, addr);
+    }
+    table.finish();
+}
+
+fn one_connection(
+    table: &mut Table,
+    addr: &str,
+    dir: &Path,
+    single: &impl Fn(&'static str) -> Vec<u8>,
+) {
     table.row(
         "1 connection, 1 record: p50",
         latency(addr, &single("disk"), 3000),
@@ -148,31 +202,13 @@ fn main() {
         Goal::Max(device + 150.0),
         &notes,
     );
-    for (class, conns, goal) in [
-        ("disk", 16, Goal::Min(60e3)),
-        ("disk", 64, Goal::Min(60e3)),
-        ("memory", 64, Goal::None),
-        ("fsync", 16, Goal::Min(20e3)),
-        ("fsync", 64, Goal::Min(35e3)),
-    ] {
-        settle();
-        let work = format!("{conns} connections × 1 record, {class}");
-        table.row(&work, rate(addr, conns, &single(class), 2.0), "/s", goal, "");
-    }
-    for (class, conns, n, goal) in
-        [("disk", 16, 100, 2.0e6), ("fsync", 16, 100, 1.0e6), ("disk", 8, 1000, 3.5e6)]
-    {
-        settle();
-        let work = format!("{conns} connections × {n} records, {class}");
-        let figure = rate(addr, conns, &many(class, n), 2.0) * n as f64;
-        table.row(&work, figure, "rec/s", Goal::Min(goal), "");
-    }
-    setup.call(&request("POST", "/v0/admin/checkpoint", "{}"));
+}
+
+fn reads(table: &mut Table, addr: &str) {
     let diff = request("POST", "/v0/topics/bench-disk/diff", "{\"from_seq\":0,\"limit\":1000}");
     for (conns, goal) in [(1, 2.5e6), (4, 5e6)] {
         let figure = rate(addr, conns, &diff, 2.0) * 1000.0;
         let work = format!("diff limit 1000 as JSON, {conns} connections");
         table.row(&work, figure, "rec/s", Goal::Min(goal), "sealed, page cache warm");
     }
-    table.finish();
 }

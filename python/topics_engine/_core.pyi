@@ -6,7 +6,7 @@ Every method that waits releases the GIL and stays open to signals. Failures rai
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from typing_extensions import CapsuleType
 
@@ -18,8 +18,10 @@ __all__ = [
     "ArrowStream",
     "Batch",
     "Bridge",
+    "Connection",
     "Consumer",
     "Engine",
+    "Gate",
     "Http",
     "Queue",
     "Watch",
@@ -317,6 +319,45 @@ class Bridge:
 
     def drain(self) -> list[tuple[int, int, bytes]]:
         """Completed calls as `(token, status, body)`, and clears `fd`. Never blocks."""
+
+@final
+class Gate:
+    """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
+
+    `ticks` are the calls of `sweep` that a body, the first and the next request may take.
+    """
+
+    def __new__(
+        cls,
+        *,
+        status_lines: Mapping[int, bytes],
+        loopback: bool,
+        max_body: int,
+        ticks: tuple[int, int, int],
+        too_slow_head: bytes,
+        too_slow_body: bytes,
+    ) -> Gate: ...
+    def open(self, http: Http, flush_soon: Callable[[], None]) -> None:
+        """From now on hot requests are answered by `http`; writes that it stages are announced."""
+
+    def shut(self) -> None:
+        """From now on every request goes to the application; answers to come are the last ones."""
+
+    def sweep(self) -> None:
+        """A tick of the clock: connections whose client is too slow end."""
+
+@final
+class Connection:
+    """The `asyncio.Protocol` of one connection, until `complete()` makes another take over."""
+
+    def __new__(cls, gate: Gate, complete: Callable[[], Any], server_state: Any) -> Connection: ...
+    def connection_made(self, transport: Any) -> None: ...
+    def connection_lost(self, _exc: Exception | None) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def shutdown(self) -> None: ...
 
 @final
 class Http:

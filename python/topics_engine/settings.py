@@ -27,6 +27,7 @@ SERVER = frozenset(
         "allow_insecure_no_auth",
         "api_keys",
         "body_timeout_ms",
+        "hot_protocol",
         "host",
         "max_body_bytes",
         "port",

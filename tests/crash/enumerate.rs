@@ -65,7 +65,8 @@ pub fn enumerate(rec: &Recording, limits: &Limits) -> Report {
 fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
     let started = Instant::now();
     let points = points(rec);
-    let chunks: Vec<&[Point]> = points.chunks(8).collect();
+    let chunks: Vec<&[Point]> = points.chunks(if limits.first { 1 } else { 8 }).collect();
+    let spread = spread(chunks.len());
     let (next, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let done = Mutex::new(Vec::new());
     std::thread::scope(|s| {
@@ -74,7 +75,9 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
                 let mut worker = Worker::new(rec, limits, n);
                 loop {
                     let i = next.fetch_add(1, Ordering::SeqCst);
-                    let Some(chunk) = chunks.get(i) else { break };
+                    // Whoever stops at the first failure looks here and there first.
+                    let i = if limits.first { spread.get(i).copied() } else { Some(i) };
+                    let Some((i, chunk)) = i.and_then(|i| Some((i, chunks.get(i)?))) else { break };
                     let late = limits.until.is_some_and(|t| Instant::now() > t);
                     if late || limits.first && stop.load(Ordering::SeqCst) > 0 {
                         break;
@@ -99,11 +102,24 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
     report
 }
 
+/// All numbers below `n`, such that the first ones of them are far apart: the bits reversed.
+pub fn spread(n: usize) -> Vec<usize> {
+    let bits = usize::BITS - n.leading_zeros();
+    let reversed = |i: usize| i.reverse_bits() >> (usize::BITS - bits.max(1));
+    (0..1usize << bits).map(reversed).filter(|i| *i < n).collect()
+}
+
+/// Above how many survivals of a point a search takes only some of them.
+const MANY: usize = 256;
+const SOME: usize = 12;
+
 struct Worker<'r> {
     rec: &'r Recording,
     limits: &'r Limits,
     seed: u64,
     walk: Walk<'r>,
+    /// The point that the walk has come to.
+    reached: Point,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
     /// A disk's bytes, the clock, and the boot: recovery tells a restart from a power cut by it.
     met: HashMap<(u64, u64, (u64, u64)), Arc<Probe>>,
@@ -112,18 +128,30 @@ struct Worker<'r> {
 impl<'r> Worker<'r> {
     fn new(rec: &'r Recording, limits: &'r Limits, n: u64) -> Self {
         let seed = rec.seed ^ (n << 48);
-        Self { rec, limits, seed, walk: Walk::new(rec), met: HashMap::new() }
+        let reached = Point { life: 0, at: 0 };
+        Self { rec, limits, seed, walk: Walk::new(rec), reached, met: HashMap::new() }
     }
 
     fn chunk(&mut self, points: &[Point]) -> Report {
         let mut report = Report::default();
+        if points.first().is_some_and(|p| *p < self.reached) {
+            self.walk = Walk::new(self.rec);
+        }
         for &p in points {
+            self.reached = p;
             self.walk.seek(p);
             let plan = self.walk.plan(p, &self.limits.hook);
             let mut states = Vec::new();
-            self.walk.cursor.states(self.seed, &self.limits.options, &mut |state| {
-                states.push((state.survival, state.image));
-            });
+            let all = self.walk.cursor.survivals(self.seed, &self.limits.options);
+            if self.limits.first && all.len() > MANY {
+                // With so much pending, other points show the same.
+                let some = spread(all.len()).into_iter().take(SOME).map(|i| all[i]);
+                states.extend(some.map(|s| (s, self.walk.cursor.image(s))));
+            } else {
+                self.walk.cursor.states(self.seed, &self.limits.options, &mut |state| {
+                    states.push((state.survival, state.image));
+                });
+            }
             let killed = self.walk.killed();
             self.judge(p, &plan, Survival::KeepAll, killed, true, &mut report);
             for (survival, image) in states {

@@ -100,6 +100,10 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
+    // A crash is not damage. Before there is an identity there is nothing to verify.
+    if verifies(disk) && image.read(&format!("{DIR}/meta/STORE")).is_some() {
+        verified(disk, out);
+    }
     let engine = match disk.open() {
         Ok(engine) => engine,
         Err(e) => {
@@ -197,7 +201,7 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
         out.problems.push(format!("close after recovery fails: {e}"));
     }
     drop(engine);
-    if disk.seed.is_multiple_of(8) || !matches!(plan.hook, HookSpec::None) {
+    if verifies(disk) {
         verified(disk, out);
     }
     match disk.open() {
@@ -215,6 +219,11 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
         }
         Err(e) => out.problems.push(format!("open after a clean close fails: {e}")),
     }
+}
+
+/// Of the disks without a mutant, some.
+fn verifies(disk: &Mounted) -> bool {
+    disk.seed.is_multiple_of(8) || !matches!(disk.plan.hook, HookSpec::None)
 }
 
 /// Every byte that is named is there, those too that no reader has asked for.

@@ -1,5 +1,7 @@
 //! Crashes during recovery, and recoveries repeated.
 
+use std::time::Instant;
+
 use topics_env::sim::{CrashOptions, DiskImage};
 
 use super::enumerate::verdict;
@@ -10,9 +12,9 @@ use crate::oracle::{Keep, Observation, World, observe};
 use crate::run::{HookSpec, Recording};
 
 /// Crashes each of some recoveries at every call.
-pub fn second(rec: &Recording, limit: usize, hook: &HookSpec) -> Report {
+pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
-    visit(rec, limit, hook, |world, plan, point, image, report| {
+    visit(rec, (limit, until), hook, |world, plan, point, image, report| {
         let mut disk = Mounted::new(image, plan);
         if disk.open().is_err() {
             return;
@@ -33,7 +35,8 @@ pub fn second(rec: &Recording, limit: usize, hook: &HookSpec) -> Report {
                 let messages = verdict(world, &probe(&s.image, &plan), Keep::Power);
                 note(report, point, s.survival, &disk, s.after_ops, messages, &s.image);
             }
-            if !cursor.advance() {
+            let over = until.is_some_and(|t| report.failed > 0 || Instant::now() > t);
+            if over || !cursor.advance() {
                 break;
             }
         }
@@ -60,8 +63,8 @@ fn note(
 }
 
 /// Recovers some states up to three times, by kill and by power cut: nothing changes.
-pub fn again(rec: &Recording, limit: usize, hook: &HookSpec) -> Report {
-    visit(rec, limit, hook, |_, plan, point, image, report| {
+pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
+    visit(rec, (limit, until), hook, |_, plan, point, image, report| {
         report.judged += 1;
         report.hashes.insert(image.hash());
         if image.lost_something() {
@@ -112,14 +115,14 @@ fn differences(a: &Observation, b: &Observation) -> Vec<String> {
 }
 
 /// First states from all over the recording, `each` point in turn some of them, until the report
-/// has `limit` states.
+/// has `limit` states. With a deadline, until then, or until something is found.
 fn visit(
     rec: &Recording,
-    limit: usize,
+    (limit, until): (usize, Option<Instant>),
     hook: &HookSpec,
     mut each: impl FnMut(&World, &Plan, Point, &DiskImage, &mut Report),
 ) -> Report {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let mut report =
         Report { workload: rec.workload.to_owned(), seed: rec.seed, ..Report::default() };
     let mut met = std::collections::HashSet::new();
@@ -140,7 +143,8 @@ fn visit(
             each(&walk.world, &plan, *p, &image, &mut report);
             report.points += 1;
             report.took = started.elapsed();
-            if report.states() >= limit {
+            let over = until.is_some_and(|t| report.failed > 0 || Instant::now() > t);
+            if over || report.states() >= limit {
                 return report;
             }
         }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use topics_engine::{Engine, Error, ReadFrom, ReadRequest};
 use topics_env::sim::{CallKind, FaultKind};
 
-use super::corpus::{Corpus, TAIL};
+use super::corpus::{Corpus, TAIL, files};
 use super::kinds::Damage;
 use crate::crash::{Mounted, panic_text};
 use crate::oracle::{Observation, Seen, TopicObs, observe_damaged};
@@ -35,6 +35,21 @@ pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> 
         return Err("the op budget is spent".into());
     }
     met
+}
+
+/// An open with `strict` refuses this, names a damaged file, and makes none.
+pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
+    let mut disk = Mounted::new(&damage.image, &c.plan);
+    match disk.open() {
+        Ok(_) => return Err("it is opened".into()),
+        Err(Error::Corrupt { file, .. })
+            if damage.touched.iter().any(|t| t.ends_with(&file) || file.contains(t)) => {}
+        Err(Error::Version { what, .. }) if !what.is_empty() => {}
+        Err(e) => return Err(format!("refused for another reason: {e}")),
+    }
+    let names = |image| files(image).into_iter().map(|f| f.0).collect::<Vec<_>>();
+    let (is, was) = (names(&disk.fs.kill_image()), names(&damage.image));
+    if is == was { Ok(()) } else { Err(format!("a refused open made {is:?} of {was:?}")) }
 }
 
 fn refused(e: &Error) -> Result<Met, String> {

@@ -33,8 +33,14 @@ fn put(image: &DiskImage, path: &str, bytes: &[u8]) -> DiskImage {
     image
 }
 
-/// The kinds, by name.
-pub type Kind = (&'static str, for<'c> fn(&'c Corpus, u64) -> Vec<Make<'c>>);
+fn chosen(image: &DiskImage, of: &str) -> Vec<(String, Vec<u8>)> {
+    let mut all = files(image);
+    all.retain(|(path, _)| path.contains(of));
+    all
+}
+
+/// The kinds, by name: a corpus, a seed, and a text that a path must contain.
+pub type Kind = (&'static str, for<'c> fn(&'c Corpus, u64, &str) -> Vec<Make<'c>>);
 
 /// All of them.
 pub const KINDS: [Kind; 6] = [
@@ -50,11 +56,11 @@ pub const KINDS: [Kind; 6] = [
 const THOROUGH: usize = 7;
 
 /// One random bit of every byte; with `TOPICS_GATE=release` every bit.
-fn bit_flips(c: &Corpus, seed: u64) -> Vec<Make<'_>> {
+fn bit_flips<'c>(c: &'c Corpus, seed: u64, of: &str) -> Vec<Make<'c>> {
     let every = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release");
     let mut dice = Dice::new(seed);
-    let mut out: Vec<Make<'_>> = Vec::new();
-    for (path, bytes) in files(&c.image) {
+    let mut out: Vec<Make<'c>> = Vec::new();
+    for (path, bytes) in chosen(&c.image, of) {
         let bytes = std::sync::Arc::new(bytes);
         let step = if is_filler(&path) { 64 << 10 } else { 1 };
         for at in (0..bytes.len()).step_by(step) {
@@ -75,9 +81,9 @@ fn bit_flips(c: &Corpus, seed: u64) -> Vec<Make<'_>> {
 }
 
 /// Every file cut, at steps that meet no structure.
-fn truncations(c: &Corpus, _: u64) -> Vec<Make<'_>> {
-    let mut out: Vec<Make<'_>> = Vec::new();
-    for (path, bytes) in files(&c.image) {
+fn truncations<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
+    let mut out: Vec<Make<'c>> = Vec::new();
+    for (path, bytes) in chosen(&c.image, of) {
         let step = if is_filler(&path) { 64 << 10 } else { 29 };
         for len in (0..bytes.len()).step_by(step) {
             let (path, bytes) = (path.clone(), bytes[..len].to_vec());
@@ -90,9 +96,9 @@ fn truncations(c: &Corpus, _: u64) -> Vec<Make<'_>> {
 }
 
 /// Every sector of every file, zeroed.
-fn zeroed_sectors(c: &Corpus, _: u64) -> Vec<Make<'_>> {
-    let mut out: Vec<Make<'_>> = Vec::new();
-    for (path, bytes) in files(&c.image) {
+fn zeroed_sectors<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
+    let mut out: Vec<Make<'c>> = Vec::new();
+    for (path, bytes) in chosen(&c.image, of) {
         for at in (0..bytes.len()).step_by(512) {
             let (path, mut bytes) = (path.clone(), bytes.clone());
             let end = bytes.len().min(at + 512);
@@ -109,22 +115,22 @@ fn zeroed_sectors(c: &Corpus, _: u64) -> Vec<Make<'_>> {
 }
 
 /// Every file, gone.
-fn missing_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
-    let one = |(path, _): (String, Vec<u8>)| -> Make<'_> {
+fn missing_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
+    let one = |(path, _): (String, Vec<u8>)| -> Make<'c> {
         Box::new(move || {
             let mut image = c.image.clone();
             assert!(image.remove(&path));
             Damage::of(&path, "missing".into(), image)
         })
     };
-    files(&c.image).into_iter().map(one).collect()
+    chosen(&c.image, of).into_iter().map(one).collect()
 }
 
 /// Every file as it was some time ago, and files that have since gone.
-fn stale_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+fn stale_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let now: BTreeMap<String, Vec<u8>> = files(&c.image).into_iter().collect();
-    let stale = files(&c.older).into_iter().filter(|(p, b)| now.get(p) != Some(b));
-    let one = |(path, bytes): (String, Vec<u8>)| -> Make<'_> {
+    let stale = chosen(&c.older, of).into_iter().filter(|(p, b)| now.get(p) != Some(b));
+    let one = |(path, bytes): (String, Vec<u8>)| -> Make<'c> {
         Box::new(move || {
             let mut image = c.image.clone();
             image.put(&path, &bytes);
@@ -135,12 +141,15 @@ fn stale_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
 }
 
 /// Two files of one kind in each other's place, those of the twin topics among them.
-fn swapped_files(c: &Corpus, _: u64) -> Vec<Make<'_>> {
+fn swapped_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let all = files(&c.image);
     let kind = |p: &str| p.rsplit(['.', '/']).next().unwrap_or("").to_owned();
-    let mut out: Vec<Make<'_>> = Vec::new();
+    let mut out: Vec<Make<'c>> = Vec::new();
     for (i, a) in all.iter().enumerate() {
         for b in all[i + 1..].iter().filter(|b| kind(&a.0) == kind(&b.0) && a.1 != b.1) {
+            if !a.0.contains(of) && !b.0.contains(of) {
+                continue;
+            }
             let (a, b) = (a.clone(), b.clone());
             out.push(Box::new(move || {
                 let image = put(&put(&c.image, &a.0, &b.1), &b.0, &a.1);

@@ -1,10 +1,14 @@
 //! Damaged directories: every open refuses and says where, reports the exact loss, or gives the
 //! identical state.
 
+mod active;
 mod corpus;
+mod forged;
 mod judge;
 mod kinds;
+mod rot;
 
 pub use corpus::{Corpus, Place, corpora, files, is_filler};
-pub use judge::{Met, judge};
+pub use judge::{Met, judge, must_refuse};
 pub use kinds::{Damage, KINDS, Make};
+pub use rot::{ROTS, Rot};

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 fn over(kind: &str) -> Outcome {
     let what = KINDS.iter().find(|k| k.0 == kind).ok_or("no such kind")?.1;
     let corpora = corpora(seed(), &HookSpec::None);
-    let errors: Vec<String> = corpora.iter().filter_map(|c| all(c, &what(c, seed()))).collect();
+    let errors: Vec<String> = corpora.iter().filter_map(|c| all(c, &what(c, seed(), ""))).collect();
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 

@@ -145,7 +145,10 @@ fn sequences() -> Outcome {
     all_or(errors)
 }
 
-fn over_workloads(run: fn(&Recording, usize, &HookSpec) -> Report, wanted: usize) -> Outcome {
+fn over_workloads(
+    run: fn(&Recording, usize, &HookSpec, Option<Instant>) -> Report,
+    wanted: usize,
+) -> Outcome {
     // Some workloads run out of states before they have their share.
     let share = wanted.div_ceil(ALL.len()) * 5 / 4;
     let workloads: Vec<&Workload> = selected().collect();
@@ -157,7 +160,7 @@ fn over_workloads(run: fn(&Recording, usize, &HookSpec) -> Report, wanted: usize
                 loop {
                     let i = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     let Some(w) = workloads.get(i) else { break };
-                    let outcome = recorded(w).map(|rec| run(&rec, share, &HookSpec::None));
+                    let outcome = recorded(w).map(|rec| run(&rec, share, &HookSpec::None, None));
                     done.lock().unwrap().push((i, outcome));
                 }
             });

@@ -146,3 +146,35 @@ pub fn crashes(d: &mut Driver) {
     d.append("safe", &batch(1));
     d.sync();
 }
+
+/// Shards that are no longer wanted go, and one of them is wanted again.
+pub fn retired(d: &mut Driver) {
+    d.tuning.shards = 3;
+    d.open();
+    for name in ["a", "b", "c", "d"] {
+        d.append(name, &batch(2).sync());
+    }
+    d.checkpoint();
+    d.close();
+    d.tuning.shards = 1;
+    d.open();
+    for round in 0..3 {
+        d.append("a", &batch(1).sync());
+        d.append("b", &batch(1));
+        d.checkpoint();
+        d.checkpoint();
+        d.drop_topic("d");
+        d.append("d", &batch(1 + round).sync());
+        d.reopen();
+    }
+    d.checkpoint();
+    d.append("a", &batch(1).sync());
+    d.close();
+    d.tuning.shards = 2;
+    d.open();
+    for name in ["a", "b", "c", "d"] {
+        d.append(name, &batch(2).sync());
+    }
+    d.checkpoint();
+    d.append("b", &batch(1).sync());
+}

@@ -45,12 +45,16 @@ pub const ALL: &[Workload] = &[
     plain("configs", lifecycle::configs),
     plain("reopens", lifecycle::reopens),
     plain("resharding", lifecycle::resharding),
+    plain("retired", lifecycle::retired),
     plain("crashes", lifecycle::crashes),
     Workload { name: "no_space", faults: true, script: trouble::no_space },
 ];
 
-/// Of use to the durability mutants alone: many topics, few calls of interest.
-pub const WIDE: Workload = plain("wide", segments::wide);
+/// Of use to the durability mutants alone: few calls of interest, each of them met.
+pub const AIMED: &[Workload] = &[
+    plain("wide", segments::wide),
+    Workload { name: "broken", faults: true, script: trouble::broken },
+];
 
 impl Workload {
     /// Runs it on an empty disk.

@@ -84,5 +84,7 @@ pub fn wide(d: &mut Driver) {
         }
         d.checkpoint();
     }
-    d.append("t0", &batch(1));
+    for _ in 0..40 {
+        d.append("t0", &batch(1).sync());
+    }
 }

@@ -1,6 +1,7 @@
-//! A disk that fills up, is freed, and fills up again.
+//! A disk that fills up, is freed, and fills up again; a log that ends within a group.
 
 use topics_engine::Durability;
+use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use super::class;
 use crate::run::{Driver, batch};
@@ -39,4 +40,32 @@ pub fn no_space(d: &mut Driver) {
     }
     d.reopen();
     d.append("safe", &batch(2));
+}
+
+/// Groups of which a part is written before the disk is full: their batches failed, and the seqs go
+/// to others, in the next file.
+pub fn broken(d: &mut Driver) {
+    d.open();
+    d.create("safe", &class(Durability::Fsync));
+    for round in 0..4 {
+        d.append("disk", &batch(2));
+        d.append("safe", &batch(1));
+        let log = || CallFilter::on_path(CallKind::Write, ".log");
+        d.fs().fail_nth(log(), 1, FaultKind::ShortWrite);
+        d.fs().fail_nth(log(), 2, FaultKind::ENOSPC);
+        d.append_async("disk", &batch(2).size(100 + 200 * round));
+        d.append_async("disk", &batch(2));
+        d.append_async("disk", &batch(1).size(900));
+        d.drive();
+        d.settle();
+        d.fs().clear_faults();
+        d.append("disk", &batch(3));
+        d.look();
+        d.append("disk", &batch(2));
+        d.append("safe", &batch(2));
+        d.look();
+    }
+    d.kill();
+    d.open();
+    d.append("disk", &batch(1).sync());
 }

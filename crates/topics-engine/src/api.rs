@@ -1,5 +1,7 @@
 //! Requests and responses of the verbs. Borrowed bytes in, owned buffers out.
 
+use topics_storage::segment::Block;
+
 use crate::config::{ConfigPatch, TopicConfig};
 
 /// What an acked write survives.
@@ -356,12 +358,25 @@ impl ReadBatch {
         self.slots.is_empty()
     }
 
+    /// The bytes of all payloads together.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        self.slots.iter().map(|s| s.data_len as usize).sum()
+    }
+
     /// The `i`-th record.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<RecordView<'_>> {
-        let s = self.slots.get(i)?;
+        self.view(self.slots.get(i)?)
+    }
+
+    #[inline]
+    fn view(&self, s: &RecordSlot) -> Option<RecordView<'_>> {
         let chunk = self.chunks.get(s.chunk as usize)?;
-        let part = |at: u32, len: usize| chunk.get(at as usize..at as usize + len).unwrap_or(&[]);
+        let part = |at: u32, len: usize| match len {
+            0 => &[],
+            _ => chunk.get(at as usize..at as usize + len).unwrap_or(&[]),
+        };
         Some(RecordView {
             seq: s.seq,
             ts: s.ts,
@@ -375,7 +390,7 @@ impl ReadBatch {
 
     /// The records in seq order.
     pub fn iter(&self) -> impl Iterator<Item = RecordView<'_>> {
-        (0..self.slots.len()).filter_map(|i| self.get(i))
+        self.slots.iter().filter_map(|s| self.view(s))
     }
 
     /// The buffer that holds record `i`'s payload, with the payload's range in it: for views that
@@ -385,6 +400,25 @@ impl ReadBatch {
         let s = self.slots.get(i)?;
         let chunk = self.chunks.get(s.chunk as usize)?;
         Some((chunk.clone(), s.data as usize..(s.data + s.data_len) as usize))
+    }
+}
+
+/// What earlier reads allocated, for a caller that reads page after page: memory that was used
+/// before costs a fraction of memory that is new.
+#[derive(Debug, Default)]
+pub struct ReadBuffers {
+    pub(crate) block: Block,
+    pub(crate) slots: Vec<RecordSlot>,
+    pub(crate) chunks: Vec<Vec<u8>>,
+}
+
+impl ReadBuffers {
+    /// Takes back a batch that is done with; buffers that somebody else still has stay his.
+    pub fn recycle(&mut self, batch: ReadBatch) {
+        self.slots = batch.slots;
+        self.slots.clear();
+        self.chunks.clear();
+        self.chunks.extend(batch.chunks.into_iter().filter_map(std::sync::Arc::into_inner));
     }
 }
 

@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};
+use topics_storage::wal::SpaceHold;
 
 use crate::api::{Gap, GapReason};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::maintain;
 use crate::snapshot::{Spared, snapshot};
+use crate::space;
 use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 
 /// What rounds know of each other.
@@ -52,25 +54,32 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
     let logged = core.wal.counters().bytes;
     let changed = core.replaced.load(Ordering::Relaxed)
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
-    let written = write(core, everything);
+    // What a full round gives up of the reserve, nobody but the round may take, until it is back.
+    let mut held = None;
+    let written = write(core, everything, &mut held);
     match &written {
-        Ok((_, mark)) => {
+        Ok((_, mark, moved)) => {
             rounds.failed = 0;
             core.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
             let settled = &core.disk.settled_rounds;
-            let before = if changed { 0 } else { settled.load(Ordering::Relaxed) };
+            let before = if changed || *moved { 0 } else { settled.load(Ordering::Relaxed) };
             settled.store(before.saturating_add(1), Ordering::Relaxed);
         }
         // What a full disk refuses, or a log that failed meanwhile, says nothing of the next round.
         Err(e) if full(e) || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
-    let (n, _) = written?;
-    core.disk.checkpoints.trim(&core.wal)?;
-    Ok(n)
+    let trimmed = written.and_then(|(n, ..)| {
+        core.disk.checkpoints.trim(&core.wal)?;
+        Ok(n)
+    });
+    if trimmed.is_err() && held.is_some() {
+        core.disk.checkpoints.refill(&core.wal);
+    }
+    trimmed
 }
 
-fn full(e: &Error) -> bool {
+pub(crate) fn full(e: &Error) -> bool {
     matches!(e, Error::StorageUnavailable { reason: "no_space", .. })
 }
 
@@ -78,76 +87,79 @@ fn poisoned(e: &Error) -> bool {
     matches!(e, Error::StorageUnavailable { reason: "poisoned", .. })
 }
 
-/// Copies, then writes the snapshot: its number, and the bytes that its mark took.
-fn write(core: &Arc<Core>, everything: bool) -> Result<(u64, u64)> {
+/// Copies, then writes the snapshot: its number, the bytes that its mark took, and whether a full
+/// disk had records moved.
+fn write(
+    core: &Arc<Core>,
+    everything: bool,
+    held: &mut Option<SpaceHold>,
+) -> Result<(u64, u64, bool)> {
     let spared = Spared::find(core)?;
+    let mut moved = false;
     if everything {
         copy(core, &spared, Copied::Everything).map_err(|(e, _)| e)?;
         // Lsns of the layout before say nothing about where a topic's frames go from now on.
         core.registry.each(|t| t.state.write().applied_lsn = 0);
     } else {
-        copy_what_fits(core, &spared)?;
+        moved = space::copy_what_fits(core, &spared, held)?;
     }
     core.replaced.store(false, Ordering::Relaxed);
-    snapshot(core, &spared)
-}
-
-/// On a full disk nothing is copied: what was deleted is written down, so that the snapshot gives
-/// back what held it.
-fn copy_what_fits(core: &Arc<Core>, spared: &Spared) -> Result<()> {
-    if !core.short_of_space() {
-        match copy(core, spared, Copied::Synced) {
-            Err((e, _)) if full(&e) => log::warn!("no space to copy records from the log: {e}"),
-            outcome => return outcome.map_err(|(e, _)| e),
-        }
-    }
-    match copy(core, spared, Copied::Deletes) {
-        Err((e, bytes)) if full(&e) => core.disk.checkpoints.give_way(bytes)?,
-        outcome => return outcome.map_err(|(e, _)| e),
-    }
-    match copy(core, spared, Copied::Deletes) {
-        // A snapshot may still free something.
-        Err((e, _)) if full(&e) => log::warn!("no space to write down what was deleted: {e}"),
-        outcome => return outcome.map_err(|(e, _)| e),
-    }
-    Ok(())
+    let (n, mark) = snapshot(core, &spared)?;
+    Ok((n, mark, moved))
 }
 
 /// What a round copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Copied {
+pub(crate) enum Copied<'a> {
     /// All records, of whatever layout, and deletes.
     Everything,
     /// Synced records and deletes.
     Synced,
     /// Deletes only.
     Deletes,
+    /// Synced records up to these lsns; no deletes.
+    Upto(&'a [u64]),
 }
 
 /// Copies what is to be copied, makes it durable, points the topics to it. With an error comes how
 /// many bytes of deletes were to be written.
-fn copy(core: &Arc<Core>, spared: &Spared, what: Copied) -> std::result::Result<(), (Error, u64)> {
+pub(crate) fn copy(
+    core: &Arc<Core>,
+    spared: &Spared,
+    what: Copied<'_>,
+) -> std::result::Result<(), (Error, u64)> {
     let everything = what == Copied::Everything;
     let synced: Vec<u64> = (0..core.wal.shards())
-        .map(|s| if everything { u64::MAX } else { core.wal.positions(s).synced })
+        .map(|s| match what {
+            Copied::Everything => u64::MAX,
+            Copied::Upto(lsns) => core.wal.positions(s).synced.min(lsns[s]),
+            _ => core.wal.positions(s).synced,
+        })
         .collect();
     let mut part = CopyPart::new(core);
     let (mut failed, mut bytes) = (None, 0);
     let old = match core.options.segment_max_age.as_millis() as u64 {
+        _ if matches!(what, Copied::Upto(_)) => 0,
         0 => 0,
         age => core.time.steady().saturating_sub(age),
     };
     core.registry.each(|topic| {
         let shard = core.shard(topic.id());
         let over = failed.is_some() && what != Copied::Deletes;
+        let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
+        let old = if ends { u64::MAX } else { old };
         if over || spared.has(shard) || !topic.dirty(old) {
             return;
         }
         let from = (!everything).then_some(shard as u32);
         let mut plan = topic.checkpoint_plan(from, synced[shard], old);
-        if what == Copied::Deletes {
-            plan.only_deletes();
-            bytes += plan.delete_bytes();
+        match what {
+            Copied::Everything | Copied::Synced => {}
+            Copied::Deletes => {
+                plan.only_deletes();
+                bytes += plan.delete_bytes();
+            }
+            Copied::Upto(_) => plan.deletes.clear(),
         }
         if plan.is_empty() || failed.is_some() {
             return;
@@ -161,7 +173,16 @@ fn copy(core: &Arc<Core>, spared: &Spared, what: Copied) -> std::result::Result<
         });
         failed = copied.err();
     });
-    failed.map_or_else(|| part.end(core), Err).map_err(|e| (e, bytes))
+    let ended = match failed {
+        Some(e) => {
+            if full(&e) {
+                part.round.refused();
+            }
+            Err(e)
+        }
+        None => part.end(core),
+    };
+    ended.map_err(|e| (e, bytes))
 }
 
 /// Topics that are copied and made durable together. What a copy must remember until then takes

@@ -7,8 +7,8 @@ use std::time::Duration;
 use topics_env::Env;
 
 use crate::api::{
-    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadBatch, ReadRequest,
-    TopicState, TopicSummary,
+    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadBatch, ReadBuffers,
+    ReadRequest, TopicState, TopicSummary,
 };
 use crate::config::ConfigPatch;
 use crate::core::Core;
@@ -85,6 +85,16 @@ impl Engine {
     /// Reads records.
     pub fn read(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
         topic::read(&self.core, &*self.find(topic)?, req)
+    }
+
+    /// The same, in memory of earlier reads: give the batch back with [`ReadBuffers::recycle`].
+    pub fn read_with(
+        &self,
+        topic: &str,
+        req: &ReadRequest,
+        buffers: &mut ReadBuffers,
+    ) -> Result<ReadBatch> {
+        topic::read_with(&self.core, &*self.find(topic)?, req, buffers)
     }
 
     /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when

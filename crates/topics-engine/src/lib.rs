@@ -26,13 +26,14 @@ mod reclaim;
 mod recovery;
 mod router;
 mod snapshot;
+mod space;
 mod topic;
 mod verify;
 
 pub use api::{
     Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
-    GapReason, NewRecord, NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone,
-    TopicMatch, TopicState, TopicSummary,
+    GapReason, NewRecord, NodeFilter, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordView,
+    Tombstone, TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use delivery::{

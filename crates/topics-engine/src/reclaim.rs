@@ -10,14 +10,13 @@ use std::sync::atomic::Ordering;
 use roaring::RoaringBitmap;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
+use crate::capture::full;
 use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::topic::Topic;
+use crate::error::Result;
+use crate::topic::{Seg, Topic};
 
 /// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
 const PASS_BYTES: u64 = 64 << 20;
-/// Bytes of the reserve that a rewrite may take on a full disk.
-const FROM_RESERVE: u64 = 256 << 10;
 /// How many neighbours it takes to be worth one merge.
 const FEW: usize = 4;
 
@@ -61,19 +60,20 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
     outcome
 }
 
-/// Rewrites; what frees much more than it takes may have a part of the reserve.
+/// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
 fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
-    match rewrite(core, topic, candidate) {
-        Err(e) if full(&e) && candidate.takes <= FROM_RESERVE => {
-            core.disk.checkpoints.give_way(candidate.takes)?;
-            rewrite(core, topic, candidate)
-        }
-        outcome => outcome,
+    let outcome = rewrite(core, topic, candidate);
+    if !outcome.as_ref().is_err_and(full) || !core.short_of_space() {
+        return outcome;
     }
-}
-
-fn full(e: &Error) -> bool {
-    matches!(e, Error::StorageUnavailable { reason: "no_space", .. })
+    let _held = core.wal.hold_space();
+    if candidate.takes > core.disk.checkpoints.room()? {
+        return outcome;
+    }
+    core.disk.checkpoints.give_way(candidate.takes)?;
+    let outcome = rewrite(core, topic, candidate);
+    core.disk.checkpoints.refill(&core.wal);
+    outcome
 }
 
 /// What is worth writing anew in a topic. The dead of a segment that may be are loaded first.
@@ -81,8 +81,13 @@ fn next(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     loop {
         let unknown = {
             let state = topic.state.read();
-            match state.reclaimable(core.options.segment_max_events, core.options.segment_max_bytes)
-            {
+            let o = &core.options;
+            let found = if core.short_of_space() {
+                state.worth_most(core.disk.checkpoints.room()?)
+            } else {
+                state.reclaimable(o.segment_max_events, o.segment_max_bytes)
+            };
+            match found {
                 Ok(found) => return Ok(found),
                 Err(file_no) => file_no,
             }
@@ -113,6 +118,12 @@ fn rewrite(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Resul
     Ok(())
 }
 
+/// About the bytes that a segment takes without its dead: of each record its payload, at most 43
+/// bytes, and 20 in the index.
+fn takes(seg: &Seg) -> u64 {
+    seg.live_bytes + 43 * seg.live_count + 20 * seg.meta.span() + 4096
+}
+
 impl crate::topic::State {
     /// Segments worth writing anew; `Err`: the dead of this segment must be loaded first.
     fn reclaimable(&self, events: u64, bytes: u64) -> std::result::Result<Option<Candidate>, u64> {
@@ -131,13 +142,20 @@ impl crate::topic::State {
         Ok(None)
     }
 
+    /// On a full disk: of the segments that are a quarter dead, and that there is room to write
+    /// anew, the one that frees most.
+    fn worth_most(&self, room: u64) -> std::result::Result<Option<Candidate>, u64> {
+        let segs = self.index.segs.iter().enumerate();
+        let best = segs
+            .filter(|(_, s)| s.meta.sealed && s.dead_part(4) && takes(s) <= room)
+            .max_by_key(|(_, s)| s.meta.data_len.saturating_sub(s.live_bytes));
+        best.map(|(at, _)| self.candidate(at, 1)).transpose()
+    }
+
     fn candidate(&self, at: usize, n: usize) -> std::result::Result<Candidate, u64> {
         let segs = &self.index.segs[at..at + n];
-        // A record takes its payload, at most 43 bytes, and 20 in the index.
-        let takes =
-            segs.iter().map(|s| s.live_bytes + 43 * s.live_count + 20 * s.meta.span() + 4096);
         Ok(Candidate {
-            takes: takes.sum(),
+            takes: segs.iter().map(takes).sum(),
             parts: (at..at + n).map(|i| self.part(i)).collect::<std::result::Result<_, _>>()?,
         })
     }

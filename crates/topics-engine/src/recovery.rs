@@ -67,6 +67,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     core.routers.recovered(&core)?;
     core.delivery.resume(&core)?;
     topic::finish_moves(&core);
+    core.disk.checkpoints.refill(&core.wal);
     core.start_background()?;
     Ok(core)
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod hook;
+mod pages;
 pub mod real;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -23,6 +24,7 @@ mod tests;
 pub mod uring;
 
 pub use hook::{Hook, Site, Verdict};
+pub use pages::Pages;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

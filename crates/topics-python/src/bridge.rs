@@ -10,6 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use topics_wire::service::{Reply, Service, Sink};
 
+use crate::hot::Waiting;
+
 /// A completion.
 enum Done {
     /// The reply of a call.
@@ -24,12 +26,15 @@ pub(crate) struct Queue {
     /// Whether the loop knows that there is something, or is about to look anyway.
     signalled: AtomicBool,
     signal: Signal,
+    /// The hot connections that wait for a reply.
+    pub hot: Waiting,
 }
 
 impl Queue {
     pub fn new() -> std::io::Result<Arc<Self>> {
         let (done, signalled) = (SegQueue::new(), AtomicBool::new(false));
-        Ok(Arc::new(Self { done, signalled, signal: Signal::new()? }))
+        let (signal, hot) = (Signal::new()?, Waiting::default());
+        Ok(Arc::new(Self { done, signalled, signal, hot }))
     }
 
     fn push(&self, done: Done) {
@@ -158,10 +163,12 @@ impl Bridge {
         // Waiting reads are read here; small replies are not worth releasing the GIL, but nobody
         // knows their number beforehand.
         let done = py.detach(|| self.queue.drain(&self.service));
-        let items: Vec<_> = done
-            .into_iter()
-            .map(|(token, reply)| (token, reply.status, PyBytes::new(py, &reply.body)))
-            .collect();
+        let mut items = Vec::new();
+        for (token, reply) in done {
+            if let Some(reply) = self.queue.hot.settle(py, token, reply) {
+                items.push((token, reply.status, PyBytes::new(py, &reply.body)));
+            }
+        }
         PyList::new(py, items)
     }
 }

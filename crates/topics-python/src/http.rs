@@ -29,9 +29,28 @@ const SMALL_BODY: usize = 2048;
 /// The routes over one engine, for one loop.
 #[pyclass(frozen)]
 pub(crate) struct Http {
-    shared: Arc<Shared>,
-    queue: Arc<Queue>,
-    service: Arc<Service>,
+    pub shared: Arc<Shared>,
+    pub queue: Arc<Queue>,
+    pub service: Arc<Service>,
+}
+
+impl Http {
+    /// Calls a route, with the GIL only if letting go would cost more.
+    pub fn run(&self, py: Python<'_>, request: &Request<'_>) -> Option<Reply> {
+        let run = || {
+            // A closed engine answers for itself; one of another process must not be asked.
+            let outcome = caught(|| {
+                if self.shared.forked() {
+                    self.shared.engine()?;
+                }
+                Ok(self.service.call(request))
+            });
+            outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
+        };
+        // A small read may still be a large answer, and wait for a page of a file.
+        let small = request.body.len() <= SMALL_BODY && request.route == "write";
+        if small { run() } else { py.detach(run) }
+    }
 }
 
 #[pymethods]
@@ -73,20 +92,7 @@ impl Http {
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
         let request = Request { route, name, query, body, key, kind, arrow, json, token };
-        let run = || {
-            // A closed engine answers for itself; one of another process must not be asked.
-            let outcome = caught(|| {
-                if self.shared.forked() {
-                    self.shared.engine()?;
-                }
-                Ok(self.service.call(&request))
-            });
-            outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
-        };
-        // A small read may still be a large answer, and wait for a page of a file.
-        let reply =
-            if body.len() <= SMALL_BODY && route == "write" { run() } else { py.detach(run) };
-        reply.map(|r| (r.status, PyBytes::new(py, &r.body)))
+        self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {

@@ -10,6 +10,7 @@ mod bridge;
 mod consumer;
 mod engine;
 mod errors;
+mod hot;
 mod http;
 mod queue;
 mod settings;
@@ -35,6 +36,8 @@ mod _core {
     use crate::engine::{Engine, repair, verify};
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
+    #[pymodule_export]
+    use crate::hot::{Connection, Gate};
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]

@@ -21,12 +21,15 @@ struct Kept {
     n: u64,
     /// Replay position per shard; none until the snapshot was read.
     replay: Option<BTreeMap<u32, u64>>,
+    /// Bytes of the largest segment, that is not in the cold tier.
+    largest: u64,
 }
 
 impl Kept {
-    fn of(n: u64, body: &SnapshotBody) -> Self {
+    fn of(n: u64, body: &SnapshotBody, largest: u64) -> Self {
         let all = body.shards.iter().chain(&body.retired);
-        Self { n, replay: Some(all.map(|s| (s.shard, s.replay_lsn)).collect()) }
+        let replay = all.map(|s| (s.shard, s.replay_lsn)).collect();
+        Self { n, replay: Some(replay), largest }
     }
 }
 
@@ -100,8 +103,8 @@ impl Checkpoints {
         let mut kept = VecDeque::new();
         if let Some((newest, snapshot)) = &found.newest {
             let older = found.numbers.iter().filter(|n| *n < newest).take(1);
-            kept.extend(older.map(|n| Kept { n: *n, replay: None }));
-            kept.push_back(Kept::of(*newest, &snapshot.body));
+            kept.extend(older.map(|n| Kept { n: *n, replay: None, largest: 0 }));
+            kept.push_back(Kept::of(*newest, &snapshot.body, snapshot.largest));
         }
         let inner = Inner {
             next: found.numbers.iter().max().map_or(1, |n| n + 1),
@@ -123,7 +126,7 @@ impl Checkpoints {
         let Some(at) = unread else { return Ok(()) };
         let n = inner.kept[at].n;
         match self.load(n) {
-            Ok(found) => inner.kept[at] = Kept::of(n, &found.body),
+            Ok(found) => inner.kept[at] = Kept::of(n, &found.body, found.largest),
             Err(
                 e @ (StorageError::Corrupt { .. }
                 | StorageError::Missing { .. }
@@ -158,7 +161,7 @@ impl Checkpoints {
         wait: impl Fn() -> Result<()>,
     ) -> Result<u64> {
         let n = self.inner.lock().next;
-        let bytes = snapshot.bytes();
+        let (bytes, largest) = (snapshot.bytes(), snapshot.largest());
         let mut attempt = || snapshot::write(&self.env, &self.paths, n, &mut snapshot, &wait);
         let full = |r: &Result<u64>| matches!(r, Err(StorageError::Full { .. }));
         let mut written = attempt();
@@ -175,7 +178,7 @@ impl Checkpoints {
         // The number is not given again: a failed write may have left a file of that name.
         inner.next = n + 1;
         inner.bytes = written?;
-        inner.kept.push_back(Kept::of(n, body));
+        inner.kept.push_back(Kept::of(n, body, largest));
         while inner.kept.len() > 2 {
             let gone = inner.kept.pop_front().map(|k| k.n);
             inner.leaving.extend(gone);
@@ -186,6 +189,32 @@ impl Checkpoints {
     /// Gives up a part of the reserve for files of this many bytes that free more than they take.
     pub fn give_way(&self, bytes: u64) -> Result<()> {
         reserve::give(&self.env, &self.paths, bytes)
+    }
+
+    /// Bytes that files may have which free more than they take: the free ones, and those of the
+    /// reserve that no snapshot needs.
+    pub fn room(&self) -> Result<u64> {
+        let keep = reserve::for_snapshots(self.inner.lock().bytes);
+        let spare = reserve::size(&self.env, &self.paths)?.saturating_sub(keep);
+        Ok(self.free().saturating_add(spare).saturating_sub(reserve::SLACK))
+    }
+
+    /// Free bytes, 0 when that cannot be told.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.env.fs.free_space(self.paths.root()).unwrap_or(0)
+    }
+
+    /// Takes back what was given up of the reserve, as far as there is room.
+    pub fn refill(&self, wal: &Wal) {
+        let (bytes, largest) = {
+            let inner = self.inner.lock();
+            (inner.bytes, inner.kept.back().map_or(0, |k| k.largest))
+        };
+        let copies = largest.max(wal.largest_file());
+        if let Err(e) = reserve::ensure(&self.env, &self.paths, bytes, copies) {
+            log::warn!("no reserve for a full disk: {e}");
+        }
     }
 
     /// A kept snapshot, the newest; `None`: there is none.
@@ -224,9 +253,8 @@ impl Checkpoints {
             }
             inner.stray.pop();
         }
-        if let Err(e) = reserve::ensure(&self.env, &self.paths, inner.bytes) {
-            log::warn!("no reserve for snapshots on a full disk: {e}");
-        }
+        drop(inner);
+        self.refill(wal);
         Ok(())
     }
 

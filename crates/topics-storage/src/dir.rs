@@ -358,7 +358,8 @@ fn array<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
 }
 
 /// Gives disk space back when the disk is full: a preallocated file of twice the newest
-/// snapshot's size, at least 1 MiB.
+/// snapshot's size, at least 1 MiB, and what it takes to copy the largest file that holds others
+/// back, as far as that is an eighth of the free space.
 pub mod reserve {
     use super::*;
 
@@ -366,12 +367,19 @@ pub mod reserve {
     pub const MIN: u64 = 1 << 20;
 
     /// What is taken back at once, beside what was asked for: names and rounding.
-    const SLACK: u64 = 16 << 10;
+    pub const SLACK: u64 = 16 << 10;
 
-    /// Makes the reserve as large as it should be, or as there is room for. `false`: it is smaller.
-    pub fn ensure(env: &Env, paths: &Paths, newest_snapshot: u64) -> Result<bool> {
-        let least = newest_snapshot.saturating_mul(2);
-        let want = least.max(MIN);
+    /// Which part of the space that is free may be for copies.
+    const PART: u64 = 8;
+
+    /// What snapshots need of it.
+    pub(crate) fn for_snapshots(newest_snapshot: u64) -> u64 {
+        newest_snapshot.saturating_mul(2).saturating_add(SLACK)
+    }
+
+    /// Makes the reserve as large as it should be, or as there is room for; `copies` bytes of it
+    /// are for copies. `false`: it is smaller.
+    pub fn ensure(env: &Env, paths: &Paths, newest_snapshot: u64, copies: u64) -> Result<bool> {
         let path = paths.reserve();
         let io = |e| StorageError::io(show(&path), e);
         let file = match env.fs.open(&path, OpenMode::Write) {
@@ -382,17 +390,33 @@ pub mod reserve {
             Err(e) => return Err(io(e)),
         };
         let have = file.len().map_err(io)?;
-        let mut size = want;
-        while size > have {
-            match file.allocate(size).map_err(io) {
-                Ok(()) => return Ok(size == want),
-                // A smaller one is better than none.
-                Err(StorageError::Full { .. }) if size > least.max(SLACK) => size /= 2,
-                Err(StorageError::Full { .. }) => return Ok(false),
+        let least = newest_snapshot.saturating_mul(2).max(MIN);
+        if have >= least.saturating_add(copies) {
+            return Ok(true);
+        }
+        let free = env.fs.free_space(paths.root()).unwrap_or(u64::MAX >> 1);
+        let want = least.saturating_add(copies.min(free.saturating_add(have) / PART));
+        // As much as there is, where that is less: a smaller one is better than none.
+        let mut more = want.saturating_sub(have).min(free);
+        while more > 0 {
+            match file.allocate(have + more).map_err(io) {
+                Ok(()) => break,
+                Err(StorageError::Full { .. }) if more > SLACK => more -= (more / 4).max(SLACK),
+                Err(StorageError::Full { .. }) => more = 0,
                 Err(e) => return Err(e),
             }
         }
-        Ok(have >= want)
+        Ok(have + more >= want)
+    }
+
+    /// Its size.
+    pub(crate) fn size(env: &Env, paths: &Paths) -> Result<u64> {
+        let path = paths.reserve();
+        match env.fs.open(&path, OpenMode::Read).and_then(|f| f.len()) {
+            Ok(len) => Ok(len),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(e) => Err(StorageError::io(show(&path), e)),
+        }
     }
 
     /// Gives up what `bytes` more need: not all, which somebody else would take.

@@ -268,7 +268,7 @@ fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Sna
         topics: Vec::new(),
         sections,
     };
-    Ok(Snapshot { body, topics })
+    Ok(Snapshot { body, largest: topics.largest(), topics })
 }
 
 /// Decodes with an allocation limit near the length of what is decoded: the encoding is of fixed

@@ -7,6 +7,7 @@ pub mod arrow;
 pub mod base64;
 pub mod config;
 mod error;
+pub mod hot;
 pub mod json;
 mod limits;
 pub mod metrics;

@@ -44,7 +44,7 @@ class App:
 
     def __init__(self, life: Life, guard: Guard, settings: Settings) -> None:
         self.life = life
-        self._guard = guard
+        self.guard = guard
         self._settings = settings
         self._router = Router()
         self._flags = {
@@ -102,9 +102,9 @@ class App:
         try:
             route, parameter = self._router.match(request.method, raw_path(request.scope))
         except HttpError:
-            self._guard.check(request, None)
+            self.guard.check(request, None)
             raise
-        self._guard.check(request, route)
+        self.guard.check(request, route)
         offer = negotiate(route, request.headers.get(b"accept"))
         if route.verb == "health":
             return self.life.health()

@@ -72,10 +72,15 @@ class LoopBridge:
         answer = self._http.call(route, name, query, body, flags, token, key)
         if answer is None:
             self._pending[token] = self._loop.create_future()
-            if not self._flush_due and self._http.staged:
-                self._flush_due = True
-                self._loop.call_soon(self._flush)
+            if self._http.staged:
+                self.flush_soon()
         return token, answer
+
+    def flush_soon(self) -> None:
+        """Has what is staged led at the end of the loop's tick."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
 
     def answer_of(self, token: int) -> asyncio.Future[Answer]:
         """The future of an answer that was not there at once."""

@@ -43,6 +43,8 @@ class Life:
         self.engine: Any = None
         self.bridge: LoopBridge | None = None
         self.on_failure: Callable[[BaseException], None] | None = None
+        self.on_ready: Callable[[CoreHttp, LoopBridge], None] | None = None
+        self.on_shutdown: Callable[[], None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._in_flight = 0
 
@@ -65,12 +67,16 @@ class Life:
         self.bridge = LoopBridge(http)
         if self.phase == "opening":
             self.phase = "ready"
+            if self.on_ready is not None:
+                self.on_ready(http, self.bridge)
 
     def begin_shutdown(self) -> None:
         """Takes no new work; whoever waits on purpose is let go. Idempotent, on the loop."""
         if self.phase not in ("new", "opening", "ready"):
             return
         self.phase = "draining"
+        if self.on_shutdown is not None:
+            self.on_shutdown()
         if self.bridge is not None:
             self.bridge.end_waits()
 

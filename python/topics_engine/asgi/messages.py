@@ -116,8 +116,7 @@ class Request:
             async with asyncio.timeout(seconds):
                 return await self._read(limit)
         except TimeoutError:
-            message = f"the body did not arrive within {seconds:g} s"
-            raise HttpError(408, "request_timeout", message, headers=[CLOSE]) from None
+            raise body_too_slow(seconds) from None
 
     async def _read(self, limit: int) -> bytes:
         first = await self._next()
@@ -159,6 +158,12 @@ class Request:
 
 def _header_size(header: Header) -> int:
     return len(header[0]) + len(header[1])
+
+
+def body_too_slow(seconds: float) -> HttpError:
+    """The body did not arrive in time."""
+    message = f"the body did not arrive within {seconds:g} s"
+    return HttpError(408, "request_timeout", message, headers=[CLOSE])
 
 
 def _too_large(limit: int) -> HttpError:

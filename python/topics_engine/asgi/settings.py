@@ -28,6 +28,7 @@ class Settings:
     max_body_bytes: int = _setting(64 << 20, "largest request body")
     body_timeout_ms: int = _setting(30_000, "how long a request body may take to arrive")
     shutdown_timeout_ms: int = _setting(10_000, "how long a shutdown waits for open requests")
+    hot_protocol: bool = _setting(True, "serve hot requests in the native protocol")
     allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
     api_keys: str = _setting("", "keys, scopes and prefixes of clients")
     data_dir: str = engine_settings.DATA_DIR

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
 
 HEADER_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 75
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -60,8 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        message = f"the headers did not arrive within {HEADER_SECONDS:g} s"
-        self._refuse(HttpError(408, "request_timeout", message))
+        self._refuse(headers_too_slow())
 
     def send_400_response(self, msg: str) -> None:
         """What the parser refuses, in the words of every other refusal."""
@@ -73,11 +73,22 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         # Answers to earlier requests of the connection are not to be mixed with this one.
         if self.cycle is None or self.cycle.response_complete:
-            body = error.response().body
-            reason = HTTPStatus(error.status).phrase
-            head = (
-                f"HTTP/1.1 {error.status} {reason}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
+            self.transport.write(farewell(error))
         self.transport.close()
+
+
+def headers_too_slow() -> HttpError:
+    """The headers did not arrive in time."""
+    message = f"the headers did not arrive within {HEADER_SECONDS:g} s"
+    return HttpError(408, "request_timeout", message)
+
+
+def farewell(error: HttpError) -> bytes:
+    """The response to what never became a request."""
+    body = error.response().body
+    reason = HTTPStatus(error.status).phrase
+    head = (
+        f"HTTP/1.1 {error.status} {reason}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -15,8 +15,9 @@ from ..asgi import App, build
 from ..asgi.access import check_bind
 from ..asgi.settings import Settings
 from .exits import Exit, exit_for
+from .hot import HotProtocols
 from .output import complain
-from .protocol import BoundedProtocol
+from .protocol import KEEP_ALIVE_SECONDS, BoundedProtocol
 
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
@@ -79,16 +80,18 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     app = build(settings, url=url)
+    # uvicorn's access log is written by its own protocol.
+    hot = settings.hot_protocol and not access_log
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=BoundedProtocol,
+        http=HotProtocols(app, settings) if hot else BoundedProtocol,  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=access_log,
         server_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
         backlog=2048,
     )

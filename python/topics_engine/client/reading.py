@@ -221,8 +221,9 @@ class Read(Iterator[Item]):
 
     def _without_gaps(self, table: Any) -> Any:
         """A gap is a row; here it is what `gaps` says."""
-        lost = table["gap_to"].is_valid()
-        if lost.true_count if hasattr(lost, "true_count") else any(lost.to_pylist()):
+        gap_to = table["gap_to"]
+        if gap_to.null_count < len(gap_to):
+            lost = gap_to.is_valid()
             for row in table.filter(lost).select(["seq", "gap_to", "gap_reason"]).to_pylist():
                 gap = Gap(self.topic, row["seq"], row["gap_to"], row["gap_reason"])
                 self.gaps.append(gap)

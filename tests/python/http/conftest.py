@@ -79,16 +79,33 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests that do not end it; topics of a test carry its name."""
-    live = Server(tmp_path_factory.mktemp("server") / "data", env=LIMITS)
+def _serve(directory: Path, *, hot: bool) -> Iterator[Server]:
+    live = Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": str(int(hot))})
     live.start()
     try:
         yield live
         assert live.stop() == 0
     finally:
         live.ensure_dead()
+
+
+@pytest.fixture(scope="session")
+def hot_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server as it is by default."""
+    yield from _serve(tmp_path_factory.mktemp("hot") / "data", hot=True)
+
+
+@pytest.fixture(scope="session")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose every request goes to the application."""
+    yield from _serve(tmp_path_factory.mktemp("plain") / "data", hot=False)
+
+
+@pytest.fixture(params=["hot", "plain"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Both servers in turn, for all tests that do not end them; topics of a test carry its name."""
+    live: Server = request.getfixturevalue(f"{request.param}_server")
+    return live
 
 
 @pytest.fixture

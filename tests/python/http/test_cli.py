@@ -26,7 +26,7 @@ def cli(
 ) -> Run:
     """Runs a command; its exit code and the JSON lines it printed."""
     if request.param == "server":
-        server: Server = request.getfixturevalue("server")
+        server: Server = request.getfixturevalue("hot_server")
         where = ["--url", server.url]
     else:
         where = ["--data-dir", str(tmp_path / "data")]

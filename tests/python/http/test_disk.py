@@ -75,8 +75,6 @@ def goes_on(api: Http, topic: str, acked: dict[int, str]) -> float:
     raise AssertionError(f"no write is taken after space came back: {reply}")
 
 
-# A known defect, and not of every run: what is freed does not always become room for a log file.
-@pytest.mark.xfail(strict=False, reason="after deletes a full disk may refuse writes for long")
 def test_a_full_disk_refuses_reads_frees_and_goes_on(small_disk: Path) -> None:
     server = Server(small_disk / "data", env=SMALL)
     # What is acked and not deleted, by topic.

@@ -9,7 +9,7 @@ use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
 use topics_storage::segment::TopicKey;
-use topics_storage::wal::{Level, Room, Ticket};
+use topics_storage::wal::{FRONT, Level, Room, Ticket};
 
 use super::dedupe::{Dedupe, HELD, Remembered};
 use super::flight::{Flight, Frames, Order, Undo, encode_gaps};
@@ -109,6 +109,23 @@ enum Step {
     Gone,
     /// A topic id must be reserved first.
     Id(Ticket),
+    /// The head that was expected is what readers see, and a write is on its way: whether it
+    /// becomes the head is known when this ticket has reached this level.
+    Contended(Ticket, Level),
+}
+
+/// Why nothing is decided yet.
+enum Halt {
+    /// Something must be read.
+    Read(Need),
+    /// See [`Step::Contended`].
+    Until(Ticket, Level),
+}
+
+impl From<Need> for Halt {
+    fn from(need: Need) -> Self {
+        Self::Read(need)
+    }
 }
 
 /// Appends and waits for the class.
@@ -128,6 +145,8 @@ pub(super) fn perform(core: &Arc<Core>, mut p: Prepared) -> Result<Appended> {
                 core.wait(ticket, Level::Synced)?;
                 core.ids.settle(ticket);
             }
+            // If it fails, the head is what was expected, or the next attempt fails too.
+            Step::Contended(ticket, level) => drop(core.wait(ticket, level)),
             Step::Decided(topic, d) => {
                 start_sync(core, &topic, &d);
                 let staged = core.time.mono_ns();
@@ -174,6 +193,11 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                     Err(e) => done(Err(e.into())),
                 };
                 return core.wal.notify(ticket, Level::Synced, Box::new(resume));
+            }
+            Ok(Step::Contended(ticket, level)) => {
+                let at = core.clone();
+                let resume = move |_: topics_storage::Result<()>| submit(&at, p, done);
+                return core.wal.notify(ticket, level, Box::new(resume));
             }
             Ok(Step::Decided(topic, d)) => {
                 start_sync(core, &topic, &d);
@@ -241,7 +265,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
     loop {
-        let room = core.room(shard, p.records.len() + CONTROL + p.topic.len(), wait)?;
+        let room = core.room(shard, p.frames().len() + CONTROL + p.topic.len(), wait)?;
         let mut a = topic.append.lock();
         if a.closed {
             return Ok(Step::Gone);
@@ -262,7 +286,8 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
         }
         match decided? {
             Ok(d) => return Ok(Step::Decided(topic, d)),
-            Err(need) => retention::provide(core, &topic, &need)?,
+            Err(Halt::Read(need)) => retention::provide(core, &topic, &need)?,
+            Err(Halt::Until(ticket, level)) => return Ok(Step::Contended(ticket, level)),
         }
     }
 }
@@ -309,21 +334,24 @@ struct Plan {
 }
 
 impl Decision<'_> {
-    /// `Err` inside: something must be read first.
+    /// `Err` inside: something must be read, or waited for, first.
     fn run(
         &mut self,
         a: &mut AppendState,
         room: Room,
-    ) -> Result<std::result::Result<Decided, Need>> {
+    ) -> Result<std::result::Result<Decided, Halt>> {
         if !a.logged && !self.p.create {
             return Err(Error::TopicNotFound(self.p.topic.to_string()));
         }
         if let Some(repeat) = self.repeat(a)? {
             return Ok(Ok(repeat));
         }
+        if let Some(until) = self.contended(a) {
+            return Ok(Err(until));
+        }
         let plan = match self.plan(a)? {
             Ok(plan) => plan,
-            Err(need) => return Ok(Err(need)),
+            Err(need) => return Ok(Err(need.into())),
         };
         self.stage(a, plan, room).map(Ok)
     }
@@ -347,6 +375,19 @@ impl Decision<'_> {
         answer.head_seq = a.head().max(r.last_seq);
         answer.deduped = true;
         Ok(Some(Decided { answer, ticket, level, reserved: r.last_seq, renewed: false }))
+    }
+
+    /// A caller that is refused over a head which nobody can read yet would only ask again: it
+    /// gets its answer when that write is through, or has failed. Once: a head that has become
+    /// visible meanwhile is above the expected one for good.
+    fn contended(&mut self, a: &AppendState) -> Option<Halt> {
+        let expected = self.p.expect_head.filter(|e| *e < a.head() && !self.p.waited)?;
+        let (ticket, level) = a.last?;
+        if expected < self.topic.state.read().visible() {
+            return None;
+        }
+        self.p.waited = true;
+        Some(Halt::Until(ticket, level))
     }
 
     fn answer(&self, a: &AppendState, first: u64, last: u64) -> Appended {
@@ -460,18 +501,22 @@ impl Decision<'_> {
     fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
         let class = plan.config.durability;
         let charge = match class {
-            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.records.len() as u64)?),
+            Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.frames().len() as u64)?),
             _ => None,
         };
         self.remember(&plan)?;
         let gaps = std::mem::take(&mut a.unlogged);
         let mut frames = self.control_frames(&plan, &gaps);
-        let records = std::mem::take(&mut self.p.records);
+        let mut records = std::mem::take(&mut self.p.records);
         let shown = match class {
-            Durability::Ephemeral => Some(records),
-            Durability::Memory => {
-                frames.records = records.clone();
+            Durability::Ephemeral => {
+                records.drain(..FRONT);
                 Some(records)
+            }
+            Durability::Memory => {
+                let shown = records.get(FRONT..).map(<[u8]>::to_vec);
+                frames.records = records;
+                shown
             }
             _ => {
                 frames.records = records;

@@ -75,6 +75,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    #[inline]
     fn peek(&self) -> Result<Option<At<'a>>> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -150,10 +151,14 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
                 break;
             }
             let here = ReplayPos { layout: at.layout, lsn: next.lsn };
-            if here > state.reflected {
-                removed += state.apply(base, &next, &place, &loader)?;
+            if here <= state.reflected {
+                cursor.pass(next.len);
+            } else if next.frame.kind == FrameType::Append {
+                base.metrics.append_records.add(state.apply_appends(next, &mut cursor, &place)?);
+            } else {
+                removed += state.apply(base, &next, &loader)?;
+                cursor.pass(next.len);
             }
-            cursor.pass(next.len);
         }
         let head = state.visible();
         base.weighed(before, state.weight());
@@ -247,18 +252,11 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
 }
 
 impl State {
-    /// Applies a frame of this topic; returns how many records a delete or eviction removed.
-    fn apply(
-        &mut self,
-        base: &Base,
-        at: &At<'_>,
-        place: &Place,
-        loader: &Loader<'_>,
-    ) -> Result<u64> {
+    /// Applies a frame of this topic that is no record; returns how many records a delete or eviction removed.
+    fn apply(&mut self, base: &Base, at: &At<'_>, loader: &Loader<'_>) -> Result<u64> {
         let f = &at.frame;
         self.applied_lsn = at.lsn;
         match f.kind {
-            FrameType::Append => self.apply_append(base, at, place),
             FrameType::Delete => {
                 let body = record::Delete::decode(f)?;
                 let n = self.apply_delete(&body, at.lsn, loader)?;
@@ -327,19 +325,46 @@ impl State {
         Ok(0)
     }
 
-    fn apply_append(&mut self, base: &Base, at: &At<'_>, place: &Place) {
+    /// Applies the record at the cursor and those of the same topic that follow it directly.
+    /// Returns how many of them were new here.
+    fn apply_appends<'a>(
+        &mut self,
+        mut at: At<'a>,
+        cursor: &mut Cursor<'a>,
+        place: &Place,
+    ) -> Result<u64> {
+        let (topic_id, mut new) = (at.frame.topic_id, 0);
+        loop {
+            new += u64::from(self.apply_append(&at, place));
+            cursor.pass(at.len);
+            match cursor.peek()? {
+                Some(next)
+                    if next.frame.kind == FrameType::Append && next.frame.topic_id == topic_id =>
+                {
+                    at = next;
+                }
+                _ => break,
+            }
+        }
+        self.applied_lsn = cursor.lsn - 1;
+        Ok(new)
+    }
+
+    #[inline]
+    fn apply_append(&mut self, at: &At<'_>, place: &Place) -> bool {
         let f = &at.frame;
         if f.seq <= self.indexed_to {
             // Shown when it was staged, or reflected by the snapshot.
             self.index.settle(f.seq, place, at.lsn, at.offset);
-            return;
+            return false;
         }
         let entry = Entry::new(f.ts, at.offset, at.len, 0, f.flags);
         self.admit(f, entry, place, at.lsn);
-        base.metrics.append_records.add(1);
+        true
     }
 
     /// Takes a record into the index, above all others. A seq that was passed over is lost.
+    #[inline]
     pub(super) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
         let seq = f.seq;
         let from = (self.indexed_to + 1).max(self.floor);

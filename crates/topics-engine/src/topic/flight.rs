@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
-use topics_storage::wal::{Batch, Commit, Level, Placed, Room, Ticket};
+use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, Room, Ticket};
 
 use super::append::AppendState;
 use super::apply::{Live, apply};
@@ -156,6 +156,7 @@ impl Commit for Applied {
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     pub head: Vec<u8>,
+    /// Append frames behind [`FRONT`] bytes, or nothing.
     pub records: Vec<u8>,
     pub tail: Vec<u8>,
 }
@@ -176,6 +177,7 @@ impl Flight {
         let flight = Arc::new(self);
         let batch = Batch {
             head: frames.head,
+            front: if frames.records.is_empty() { 0 } else { FRONT },
             records: frames.records,
             tail: frames.tail,
             first_seq,

@@ -121,6 +121,14 @@ impl Run {
         (self.first + start as u64..).zip(self.entries.range(start..))
     }
 
+    /// The shard and the log file that holds the records.
+    pub(crate) fn log_file(&self) -> Option<(u32, FileKey)> {
+        match &self.place {
+            Place::File { shard, file } => Some((*shard, *file)),
+            Place::Held { .. } => None,
+        }
+    }
+
     /// Whether the records are in the WAL.
     pub(crate) fn in_file(&self) -> bool {
         matches!(self.place, Place::File { .. })
@@ -207,9 +215,14 @@ impl Seg {
 
     /// Whether more than half of its `.data` is of dead records.
     pub(crate) fn half_dead(&self) -> bool {
+        self.meta.sealed && self.dead_part(2)
+    }
+
+    /// Whether one `nth` of its `.data`, and more, is of dead records.
+    pub(crate) fn dead_part(&self, nth: u64) -> bool {
         // A live record takes its payload, 37 bytes, and at most 6 more.
         let live = 64 + self.live_bytes + 43 * self.live_count;
-        self.meta.sealed && !self.meta.cold && self.meta.data_len > 2 * live
+        !self.meta.cold && (nth - 1) * self.meta.data_len > nth * live
     }
 
     /// Whether a seq that it covers is dead, if that is known.
@@ -314,6 +327,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Appends a resident record above all others.
+    #[inline]
     pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, mut entry: Entry) {
         if let Some(run) = self.runs.back_mut()
             && seq == run.first + run.entries.len() as u64

@@ -60,14 +60,14 @@ pub(crate) use consumer::{delete_consumer, wait_head};
 pub(crate) use delete::delete as delete_records;
 pub(crate) use flight::Applied;
 pub(crate) use forward::{Forwarding, forward, forward_gap};
-pub(crate) use index::{Dead, Entry};
+pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
     Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
     queue_state, redrive,
 };
 pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
-pub(crate) use read::{read, seek};
+pub(crate) use read::{read, read_with, seek};
 pub(crate) use retention::{expire, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::{State, Weight};

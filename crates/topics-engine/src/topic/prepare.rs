@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Flags, Frame, FrameType};
+use topics_storage::wal::FRONT;
 
 use super::dedupe::Key;
 use super::forward::Forwarding;
@@ -17,13 +18,15 @@ use crate::options::Options;
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub topic: Arc<str>,
-    /// The Append frames; topic id, seq and ts are still 0.
+    /// The Append frames behind [`FRONT`] bytes; topic id, seq and ts are still 0.
     pub records: Vec<u8>,
     pub count: u64,
     /// Payload bytes.
     pub bytes: u64,
     pub key: Option<Key>,
     pub expect_head: Option<u64>,
+    /// A write that was ahead of this one has been waited for.
+    pub waited: bool,
     pub sync: bool,
     /// Whether the topic may be created.
     pub create: bool,
@@ -57,7 +60,8 @@ impl Prepared {
         crate::name::check(topic)?;
         check(options, req)?;
         let size: usize = req.records.iter().map(|r| encoded_len(r, req.node)).sum();
-        let mut records = Vec::with_capacity(size);
+        let mut records = Vec::with_capacity(FRONT + size);
+        records.resize(FRONT, 0);
         let mut bytes = 0;
         let mut attrs = Vec::new();
         for r in req.records {
@@ -88,6 +92,7 @@ impl Prepared {
             bytes,
             key: Key::of(req),
             expect_head: req.expect_head,
+            waited: false,
             sync: req.sync,
             create: req.create.unwrap_or_else(|| options.auto_create.allows(topic)),
             config,
@@ -118,9 +123,14 @@ impl Prepared {
         Self::new(&options, topic, req, now, began)
     }
 
+    /// The Append frames.
+    pub(crate) fn frames(&self) -> &[u8] {
+        self.records.get(FRONT..).unwrap_or(&[])
+    }
+
     /// Payload bytes of each record.
     pub(crate) fn sizes(&self) -> Vec<u32> {
-        Frames(&self.records).map(|(len, flags, _)| payload_of(len, flags) as u32).collect()
+        Frames(self.frames()).map(|(len, flags, _)| payload_of(len, flags) as u32).collect()
     }
 }
 
@@ -252,7 +262,7 @@ mod tests {
         // data + meta + tag + node + attributes
         assert_eq!(sizes, [2 + 9 + 3 + 4 + 10, 4]);
         assert_eq!(p.bytes, u64::from(sizes[0] + sizes[1]));
-        let (f, _) = frame::parse(&p.records).unwrap();
+        let (f, _) = frame::parse(p.frames()).unwrap();
         assert_eq!((f.node, f.tag, f.data), (&b"node"[..], &b"tag"[..], &b"{}"[..]));
         assert_eq!(Attrs::decode(f.attrs).unwrap().expires_at, Some(1005));
     }

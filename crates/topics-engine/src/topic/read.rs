@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use topics_storage::StorageError;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Frame};
-use topics_storage::segment::{Block, Item, Segment};
+use topics_storage::segment::{Item, Segment};
 
 use super::index::{Dead, Entry, Part, Place, Run, Unknown};
 use super::load::Loader;
@@ -18,7 +18,8 @@ use super::retention::{self, Expired, Need, with_expired};
 use super::state::{Evicted, State};
 use super::{Topic, delete};
 use crate::api::{
-    Gap, GapReason, ReadBatch, ReadFrom, ReadRequest, RecordSlot, Tombstone, TopicMatch,
+    Gap, GapReason, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordSlot, Tombstone,
+    TopicMatch,
 };
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -39,12 +40,32 @@ pub(crate) fn read(core: &Core, topic: &Topic, req: &ReadRequest) -> Result<Read
     read_as(core, topic, req, false)
 }
 
+/// The same, in memory of earlier reads.
+pub(crate) fn read_with(
+    core: &Core,
+    topic: &Topic,
+    req: &ReadRequest,
+    buffers: &mut ReadBuffers,
+) -> Result<ReadBatch> {
+    read_from(core, topic, req, false, buffers)
+}
+
 /// The same; with `expired`, what has expired and is still there is read too.
 pub(super) fn read_as(
     core: &Core,
     topic: &Topic,
     req: &ReadRequest,
     expired: bool,
+) -> Result<ReadBatch> {
+    read_from(core, topic, req, expired, &mut ReadBuffers::default())
+}
+
+fn read_from(
+    core: &Core,
+    topic: &Topic,
+    req: &ReadRequest,
+    expired: bool,
+    buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
     topic.check_sound()?;
     core.metrics.reads.add(1);
@@ -54,7 +75,7 @@ pub(super) fn read_as(
     if req.matching.is_some() {
         delete::load_active_tags(core, topic)?;
     }
-    let mut r = Reader::new(core, topic, req, expired)?;
+    let mut r = Reader::new(core, topic, req, expired, buffers)?;
     r.run()?;
     r.finish()
 }
@@ -75,6 +96,7 @@ struct Reader<'a> {
     expired: Option<Expired>,
     out: ReadBatch,
     bytes: usize,
+    buffers: &'a mut ReadBuffers,
 }
 
 /// Where a read stands after its tombstone.
@@ -108,6 +130,7 @@ impl<'a> Reader<'a> {
         topic: &'a Topic,
         req: &'a ReadRequest,
         also_expired: bool,
+        buffers: &'a mut ReadBuffers,
     ) -> Result<Self> {
         let synced = req.strong.then(|| core.wal.positions(core.shard(topic.id())).synced);
         let p = loop {
@@ -124,6 +147,7 @@ impl<'a> Reader<'a> {
             topic_id: topic.id(),
             head_seq: p.head,
             earliest_seq: p.earliest,
+            slots: std::mem::take(&mut buffers.slots),
             ..ReadBatch::default()
         };
         if let Some((gap_from, gap_to, reason)) = p.tombstone {
@@ -148,6 +172,7 @@ impl<'a> Reader<'a> {
             expired: p.expired,
             out,
             bytes: 0,
+            buffers,
         })
     }
 
@@ -343,7 +368,8 @@ impl<'a> Reader<'a> {
     ) -> Result<bool> {
         let first = segment.meta().first_seq;
         let is_dead = |seq: u64| dead.contains(u32::try_from(seq - first).unwrap_or(u32::MAX));
-        let mut block = Block::new();
+        let mut block = std::mem::take(&mut self.buffers.block);
+        block.refill(self.buffers.chunks.pop().unwrap_or_default());
         let want = (self.req.limit - self.out.slots.len()) as u64;
         let upto = match &self.req.matching {
             Some(m) => {
@@ -367,17 +393,22 @@ impl<'a> Reader<'a> {
         let index = self.out.chunks.len() as u32;
         let chunk = block.freeze();
         self.out.chunks.push(chunk.buffer().clone());
+        let mut goes_on = true;
         for item in chunk.items() {
-            let goes_on = match item {
+            goes_on = match item {
                 Item::Record(f) => self.record(&f, chunk.buffer(), index),
                 Item::Corrupt(seq) => self.damaged(seq),
             };
             if !goes_on {
-                return Ok(false);
+                break;
             }
         }
-        self.at = self.at.max(upto);
-        Ok(true)
+        block.thaw(chunk);
+        self.buffers.block = block;
+        if goes_on {
+            self.at = self.at.max(upto);
+        }
+        Ok(goes_on)
     }
 
     /// The ascending seqs of a stretch whose tag matches.

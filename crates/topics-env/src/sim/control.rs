@@ -25,6 +25,19 @@ pub enum Violation {
     },
 }
 
+/// The call after which a deferred sync or rename takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Past {
+    /// The next mutating call.
+    Call,
+    /// So many mutating calls.
+    Calls(usize),
+    /// The next rename to a path that contains this text.
+    Rename(&'static str),
+    /// The next removal of a path that contains this text.
+    Remove(&'static str),
+}
+
 /// A file system in memory, with a journal of mutating calls.
 #[derive(Debug)]
 pub struct SimFs {
@@ -197,16 +210,10 @@ impl SimFs {
         matches!(files, (Some(s), Some(d)) if !changed && s.same_range(d, offset, len))
     }
 
-    /// Lets the next sync or rename of this thread take effect only after the mutating call that
+    /// Lets the next sync or rename of this thread take effect only after such a call that
     /// follows it; the caller is told at once that it succeeded.
-    pub fn defer_next(&self) {
-        self.state.lock().arm(false);
-    }
-
-    /// Lets this thread's next sync take effect only after the rename that follows it: what is
-    /// named by that was not made durable first.
-    pub fn defer_next_past_rename(&self) {
-        self.state.lock().arm(true);
+    pub fn defer_next(&self, past: Past) {
+        self.state.lock().arm(past);
     }
 
     /// Lets a deferred sync or rename happen now.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::SimFs;
+use super::{Past, SimFs};
 use crate::{Hook, Site, Verdict};
 
 /// Lets everything run and counts the visits of every site.
@@ -53,8 +53,8 @@ impl Mutant {
     }
 
     /// Lets the `nth` visit of a sync or rename (the first is 1), or every one, take effect only
-    /// after the mutating call that follows it, on this file system; that of a segment's sync only
-    /// after the rename that follows. A check is removed.
+    /// after the mutating call that follows it, on this file system; where nothing relies on it so
+    /// soon, after the rename or the removal that does. A check is removed.
     pub fn reorder(target: Site, nth: Option<usize>, fs: Arc<SimFs>) -> Self {
         Self { reorder: Some(fs), ..Self::remove(target, nth) }
     }
@@ -78,15 +78,30 @@ impl Hook for Mutant {
         match (&self.reorder, site) {
             (None, _) | (_, Site::Check(_)) => Verdict::Skip,
             (Some(fs), _) => {
-                // A round's syncs precede the rename of its snapshot, not one another.
-                match site {
-                    Site::Sync(name) | Site::SyncDir(name) if name.starts_with("segment.") => {
-                        fs.defer_next_past_rename();
-                    }
-                    _ => fs.defer_next(),
-                }
+                fs.defer_next(relying(site));
                 Verdict::Run
             }
         }
+    }
+}
+
+/// The call that must not precede this sync or rename.
+fn relying(site: Site) -> Past {
+    let (Site::Sync(name) | Site::SyncDir(name)) = site else { return Past::Call };
+    match name {
+        // Names on the way to the logs: acks rest on them, and so does what a snapshot says.
+        _ if name.starts_with("dir.") && name != "dir.damaged" => Past::Rename("snapshot."),
+        "store.file" if matches!(site, Site::SyncDir(_)) => Past::Rename("snapshot."),
+        // An ack of the group behind it: before that the file after is made ready.
+        "wal.start" => Past::Calls(14),
+        // A round's syncs precede the rename of its snapshot, not one another.
+        _ if name.starts_with("segment.") => Past::Rename("snapshot."),
+        // `CURRENT` names it.
+        "recovery.wal.dir" | "wal.file.dir" => Past::Rename("CURRENT"),
+        // The log is trimmed.
+        "snapshot.dir" | "dir.damaged" => Past::Remove(".log"),
+        // So is the first log, where the damage is.
+        _ if name.starts_with("damaged.") => Past::Remove("-0000000001.log"),
+        _ => Past::Call,
     }
 }

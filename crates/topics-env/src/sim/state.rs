@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
-use super::control::Violation;
+use super::control::{Past, Violation};
 use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
 use super::fault::{CallKind, FaultKind, Faults};
 use super::journal::{DiskState, Fate, Op, PageFate, Scope};
@@ -35,11 +35,11 @@ pub(super) struct State {
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
     free: Option<u64>,
-    /// Threads whose next sync or rename is to be deferred, and whether past the next rename.
-    armed: Vec<(ThreadId, bool)>,
+    /// Threads whose next sync or rename is to be deferred, and past what.
+    armed: Vec<(ThreadId, Past)>,
     deferred: Option<Entry>,
-    /// What takes effect after the next rename.
-    deferred_past: Vec<Entry>,
+    /// What takes effect after some calls, a rename or a removal.
+    deferred_past: Vec<(Past, Entry)>,
 }
 
 impl State {
@@ -86,14 +86,23 @@ impl State {
     /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
     pub(super) fn mutate(&mut self, op: Op, path: &Name) {
         let due = self.deferred.take();
-        let renamed = matches!(op, Op::Rename { .. });
+        let met = |past: &mut Past| match (past, &op) {
+            (Past::Calls(left), _) => {
+                *left = left.saturating_sub(1);
+                *left == 0
+            }
+            (Past::Rename(text), Op::Rename { .. }) => {
+                path.rsplit_once(" to ").is_some_and(|(_, to)| to.contains(*text))
+            }
+            (Past::Remove(text), Op::Remove { .. }) => path.contains(*text),
+            _ => false,
+        };
+        let past: Vec<_> = self.deferred_past.extract_if(.., |d| met(&mut d.0)).collect();
         self.commit(Entry { op, path: path.clone() });
         if let Some(entry) = due {
             self.commit(entry);
         }
-        if renamed {
-            std::mem::take(&mut self.deferred_past).into_iter().for_each(|e| self.commit(e));
-        }
+        past.into_iter().for_each(|(_, e)| self.commit(e));
     }
 
     fn commit(&mut self, entry: Entry) {
@@ -153,21 +162,22 @@ impl State {
     pub(super) fn mutate_or_defer(&mut self, op: Op, path: &Name) {
         let me = std::thread::current().id();
         match self.armed.iter().position(|&(t, _)| t == me) {
-            Some(at) if self.armed[at].1 => {
-                self.armed.remove(at);
-                self.deferred_past.push(Entry { op, path: path.clone() });
-            }
             Some(at) => {
-                self.armed.remove(at);
-                self.flush();
-                self.deferred = Some(Entry { op, path: path.clone() });
+                let entry = Entry { op, path: path.clone() };
+                match self.armed.remove(at).1 {
+                    Past::Call => {
+                        self.flush();
+                        self.deferred = Some(entry);
+                    }
+                    past => self.deferred_past.push((past, entry)),
+                }
             }
             None => self.mutate(op, path),
         }
     }
 
-    pub(super) fn arm(&mut self, past_rename: bool) {
-        self.armed.push((std::thread::current().id(), past_rename));
+    pub(super) fn arm(&mut self, past: Past) {
+        self.armed.push((std::thread::current().id(), past));
     }
 
     /// Lets a deferred call happen now.

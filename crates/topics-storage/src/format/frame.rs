@@ -262,8 +262,11 @@ pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
     head[32..34].copy_from_slice(&(f.tag.len() as u16).to_le_bytes());
     head[34..38].copy_from_slice(&(f.rest_len() as u32).to_le_bytes());
     out.extend_from_slice(&head);
-    out.extend_from_slice(f.node);
-    out.extend_from_slice(f.tag);
+    for label in [f.node, f.tag] {
+        if !label.is_empty() {
+            out.extend_from_slice(label);
+        }
+    }
     if !f.attrs.is_empty() {
         out.extend_from_slice(&(f.attrs.len() as u16).to_le_bytes());
         out.extend_from_slice(f.attrs);
@@ -354,6 +357,7 @@ pub fn parse(buf: &[u8]) -> Result<(Frame<'_>, usize), FrameError> {
     Ok((parts(kind, &buf[..size])?, size))
 }
 
+#[inline]
 fn checked_size(buf: &[u8]) -> Result<usize, FrameError> {
     if buf.len() < 4 {
         return Err(FrameError::Short(4));
@@ -373,6 +377,7 @@ fn checked_size(buf: &[u8]) -> Result<usize, FrameError> {
     Ok(size)
 }
 
+#[inline]
 fn parts(kind: FrameType, frame: &[u8]) -> Result<Frame<'_>, FrameError> {
     let flags = Flags(frame[5]);
     let node_len = u16_at(frame, 30) as usize;

@@ -11,7 +11,7 @@ use topics_env::{Env, File, OpenMode};
 
 use super::chain::Folder;
 use super::plan::{Extent, ShardPlan};
-use crate::dir::Paths;
+use crate::dir::{Paths, reserve};
 use crate::format::frame;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::{self, WalFileHeader};
@@ -20,6 +20,8 @@ use crate::wal::scan::Scan;
 use crate::{Result, StorageError};
 
 const CHUNK: usize = 1 << 20;
+/// The size of a file on a full disk.
+const SMALL: u64 = 64 << 10;
 
 /// The temporary name of a file, removed when the file does not get its own: a failed open takes
 /// no space.
@@ -68,6 +70,45 @@ impl NewFile {
         folder: &Folder,
         plan: &ShardPlan,
     ) -> Result<Self> {
+        Self::attempt(env, paths, options.file_initial, header, folder, plan)
+    }
+
+    /// As [`Self::begin`]; on a full disk it has a part of the reserve, and is a small one where
+    /// that is not enough: what frees space must be logged.
+    pub fn begin_from_reserve(
+        env: &Env,
+        paths: &Paths,
+        options: &WalOptions,
+        header: WalFileHeader,
+        folder: &Folder,
+        plan: &ShardPlan,
+    ) -> Result<Self> {
+        let least = options.file_initial;
+        let attempt = |least| Self::attempt(env, paths, least, header.clone(), folder, plan);
+        let full = |made: &Result<Self>| matches!(made, Err(StorageError::Full { .. }));
+        let mut made = attempt(least);
+        if full(&made) {
+            let copied = plan.copied.map_or(0, |extent| {
+                let len = folder.files[extent.file].file.len().unwrap_or(0);
+                len.saturating_sub(extent.offset)
+            });
+            reserve::give(env, paths, copied.saturating_add(least))?;
+            made = attempt(least);
+        }
+        if full(&made) && least > SMALL {
+            made = attempt(SMALL);
+        }
+        made
+    }
+
+    fn attempt(
+        env: &Env,
+        paths: &Paths,
+        least: u64,
+        header: WalFileHeader,
+        folder: &Folder,
+        plan: &ShardPlan,
+    ) -> Result<Self> {
         let dir = paths.shard(header.shard);
         let name = wal_file::name(header.generation, header.ordinal);
         let shown = format!("wal/shard-{:02}/{name}", header.shard);
@@ -101,7 +142,7 @@ impl NewFile {
             new.copy(env, folder, extent)?;
         }
         new.flush()?;
-        new.reserve(options.file_initial.max(new.offset + options.file_initial / 2))?;
+        new.reserve(least.max(new.offset + least / 2))?;
         Ok(new)
     }
 

@@ -280,41 +280,31 @@ impl Opening {
         }
     }
 
-    /// Removes the folder of a shard that both kept snapshots no longer need. It is gone for good
-    /// before anything else: later snapshots do not know the shard.
+    /// Removes the folder of a shard that both kept snapshots no longer need. Nothing waits for that
+    /// to be durable: later snapshots go on naming the shard ([`Opened::outside`]), so that a folder
+    /// which comes back after a crash, in part or whole, goes again.
     fn retire(&mut self, shard: u32) -> Result<bool> {
-        let done = |b: &SnapshotBody| {
-            b.retired.iter().any(|s| s.shard == shard && s.replay_lsn >= s.last_lsn)
+        let done = |b: &SnapshotBody| survey::is_done(b, shard);
+        let (env, paths) = (&self.env, &self.paths);
+        // A third one is a removal that a crash undid.
+        let (true, [newest, older, ..]) =
+            (self.snapshot().is_some_and(done), &self.loaded.numbers[..])
+        else {
+            return Ok(false);
         };
-        if !self.snapshot().is_some_and(done) || self.loaded.numbers.len() < 2 {
+        let load = |n: &u64| snapshot::load(env, paths, *n, self.store.id);
+        let (Ok(newest), Ok(older)) = (load(newest), load(older)) else { return Ok(false) };
+        if !survey::may_go(env, paths, [&newest.body, &older.body], shard)? {
             return Ok(false);
         }
-        // A third one is a removal that a crash undid.
-        for n in self.loaded.numbers.iter().take(2) {
-            match snapshot::load(&self.env, &self.paths, *n, self.store.id) {
-                Ok(found) if done(&found.body) => {}
-                _ => return Ok(false),
-            }
-        }
-        if self.dry {
-            return Ok(true);
-        }
-        let dir = self.paths.shard(shard);
+        let dir = paths.shard(shard);
         let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
-        if self.env.fs.exists(&dir).map_err(io)? {
-            let names = crate::dir::list_dir(&self.env, &dir)?;
-            let newest = names.iter().filter_map(|e| wal_file::parse_name(&e.name)).max();
-            if newest.map(|(g, _)| g) > self.snapshot().map(|b| b.generation) {
-                // A layout that no snapshot knows yet has the shard again.
-                return Ok(false);
+        if !self.dry && env.fs.exists(&dir).map_err(io)? {
+            for e in crate::dir::list_dir(env, &dir)? {
+                env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
             }
-            for e in names {
-                self.env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
-            }
-            self.env.fs.remove_dir(&dir).map_err(io)?;
+            env.fs.remove_dir(&dir).map_err(io)?;
         }
-        // Durably, before a snapshot says nothing about the shard any more.
-        self.env.sync_dir("recovery.retire", &self.paths.wal()).map_err(io)?;
         Ok(true)
     }
 
@@ -353,11 +343,11 @@ impl Opening {
             let shard = &self.shards[i];
             let header = self.header(id, shards, layout);
             let (folder, plan) = (&shard.folder, &shard.plan);
-            let begin = |h| NewFile::begin(&self.env, &self.paths, &self.options, h, folder, plan);
-            let new = match begin(header.clone()) {
+            let (env, paths, options) = (&self.env, &self.paths, &self.options);
+            let new = match NewFile::begin(env, paths, options, header.clone(), folder, plan) {
                 Err(StorageError::Full { .. }) => {
                     self.give_space_up();
-                    begin(header)?
+                    NewFile::begin_from_reserve(env, paths, options, header, folder, plan)?
                 }
                 other => other?,
             };

@@ -189,7 +189,7 @@ impl Opening {
             let shard = &self.shards[i];
             let header = self.header(shard.folder.shard, shards, layout);
             let plan = ShardPlan::first(shard.last_lsn());
-            let mut file = NewFile::begin(
+            let mut file = NewFile::begin_from_reserve(
                 &self.env,
                 &self.paths,
                 &self.options,

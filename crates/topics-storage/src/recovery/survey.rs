@@ -4,7 +4,8 @@ use topics_env::Env;
 
 use super::chain::{Folder, folder_name};
 use super::plan::Reflected;
-use crate::dir::{Paths, list_dir};
+use crate::dir::{Paths, list_dir, show};
+use crate::format::wal_file;
 use crate::snapshot::{ShardSnap, SnapshotBody};
 use crate::wal::scan;
 use crate::{Result, StorageError};
@@ -50,6 +51,32 @@ pub(crate) fn shards(
         }),
     };
     Ok(ids.into_iter().map(wanted).collect())
+}
+
+/// Whether a snapshot needs nothing of a shard outside its layout.
+pub(crate) fn is_done(body: &SnapshotBody, shard: u32) -> bool {
+    body.retired.iter().any(|s| s.shard == shard && s.replay_lsn >= s.last_lsn)
+}
+
+/// Whether the folder of a shard may go, by the two kept snapshots, newest first; a part of it may
+/// have gone.
+pub(crate) fn may_go(
+    env: &Env,
+    paths: &Paths,
+    kept: [&SnapshotBody; 2],
+    shard: u32,
+) -> Result<bool> {
+    if !kept.iter().all(|b| is_done(b, shard)) {
+        return Ok(false);
+    }
+    let dir = paths.shard(shard);
+    if !env.fs.exists(&dir).map_err(|e| StorageError::io(show(&dir), e))? {
+        return Ok(true);
+    }
+    let names = list_dir(env, &dir)?;
+    let newest = names.iter().filter_map(|e| wal_file::parse_name(&e.name)).max();
+    // Or a layout that no snapshot knows yet has the shard again.
+    Ok(newest.map(|(g, _)| g) <= Some(kept[0].generation))
 }
 
 /// The shard that a folder's name means.

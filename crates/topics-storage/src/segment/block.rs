@@ -121,10 +121,30 @@ pub struct Frozen {
 }
 
 impl Block {
-    /// Gives the buffer away, cut to what was read.
-    pub fn freeze(mut self) -> Frozen {
-        self.buf.truncate(self.used);
-        Frozen { topic_id: self.topic_id, buf: Arc::new(self.buf), slots: self.slots }
+    /// Gives the buffer away, cut to what was read; the block is empty then and keeps the rest of
+    /// what it allocated.
+    pub fn freeze(&mut self) -> Frozen {
+        let mut buf = std::mem::take(&mut self.buf);
+        buf.truncate(self.used);
+        self.used = 0;
+        let slots = std::mem::take(&mut self.slots);
+        Frozen { topic_id: self.topic_id, buf: Arc::new(buf), slots }
+    }
+
+    /// Takes a buffer to fill, in place of the one that was given away. What lies in it is
+    /// written over.
+    pub fn refill(&mut self, buf: Vec<u8>) {
+        if self.used == 0 && buf.capacity() > self.buf.capacity() {
+            self.buf = buf;
+        }
+    }
+
+    /// Takes back what the block gave away beside the buffer.
+    pub fn thaw(&mut self, frozen: Frozen) {
+        if self.slots.is_empty() {
+            self.slots = frozen.slots;
+            self.slots.clear();
+        }
     }
 }
 

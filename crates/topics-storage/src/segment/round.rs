@@ -32,6 +32,8 @@ pub struct Round {
     created: Vec<PathBuf>,
     /// Why it cannot succeed any more.
     broken: Option<StorageError>,
+    /// Whether its files are what was written to them: nothing was synced in vain.
+    sound: bool,
     done: bool,
 }
 
@@ -47,6 +49,7 @@ impl Round {
             file_nos: Vec::new(),
             created: Vec::new(),
             broken: None,
+            sound: false,
             done: false,
         }
     }
@@ -79,6 +82,12 @@ impl Round {
             }
         }
         Ok(())
+    }
+
+    /// Gives the round up because there is no space for more. No sync of it has failed, so that
+    /// its files are not suspect: what lies beyond their named lengths is cut at the next use.
+    pub fn refused(mut self) {
+        self.sound = self.broken.is_none();
     }
 
     fn sync_files(&mut self) -> Result<()> {
@@ -187,7 +196,9 @@ impl Drop for Round {
         if self.done {
             return;
         }
-        self.segs.suspect(&self.file_nos);
+        if !self.sound {
+            self.segs.suspect(&self.file_nos);
+        }
         for path in &self.created {
             let _ = self.segs.env.fs.remove_file(path);
         }

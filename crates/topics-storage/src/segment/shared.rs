@@ -220,7 +220,8 @@ impl Segments {
         self.suspects.lock().extend(file_nos);
     }
 
-    pub(super) fn is_suspect(&self, file_no: u64) -> bool {
+    /// Whether a sync of the file failed: it is made again at its next use.
+    pub fn is_suspect(&self, file_no: u64) -> bool {
         let suspects = self.suspects.lock();
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
     }

@@ -35,6 +35,8 @@ pub struct SegmentWriter {
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
+    /// The last write found no space.
+    refused: bool,
 }
 
 impl SegmentWriter {
@@ -72,6 +74,7 @@ impl SegmentWriter {
             side: Vec::new(),
             created: true,
             dirty: true,
+            refused: false,
         };
         let header = segs.data_header(topic, first_seq, file_no, salt).encode();
         this.data.buf.extend_from_slice(&header);
@@ -120,6 +123,7 @@ impl SegmentWriter {
             side: Vec::new(),
             created: false,
             dirty: false,
+            refused: false,
         };
         this.cut(meta.data_len, idx_len)?;
         Ok(this)
@@ -265,8 +269,9 @@ impl SegmentWriter {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.data.flush()?;
-        self.idx.flush()
+        let flushed = self.data.flush().and_then(|()| self.idx.flush());
+        self.refused = matches!(flushed, Err(StorageError::Full { .. }));
+        flushed
     }
 
     /// Ends the segment: footer of `.idx`, `.tags`, `.attrs`. Nothing may be appended after it.
@@ -347,7 +352,10 @@ impl Drop for SegmentWriter {
         if !self.dirty {
             return;
         }
-        self.segs.suspect(&[self.meta.file_no]);
+        // A write that found no space says nothing about what the others wrote.
+        if !self.refused {
+            self.segs.suspect(&[self.meta.file_no]);
+        }
         if self.created {
             for out in [&self.data, &self.idx] {
                 let _ = self.segs.env.fs.remove_file(&out.path);

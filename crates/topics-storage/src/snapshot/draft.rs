@@ -1,5 +1,6 @@
 //! A snapshot while it is made: one buffer, into which each topic is encoded as it is captured.
 
+use super::table::largest_in;
 use super::{CODEC, HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
 use crate::{Result, StorageError};
 
@@ -10,6 +11,8 @@ pub struct Draft {
     /// Where the topics begin.
     topics_at: usize,
     topics: u64,
+    /// Bytes of the largest segment that is not in the cold tier.
+    largest: u64,
 }
 
 impl Draft {
@@ -19,19 +22,27 @@ impl Draft {
         let mut out = Vec::with_capacity(usize::try_from(about + about / 8).unwrap_or(0));
         out.resize(HEADER, 0);
         head(body, 0, &mut out)?;
-        Ok(Self { topics_at: out.len(), out, topics: 0 })
+        Ok(Self { topics_at: out.len(), out, topics: 0, largest: 0 })
     }
 
     /// Adds a topic. Names must rise for the snapshot to be looked into without decoding it.
     pub fn topic(&mut self, topic: &TopicSnap) -> Result<()> {
+        let at = self.out.len();
+        put(topic, &mut self.out)?;
+        self.added(at);
+        Ok(())
+    }
+
+    fn added(&mut self, at: usize) {
         self.topics += 1;
-        put(topic, &mut self.out)
+        self.largest = self.largest.max(largest_in(self.out.get(at..).unwrap_or_default()));
     }
 
     /// Adds a topic as another snapshot has it.
     pub fn entry(&mut self, entry: &[u8]) {
-        self.topics += 1;
+        let at = self.out.len();
         self.out.extend_from_slice(entry);
+        self.added(at);
     }
 
     /// Ends it: everything but the topics is as `body` says.
@@ -44,13 +55,16 @@ impl Draft {
             None => return Err(failed("the number of shards changed")),
         }
         put(&body.sections, &mut self.out)?;
-        Ok(Encoded(self.out))
+        Ok(Encoded { bytes: self.out, largest: self.largest })
     }
 }
 
 /// A snapshot file but for its number.
 #[derive(Debug)]
-pub struct Encoded(Vec<u8>);
+pub struct Encoded {
+    bytes: Vec<u8>,
+    largest: u64,
+}
 
 impl Encoded {
     /// The snapshot of a body with its topics.
@@ -62,12 +76,17 @@ impl Encoded {
 
     /// Its length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.len() as u64
+        self.bytes.len() as u64
+    }
+
+    /// Bytes of the largest segment that it names and that is not in the cold tier.
+    pub(crate) fn largest(&self) -> u64 {
+        self.largest
     }
 
     /// The file of this number.
     pub(super) fn file(&mut self, n: u64) -> &[u8] {
-        let out = &mut self.0;
+        let out = &mut self.bytes;
         let len = (out.len() - HEADER) as u64;
         out[..4].copy_from_slice(&MAGIC);
         out[4..8].copy_from_slice(&VERSION.to_le_bytes());

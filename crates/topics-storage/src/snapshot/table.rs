@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub body: SnapshotBody,
     /// The topics.
     pub topics: Table,
+    /// Bytes of the largest segment that is not in the cold tier.
+    pub largest: u64,
 }
 
 impl Snapshot {
@@ -89,6 +91,7 @@ pub struct Table {
     at: Vec<usize>,
     /// The entries in the order of their ids.
     by_id: OnceLock<Vec<u32>>,
+    largest: u64,
 }
 
 impl Table {
@@ -106,13 +109,19 @@ impl Table {
         }
         starts.reserve_exact(count as usize + 1);
         starts.push(at);
+        let mut largest = 0;
         for i in 0..count {
-            let mut walk = Walk { bytes: &bytes, at };
+            let mut walk = Walk { bytes: &bytes, at, largest };
             walk.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
-            at = walk.at;
+            (at, largest) = (walk.at, walk.largest);
             starts.push(at);
         }
-        Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new() })
+        Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), largest })
+    }
+
+    /// Bytes of the largest segment that is not in the cold tier.
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
     }
 
     /// What follows the entries.
@@ -216,9 +225,19 @@ const NAME: usize = 24;
 /// The shortest entry: numbers and six empty lists.
 const MIN: usize = NAME + 8 + 57 + 8 + 32 + 8 + 8 + 8;
 
+/// What a record takes in an `.idx`.
+const IDX_ENTRY: u64 = 20;
+
+/// Bytes of the largest segment of an entry that is not in the cold tier.
+pub(super) fn largest_in(entry: &[u8]) -> u64 {
+    let mut walk = Walk { bytes: entry, at: 0, largest: 0 };
+    walk.topic().map_or(0, |()| walk.largest)
+}
+
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
+    largest: u64,
 }
 
 impl Walk<'_> {
@@ -245,7 +264,15 @@ impl Walk<'_> {
         self.pass(57)?;
         self.list(GAP)?;
         self.pass(32)?;
+        let segments = self.at + 8;
         self.list(SEGMENT)?;
+        for meta in self.bytes.get(segments..self.at)?.chunks_exact(SEGMENT) {
+            let span = (le_u64(meta, 8).wrapping_add(1)).saturating_sub(le_u64(meta, 0));
+            let bytes = le_u64(meta, 32).saturating_add(span.saturating_mul(IDX_ENTRY));
+            if meta[89] == 0 {
+                self.largest = self.largest.max(bytes);
+            }
+        }
         self.list(IDEMPOTENCY)?;
         for _ in 0..self.number()? {
             self.pass(4)?;

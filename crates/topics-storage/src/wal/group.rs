@@ -1,6 +1,8 @@
-//! Making one group of staged batches: one copy into one buffer, then seq, ts, `batch_more` and
-//! the outer checksum of every frame in place.
+//! Making one group of staged batches: one copy into one buffer (none where the group is one batch
+//! that left room for the Group frame), then seq, ts, `batch_more` and the outer checksum of every
+//! frame in place.
 
+use super::FRONT;
 use super::state::Queued;
 use crate::StorageError;
 use crate::format::frame;
@@ -29,31 +31,31 @@ pub(super) struct Span {
 /// Builds a group of `taken` that begins at `lsn` of the file with this salt. A batch that is not
 /// a sequence of whole frames is a bug, and must not reach the disk.
 pub(super) fn build(
-    taken: &[Queued],
+    taken: &mut [Queued],
     salt: u64,
     lsn: u64,
     synced_lsn: u64,
 ) -> Result<Built, StorageError> {
-    let total: usize = taken.iter().map(|q| q.batch.bytes()).sum();
-    let mut bytes = Vec::with_capacity(total + Group::FRAME_LEN);
-    bytes.resize(Group::FRAME_LEN, 0);
+    let total: usize = taken.iter().map(|q| q.bytes).sum();
+    let mut bytes = match whole(taken) {
+        Some(records) => records,
+        None => together(taken, total),
+    };
     let mut spans = Vec::with_capacity(taken.len());
-    let mut next_lsn = lsn + 1;
-    for q in taken {
+    let (mut next_lsn, mut from) = (lsn + 1, Group::FRAME_LEN);
+    for q in &*taken {
         let b = &q.batch;
-        let from = bytes.len();
-        for part in [&b.head, &b.records, &b.tail] {
-            bytes.extend_from_slice(part);
-        }
+        let to = from + q.bytes;
         let first_lsn = next_lsn;
-        let (head, rest) = bytes[from..].split_at_mut(b.head.len());
-        let (records, tail) = rest.split_at_mut(b.records.len());
+        let (head, rest) = bytes[from..to].split_at_mut(b.head.len());
+        let (records, tail) = rest.split_at_mut(rest.len() - b.tail.len());
         let mut seal = Seal { salt, lsn: next_lsn, ts: b.ts };
         seal.part(head, None, !records.is_empty() || !tail.is_empty())?;
         seal.part(records, Some((b.topic_id, b.first_seq)), !tail.is_empty())?;
         seal.part(tail, None, false)?;
         next_lsn = seal.lsn;
-        spans.push(Span { from, to: bytes.len(), first_lsn, last_lsn: next_lsn - 1 });
+        spans.push(Span { from, to, first_lsn, last_lsn: next_lsn - 1 });
+        from = to;
     }
     let frames = next_lsn - lsn - 1;
     let group = Group {
@@ -67,6 +69,27 @@ pub(super) fn build(
     frame::seal(&mut head, salt, lsn);
     bytes[..Group::FRAME_LEN].copy_from_slice(&head);
     Ok(Built { bytes, spans, frames, next_lsn })
+}
+
+/// The buffer of the only batch, when it has its frames where the group's file wants them.
+fn whole(taken: &mut [Queued]) -> Option<Vec<u8>> {
+    let [q] = taken else { return None };
+    let b = &mut q.batch;
+    let fits = b.front == FRONT && b.head.is_empty() && b.tail.is_empty();
+    fits.then(|| std::mem::take(&mut b.records))
+}
+
+/// One buffer with room for the Group frame and a copy of everything.
+fn together(taken: &[Queued], total: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(total + Group::FRAME_LEN);
+    bytes.resize(Group::FRAME_LEN, 0);
+    for q in taken {
+        let b = &q.batch;
+        for part in [b.head.as_slice(), b.frames(), b.tail.as_slice()] {
+            bytes.extend_from_slice(part);
+        }
+    }
+    bytes
 }
 
 struct Seal {

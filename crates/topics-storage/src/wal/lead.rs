@@ -52,7 +52,7 @@ impl Shard {
         st.leading = true;
         st.lead_wanted = false;
         if st.must_succeed() {
-            let need = st.queue.front().map_or(0, |q| q.batch.bytes()) + Group::FRAME_LEN;
+            let need = st.queue.front().map_or(0, |q| q.bytes) + Group::FRAME_LEN;
             let (guard, moved) = self.succeed(st, need as u64);
             st = guard;
             if let Err(e) = moved {
@@ -66,8 +66,8 @@ impl Shard {
         };
         let linked = !st.syncing && self.links(&st, &taken, own);
         st.syncing |= linked;
-        let write = Write { taken, file, offset: st.offset, linked };
-        st = self.write(st, write);
+        let mut write = Write { taken, file, offset: st.offset, linked };
+        st = self.write(st, &mut write);
         if !self.background() && st.wants_file() {
             st = self.prepare(st);
         }
@@ -100,9 +100,9 @@ impl Shard {
         st
     }
 
-    fn write<'a>(&'a self, mut st: Guard<'a>, w: Write) -> Guard<'a> {
+    fn write<'a>(&'a self, mut st: Guard<'a>, w: &mut Write) -> Guard<'a> {
         let (lsn, synced) = (st.next_lsn, st.synced_lsn);
-        let outcome = self.unlocked(&mut st, || self.write_group(&w, lsn, synced));
+        let outcome = self.unlocked(&mut st, || self.write_group(w, lsn, synced));
         if w.linked {
             st.syncing = false;
         }
@@ -114,7 +114,7 @@ impl Shard {
                 self.poison(st, &w.taken, &error)
             }
             Ok(written) => {
-                publish(&mut st, &w, written);
+                publish(&mut st, w, written);
                 self.settle(st)
             }
             Err(Fault::Build(e)) => {
@@ -125,7 +125,7 @@ impl Shard {
             Err(Fault::Write(e @ StorageError::Full { .. })) => {
                 // The file may hold a part of the group: the shard goes on in the next one only.
                 st.broken = true;
-                let mut all = w.taken;
+                let mut all = std::mem::take(&mut w.taken);
                 all.extend(st.queue.drain(..));
                 st.fail(&all, &e);
                 self.settle(st)
@@ -134,9 +134,15 @@ impl Shard {
         }
     }
 
-    fn write_group(&self, w: &Write, lsn: u64, synced: u64) -> std::result::Result<Written, Fault> {
+    fn write_group(
+        &self,
+        w: &mut Write,
+        lsn: u64,
+        synced: u64,
+    ) -> std::result::Result<Written, Fault> {
         let env = &self.shared.env;
-        let mut built = build(&w.taken, w.file.header.salt, lsn, synced).map_err(Fault::Build)?;
+        let mut built =
+            build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(Fault::Build)?;
         let mut took = 0;
         if w.linked {
             let started = env.clock.mono_ns();

@@ -7,6 +7,7 @@
 //! * `lead`: what a leader does: one group, one write.
 //! * `sync`: making it durable; the shard's thread; the close.
 //! * `succession`: from one file to the next.
+//! * `space`: keeping the free space of a full disk for a checkpoint.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
@@ -16,6 +17,7 @@ mod lead;
 mod outcome;
 pub mod scan;
 mod shard;
+mod space;
 mod state;
 mod succession;
 mod sync;
@@ -33,7 +35,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::shard::Room;
 use self::shard::Shard;
+pub use self::space::{LogFile, SpaceHold};
 use crate::dir::Paths;
+use crate::format::record::Group;
 use crate::format::wal_file::WalFileHeader;
 use crate::{Result, StorageError};
 
@@ -69,12 +73,18 @@ pub trait Commit: Send + Sync {
     fn failed(&self, error: &StorageError);
 }
 
+/// The room that [`Batch::records`] may leave for the frame that opens a group.
+pub const FRONT: usize = Group::FRAME_LEN;
+
 /// A batch for the log. The frames are encoded, not sealed.
 pub struct Batch {
     /// Control frames before the records.
     pub head: Vec<u8>,
     /// Append frames; topic, seq and ts are set when the group is written.
     pub records: Vec<u8>,
+    /// Bytes of `records` before its first frame: [`FRONT`], or 0. With them a batch that is a
+    /// group of its own is written from where it was encoded.
+    pub front: usize,
     /// Control frames after the records.
     pub tail: Vec<u8>,
     /// Seq of the first Append frame.
@@ -98,6 +108,7 @@ impl Batch {
         Self {
             head,
             records: Vec::new(),
+            front: 0,
             tail: Vec::new(),
             first_seq: 0,
             ts,
@@ -111,7 +122,12 @@ impl Batch {
     /// Bytes of all frames.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.head.len() + self.records.len() + self.tail.len()
+        self.head.len() + self.frames().len() + self.tail.len()
+    }
+
+    /// The Append frames.
+    fn frames(&self) -> &[u8] {
+        self.records.get(self.front..).unwrap_or(&[])
     }
 }
 

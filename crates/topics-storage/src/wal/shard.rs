@@ -199,9 +199,10 @@ impl Shard {
     pub fn enqueue(&self, st: &mut State, batch: Batch, room: usize) -> Ticket {
         st.last_ticket += 1;
         let n = st.last_ticket;
-        st.queued_bytes += batch.bytes();
+        let bytes = batch.bytes();
+        st.queued_bytes += bytes;
         let unwaited = batch.level == Level::Staged;
-        st.queue.push_back(Queued { n, batch, room });
+        st.queue.push_back(Queued { n, batch, bytes, room });
         let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
         st.lead_wanted |= crowded;
         // Nobody waits for a batch of level `Staged`: the thread has to notice it. It notices

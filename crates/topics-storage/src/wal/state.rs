@@ -20,6 +20,8 @@ use crate::format::wal_file::WAL_HEADER;
 pub(super) struct Queued {
     pub n: u64,
     pub batch: Batch,
+    /// Bytes of its frames; they stay with nobody once its group is made.
+    pub bytes: usize,
     /// The staging room that it holds.
     pub room: usize,
 }
@@ -128,6 +130,8 @@ pub(super) struct State {
     pub no_space: bool,
     /// Whether to try again although the last attempt failed.
     pub retry_space: bool,
+    /// How many hold the free space for something else: no file is made ready or grown.
+    pub held: u32,
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,
@@ -216,7 +220,7 @@ impl State {
         let mut bytes = 0;
         let fit = |q: &&Queued| {
             let first = bytes == 0;
-            bytes += q.batch.bytes();
+            bytes += q.bytes;
             bytes <= room && (first || bytes <= cap)
         };
         let n = self.queue.iter().take_while(fit).count();
@@ -231,7 +235,7 @@ impl State {
 
     /// Whether the next batch cannot go into the file in use.
     pub fn must_succeed(&self) -> bool {
-        let fits = |q: &Queued| q.batch.bytes() <= self.room();
+        let fits = |q: &Queued| q.bytes <= self.room();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))
     }
 
@@ -245,7 +249,7 @@ impl State {
     /// Gives back what taken batches held.
     pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
         for q in taken {
-            self.queued_bytes -= q.batch.bytes();
+            self.queued_bytes -= q.bytes;
             self.room_bytes -= q.room;
             self.room_batches -= 1;
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use topics_env::{File, OpenMode};
 
 use super::shard::{Guard, Shard};
-use super::{FileKey, WalFile};
+use super::{FileKey, WalFile, space};
 use crate::format::frame;
 use crate::format::record::Start;
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
@@ -51,8 +51,13 @@ impl Shard {
     /// the next attempt begins anew.
     pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         let Some(current) = st.file.clone() else { return st };
-        st.preparing = true;
         st.retry_space = false;
+        if st.held > 0 {
+            st.no_space = true;
+            st.prepare_error.get_or_insert_with(space::held);
+            return self.settle(st);
+        }
+        st.preparing = true;
         let least = self.shared.options.file_initial;
         let max = self.shared.options.file_max.max(least);
         // On a disk that was full the least is asked for: others need the space too.
@@ -181,6 +186,10 @@ impl Shard {
                 return (st, Err(error));
             }
         };
+        if st.held > 0 && next.capacity < FIRST_GROUP + need {
+            st.prepared = Some(next);
+            return (st, Err(space::held()));
+        }
         let (first_lsn, broken) = (st.next_lsn, st.broken);
         let begun = self.unlocked(&mut st, || self.begin(&next, first_lsn, need, broken));
         match begun {
@@ -309,7 +318,7 @@ impl Shard {
     }
 
     /// Tries again to make the next file, where the last attempt found no space.
-    fn space_came_back(&self) {
+    pub fn space_came_back(&self) {
         let mut st = self.state.lock();
         if !st.no_space {
             return;

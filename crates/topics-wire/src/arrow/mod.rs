@@ -2,18 +2,20 @@
 //!
 //! A gap is a row with `seq` = its first missing seq, null `data`, `gap_to` and `gap_reason`.
 
+mod ahead;
+mod columns;
 mod rows;
 mod scan;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use topics_engine::ReadBatch;
 
 use crate::error::Failure;
+use columns::Constant;
 
 pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
@@ -59,16 +61,6 @@ pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, metadata))
 }
 
-/// One page of a read as rows.
-pub fn record_batch(
-    schema: &SchemaRef,
-    topic: &str,
-    batch: &ReadBatch,
-) -> Result<RecordBatch, ArrowError> {
-    let binary = schema.field(6).data_type() == &DataType::Binary;
-    rows::build(schema, topic, batch, binary)
-}
-
 /// Pages of one read as an Arrow IPC stream.
 pub fn ipc(topic: &str, pages: &[ReadBatch]) -> Result<Vec<u8>, Failure> {
     let binary = pages.iter().flat_map(ReadBatch::iter).any(|r| r.binary);
@@ -78,10 +70,12 @@ pub fn ipc(topic: &str, pages: &[ReadBatch]) -> Result<Vec<u8>, Failure> {
         to_seq: last.next_from_seq,
     });
     let schema = schema(binary, pinned);
+    let rows = |p: &ReadBatch| p.len() + usize::from(p.tombstone.is_some());
+    let constant = Constant::new(&schema, topic, pages.iter().map(rows).max().unwrap_or(0));
     let write = || -> Result<Vec<u8>, ArrowError> {
         let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
-        for page in pages.iter().filter(|p| !p.is_empty() || p.tombstone.is_some()) {
-            writer.write(&record_batch(&schema, topic, page)?)?;
+        for page in pages.iter().filter(|p| rows(p) > 0) {
+            writer.write(&rows::build(&schema, &constant, page)?)?;
         }
         writer.into_inner()
     };

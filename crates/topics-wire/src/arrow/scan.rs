@@ -3,9 +3,11 @@
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, SchemaRef};
-use topics_engine::{Engine, NodeFilter, ReadFrom, ReadRequest, TopicMatch};
+use topics_engine::{Engine, NodeFilter, ReadBuffers, ReadFrom, ReadRequest, TopicMatch};
 
-use super::{FFI_ArrowArrayStream, Pinned, record_batch, schema};
+use super::ahead::{Ahead, Make, Range};
+use super::columns::Constant;
+use super::{FFI_ArrowArrayStream, Pinned, rows, schema};
 use crate::error::Failure;
 
 /// What is scanned.
@@ -29,15 +31,22 @@ pub struct ScanRequest {
 
 /// Rows of one batch at most.
 const BATCH_ROWS: usize = 65_536;
+/// Rows of the first batch at most: it says what a row weighs.
+const FIRST_ROWS: usize = 8192;
+/// Threads beside the caller's, at most.
+const HELPERS: usize = 3;
 
 /// A scan: its end is fixed when it begins.
 #[derive(Debug)]
 pub struct Scan {
-    engine: Engine,
-    topic: String,
-    request: ReadRequest,
+    pages: Ahead<ReadBuffers, Maker>,
     pinned: Pinned,
     schema: SchemaRef,
+    request: ReadRequest,
+    /// Where what is not planned yet begins; `None`: the first batch says it.
+    planned_to: Option<u64>,
+    /// Seqs of the next stretch to be planned.
+    span: u64,
     done: bool,
 }
 
@@ -66,12 +75,19 @@ impl Scan {
         };
         // A cursor at the end, or beyond it with the topic's own id, has nothing to read.
         let done = r.after.is_some_and(|after| after >= to_seq && after <= state.head_seq);
+        let schema = schema(binary, pinned);
+        let most = to_seq.saturating_sub(r.after.unwrap_or(0)).min(BATCH_ROWS as u64) as usize + 1;
+        let constant = Constant::new(&schema, topic, most);
+        let later = ReadRequest { topic_id: Some(pinned.topic_id), ..request.clone() };
+        let (topic, schema_too) = (topic.to_owned(), schema.clone());
+        let maker = Maker { engine, topic, request: later, pinned, schema: schema_too, constant };
         Ok(Self {
-            engine,
-            topic: topic.to_owned(),
-            request,
+            pages: Ahead::new(maker),
             pinned,
-            schema: schema(binary, pinned),
+            schema,
+            request,
+            planned_to: None,
+            span: 0,
             done,
         })
     }
@@ -97,25 +113,144 @@ impl Scan {
     /// The next batch that has rows.
     fn advance(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
         while !self.done {
-            let page = self
-                .engine
-                .read(&self.topic, &self.request)
-                .map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
-            if page.topic_id != self.pinned.topic_id {
-                let message = format!("topic {:?} was created again during the scan", self.topic);
-                return Err(ArrowError::InvalidArgumentError(message));
-            }
-            let from = ReadFrom::After(page.next_from_seq);
-            // A page that neither moves nor explains itself would be read for ever.
-            let stuck = from == self.request.from && page.tombstone.is_none();
-            self.done = page.next_from_seq >= self.pinned.to_seq || stuck;
-            self.request.from = from;
-            self.request.topic_id = Some(page.topic_id);
-            if !page.is_empty() || page.tombstone.is_some() {
-                return record_batch(&self.schema, &self.topic, &page).map(Some);
+            let (range, page) = match self.planned_to {
+                None => self.first(),
+                Some(_) => match self.pages.next() {
+                    Some(found) => found,
+                    None => break,
+                },
+            };
+            let page = page?;
+            self.go_on(range, &page);
+            if page.rows.is_some() {
+                return Ok(page.rows);
             }
         }
         Ok(None)
+    }
+
+    /// The first batch: where it begins is known only now.
+    fn first(&mut self) -> (Range, Result<Page, ArrowError>) {
+        let limit = FIRST_ROWS;
+        let request = ReadRequest { limit, ..self.request.clone() };
+        let after = match request.from {
+            ReadFrom::After(after) => after,
+            _ => 0,
+        };
+        let page = self.pages.make(|maker, buffers| maker.read(&request, buffers));
+        (Range { after, upto: self.pinned.to_seq }, page)
+    }
+
+    /// Decides what is read next, now that it is known how far a batch reached.
+    fn go_on(&mut self, range: Range, page: &Page) {
+        let (next, end) = (page.next, self.pinned.to_seq);
+        // A page that neither moves nor explains itself would be read for ever.
+        let stuck = next == range.after && !page.gap;
+        self.done = next >= end || stuck;
+        if self.done {
+            return self.pages.clear();
+        }
+        let matching = self.request.matching.is_some();
+        self.span = match page.fill(self.request.max_bytes) {
+            // Tags are looked up for each stretch anew.
+            _ if matching => end,
+            fill => {
+                let covered = (next - range.after.min(next)).max(1);
+                let wanted = covered as f64 / fill.max(1.0 / 64.0);
+                (wanted as u64).clamp(1, BATCH_ROWS as u64 * 64)
+            }
+        };
+        match self.planned_to {
+            Some(_) if next == range.upto => {}
+            Some(_) if next < range.upto => {
+                self.pages.plan_first(Range { after: next, upto: range.upto });
+            }
+            _ => {
+                self.pages.clear();
+                self.planned_to = Some(next);
+            }
+        }
+        if !matching && end - next > self.span {
+            let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            self.pages.help(HELPERS.min(threads - 1));
+        }
+        self.plan();
+    }
+
+    /// Keeps every thread busy.
+    fn plan(&mut self) {
+        let most = self.pages.threads() * 2;
+        while let Some(after) = self.planned_to.filter(|after| *after < self.pinned.to_seq)
+            && self.pages.planned() < most
+        {
+            let upto = after.saturating_add(self.span).min(self.pinned.to_seq);
+            self.pages.plan(Range { after, upto });
+            self.planned_to = Some(upto);
+        }
+    }
+}
+
+/// Reads stretches of a topic and makes rows of them.
+#[derive(Debug)]
+struct Maker {
+    engine: Engine,
+    topic: String,
+    request: ReadRequest,
+    pinned: Pinned,
+    schema: SchemaRef,
+    constant: Constant,
+}
+
+/// What one read found.
+#[derive(Debug)]
+struct Page {
+    /// The cursor behind it.
+    next: u64,
+    gap: bool,
+    /// Bytes of the payloads.
+    bytes: usize,
+    rows: Option<RecordBatch>,
+}
+
+impl Page {
+    /// Which part of a batch it is.
+    fn fill(&self, batch_bytes: usize) -> f64 {
+        let rows = self.rows.as_ref().map_or(0, RecordBatch::num_rows);
+        // A little less, so that records that weigh more than those before fit all the same.
+        let bytes = self.bytes as f64 / (batch_bytes.max(1) as f64 * 0.9);
+        bytes.max(rows as f64 / BATCH_ROWS as f64)
+    }
+}
+
+impl Maker {
+    fn read(&self, request: &ReadRequest, buffers: &mut ReadBuffers) -> Result<Page, ArrowError> {
+        let found = self
+            .engine
+            .read_with(&self.topic, request, buffers)
+            .map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
+        if found.topic_id != self.pinned.topic_id {
+            let message = format!("topic {:?} was created again during the scan", self.topic);
+            return Err(ArrowError::InvalidArgumentError(message));
+        }
+        let gap = found.tombstone.is_some();
+        let rows = if found.is_empty() && !gap {
+            None
+        } else {
+            Some(rows::build(&self.schema, &self.constant, &found)?)
+        };
+        let (next, bytes) = (found.next_from_seq, found.payload_bytes());
+        buffers.recycle(found);
+        Ok(Page { next, gap, bytes, rows })
+    }
+}
+
+impl Make<ReadBuffers> for Maker {
+    type Output = Result<Page, ArrowError>;
+
+    fn make(&self, range: Range, buffers: &mut ReadBuffers) -> Self::Output {
+        let from = ReadFrom::After(range.after);
+        let request = ReadRequest { from, upto: Some(range.upto), ..self.request.clone() };
+        self.read(&request, buffers)
     }
 }
 

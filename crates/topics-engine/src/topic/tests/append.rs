@@ -171,6 +171,39 @@ fn expect_head() {
     assert_eq!(w.state("t").count, 2);
 }
 
+#[test]
+fn a_refusal_over_a_head_that_nobody_can_read_waits_until_it_is_there() {
+    for c in CLASSES {
+        let w = World::new();
+        w.create("t", class(c));
+        w.put("t", &["1"]);
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let records = [rec("2")];
+        let conditional = |expected| {
+            let req = Append { records: &records, expect_head: expected, ..Append::default() };
+            let (told, engine) = (outcomes.clone(), w.engine().clone());
+            let done = move |r: Result<Appended>| {
+                let visible = engine.state("t", false).unwrap().head_seq;
+                told.lock().push((expected, r.map(|a| a.last_seq).map_err(|e| e.code()), visible));
+            };
+            w.engine().append_async("t", &req, Box::new(done));
+        };
+        conditional(None);
+        conditional(Some(1));
+        // A head that is not there yet is no reason to wait.
+        conditional(Some(3));
+        // Nor is one that has been passed for good.
+        conditional(Some(0));
+        w.engine().drive();
+        w.engine().sync().unwrap();
+        let mut got = outcomes.lock().clone();
+        got.retain(|(expected, ..)| *expected == Some(1));
+        assert_eq!(got, [(Some(1), Err("head_mismatch"), 2)], "{c:?}");
+        assert_eq!(outcomes.lock().len(), 4);
+        assert_eq!(w.state("t").head_seq, 2);
+    }
+}
+
 fn keyed<'a>(records: &'a [NewRecord<'a>], key: &'a [u8]) -> Append<'a> {
     Append { records, key, ..Append::default() }
 }

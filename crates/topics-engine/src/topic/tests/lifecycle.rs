@@ -243,6 +243,7 @@ fn frames_that_may_be_passed_over_are() {
         let batch = Batch {
             head,
             records: Vec::new(),
+            front: 0,
             tail: Vec::new(),
             first_seq: 0,
             ts: 1,

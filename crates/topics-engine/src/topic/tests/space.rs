@@ -3,21 +3,26 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use topics_env::Fs as _;
+
 use super::*;
 use crate::error::Error;
 use crate::maintain;
 
 /// A world whose disk is full after a while, with rounds that are due often.
 fn tight(free: u64) -> World {
-    let options = Options {
+    let w = World::with(tight_options());
+    w.fs.set_free_space(Some(free));
+    w
+}
+
+fn tight_options() -> Options {
+    Options {
         checkpoint_interval: Duration::from_millis(50),
         checkpoint_bytes: 256 << 10,
         segment_max_events: 100,
         ..small()
-    };
-    let w = World::with(options);
-    w.fs.set_free_space(Some(free));
-    w
+    }
 }
 
 /// What the background thread does within `passes` of its turns.
@@ -103,4 +108,108 @@ fn a_full_disk_is_closed_cleanly() {
     w.reopen();
     assert_eq!(kept(&w, "disk"), acked, "I1");
     assert_eq!(w.state("disk").head_seq, *acked.keys().next_back().unwrap());
+}
+
+/// Writes records of two tags, `keep` one in `nth`, until the disk refuses; what is live by then.
+fn fill_tagged(w: &World, topic: &str, nth: u64, turn: bool) -> BTreeMap<u64, String> {
+    let mut acked = BTreeMap::new();
+    for n in 0..20_000_u64 {
+        let value = format!("{n}.{}", "x".repeat(4000));
+        let tag: &[u8] = if n % nth == 0 { b"keep" } else { b"drop" };
+        let records = [NewRecord { tag, ..rec(&value) }];
+        let put = w.engine().append(topic, &Append { records: &records, ..Append::default() });
+        match put {
+            Ok(done) if n % nth == 0 => _ = acked.insert(done.first_seq, value),
+            Ok(_) => {}
+            Err(Error::StorageUnavailable { reason: "no_space", .. }) => return acked,
+            Err(e) => panic!("{e}"),
+        }
+        if turn && n % 20 == 0 {
+            turns(w, 1);
+        }
+    }
+    panic!("the disk never fills up");
+}
+
+/// Seconds of turns after which a write is taken.
+fn goes_on(w: &World, topic: &str) -> u64 {
+    for second in 0..30 {
+        match w.try_put(topic, &["again"]) {
+            Ok(_) => return second,
+            refused => assert!(no_space(refused)),
+        }
+        turns(w, 5);
+    }
+    let files = w.fs.kill_image().files().into_iter().map(|(p, b)| (p, b.len()));
+    let files: Vec<_> = files.filter(|(p, _)| !p.contains(".idx")).collect();
+    panic!("nothing of what was deleted became room: {:?} {files:?}", w.state(topic));
+}
+
+/// Everything is in the log, and its oldest file holds one live record.
+#[test]
+fn a_record_does_not_keep_the_log_on_a_full_disk() {
+    for killed in [false, true] {
+        let mut w = tight(12 << 20);
+        w.put("old", &["kept"]);
+        while !no_space(w.try_put("new", &[&"x".repeat(4000)])) {}
+        let head = w.state("new").head_seq;
+        turns(&w, 10);
+        w.delete("new", Some(head), None);
+        if killed {
+            let free = w.fs.free_space(Path::new(DIR)).unwrap();
+            w.engine().sync().unwrap();
+            w.kill();
+            w.fs.set_free_space(Some(free));
+        }
+        assert!(goes_on(&w, "new") <= 10);
+        assert_eq!(w.seqs("old"), [1], "I1");
+        // As much room as there was.
+        turns(&w, 10);
+        let free = w.fs.free_space(Path::new(DIR)).unwrap();
+        assert!(free > 8 << 20, "{free}");
+        w.reopen();
+        assert_eq!((w.seqs("old"), w.state("new").count), (vec![1], 2), "I1");
+    }
+}
+
+/// More is live in the log than a snapshot needs: it is copied in steps.
+#[test]
+fn what_is_live_in_the_log_moves_on_a_full_disk() {
+    for nth in [2, 3, 10] {
+        let mut w = tight(12 << 20);
+        let mut acked = fill_tagged(&w, "t", nth, false);
+        turns(&w, 10);
+        for _ in 0..3 {
+            w.delete("t", None, eq("drop"));
+            assert!(goes_on(&w, "t") <= 20, "one in {nth}");
+            acked.insert(w.state("t").head_seq, "again".into());
+            assert_eq!(kept(&w, "t"), acked, "I1, one in {nth}");
+            acked.extend(fill_tagged(&w, "t", nth, false));
+        }
+        w.reopen();
+        w.delete("t", None, eq("drop"));
+        assert_eq!(kept(&w, "t"), acked, "I1, one in {nth}");
+    }
+}
+
+/// Segments larger than what a snapshot needs are written anew, before they are half dead too.
+#[test]
+fn large_segments_are_written_anew_on_a_full_disk() {
+    for (nth, events) in [(2, 500), (10, 500), (10, 100)] {
+        let options = Options { segment_max_events: events, ..tight_options() };
+        let mut w = World::with(options);
+        w.fs.set_free_space(Some(24 << 20));
+        let mut acked = fill_tagged(&w, "t", nth, true);
+        turns(&w, 10);
+        for _ in 0..3 {
+            w.delete("t", None, eq("drop"));
+            assert!(goes_on(&w, "t") <= 20, "one in {nth}, {events}");
+            acked.insert(w.state("t").head_seq, "again".into());
+            assert_eq!(kept(&w, "t"), acked, "I1, one in {nth}, {events}");
+            acked.extend(fill_tagged(&w, "t", nth, true));
+        }
+        w.reopen();
+        w.delete("t", None, eq("drop"));
+        assert_eq!(kept(&w, "t"), acked, "I1, one in {nth}, {events}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use super::*;
+use crate::sim::Past;
 use crate::{Env, Hook, LockError, Site, Verdict, WriteSyncError};
 
 #[test]
@@ -269,10 +270,28 @@ fn a_deferred_sync_follows_the_next_mutating_call() {
     assert!(fs.is_durable(p("/f"), 0, 1));
     env.write_sync("s", &*file, b"2", 0).unwrap();
     assert!(fs.is_durable(p("/f"), 0, 1), "only the first visit");
-    fs.defer_next();
+    fs.defer_next(Past::Call);
     file.write_sync_at(b"3", 0).unwrap();
     fs.flush_deferred();
     assert!(fs.is_durable(p("/f"), 0, 1));
+}
+
+#[test]
+fn a_deferred_sync_follows_the_call_that_relies_on_it() {
+    let (env, fs, _) = sim_env(1);
+    let file = durable(&fs, "/f", b"");
+    for past in [Past::Calls(2), Past::Rename("x"), Past::Remove("x")] {
+        fs.defer_next(past);
+        env.write_sync("s", &*file, b"1", 0).unwrap();
+        create(&fs, "/x", b"");
+        assert!(!fs.is_durable(p("/f"), 0, 1), "{past:?}");
+        fs.rename(p("/x"), p("/y")).unwrap();
+        assert_eq!(fs.is_durable(p("/f"), 0, 1), past == Past::Calls(2), "{past:?}");
+        fs.rename(p("/y"), p("/x")).unwrap();
+        fs.remove_file(p("/x")).unwrap();
+        assert!(fs.is_durable(p("/f"), 0, 1), "{past:?}");
+        file.write_all_at(b"0", 0).unwrap();
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn outside() -> (Env, Arc<SimFs>, Opened) {
 }
 
 #[test]
-fn a_retired_folder_is_gone_for_good_before_snapshots_forget_it() {
+fn a_retired_folder_that_a_crash_brings_back_goes_again() {
     let (env, fs, opened) = outside();
     assert_eq!(opened.outside.len(), 1);
     let last = opened.outside[0].last_lsn;
@@ -98,16 +98,22 @@ fn a_retired_folder_is_gone_for_good_before_snapshots_forget_it() {
     assert_eq!(opened.outside, [ShardSnap { layout: 1, ..shard_snap(1, last) }]);
     assert!(!env.fs.exists(Path::new("/db/wal/shard-01")).unwrap());
     for n in [3, 4] {
-        snap(&env, &opened, n, Vec::new());
+        snap(&env, &opened, n, opened.outside.clone());
     }
     drop(opened);
-    let mut n = 0;
+    let (mut n, mut back) = (0, 0);
     fs.all_crash_states(5, &CrashOptions::default(), &mut |s| {
+        let shard = Path::new("/db/wal/shard-01");
         let (env, _) = mount(&s.image);
-        drop(begin(&env, 1, Mode::Strict).unwrap_or_else(|e| panic!("{:?}: {e}", s.survival)));
+        back += usize::from(env.fs.exists(shard).unwrap());
+        let report = verify(&env, &Paths::new("/db"), &mut |_| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}: {report:?}", s.survival);
+        let opening = begin(&env, 1, Mode::Strict);
+        drop(opening.unwrap_or_else(|e| panic!("{:?}: {e}", s.survival)));
+        assert!(!env.fs.exists(shard).unwrap(), "{:?}", s.survival);
         n += 1;
     });
-    assert!(n > 100, "{n}");
+    assert!(n > 100 && back > 20, "{n} {back}");
 }
 
 #[test]
@@ -124,6 +130,11 @@ fn a_retired_shard_that_a_new_layout_has_again_is_not_retired_twice() {
     let synced = fs.ops_len();
     drop(opened);
     fs.all_crash_states(5, &CrashOptions::default(), &mut |s| {
+        let (env, _) = mount(&s.image);
+        if s.after_ops >= synced {
+            let look = Opening::look(env, Paths::new("/db"), 1, options(1)).unwrap();
+            assert!(replayed(&look).contains(&(1, 21)), "it is not looked at");
+        }
         for shards in [1, 2] {
             let (env, _) = mount(&s.image);
             let opening = begin(&env, shards, Mode::Strict)

@@ -40,6 +40,7 @@ fn batch(seq: u64, n: u64) -> Batch {
     Batch {
         head: Vec::new(),
         records,
+        front: 0,
         tail: Vec::new(),
         first_seq: seq,
         ts: 5,

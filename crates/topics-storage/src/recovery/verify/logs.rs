@@ -34,9 +34,15 @@ impl Watch for Seen {
 }
 
 impl Check<'_> {
-    pub(super) fn logs(&mut self, newest: Option<&(u64, SnapshotBody)>) -> Result<()> {
+    pub(super) fn logs(&mut self, kept: &[(u64, SnapshotBody)]) -> Result<()> {
         let (mut folders, mut seen) = (Vec::new(), Seen::default());
+        let newest = kept.first();
         for wanted in survey::shards(self.env, self.paths, newest.map(|(_, body)| body))? {
+            if let [(_, newest), (_, older)] = kept
+                && survey::may_go(self.env, self.paths, [newest, older], wanted.shard)?
+            {
+                continue;
+            }
             let outcome = self.log(wanted, &mut seen).map(|f| folders.extend(f));
             self.take(&self.paths.shard(wanted.shard), outcome)?;
         }

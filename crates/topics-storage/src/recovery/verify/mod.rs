@@ -83,7 +83,7 @@ fn look(env: &Env, paths: &Paths, progress: &mut dyn FnMut(&Progress)) -> Result
     let sizes = kept.iter().flat_map(|(_, b)| &b.topics).flat_map(|t| &t.segments);
     check.known += sizes.map(|m| m.data_len).sum::<u64>() / kept.len().max(1) as u64;
     check.segments(&kept)?;
-    check.logs(kept.first())?;
+    check.logs(&kept)?;
     Ok(check.report)
 }
 

@@ -80,7 +80,9 @@ fn small() -> WalOptions {
 }
 
 fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
-    let mut records = Vec::new();
+    // Both ways of handing records over.
+    let front = if seq % 2 == 0 { FRONT } else { 0 };
+    let mut records = vec![0; front];
     for i in 0..n {
         let data = format!("record {}", seq + i as u64);
         let flags = Flags::default();
@@ -90,6 +92,7 @@ fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
     Batch {
         head: Vec::new(),
         records,
+        front,
         tail: Vec::new(),
         first_seq: seq,
         ts: 5,

@@ -1,0 +1,361 @@
+//! One connection while its requests are hot.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use topics_wire::hot::head;
+use topics_wire::service::Reply;
+
+use super::Gate;
+use crate::http::Http;
+
+/// A client that sends this much ahead of its answers is not read from until it has them.
+const AHEAD: usize = 256 << 10;
+
+/// The connections whose request the engine has taken, by its token.
+#[derive(Default)]
+pub(crate) struct Waiting(Mutex<HashMap<u64, Py<Connection>>>);
+
+impl Waiting {
+    /// Sends a reply to the connection that waits for it; gives it back when none does.
+    pub fn settle(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
+        let found = self.0.lock().remove(&token);
+        match found {
+            Some(connection) => {
+                Connection::answered(connection.bind(py), &reply);
+                None
+            }
+            None => Some(reply),
+        }
+    }
+}
+
+/// What the client is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Its first request.
+    First,
+    /// The rest of a body.
+    Body,
+    /// Nothing: the engine works.
+    Busy,
+    /// Another request.
+    Next,
+}
+
+struct Io {
+    transport: Option<Py<PyAny>>,
+    /// What was received and not answered.
+    buffer: Vec<u8>,
+    /// Bytes of the request at the start of `buffer`, once its head is known.
+    need: usize,
+    /// The request that the engine has taken, and where to cancel it.
+    taken: Option<(u64, Py<Http>)>,
+    phase: Phase,
+    since: u64,
+    paused: bool,
+    /// No request follows the one that is being answered.
+    last: bool,
+}
+
+/// An `asyncio.Protocol` for uvicorn.
+#[pyclass(frozen)]
+pub(crate) struct Connection {
+    gate: Py<Gate>,
+    /// Makes the complete protocol.
+    complete: Py<PyAny>,
+    server_state: Py<PyAny>,
+    id: u64,
+    io: Mutex<Io>,
+    writable: AtomicBool,
+}
+
+#[pymethods]
+impl Connection {
+    #[new]
+    fn new(gate: Py<Gate>, complete: Py<PyAny>, server_state: Py<PyAny>) -> Self {
+        let id = gate.get().next_id();
+        let io = Io {
+            transport: None,
+            buffer: Vec::new(),
+            need: 0,
+            taken: None,
+            phase: Phase::First,
+            since: 0,
+            paused: false,
+            last: false,
+        };
+        let writable = AtomicBool::new(true);
+        Self { gate, complete, server_state, id, io: Mutex::new(io), writable }
+    }
+
+    fn connection_made(slf: &Bound<'_, Self>, transport: Py<PyAny>) -> PyResult<()> {
+        let me = slf.get();
+        let gate = me.gate.get();
+        {
+            let mut io = me.io.lock();
+            io.transport = Some(transport);
+            io.since = gate.now();
+        }
+        gate.enter(me.id, slf.clone().unbind());
+        me.connections(slf.py())?.call_method1(intern!(slf.py(), "add"), (slf,)).map(drop)
+    }
+
+    fn connection_lost(slf: &Bound<'_, Self>, _exc: Py<PyAny>) -> PyResult<()> {
+        let (me, py) = (slf.get(), slf.py());
+        let (transport, taken) = {
+            let mut io = me.io.lock();
+            (io.transport.take(), io.taken.take())
+        };
+        if let Some((token, http)) = taken {
+            let http = http.get();
+            drop(http.queue.hot.0.lock().remove(&token));
+            http.service.cancel(token);
+        }
+        if transport.is_none() {
+            return Ok(());
+        }
+        Self::leave(slf)?;
+        if let Some(transport) = transport {
+            transport.call_method0(py, intern!(py, "close"))?;
+        }
+        Ok(())
+    }
+
+    fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
+        let (me, bytes) = (slf.get(), data.as_bytes());
+        let (held, pause) = {
+            let mut io = me.io.lock();
+            let held = io.phase == Phase::Busy || !io.buffer.is_empty();
+            if held {
+                io.buffer.extend_from_slice(bytes);
+            }
+            let pause = io.phase == Phase::Busy && io.buffer.len() > AHEAD && !io.paused;
+            io.paused |= pause;
+            (held, pause)
+        };
+        if pause {
+            me.transport(slf.py(), "pause_reading");
+        }
+        match held {
+            true => Self::go_on(slf),
+            false => {
+                let left = Self::serve(slf, bytes)?;
+                if left > 0 {
+                    me.io.lock().buffer.extend_from_slice(&bytes[bytes.len() - left..]);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn eof_received(&self) {}
+
+    fn pause_writing(&self) {
+        self.writable.store(false, Ordering::Relaxed);
+    }
+
+    fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().writable.store(true, Ordering::Relaxed);
+        Self::go_on(slf)
+    }
+
+    /// The server goes down: ends the connection, behind an answer that is still to come.
+    fn shutdown(&self, py: Python<'_>) {
+        if !self.finish() {
+            self.transport(py, "close");
+        }
+    }
+}
+
+impl Connection {
+    fn connections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.server_state.bind(py).getattr(intern!(py, "connections"))
+    }
+
+    fn leave(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let me = slf.get();
+        me.gate.get().leave(me.id);
+        me.connections(slf.py())?.call_method1(intern!(slf.py(), "discard"), (slf,)).map(drop)
+    }
+
+    /// Calls a method of the transport, if there still is one. What it says of a connection that is
+    /// gone is not of interest: `connection_lost` follows.
+    fn transport(&self, py: Python<'_>, method: &str) {
+        let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
+        if let Some(transport) = transport {
+            let _ = transport.call_method0(py, method);
+        }
+    }
+
+    fn write(&self, py: Python<'_>, head: &[u8], body: &[u8]) -> PyResult<()> {
+        let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
+        if let Some(transport) = transport {
+            let bytes = PyBytes::new_with(py, head.len() + body.len(), |out| {
+                let (first, second) = out.split_at_mut(head.len());
+                first.copy_from_slice(head);
+                second.copy_from_slice(body);
+                Ok(())
+            })?;
+            let _ = transport.call_method1(py, intern!(py, "write"), (bytes,));
+        }
+        Ok(())
+    }
+
+    /// Answers what has been received meanwhile.
+    fn go_on(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let me = slf.get();
+        let mut held = {
+            let mut io = me.io.lock();
+            if io.phase == Phase::Busy || io.buffer.len() < io.need.max(1) {
+                return Ok(());
+            }
+            std::mem::take(&mut io.buffer)
+        };
+        let left = Self::serve(slf, &held)?;
+        held.drain(..held.len() - left);
+        let resume = {
+            let mut io = me.io.lock();
+            // Nothing is received within: the buffer is still empty.
+            io.buffer = held;
+            let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= AHEAD);
+            io.paused &= !resume;
+            resume
+        };
+        if resume {
+            me.transport(slf.py(), "resume_reading");
+        }
+        Ok(())
+    }
+
+    /// Answers one request after the other; returns how many bytes at the end of `input` have to
+    /// wait for more, for an answer, or for the client to read.
+    fn serve(slf: &Bound<'_, Self>, input: &[u8]) -> PyResult<usize> {
+        let (me, py) = (slf.get(), slf.py());
+        let gate = me.gate.get();
+        let mut rest = input;
+        while !rest.is_empty() && me.writable.load(Ordering::Relaxed) {
+            let hot = head(rest).and_then(|head| Some((gate.admit(py, &head)?, head)));
+            let Some((http, head)) = hot else {
+                Self::hand_over(slf, rest)?;
+                return Ok(0);
+            };
+            let total = head.size + head.length;
+            if rest.len() < total {
+                let mut io = me.io.lock();
+                if io.phase != Phase::Body {
+                    (io.phase, io.since) = (Phase::Body, gate.now());
+                }
+                io.need = total;
+                // What the client has announced is not what it sends.
+                let announced = total - rest.len();
+                io.buffer.reserve(announced.min(AHEAD));
+                break;
+            }
+            let (request, more) = rest.split_at(total);
+            rest = more;
+            me.begin();
+            let token = gate.next_id();
+            let Some(reply) = gate.call(py, http.get(), &head, &request[head.size..], token) else {
+                http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
+                me.io.lock().taken = Some((token, http));
+                break;
+            };
+            if me.answer(py, &reply)? {
+                return Ok(0);
+            }
+        }
+        Ok(rest.len())
+    }
+
+    /// No request follows the one that is there; whether there is one.
+    pub(super) fn finish(&self) -> bool {
+        let mut io = self.io.lock();
+        let there = matches!(io.phase, Phase::Busy | Phase::Body);
+        io.last |= there;
+        there
+    }
+
+    fn begin(&self) {
+        let mut io = self.io.lock();
+        (io.phase, io.need) = (Phase::Busy, 0);
+    }
+
+    /// Sends a reply; whether it was the last of the connection.
+    fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
+        let gate = self.gate.get();
+        let last = {
+            let mut io = self.io.lock();
+            (io.phase, io.since) = (Phase::Next, gate.now());
+            io.last
+        };
+        let head = gate.head_of(py, &self.server_state, reply, last)?;
+        self.write(py, &head, &reply.body)?;
+        if last {
+            self.transport(py, "close");
+        }
+        Ok(last)
+    }
+
+    /// The reply to the request that the engine had taken.
+    fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
+        let me = slf.get();
+        me.io.lock().taken = None;
+        let outcome = me.answer(slf.py(), reply).and_then(|last| match last {
+            true => Ok(()),
+            false => Self::go_on(slf),
+        });
+        // Other completions of the same drain are not to be lost.
+        if let Err(e) = outcome {
+            e.write_unraisable(slf.py(), Some(slf.as_any()));
+            me.transport(slf.py(), "close");
+        }
+    }
+
+    /// From here on the connection is the complete protocol's.
+    fn hand_over(slf: &Bound<'_, Self>, rest: &[u8]) -> PyResult<()> {
+        let (me, py) = (slf.get(), slf.py());
+        let (transport, paused, last) = {
+            let mut io = me.io.lock();
+            (io.transport.take(), std::mem::take(&mut io.paused), io.last)
+        };
+        let Some(transport) = transport else { return Ok(()) };
+        Self::leave(slf)?;
+        let protocol = me.complete.call0(py)?;
+        transport.call_method1(py, intern!(py, "set_protocol"), (&protocol,))?;
+        protocol.call_method1(py, intern!(py, "connection_made"), (&transport,))?;
+        if paused {
+            transport.call_method0(py, intern!(py, "resume_reading"))?;
+        }
+        protocol.call_method1(py, intern!(py, "data_received"), (PyBytes::new(py, rest),))?;
+        if last {
+            protocol.call_method0(py, intern!(py, "shutdown"))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection of a client that has been too slow.
+    pub(super) fn sweep(&self, py: Python<'_>, gate: &Gate, now: u64) {
+        let (phase, waited) = {
+            let io = self.io.lock();
+            (io.phase, now - io.since)
+        };
+        let patience = gate.patience();
+        let farewell = match phase {
+            Phase::First if waited > patience.first => gate.too_slow_head(py),
+            Phase::Body if waited > patience.body => {
+                gate.too_slow_body(py, &self.server_state).unwrap_or_default()
+            }
+            Phase::Next if waited > patience.next => Vec::new(),
+            _ => return,
+        };
+        if !farewell.is_empty() {
+            let _ = self.write(py, &farewell, b"");
+        }
+        self.transport(py, "close");
+    }
+}

@@ -1,0 +1,235 @@
+//! What the hot connections of a loop share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use topics_wire::hot::{Extra, Head, response_head};
+use topics_wire::service::{Reply, Request};
+
+use super::Connection;
+use crate::errors::retry_after;
+use crate::http::Http;
+
+/// Tokens of hot requests have this bit; those of the application do not.
+const HOT: u64 = 1 << 63;
+
+/// The way into the engine, while there is one.
+struct Open {
+    http: Py<Http>,
+    /// Has what was staged led at the end of the loop's tick.
+    flush_soon: Py<PyAny>,
+}
+
+/// The lines that uvicorn puts into every response, and the list that they were made from.
+#[derive(Default)]
+struct Common {
+    list: Option<Py<PyAny>>,
+    lines: Vec<u8>,
+}
+
+/// Which requests are hot, and how they are answered. Shut until `open`.
+#[pyclass(frozen)]
+pub(crate) struct Gate {
+    open: Mutex<Option<Open>>,
+    status_lines: HashMap<u16, Vec<u8>>,
+    loopback: bool,
+    max_body: usize,
+    /// Ticks of `sweep` that a body, the first request and the next request may take.
+    patience: Patience,
+    too_slow_head: Py<PyBytes>,
+    too_slow_body: Py<PyBytes>,
+    common: Mutex<Common>,
+    token: AtomicU64,
+    ticks: AtomicU64,
+    connections: Mutex<HashMap<u64, Py<Connection>>>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    pub body: u64,
+    pub first: u64,
+    pub next: u64,
+}
+
+#[pymethods]
+impl Gate {
+    #[new]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, too_slow_head, too_slow_body))]
+    fn new(
+        status_lines: &Bound<'_, PyDict>,
+        loopback: bool,
+        max_body: usize,
+        ticks: (u64, u64, u64),
+        too_slow_head: Py<PyBytes>,
+        too_slow_body: Py<PyBytes>,
+    ) -> PyResult<Self> {
+        let (body, first, next) = ticks;
+        Ok(Self {
+            open: Mutex::default(),
+            status_lines: status_lines.extract()?,
+            loopback,
+            max_body,
+            patience: Patience { body, first, next },
+            too_slow_head,
+            too_slow_body,
+            common: Mutex::default(),
+            token: AtomicU64::new(HOT),
+            ticks: AtomicU64::new(0),
+            connections: Mutex::default(),
+        })
+    }
+
+    /// From now on hot requests are answered by `http`.
+    fn open(&self, http: Py<Http>, flush_soon: Py<PyAny>) {
+        *self.open.lock() = Some(Open { http, flush_soon });
+    }
+
+    /// From now on every request goes to the application; the answers that are still to come are
+    /// the last of their connections.
+    fn shut(&self, py: Python<'_>) {
+        let was = self.open.lock().take();
+        drop(was);
+        for connection in self.all(py) {
+            connection.get().finish();
+        }
+    }
+
+    /// A tick of the clock: connections whose client is too slow end.
+    fn sweep(&self, py: Python<'_>) {
+        let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
+        for connection in self.all(py) {
+            connection.get().sweep(py, self, now);
+        }
+    }
+}
+
+impl Gate {
+    pub(super) fn now(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    fn all(&self, py: Python<'_>) -> Vec<Py<Connection>> {
+        self.connections.lock().values().map(|c| c.clone_ref(py)).collect()
+    }
+
+    pub(super) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    pub(super) fn enter(&self, id: u64, connection: Py<Connection>) {
+        self.connections.lock().insert(id, connection);
+    }
+
+    pub(super) fn leave(&self, id: u64) {
+        let gone = self.connections.lock().remove(&id);
+        drop(gone);
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.token.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The engine's routes, if this request may have them here.
+    pub(super) fn admit(&self, py: Python<'_>, head: &Head<'_>) -> Option<Py<Http>> {
+        if head.length > self.max_body || (self.loopback && !is_loopback(head.host)) {
+            return None;
+        }
+        self.open.lock().as_ref().map(|open| open.http.clone_ref(py))
+    }
+
+    /// Answers, or takes the request: then its reply comes with this token.
+    pub(super) fn call(
+        &self,
+        py: Python<'_>,
+        http: &Http,
+        head: &Head<'_>,
+        body: &[u8],
+        token: u64,
+    ) -> Option<Reply> {
+        let Head { route, name, query, key, .. } = *head;
+        let reply =
+            http.run(py, &Request { route, name, query, body, key, token, ..Request::default() });
+        if reply.is_none() && http.service.staged() {
+            self.flush_soon(py);
+        }
+        reply
+    }
+
+    fn flush_soon(&self, py: Python<'_>) {
+        let soon = self.open.lock().as_ref().map(|open| open.flush_soon.clone_ref(py));
+        if let Some(Err(e)) = soon.map(|soon| soon.call0(py)) {
+            e.write_unraisable(py, None);
+        }
+    }
+
+    /// The head of a reply's response, as the application's server sends it.
+    pub(super) fn head_of(
+        &self,
+        py: Python<'_>,
+        server_state: &Py<PyAny>,
+        reply: &Reply,
+        close: bool,
+    ) -> PyResult<Vec<u8>> {
+        let refused = matches!(reply.status, 429 | 503);
+        let retry_after = refused.then(|| retry_after(&reply.body));
+        let extra = Extra { retry_after, close };
+        self.head(py, server_state, reply.status, extra, reply.body.len())
+    }
+
+    /// What a client reads that sends its body too slowly.
+    pub(super) fn too_slow_body(
+        &self,
+        py: Python<'_>,
+        server_state: &Py<PyAny>,
+    ) -> PyResult<Vec<u8>> {
+        let body = self.too_slow_body.as_bytes(py);
+        let extra = Extra { retry_after: None, close: true };
+        let mut out = self.head(py, server_state, 408, extra, body.len())?;
+        out.extend_from_slice(body);
+        Ok(out)
+    }
+
+    /// The whole response to a client that sends no request.
+    pub(super) fn too_slow_head(&self, py: Python<'_>) -> Vec<u8> {
+        self.too_slow_head.as_bytes(py).to_vec()
+    }
+
+    fn head(
+        &self,
+        py: Python<'_>,
+        server_state: &Py<PyAny>,
+        status: u16,
+        extra: Extra,
+        length: usize,
+    ) -> PyResult<Vec<u8>> {
+        // uvicorn makes a new list each second, for the date.
+        let list = server_state.bind(py).getattr(intern!(py, "default_headers"))?;
+        let same = self.common.lock().list.as_ref().is_some_and(|known| known.is(&list));
+        if !same {
+            let mut lines = Vec::new();
+            for pair in list.cast::<PyList>()?.iter() {
+                let (name, value): (Bound<'_, PyBytes>, Bound<'_, PyBytes>) = pair.extract()?;
+                for part in [name.as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                    lines.extend_from_slice(part);
+                }
+            }
+            *self.common.lock() = Common { list: Some(list.unbind()), lines };
+        }
+        let status = self.status_lines.get(&status).map_or(&b""[..], Vec::as_slice);
+        Ok(response_head(status, &self.common.lock().lines, extra, length))
+    }
+}
+
+/// Whether a `Host` is one of the plain names of this machine. Other spellings are the
+/// application's to judge.
+fn is_loopback(host: &[u8]) -> bool {
+    let name = match host.iter().rposition(|&b| b == b':') {
+        Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) => &host[..at],
+        _ => host,
+    };
+    matches!(name, b"127.0.0.1" | b"localhost" | b"[::1]")
+}

@@ -1,0 +1,169 @@
+//! Memory of columns: what one batch fills, and what all batches of a stream share.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, StringArray, new_null_array};
+use arrow_buffer::{Buffer, MutableBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::{DataType, Schema};
+use topics_env::Pages;
+
+/// Columns that say the same in every row. They are made once, and each batch takes as many rows
+/// of them as it has: memory that is not made anew costs nothing.
+#[derive(Debug)]
+pub(super) struct Constant {
+    topic: StringArray,
+    nulls: Vec<(DataType, ArrayRef)>,
+    rows: usize,
+}
+
+impl Constant {
+    /// Columns of `rows` rows; a batch with more makes its own.
+    pub fn new(schema: &Schema, topic: &str, rows: usize) -> Self {
+        let mut nulls: Vec<(DataType, ArrayRef)> = Vec::new();
+        for field in schema.fields() {
+            let kind = field.data_type();
+            if field.is_nullable() && !nulls.iter().any(|(known, _)| known == kind) {
+                nulls.push((kind.clone(), new_null_array(kind, rows)));
+            }
+        }
+        // At least one, to know the name by.
+        Self { topic: named(topic, rows.max(1)), nulls, rows }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self, rows: usize) -> ArrayRef {
+        if rows <= self.rows {
+            return Arc::new(self.topic.slice(0, rows));
+        }
+        let name = self.topic.iter().flatten().next().unwrap_or_default();
+        Arc::new(named(name, rows))
+    }
+
+    /// Nothing, as a column of this type.
+    pub fn null(&self, kind: &DataType, rows: usize) -> ArrayRef {
+        match self.nulls.iter().find(|(known, _)| known == kind) {
+            Some((_, array)) if rows <= self.rows => array.slice(0, rows),
+            _ => new_null_array(kind, rows),
+        }
+    }
+}
+
+fn named(topic: &str, rows: usize) -> StringArray {
+    StringArray::from_iter_values(std::iter::repeat_n(topic, rows))
+}
+
+/// Where the columns of one batch lie in its memory; each begins at a multiple of 64.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    rows: usize,
+    times: usize,
+    offsets: usize,
+    data: usize,
+    end: usize,
+}
+
+impl Layout {
+    fn new(rows: usize, bytes: usize) -> Self {
+        let times = (rows * 8).next_multiple_of(64);
+        let offsets = times + (rows * 8).next_multiple_of(64);
+        let data = offsets + ((rows + 1) * 4).next_multiple_of(64);
+        Self { rows, times, offsets, data, end: data + bytes }
+    }
+}
+
+#[derive(Debug)]
+enum Memory {
+    Heap(MutableBuffer),
+    Mapped(Pages),
+}
+
+impl Memory {
+    fn zeroed(len: usize) -> Self {
+        if len >= Pages::WORTH
+            && let Ok(pages) = Pages::zeroed(len)
+        {
+            return Self::Mapped(pages);
+        }
+        Self::Heap(MutableBuffer::from_len_zeroed(len))
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(buffer) => buffer.as_slice_mut(),
+            Self::Mapped(pages) => pages,
+        }
+    }
+
+    fn freeze(self) -> Buffer {
+        match self {
+            Self::Heap(buffer) => buffer.into(),
+            Self::Mapped(pages) => bytes::Bytes::from_owner(pages).into(),
+        }
+    }
+}
+
+/// The columns that every row fills, in one piece of memory of exactly their size.
+#[derive(Debug)]
+pub(super) struct Filled {
+    memory: Memory,
+    layout: Layout,
+}
+
+/// The same columns, done.
+pub(super) struct Columns {
+    pub seqs: ScalarBuffer<i64>,
+    pub times: ScalarBuffer<i64>,
+    pub offsets: OffsetBuffer<i32>,
+    pub data: Buffer,
+}
+
+/// One row of [`Filled`].
+pub(super) struct Row<'a> {
+    pub seq: i64,
+    pub time: i64,
+    pub data: &'a [u8],
+}
+
+impl Filled {
+    /// Room for `rows` rows with `bytes` bytes of data in all.
+    pub fn new(rows: usize, bytes: usize) -> Self {
+        let layout = Layout::new(rows, bytes);
+        Self { memory: Memory::zeroed(layout.end), layout }
+    }
+
+    /// Fills all rows; those that `rows` does not have stay zero and empty. `None`: the data do
+    /// not fit.
+    pub fn fill<'a>(&mut self, rows: impl Iterator<Item = Row<'a>>) -> Option<()> {
+        let at = self.layout;
+        let (seqs, rest) = self.memory.bytes().split_at_mut(at.times);
+        let (times, rest) = rest.split_at_mut(at.offsets - at.times);
+        let (offsets, data) = rest.split_at_mut(at.data - at.offsets);
+        let seqs = seqs.as_chunks_mut().0.iter_mut();
+        let times = times.as_chunks_mut().0.iter_mut();
+        // The first offset is 0.
+        let mut offsets = offsets.as_chunks_mut().0[1..=at.rows].iter_mut();
+        let mut end = 0;
+        for (((row, seq), time), offset) in rows.zip(seqs).zip(times).zip(offsets.by_ref()) {
+            *seq = row.seq.to_ne_bytes();
+            *time = row.time.to_ne_bytes();
+            let next = end + row.data.len();
+            data.get_mut(end..next)?.copy_from_slice(row.data);
+            end = next;
+            *offset = i32::try_from(end).ok()?.to_ne_bytes();
+        }
+        let last = i32::try_from(end).ok()?.to_ne_bytes();
+        offsets.for_each(|offset| *offset = last);
+        Some(())
+    }
+
+    pub fn finish(self) -> Columns {
+        let at = self.layout;
+        let all = self.memory.freeze();
+        Columns {
+            seqs: ScalarBuffer::new(all.clone(), 0, at.rows),
+            times: ScalarBuffer::new(all.slice(at.times), 0, at.rows),
+            offsets: OffsetBuffer::new(ScalarBuffer::new(all.slice(at.offsets), 0, at.rows + 1)),
+            data: all.slice_with_length(at.data, at.end - at.data),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The head of a hot request.
+
+/// Heads above this are left to the complete parser.
+pub const MAX_HEAD: usize = 4096;
+
+/// The verbs, by what follows the topic's name in the path.
+const VERBS: [(&[u8], &str); 2] = [(b"", "write"), (b"/diff", "diff")];
+
+const PREFIX: &[u8] = b"POST /v0/topics/";
+const VERSION: &[u8] = b" HTTP/1.1";
+
+/// The head of a hot request: `POST /v0/topics/NAME[/VERB][?QUERY]` with a JSON body of known
+/// length, a JSON answer, and a connection that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// The route's name.
+    pub route: &'static str,
+    /// The topic. It has no byte that would need decoding.
+    pub name: &'a str,
+    /// The query string.
+    pub query: &'a [u8],
+    /// The `Host` header.
+    pub host: &'a [u8],
+    /// The `Idempotency-Key` header.
+    pub key: &'a [u8],
+    /// Bytes of the head, with its empty line.
+    pub size: usize,
+    /// Bytes of the body, at least 1.
+    pub length: usize,
+}
+
+/// The head at the start of `bytes`; `None` when it is not complete, or not hot.
+#[must_use]
+pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
+    let bytes = &bytes[..bytes.len().min(MAX_HEAD)];
+    let mut rest = bytes.strip_prefix(PREFIX)?;
+    let line = take_line(&mut rest)?;
+    let target = line.strip_suffix(VERSION)?;
+    let (path, query) = match target.iter().position(|&b| b == b'?') {
+        Some(at) => (&target[..at], &target[at + 1..]),
+        None => (target, &b""[..]),
+    };
+    if !query.iter().all(|&b| b.is_ascii_graphic() && b != b'#') {
+        return None;
+    }
+    let end = path.iter().position(|&b| !in_name(b)).unwrap_or(path.len());
+    let (name, verb) = path.split_at(end);
+    let (_, route) = VERBS.iter().find(|(suffix, _)| *suffix == verb)?;
+    let name = std::str::from_utf8(name).ok().filter(|n| !n.is_empty())?;
+    let mut found = Fields::default();
+    loop {
+        let line = take_line(&mut rest)?;
+        if line.is_empty() {
+            break;
+        }
+        found.take(line)?;
+    }
+    let size = bytes.len() - rest.len();
+    let (host, length) = (found.host?, found.length?);
+    found.json.then_some(Head {
+        route,
+        name,
+        query,
+        host,
+        key: found.key.unwrap_or(b""),
+        size,
+        length,
+    })
+}
+
+/// Splits off a line that ends with CR LF and has no other control byte.
+fn take_line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let at = rest.iter().position(|b| !(b' '..=b'~').contains(b))?;
+    let line = &rest[..at];
+    *rest = rest[at..].strip_prefix(b"\r\n")?;
+    Some(line)
+}
+
+fn in_name(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-')
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    host: Option<&'a [u8]>,
+    key: Option<&'a [u8]>,
+    length: Option<usize>,
+    json: bool,
+}
+
+impl<'a> Fields<'a> {
+    /// Takes a header line. `None` for a field, or a value of it, that is not hot; a field that
+    /// means something and comes twice is neither.
+    fn take(&mut self, line: &'a [u8]) -> Option<()> {
+        let colon = line.iter().position(|&b| b == b':')?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii_start());
+        if value.ends_with(b" ") {
+            return None;
+        }
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        match name.len() {
+            4 if is("host") => once(&mut self.host, value),
+            6 if is("accept") => hot_accept(value).then_some(()),
+            10 if is("user-agent") => Some(()),
+            10 if is("connection") => value.eq_ignore_ascii_case(b"keep-alive").then_some(()),
+            12 if is("content-type") => {
+                let first = !std::mem::replace(&mut self.json, true);
+                (first && value == b"application/json").then_some(())
+            }
+            14 if is("content-length") => once(&mut self.length, decimal(value)?),
+            // An answer to these is never compressed, and the language of errors is one.
+            15 if is("accept-encoding") || is("accept-language") => Some(()),
+            15 if is("idempotency-key") => once(&mut self.key, value),
+            11 if is("traceparent") => Some(()),
+            10 if is("tracestate") => Some(()),
+            12 if is("x-request-id") => Some(()),
+            _ => None,
+        }
+    }
+}
+
+fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+    slot.replace(value).is_none().then_some(())
+}
+
+fn hot_accept(value: &[u8]) -> bool {
+    value == b"*/*" || value == b"application/json"
+}
+
+/// 1 to 10 digits, not 0: a body that is empty is another request.
+fn decimal(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 10 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let n = digits.iter().fold(0u64, |n, d| n * 10 + u64::from(d - b'0'));
+    usize::try_from(n).ok().filter(|&n| n > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = "POST /v0/topics/a.b:c/diff?x=1 HTTP/1.1\r\nHost: localhost:1\r\n\
+        content-type: application/json\r\nContent-Length: 12\r\nIdempotency-Key:  k\r\n\
+        Accept: */*\r\n\r\n";
+
+    #[test]
+    fn a_hot_head() {
+        let bytes = format!("{PLAIN}{{body}}");
+        let h = head(bytes.as_bytes()).unwrap();
+        assert_eq!((h.route, h.name, h.query), ("diff", "a.b:c", &b"x=1"[..]));
+        assert_eq!((h.host, h.key), (&b"localhost:1"[..], &b"k"[..]));
+        assert_eq!((h.size, h.length), (PLAIN.len(), 12));
+    }
+
+    #[test]
+    fn every_prefix_is_incomplete() {
+        for end in 0..PLAIN.len() {
+            assert_eq!(head(&PLAIN.as_bytes()[..end]), None, "{end}");
+        }
+    }
+
+    /// What a complete parser has to look at: each is hot but for one thing.
+    #[test]
+    fn anything_else_is_left_alone() {
+        let changed = |from: &str, to: &str| PLAIN.replacen(from, to, 1);
+        let cases = [
+            changed("POST", "PUT"),
+            changed("POST ", "POST  "),
+            changed("/v0/", "/v1/"),
+            changed("a.b:c", ""),
+            changed("a.b:c", "a%2Eb"),
+            changed("/diff", "/dif"),
+            changed("/diff", "/"),
+            changed("?x=1", "?x=\u{e9}"),
+            changed("?x=1", "#x"),
+            changed("HTTP/1.1", "HTTP/1.0"),
+            changed("HTTP/1.1\r\n", "HTTP/1.1\n"),
+            changed("Host: localhost:1\r\n", ""),
+            changed("Host:", "Host :"),
+            changed("Host: localhost:1", "Host: localhost:1\r\nHost: b"),
+            changed("Host: localhost:1\r\n", "Host: a\r\n b\r\n"),
+            changed("application/json", "application/json; charset=utf-8"),
+            changed("application/json", "application/x-ndjson"),
+            changed("content-type: application/json\r\n", ""),
+            changed("Length: 12", "Length: 0"),
+            changed("Length: 12", "Length: +12"),
+            changed("Length: 12", "Length: 12345678901"),
+            changed("Length: 12", "Length: 12\r\nContent-Length: 12"),
+            changed("Content-Length: 12", "Transfer-Encoding: chunked"),
+            changed("*/*", "text/html"),
+            changed("Accept: */*", "Expect: 100-continue"),
+            changed("Accept: */*", "Upgrade: websocket"),
+            changed("Accept: */*", "Connection: close"),
+            changed("Accept: */*", "Content-Encoding: gzip"),
+            changed("Accept: */*", "Authorization: Bearer k"),
+            changed("Accept: */*", "Origin: http://x"),
+            changed(" k\r", " k\x00\r"),
+            changed(" k\r", " k \r"),
+            changed(" k\r", " k\r\nIdempotency-Key: l\r"),
+            changed("*/*", &format!("*/*\r\nUser-Agent: {}", "x".repeat(MAX_HEAD))),
+        ];
+        for case in &cases {
+            assert_ne!(case, PLAIN);
+            assert_eq!(head(case.as_bytes()), None, "{case}");
+        }
+    }
+}

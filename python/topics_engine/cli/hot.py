@@ -1,0 +1,74 @@
+"""What uvicorn is given as its protocol: hot requests are answered natively.
+
+The native protocol may only be faster than the application, never different. At the first request
+that is anything but plainly hot a connection becomes a `BoundedProtocol`, and stays one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
+
+from .. import _core
+from ..asgi import App, Settings
+from ..asgi.access import LoopbackGuard, OpenGuard
+from ..asgi.bridge import CoreHttp, LoopBridge
+from ..asgi.messages import body_too_slow
+from .protocol import (
+    HEADER_SECONDS,
+    KEEP_ALIVE_SECONDS,
+    BoundedProtocol,
+    farewell,
+    headers_too_slow,
+)
+
+
+class HotProtocols:
+    """Makes the protocol of each connection; one gate decides for all of them what is hot."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        body_seconds = settings.body_timeout_ms / 1000
+        # Timeouts are counted in ticks, so that no request sets a timer.
+        self._tick = max(0.01, min(1.0, body_seconds / 4))
+        ticks = (body_seconds, HEADER_SECONDS, KEEP_ALIVE_SECONDS)
+        self._gate = _core.Gate(
+            status_lines=STATUS_LINE,
+            loopback=isinstance(app.guard, LoopbackGuard),
+            max_body=settings.max_body_bytes,
+            ticks=tuple(round(seconds / self._tick) for seconds in ticks),  # type: ignore[arg-type]
+            too_slow_head=farewell(headers_too_slow()),
+            too_slow_body=body_too_slow(body_seconds).response().body,
+        )
+        self._ticking = False
+        # A guard that looks at more than the host has the application to itself.
+        if isinstance(app.guard, LoopbackGuard | OpenGuard):
+            app.life.on_ready = self._open
+            app.life.on_shutdown = self._gate.shut
+
+    def _open(self, http: CoreHttp, bridge: LoopBridge) -> None:
+        assert isinstance(http, _core.Http)
+        self._gate.open(http, bridge.flush_soon)
+
+    def __call__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> _core.Connection:
+        """The protocol of a new connection, with the arguments of uvicorn's own."""
+        loop = _loop or asyncio.get_running_loop()
+        if not self._ticking:
+            self._ticking = True
+            loop.call_later(self._tick, self._sweep, loop)
+        complete = partial(BoundedProtocol, config, server_state, app_state, loop)
+        return _core.Connection(self._gate, complete, server_state)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(self._tick, self._sweep, loop)
+        self._gate.sweep()
