@@ -108,7 +108,7 @@ fn head(body: &SnapshotBody, topics: u64, out: &mut Vec<u8>) -> Result<()> {
 }
 
 fn put(value: &impl bincode::Encode, out: &mut Vec<u8>) -> Result<()> {
-    bincode::encode_into_std_write(value, out, CODEC).map(drop).map_err(|e| failed(e))
+    bincode::encode_into_std_write(value, out, CODEC).map(drop).map_err(failed)
 }
 
 fn failed(e: impl ToString) -> StorageError {
