@@ -195,12 +195,12 @@ impl Costs {
 
 /// Costs from 10⁴ to 10⁷ records of one topic, and from 10 to 100 000 topics; also as a table for
 /// `plot.py`.
-fn growth(table: &mut Table) {
+fn growth(table: &mut Table, records: bool) {
     let max: u64 =
         std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok()).unwrap_or(10_000_000);
     let mut csv = String::from("axis,n,what,value\n");
     let mut n = 10_000;
-    while n <= max {
+    while records && n <= max {
         let dir = scratch("growth");
         prepare(&dir, n, "clean");
         Costs::measure(&dir, n).row(table, &mut csv, "records", n);
@@ -239,11 +239,18 @@ fn main() {
             println!("{ms} {}", rss_anon("self"));
             db.close().unwrap();
         }
+        // Only the rows about many topics.
+        ["topics"] => {
+            let mut table = Table::new("Many topics");
+            topics(&mut table);
+            growth(&mut table, false);
+            table.finish();
+        }
         _ => {
             let mut table = Table::new("Opening, memory, disk");
             opening(&mut table);
             topics(&mut table);
-            growth(&mut table);
+            growth(&mut table, true);
             table.finish();
         }
     }

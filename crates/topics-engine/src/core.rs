@@ -19,6 +19,7 @@ use topics_storage::snapshot::ShardSnap;
 use topics_storage::txn::Stages;
 use topics_storage::wal::{Level, Room, Ticket, Wal};
 
+use crate::asleep::Dormitory;
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
 use crate::config::TopicConfig;
@@ -40,7 +41,9 @@ pub(crate) struct Base {
     pub dir: PathBuf,
     pub options: Options,
     pub segments: Arc<Segments>,
+    /// The topics that are awake; [`Base::named`] finds the others too.
     pub registry: Registry,
+    pub dormitory: Dormitory,
     pub ids: Ids,
     pub metrics: Metrics,
     pub time: Time,
@@ -66,6 +69,7 @@ impl Base {
     pub(crate) fn new(env: Env, dir: PathBuf, options: Options, segments: Arc<Segments>) -> Self {
         Self {
             registry: Registry::default(),
+            dormitory: Dormitory::default(),
             ids: Ids::default(),
             metrics: Metrics::default(),
             time: Time::new(env.clock.clone()),
@@ -110,6 +114,11 @@ impl Base {
         let out = f(&mut state);
         self.weighed(before, state.weight());
         out
+    }
+
+    /// Topics with so many live bytes fell asleep; a number that wraps: they woke.
+    pub(crate) fn slept(&self, bytes: u64) {
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Records with a resident entry.
@@ -206,7 +215,7 @@ impl Core {
             watch_sessions,
             ready_topics,
             pressure_ppm,
-            topics: self.registry.len() as u64,
+            topics: self.topics() as u64,
             idempotency_keys: self.keys.used(),
             ephemeral_bytes: self.ephemeral.used(),
             resident_records: self.resident(),

@@ -78,8 +78,9 @@ impl Engine {
 
     /// Topics in name order after `after`, with `prefix`; at most `limit`.
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
-        let topics = self.core.registry.list(prefix, after, limit);
-        topics.iter().map(|t| topic::summary(&self.core, t)).collect()
+        let topics = self.core.list(prefix, after, limit);
+        // What sleeps was read once: an entry cannot fail to be read again.
+        topics.iter().filter_map(|t| topic::summary(&self.core, t).ok()).collect()
     }
 
     /// Reads records.
@@ -220,7 +221,7 @@ impl Engine {
 
     pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
-        let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
+        let found = self.core.named(topic)?.filter(|t| t.life() == Life::Live);
         found.ok_or_else(|| match name::check(topic) {
             Ok(()) => Error::TopicNotFound(topic.to_owned()),
             Err(e) => e,

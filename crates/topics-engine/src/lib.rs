@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 
 mod api;
+mod asleep;
 mod capture;
 mod clock;
 mod config;

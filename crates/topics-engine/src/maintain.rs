@@ -59,6 +59,7 @@ fn sweep(core: &Arc<Core>) -> Result<()> {
 }
 
 fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
+    core.look_into(t)?;
     topic::expire(core, t)?;
     topic::sweep_records(core, t)?;
     t.rest(core);

@@ -95,7 +95,7 @@ fn of(core: &Core, router: &Router) -> RouterInfo {
 }
 
 fn live(core: &Core, name: &str) -> Result<Arc<Topic>> {
-    let found = core.registry.named(name).filter(|t| t.life() == Life::Live);
+    let found = core.named(name)?.filter(|t| t.life() == Life::Live);
     found.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 

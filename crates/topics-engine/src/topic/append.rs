@@ -262,7 +262,7 @@ fn answer(core: &Core, topic: &Topic, d: Decided, began: u64, staged: u64) -> Ap
 /// One attempt: finds the topic, takes room, decides.
 fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     core.check_open()?;
-    let topic = match core.registry.named(&p.topic) {
+    let topic = match core.named(&p.topic)? {
         Some(topic) => topic,
         None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
         None => match make(core, &p.topic)? {
@@ -311,7 +311,7 @@ pub(super) fn make(
     name: &Arc<str>,
 ) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
     let max = core.options.max_topics;
-    if max > 0 && core.registry.len() as u64 >= max {
+    if max > 0 && core.topics() as u64 >= max {
         core.metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "topics", max, retry_after_ms: 1000 });
     }

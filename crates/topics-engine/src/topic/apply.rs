@@ -125,7 +125,15 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             continue;
         }
         let known = live.map(|l| l.topic).filter(|t| t.id() == id);
-        let Some(topic) = known.cloned().or_else(|| base.registry.by_id(id)) else {
+        let topic = match known {
+            Some(topic) => Some(topic.clone()),
+            None if base.reflects(id, ReplayPos { layout: at.layout, lsn: next.lsn })? => {
+                cursor.pass(next.len);
+                continue;
+            }
+            None => base.by_id(id)?,
+        };
+        let Some(topic) = topic else {
             base.metrics.orphan_frames.add(1);
             cursor.pass(next.len);
             continue;
@@ -178,7 +186,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             let config = base.config(TopicConfig::decode(&body.config)?);
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
-                None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
+                None if base.knows(f.topic_id) => return Ok(()),
                 None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
             let head = {
@@ -200,9 +208,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         }
         FrameType::TopicDelete => {
             let body = record::TopicDelete::decode(f)?;
-            if let Some(topic) =
-                base.registry.by_id(f.topic_id).filter(|t| t.key.epoch == body.epoch)
-            {
+            if let Some(topic) = base.by_id(f.topic_id)?.filter(|t| t.key.epoch == body.epoch) {
                 topic.die(base);
                 base.metrics.topics_deleted.add(1);
             }

@@ -155,7 +155,7 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
     let name: Arc<str> = topic.into();
     loop {
         core.check_open()?;
-        let topic = match core.registry.named(&name) {
+        let topic = match core.named(&name)? {
             Some(topic) => topic,
             None => match append::make(core, &name)? {
                 Ok(topic) => topic,
@@ -345,7 +345,7 @@ fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(
 pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<DeletedTopic> {
     name::check(name)?;
     core.check_open()?;
-    let Some(topic) = core.registry.named(name).filter(|t| t.life() == Life::Live) else {
+    let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
         return Ok(DeletedTopic::default());
     };
     if if_empty {

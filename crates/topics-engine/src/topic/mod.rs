@@ -105,6 +105,8 @@ pub(crate) struct Topic {
     pub(crate) gate: Gate,
     /// A logged frame could not be applied: memory is not what the log says.
     broken: AtomicBool,
+    /// The files that the snapshot names were not looked at yet.
+    pub(crate) unseen: AtomicBool,
     /// Batches staged and neither applied nor failed.
     in_flight: AtomicU32,
     /// Deletes among them.
@@ -138,6 +140,7 @@ impl Topic {
             state: RwLock::new(State::new(config)),
             gate: Gate::default(),
             broken: AtomicBool::new(false),
+            unseen: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),

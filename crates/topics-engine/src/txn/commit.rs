@@ -290,7 +290,7 @@ pub(super) fn take_alone<'a>(
 fn rehearse(core: &Arc<Core>, wants: &Wants<'_>) -> Result<()> {
     let mut there = Vec::new();
     for (name, want) in wants {
-        match live(core, name) {
+        match live(core, name)? {
             Some(topic) => there.push((topic, want)),
             None => may_create(core, name, want)?,
         }
@@ -307,8 +307,8 @@ fn rehearse(core: &Arc<Core>, wants: &Wants<'_>) -> Result<()> {
     Ok(())
 }
 
-fn live(core: &Core, name: &str) -> Option<Arc<Topic>> {
-    core.registry.named(name).filter(|t| t.life() == Life::Live)
+fn live(core: &Core, name: &str) -> Result<Option<Arc<Topic>>> {
+    Ok(core.named(name)?.filter(|t| t.life() == Life::Live))
 }
 
 /// Whether a topic that is missing may be created for what is wanted of it.
@@ -326,12 +326,12 @@ fn may_create(core: &Core, name: &str, want: &Want<'_>) -> Result<()> {
 
 /// The topic of a name; created for rows, where that is allowed.
 fn find(core: &Arc<Core>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
-    if let Some(topic) = live(core, name) {
+    if let Some(topic) = live(core, name)? {
         return Ok(topic);
     }
     may_create(core, name, want)?;
     topic::create(core, name, &ConfigPatch::default())?;
-    live(core, name).ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+    live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
 /// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard

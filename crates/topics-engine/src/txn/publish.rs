@@ -41,17 +41,18 @@ pub(super) fn publish(core: &Arc<Core>, who: (&str, u64), ready: Vec<Ready>) -> 
 }
 
 /// The topic of a part, while it is there.
-fn alive(core: &Core, topic_id: u64, epoch: u64) -> Option<Arc<Topic>> {
-    let topic = core.registry.by_id(topic_id)?;
-    (topic.key.epoch == epoch && topic.life() == Life::Live).then_some(topic)
+fn alive(core: &Core, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
+    let topic = core.by_id(topic_id)?;
+    Ok(topic.filter(|topic| topic.key.epoch == epoch && topic.life() == Life::Live))
 }
 
 /// The parts of a decision that are not logged, with the topics that are there.
-fn missing(core: &Core, open: &Open) -> Vec<Arc<Topic>> {
+fn missing(core: &Core, open: &Open) -> Result<Vec<Arc<Topic>>> {
     let todo = open.body.topics.iter().filter(|t| !open.parts.contains_key(&t.topic_id));
-    let mut topics: Vec<_> = todo.filter_map(|t| alive(core, t.topic_id, t.epoch)).collect();
+    let found = todo.filter_map(|t| alive(core, t.topic_id, t.epoch).transpose());
+    let mut topics = found.collect::<Result<Vec<_>>>()?;
     topics.sort_by_key(|t| t.id());
-    topics
+    Ok(topics)
 }
 
 /// Does what is left of a decision. The caller has the writer's turn, or nobody else is there.
@@ -59,7 +60,7 @@ pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Commi
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
-    let topics = missing(core, &open);
+    let topics = missing(core, &open)?;
     let rows_in = |t: &&Arc<Topic>| {
         let row = |w: &&topics_storage::format::record::TxnTopic| w.topic_id == t.id();
         open.body.topics.iter().find(row).is_some_and(|w| w.rows > 0)
@@ -89,7 +90,7 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
-    if let Some(topic) = missing(core, &open).first() {
+    if let Some(topic) = missing(core, &open)?.first() {
         // The log has its part and memory does not: the next open finishes.
         let detail = format!("topic {:?} could not be brought up to its log", topic.name);
         return Err(Error::StorageUnavailable { reason: "io", detail });
@@ -97,7 +98,7 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
     let mut topics = Vec::new();
     for t in open.body.topics.iter().filter(|t| t.rows > 0) {
         let first = open.parts.get(&t.topic_id).copied().unwrap_or(0);
-        if let Some(topic) = alive(core, t.topic_id, t.epoch).filter(|_| first > 0) {
+        if let Some(topic) = alive(core, t.topic_id, t.epoch)?.filter(|_| first > 0) {
             topics.push((t.topic_id, topic.name.to_string(), first, first + t.rows - 1));
         }
     }

@@ -284,7 +284,7 @@ pub(crate) fn finish(core: &Arc<Core>) {
 fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
     for (key, _) in keys {
         let (id, seq) = origin_of(*key);
-        let Some(source) = core.registry.by_id(id).filter(|t| t.life() == Life::Live) else {
+        let Some(source) = core.by_id(id)?.filter(|t| t.life() == Life::Live) else {
             continue;
         };
         if source.state.read().may_live(seq) {

@@ -4,6 +4,7 @@
 #![allow(clippy::type_complexity)]
 
 mod append;
+mod asleep;
 mod classes;
 mod delete;
 mod lifecycle;
