@@ -164,6 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn only_small_answers_are_hot_for_a_client_that_takes_gzip() {
+        let taking = |from: &str, to: &str, encoding: &str| {
+            let with = format!("Accept-Encoding: {encoding}\r\nAccept: */*");
+            PLAIN.replacen(from, to, 1).replacen("Accept: */*", &with, 1)
+        };
+        let write = taking("/diff?x=1", "", "deflate, GZip;q=1");
+        assert_eq!(head(write.as_bytes()).unwrap().route, "write");
+        for (from, to) in [("/diff?x=1", "/diff"), ("/diff?x=1", "?x=1")] {
+            assert_eq!(head(taking(from, to, "gzip").as_bytes()), None);
+            assert!(head(taking(from, to, "identity").as_bytes()).is_some());
+        }
+    }
+
+    #[test]
     fn every_prefix_is_incomplete() {
         for end in 0..PLAIN.len() {
             assert_eq!(head(&PLAIN.as_bytes()[..end]), None, "{end}");
