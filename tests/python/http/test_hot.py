@@ -72,11 +72,7 @@ EXCHANGES: dict[str, bytes] = {
     "no body": request("t", b""),
     "a verb that there is not": request("t/read", one()),
     "small for one that takes gzip": request("t", one(), "Accept-Encoding: gzip, deflate"),
-    "large for one that takes gzip": request("t/diff", {}, "Accept-Encoding: gzip, deflate"),
     "large, and no gzip": request("t/diff", {}, "Accept-Encoding: identity, gzip;q=0"),
-    "seqs for one that takes gzip": request(
-        "t?return_seqs=true", {"records": [{"data": 1}] * 1000}, "Accept-Encoding: gzip"
-    ),
     "not hot: seek": request("t/seek", {"ts": 1}),
     "not hot: percent": request("%74", one()),
     "not hot: ranges": request("t/diff", {}, "Accept: application/*;q=0.5, text/html"),
