@@ -187,7 +187,7 @@ pub(crate) fn copy(
 
 /// Topics that are copied and made durable together. What a copy must remember until then takes
 /// more memory than the topic itself.
-const PART: usize = 4096;
+const PART: usize = 16_384;
 
 /// A part of the topics that a checkpoint copies.
 struct CopyPart {
