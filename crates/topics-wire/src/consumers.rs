@@ -7,8 +7,8 @@ use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, Rea
 use crate::error::Failure;
 use crate::json::{Place, Reader};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
-use crate::read::{matching, push_record, push_tombstone};
-use crate::render::{Object, Performance};
+use crate::read::{matching, page_of, push_records, standing};
+use crate::render::Object;
 use crate::small::body;
 
 /// A consumer as it was asked for.
@@ -145,31 +145,11 @@ pub fn list(all: &[ConsumerInfo], next: Option<&str>) -> Vec<u8> {
 /// The answer to a read.
 #[must_use]
 pub fn records(topic: &str, consumer: &str, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
-    let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
-    let mut o = Object::new(512 + payload + batch.len() * 96);
-    o.name("topic", topic).int("topic_id", batch.topic_id).name("consumer", consumer);
-    let out = o.key("records");
-    out.push(b'[');
-    for (i, record) in batch.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        push_record(out, &record, true, true);
-    }
-    out.push(b']');
+    let mut o = page_of(topic, batch);
+    o.name("consumer", consumer);
+    push_records(&mut o, batch, true, true);
     o.int("next_from_seq", batch.next_from_seq).int("head_seq", batch.head_seq);
-    o.flag("caught_up", batch.caught_up);
-    match &batch.tombstone {
-        None => o.key("tombstone").extend_from_slice(b"null"),
-        Some(t) => push_tombstone(o.key("tombstone"), t),
-    }
-    o.int("lag", batch.lag).int("lag_ms", batch.lag_ms);
-    o.performance(&Performance {
-        server_total_ns: total_ns,
-        records_scanned: Some(batch.records_scanned),
-        ..Performance::default()
-    });
-    o.finish()
+    standing(o, batch, total_ns)
 }
 
 /// The answer to a commit or a seek.

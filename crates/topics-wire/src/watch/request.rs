@@ -7,7 +7,7 @@ use crate::grant::Grant;
 use crate::json::{Place, Reader, Scanner};
 use crate::limits::{HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
-use crate::read::{glob, matching, nodes};
+use crate::read::{from_seq, glob, matching, nodes, strong};
 use crate::small::body;
 
 /// Ends a stream that is full and not taken from for this long.
@@ -168,14 +168,6 @@ fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
     }
 }
 
-fn strong(word: &str) -> Result<bool, Failure> {
-    match word {
-        "eventual" => Ok(false),
-        "strong" => Ok(true),
-        _ => Err(Place::field("consistency").refuse("must be one of eventual, strong")),
-    }
-}
-
 #[derive(Default)]
 struct Start {
     from: Option<ReadFrom>,
@@ -191,17 +183,6 @@ impl Start {
                 Ok(WatchStart { from, topic_id: None })
             }
         }
-    }
-}
-
-fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
-    let place = Place::field("from_seq");
-    if s.peek() != Some(b'"') {
-        return Ok(ReadFrom::After(s.u64(place)?));
-    }
-    match s.text(place)?.as_ref() {
-        "earliest" => Ok(ReadFrom::Earliest),
-        _ => Err(place.refuse("must be an integer of at least 0, or \"earliest\"")),
     }
 }
 
