@@ -11,7 +11,7 @@ use topics_storage::txn::{self, Rows, StageHeader, Stages};
 
 use super::api::{StageRequest, Staged, StagedState};
 use super::gather;
-use super::table::{KEYED, NAMELESS, Txns};
+use super::table::Txns;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::name;
@@ -20,6 +20,8 @@ use crate::quota::{Charge, Quota};
 
 /// The longest name of a stage.
 const MAX_STAGE: usize = 128;
+/// The stage of a transaction in one call; no name that somebody gives is empty.
+pub(super) const OWN: &str = "";
 /// What a file takes of the quota at least.
 const PAGE: u64 = 4096;
 
@@ -81,8 +83,7 @@ impl Staging {
                     continue;
                 }
             };
-            let own = [KEYED, NAMELESS].iter().any(|p| head.writer.starts_with(p));
-            if own || spent.contains(&file) {
+            if head.stage == OWN || spent.contains(&file) {
                 txns.spend(file, 0);
                 continue;
             }
