@@ -8,6 +8,7 @@ use topics_env::sim::{FaultKind, SimFs, sim_env};
 use super::scan::Scan;
 use super::*;
 
+mod company;
 mod faults;
 mod format;
 mod model;
