@@ -181,8 +181,9 @@ impl Staging {
     }
 
     /// Gives up the stages to which nothing was added since `before`, but for those of a writer
-    /// that is busy.
-    pub(super) fn expire(&self, txns: &Txns, before: u64) {
+    /// that is busy; how many.
+    pub(super) fn expire(&self, txns: &Txns, before: u64) -> u64 {
+        let mut given_up = 0;
         let old: Vec<_> = {
             let table = self.table.lock();
             let old = table.iter().filter(|(_, parts)| parts.values().all(|p| p.at < before));
@@ -191,9 +192,17 @@ impl Staging {
         for (writer, stage) in old {
             if let Some(_turn) = txns.try_turn(&writer) {
                 log::info!("stage {stage:?} of writer {writer:?} was not committed in time");
-                self.abort(txns, &writer, &stage);
+                given_up += u64::from(self.abort(txns, &writer, &stage));
             }
         }
+        given_up
+    }
+
+    /// Parts that wait for a commit, and their bytes on disk.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let table = self.table.lock();
+        let parts = table.values().flat_map(BTreeMap::values);
+        parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))
     }
 
     /// Removes spent files; `lsn` is how far shard 0 is synced.
@@ -240,6 +249,7 @@ pub(super) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> R
     let now = core.time.steady();
     let (head, _, charge) = staging.write(writer, req.stage, req.part, &rows, now)?;
     staging.keep(&head, head.len, now, charge);
+    core.metrics.txn_stages.add(1);
     Ok(Staged { records: head.rows, bytes: head.len, repeated: false })
 }
 
@@ -250,6 +260,7 @@ pub(super) fn abort(core: &Arc<Core>, writer: &str, stage: &str) -> Result<bool>
     core.check_open()?;
     let _turn = core.txns.turn(writer);
     let found = core.staging.abort(&core.txns, writer, stage);
+    core.metrics.txn_aborts.add(u64::from(found));
     if found && core.wal.poisoned(0).is_none() {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
     }

@@ -128,6 +128,11 @@ impl Txns {
         self.inner.lock().open.get(&(writer.to_owned(), epoch)).cloned()
     }
 
+    /// How many decisions are not carried out.
+    pub(crate) fn pending(&self) -> u64 {
+        self.inner.lock().open.len() as u64
+    }
+
     /// Open decisions, of one writer or of all.
     pub(super) fn all_open(&self, writer: Option<&str>) -> Vec<(String, u64)> {
         let inner = self.inner.lock();

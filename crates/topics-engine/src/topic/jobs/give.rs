@@ -214,7 +214,7 @@ fn pick_known(
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
     queue.begin(core.disk.generation);
-    queue.sweep(now);
+    core.metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
     }

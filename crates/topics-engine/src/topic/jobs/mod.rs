@@ -25,7 +25,7 @@ use topics_storage::wal::{Level, Ticket};
 
 pub(crate) use desk::Desk;
 pub(crate) use give::{claim, claim_async};
-pub(crate) use look::{peek, queue_state};
+pub(crate) use look::{counts as queue_counts, peek, queue_state};
 pub(crate) use moving::{expire_jobs, finish, redrive};
 pub(crate) use settle::{ack, extend, nack};
 pub(super) use settle::{release_acks, take_acks};

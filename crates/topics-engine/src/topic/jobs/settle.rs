@@ -115,6 +115,7 @@ pub(crate) fn nack(
     commit(core, topic, &events).inspect_err(|_| {
         with(topic, |q| done.iter().for_each(|seq| q.stay(*seq)));
     })?;
+    core.metrics.nacked_jobs.add(done.len() as u64);
     Ok(settled(core, topic, done, skipped))
 }
 
@@ -155,6 +156,7 @@ pub(crate) fn extend(
         }
     })?;
     commit(core, topic, &events)?;
+    core.metrics.extended_jobs.add(done.len() as u64);
     let deadline = core.time.wall().saturating_add(lease_ms);
     Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
 }
