@@ -3,8 +3,8 @@
 //! `topics-storage` knows how files become durable and which are needed; this is the order.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};

@@ -5,12 +5,12 @@ use std::fmt;
 use std::ops::{Bound, Deref};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use parking_lot::{Mutex, RwLock};
 use topics_env::Env;
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use topics_env::sync::{Mutex, RwLock};
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{DirLock, Paths};

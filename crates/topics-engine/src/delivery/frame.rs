@@ -1,6 +1,8 @@
 //! What is delivered.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use topics_env::sync::OnceLock;
 
 use crate::api::{NodeFilter, ReadBatch, ReadFrom, ReadRequest, Tombstone, TopicMatch};
 use crate::error::Error;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 
 use super::frame::{Event, Frame, WatchOptions};
 use crate::api::{GapReason, ReadBatch, Tombstone};

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use topics_env::Clock;
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use topics_env::sync::thread::{self, JoinHandle};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
 use super::governor::{Governor, SAMPLE_NS, Sample, Verdict};
@@ -288,8 +288,7 @@ impl Delivery {
         for i in 0..self.shared.shards.len() {
             let (shared, core) = (self.shared.clone(), Arc::downgrade(core));
             let name = format!("topics-deliver-{i}");
-            let thread =
-                std::thread::Builder::new().name(name).spawn(move || run(&shared, i, &core));
+            let thread = thread::Builder::new().name(name).spawn(move || run(&shared, i, &core));
             threads.push(
                 thread.map_err(|e| Error::from(StorageError::io("start a delivery thread", e)))?,
             );
@@ -339,7 +338,7 @@ impl Delivery {
             shard.wake.notify_all();
         }
         for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 log::error!("a delivery thread panicked");
             }
         }

@@ -3,8 +3,8 @@
 //! The blocking and the asynchronous call share every stage; they differ in how they wait.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };

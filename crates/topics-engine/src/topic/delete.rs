@@ -1,8 +1,8 @@
 //! Deleting records: plan outside of locks → stage with the bound head → applied when committed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{self, Body, MatchKind};
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::Ticket;

@@ -22,10 +22,10 @@
 //! what is staged, so seq order is queue order; `state` is what readers see.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
 mod append;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
 use topics_storage::txn::{self, Rows, StageHeader, Stages};

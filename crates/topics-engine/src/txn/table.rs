@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart};
 use topics_storage::snapshot::Section;

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use topics_env::Env;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::core::Core;
 use super::layout::DataHeader;

@@ -26,10 +26,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::AtomicU32;
+use topics_env::sync::thread;
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -241,7 +242,7 @@ pub struct Wal {
     shards: Vec<Arc<Shard>>,
     /// Files of shards outside the layout, for reads.
     elsewhere: BTreeMap<FileKey, Arc<WalFile>>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 impl Wal {
@@ -269,7 +270,7 @@ impl Wal {
             for shard in &shards {
                 let shard = shard.clone();
                 let name = format!("topics-sync-{}", shard.id);
-                let thread = std::thread::Builder::new().name(name).spawn(move || shard.run());
+                let thread = thread::Builder::new().name(name).spawn(move || shard.run());
                 threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
             }
         }
@@ -406,7 +407,7 @@ impl Wal {
             }
         }
         for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 log::error!("a sync thread panicked");
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Condvar;
+use topics_env::sync::Condvar;
 
 use super::Level;
 use crate::{Result, StorageError};

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::{Condvar, Mutex, MutexGuard, RwLock, thread, thread_local};
 
 use super::cache::TailCache;
 use super::outcome::{Callback, Waiter};
@@ -81,7 +81,7 @@ struct Unwind<'a>(&'a Shard);
 
 impl Drop for Unwind<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             let error = StorageError::Poisoned { detail: "a commit panicked".into() };
             let mut st = self.0.state.lock();
             st.abandon(&error);

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Condvar;
+use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
 use super::succession::Prepared;

@@ -5,8 +5,8 @@
 //! preceded by a Start frame that holds the first lsn; a valid Start ends the file before it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_env::{File, OpenMode};
 
 use super::shard::{Guard, Shard};

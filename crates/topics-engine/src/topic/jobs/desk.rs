@@ -8,11 +8,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::atomic::{AtomicUsize, Ordering};
+use topics_env::sync::thread::{self, JoinHandle};
+use topics_env::sync::{Condvar, Mutex};
 
 use super::super::{Life, Topic};
 use super::give::{self, Want};
@@ -185,7 +185,7 @@ impl Desk {
                 }
             }
         };
-        let spawned = std::thread::Builder::new().name("topics-queues".into()).spawn(run);
+        let spawned = thread::Builder::new().name("topics-queues".into()).spawn(run);
         spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
     }
 
@@ -276,7 +276,7 @@ impl Desk {
     /// Nobody waits any more: the engine closes.
     pub(crate) fn close(&self) {
         if let Some(thread) = self.shut()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
             log::error!("the queues' thread panicked");

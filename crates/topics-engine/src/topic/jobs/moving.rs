@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
 use topics_storage::format::record::{self, Body, Idempotency, LeaseEvent};
 use topics_storage::wal::{Level, Ticket};
 

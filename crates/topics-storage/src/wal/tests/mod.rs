@@ -1,9 +1,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex as PlMutex;
 use topics_env::OpenMode;
 use topics_env::sim::{FaultKind, SimFs, sim_env};
+use topics_env::sync::Mutex as PlMutex;
 
 use super::scan::Scan;
 use super::*;
