@@ -457,6 +457,28 @@ class Connection:
     def shutdown(self) -> None: ...
 
 @final
+class Pump:
+    """Writes one stream to its transport where the bridge is drained.
+
+    Belongs to the loop of `http`. `ended` is called once, when the stream has ended.
+    """
+
+    def __new__(
+        cls, http: Http, token: int, transport: Any, ended: Callable[[], object]
+    ) -> Pump: ...
+    def begin(self) -> None:
+        """From now on the stream is written here."""
+
+    def pause(self) -> None:
+        """The transport takes nothing for now."""
+
+    def resume(self) -> None:
+        """The transport takes more."""
+
+    def close(self) -> None:
+        """Nothing more is written here. Idempotent."""
+
+@final
 class Http:
     """The routes of `/v0` without sockets: parsing, limits, answers.
 

@@ -1,7 +1,7 @@
 """What uvicorn is given as its protocol: hot requests are answered natively.
 
 The native protocol may only be faster than the application, never different. At the first request
-that is anything but plainly hot a connection becomes a `BoundedProtocol`, and stays one.
+that is anything but plainly hot a connection becomes a `PumpedProtocol`, and stays one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ..asgi.messages import body_too_slow
 from .protocol import (
     HEADER_SECONDS,
     KEEP_ALIVE_SECONDS,
-    BoundedProtocol,
     farewell,
     headers_too_slow,
 )
+from .pumped import PumpedProtocol
 
 
 class HotProtocols:
@@ -66,7 +66,7 @@ class HotProtocols:
         if not self._ticking:
             self._ticking = True
             loop.call_later(self._tick, self._sweep, loop)
-        complete = partial(BoundedProtocol, config, server_state, app_state, loop)
+        complete = partial(PumpedProtocol, config, server_state, app_state, loop)
         return _core.Connection(self._gate, complete, server_state)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -66,8 +66,8 @@ pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
-    Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
-    queue_counts, queue_state, redrive,
+    Desk, ack, ack_async, at_once as leases_at_once, claim, claim_async, expire_jobs, extend,
+    finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
 };
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
 pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};

@@ -12,6 +12,8 @@
 mod desk;
 mod give;
 mod look;
+#[cfg(test)]
+mod loop_tests;
 mod moving;
 mod settle;
 #[cfg(test)]
@@ -27,7 +29,7 @@ pub(crate) use desk::Desk;
 pub(crate) use give::{claim, claim_async};
 pub(crate) use look::{counts as queue_counts, peek, queue_state};
 pub(crate) use moving::{expire_jobs, finish, redrive};
-pub(crate) use settle::{ack, extend, nack};
+pub(crate) use settle::{ack, ack_async, at_once, extend, nack};
 pub(super) use settle::{release_acks, take_acks};
 pub use work::Work;
 
