@@ -7,8 +7,6 @@ import asyncio
 from .bridge import LoopBridge
 from .messages import Header, Request, Send
 
-STALL_SECONDS = 30.0
-"""A client that takes nothing for so long is let go."""
 HEADERS: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -29,8 +27,9 @@ async def send_events(
     request: Request,
     send: Send,
     extra: list[Header],
+    stall: float,
 ) -> None:
-    """Sends a stream until it ends, its client goes, or takes nothing any more."""
+    """Sends a stream until it ends, its client goes, or takes nothing for `stall` seconds."""
     # The body of a GET is passed over: what comes next is the client's leaving.
     gone = asyncio.ensure_future(request.disconnected())
     wake = bridge.wake_of(token)
@@ -38,14 +37,14 @@ async def send_events(
     try:
         headers = [*HEADERS, *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send(send, opening)
+        await _send(send, opening, stall)
         while not gone.done():
             pulled = bridge.pull(token)
             if pulled is None:
                 break
             pieces, after = pulled
             for piece in pieces:
-                await _send(send, piece)
+                await _send(send, piece, stall)
             if after == END:
                 break
             if after == WAIT:
@@ -59,9 +58,9 @@ async def send_events(
         bridge.give_up(token)
 
 
-async def _send(send: Send, piece: bytes) -> None:
+async def _send(send: Send, piece: bytes, stall: float) -> None:
     try:
-        async with asyncio.timeout(STALL_SECONDS):
+        async with asyncio.timeout(stall):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise Stalled from None
