@@ -421,7 +421,8 @@ class Bridge:
 class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
-    `ticks` are the calls of `sweep` that a body, the first and the next request may take.
+    `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
+    client that takes nothing.
     """
 
     def __new__(
@@ -430,7 +431,7 @@ class Gate:
         status_lines: Mapping[int, bytes],
         loopback: bool,
         max_body: int,
-        ticks: tuple[int, int, int],
+        ticks: tuple[int, int, int, int],
         too_slow_head: bytes,
         too_slow_body: bytes,
     ) -> Gate: ...
@@ -445,9 +446,11 @@ class Gate:
 
 @final
 class Connection:
-    """The `asyncio.Protocol` of one connection, until `complete()` makes another take over."""
+    """The `asyncio.Protocol` of one connection, until `complete(fresh)` makes another take over."""
 
-    def __new__(cls, gate: Gate, complete: Callable[[], Any], server_state: Any) -> Connection: ...
+    def __new__(
+        cls, gate: Gate, complete: Callable[[bool], Any], server_state: Any
+    ) -> Connection: ...
     def connection_made(self, transport: Any) -> None: ...
     def connection_lost(self, _exc: Exception | None) -> None: ...
     def data_received(self, data: bytes) -> None: ...

@@ -9,8 +9,6 @@ from typing import Protocol
 from .bridge import LoopBridge, Wake
 from .messages import Header, Request, Send
 
-STALL_SECONDS = 30.0
-"""A client that takes nothing for so long is let go."""
 HEADERS: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -38,8 +36,9 @@ async def send_events(
     request: Request,
     send: Send,
     extra: list[Header],
+    stall: float,
 ) -> None:
-    """Sends a stream until it ends, its client goes, or takes nothing any more."""
+    """Sends a stream until it ends, its client goes, or takes nothing for `stall` seconds."""
     # The body of a GET is passed over: what comes next is the client's leaving.
     gone = asyncio.ensure_future(request.disconnected())
     wake = bridge.wake_of(token)
@@ -47,10 +46,10 @@ async def send_events(
     try:
         headers = [*HEADERS, *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send(send, opening)
+        await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
         if pump is None:
-            await _pull(bridge, token, send, gone, wake)
+            await _pull(bridge, token, send, gone, wake, stall)
         else:
             await _pumped(bridge, token, pump["begin"], gone)
         if not gone.done():
@@ -63,7 +62,12 @@ async def send_events(
 
 
 async def _pull(
-    bridge: LoopBridge, token: int, send: Send, gone: asyncio.Future[None], wake: Wake
+    bridge: LoopBridge,
+    token: int,
+    send: Send,
+    gone: asyncio.Future[None],
+    wake: Wake,
+    stall: float,
 ) -> None:
     while not gone.done():
         pulled = bridge.pull(token)
@@ -71,7 +75,7 @@ async def _pull(
             break
         pieces, after = pulled
         for piece in pieces:
-            await _send(send, piece)
+            await _send(send, piece, stall)
         if after == END:
             break
         if after == WAIT:
@@ -94,9 +98,9 @@ async def _pumped(
         pump.close()
 
 
-async def _send(send: Send, piece: bytes) -> None:
+async def _send(send: Send, piece: bytes, stall: float) -> None:
     try:
-        async with asyncio.timeout(STALL_SECONDS):
+        async with asyncio.timeout(stall):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise Stalled from None

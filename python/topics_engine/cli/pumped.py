@@ -18,9 +18,8 @@ class PumpedProtocol(BoundedProtocol):
 
     _pump: _core.Pump | None = None
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self.scope["extensions"][PUMP] = {"begin": self._begin}
+    def _extensions(self) -> dict[str, dict[object, object]]:
+        return {**super()._extensions(), PUMP: {"begin": self._begin}}
 
     def _begin(self, http: _core.Http, token: int, ended: Callable[[], object]) -> _core.Pump:
         """The pump of the stream whose head has been sent."""

@@ -305,11 +305,13 @@ def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
             json.loads(reply.body)
 
 
-def test_no_generated_request_is_500(api: Http) -> None:
+def test_no_generated_request_is_500(api: Http, door: str) -> None:
     seen: dict[int, int] = {}
-    run_requests(api, seen)
+    # The application has had all of them by two ways when it gets those of HTTP/2.
+    requests = REQUESTS // 4 if door == "h2" else REQUESTS
+    settings(run_requests, max_examples=requests // PER_EXAMPLE)(api, seen)
     print(f"{sum(seen.values())} requests: {dict(sorted(seen.items()))}")
-    assert sum(seen.values()) >= REQUESTS
+    assert sum(seen.values()) >= requests
     # A generator that only ever fails tests nothing.
-    assert seen[200] > REQUESTS // 20
+    assert seen[200] > requests // 20
     assert api("GET", "/v0/ready").status == 200

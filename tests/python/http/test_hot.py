@@ -18,7 +18,7 @@ from topics_engine import _core
 from topics_engine.asgi import Settings, build
 from topics_engine.asgi.messages import CLOSE, HttpError
 from topics_engine.cli.hot import HotProtocols
-from topics_engine.cli.protocol import HEADER_SECONDS, KEEP_ALIVE_SECONDS
+from topics_engine.cli.limits import Limits
 
 from .conftest import LIMITS
 
@@ -238,6 +238,7 @@ class Hot:
         self.gate = self.protocols._gate
         self.state = MagicMock(connections=set(), default_headers=[(b"date", b"today")])
         self.handed_over: list[MagicMock] = []
+        self.fresh: list[bool] = []
 
     async def __aenter__(self) -> Hot:
         self.app.life.start()
@@ -250,7 +251,8 @@ class Hot:
         await self.app.life.finish(5)
 
     def connect(self) -> tuple[_core.Connection, Transport]:
-        def complete() -> MagicMock:
+        def complete(fresh: bool) -> MagicMock:
+            self.fresh.append(fresh)
             self.handed_over.append(MagicMock())
             return self.handed_over[-1]
 
@@ -380,7 +382,7 @@ def test_slow_clients_are_ended(tmp_path: Path) -> None:
             connection.data_received(request("t", one()))
             await hot.answers(done, 1)
             ticks = {}
-            for tick in range(round(KEEP_ALIVE_SECONDS / BODY_SECONDS * TICKS) + 2):
+            for tick in range(round(Limits().idle / BODY_SECONDS * TICKS) + 2):
                 hot.gate.sweep()
                 for name, transport in (("silent", silent), ("half", half), ("done", done)):
                     if transport.closed:
@@ -388,8 +390,8 @@ def test_slow_clients_are_ended(tmp_path: Path) -> None:
             per_second = TICKS / BODY_SECONDS
             assert ticks == {
                 "half": TICKS,
-                "silent": round(HEADER_SECONDS * per_second),
-                "done": round(KEEP_ALIVE_SECONDS * per_second),
+                "silent": round(Limits().header * per_second),
+                "done": round(Limits().idle * per_second),
             }
             late = HttpError(408, "request_timeout", "the body did not arrive within 2 s")
             assert half.written[0].endswith(late.response().body)
