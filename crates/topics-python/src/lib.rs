@@ -3,6 +3,7 @@
 //! Thin on purpose. What a request means is known below; here are the GIL, signals, forks, and the
 //! way from engine threads to an event loop. The surface is stated in `_core.pyi`.
 
+mod answer;
 mod args;
 mod arrow;
 mod batch;
@@ -28,6 +29,8 @@ use pyo3::prelude::*;
 mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
+    #[pymodule_export]
+    use crate::answer::parse_answer;
     #[pymodule_export]
     use crate::arrow::ArrowStream;
     #[pymodule_export]

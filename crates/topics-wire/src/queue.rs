@@ -194,7 +194,7 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
     push_record(&mut bytes, &record, true, true);
     let mut o = Object::reopen(bytes);
     o.int("lease_id", lease.lease_id).int("deadline", lease.deadline);
-    o.int("deliveries", lease.deliveries.into());
+    o.int("lease_ms", c.lease_ms).int("deliveries", lease.deliveries.into());
     out.extend_from_slice(&o.finish());
 }
 
