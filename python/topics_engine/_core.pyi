@@ -35,6 +35,7 @@ __all__ = [
     "__version__",
     "defaults",
     "error_body",
+    "parse_answer",
     "repair",
     "retry_after",
     "verify",
@@ -80,6 +81,11 @@ def retry_after(body: bytes) -> int:
 
 _Row: TypeAlias = tuple[int, int, str | None, str | None, bytes | None, bytes, bool]
 """`(seq, ts, node, tag, meta, raw, binary)`."""
+
+def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[bytes]]:
+    """A server's JSON answer without `member`; the records in that; and what else each of them
+    says, as JSON, which is empty when none says more.
+    """
 
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
@@ -423,7 +429,8 @@ class Bridge:
 class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
-    `ticks` are the calls of `sweep` that a body, the first and the next request may take.
+    `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
+    client that takes nothing.
     """
 
     def __new__(
@@ -432,7 +439,7 @@ class Gate:
         status_lines: Mapping[int, bytes],
         loopback: bool,
         max_body: int,
-        ticks: tuple[int, int, int],
+        ticks: tuple[int, int, int, int],
         too_slow_head: bytes,
         too_slow_body: bytes,
     ) -> Gate: ...
@@ -447,9 +454,11 @@ class Gate:
 
 @final
 class Connection:
-    """The `asyncio.Protocol` of one connection, until `complete()` makes another take over."""
+    """The `asyncio.Protocol` of one connection, until `complete(fresh)` makes another take over."""
 
-    def __new__(cls, gate: Gate, complete: Callable[[], Any], server_state: Any) -> Connection: ...
+    def __new__(
+        cls, gate: Gate, complete: Callable[[bool], Any], server_state: Any
+    ) -> Connection: ...
     def connection_made(self, transport: Any) -> None: ...
     def connection_lost(self, _exc: Exception | None) -> None: ...
     def data_received(self, data: bytes) -> None: ...
@@ -457,6 +466,28 @@ class Connection:
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def shutdown(self) -> None: ...
+
+@final
+class Pump:
+    """Writes one stream to its transport where the bridge is drained.
+
+    Belongs to the loop of `http`. `ended` is called once, when the stream has ended.
+    """
+
+    def __new__(
+        cls, http: Http, token: int, transport: Any, ended: Callable[[], object]
+    ) -> Pump: ...
+    def begin(self) -> None:
+        """From now on the stream is written here."""
+
+    def pause(self) -> None:
+        """The transport takes nothing for now."""
+
+    def resume(self) -> None:
+        """The transport takes more."""
+
+    def close(self) -> None:
+        """Nothing more is written here. Idempotent."""
 
 @final
 class Http:

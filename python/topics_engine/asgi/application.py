@@ -64,6 +64,7 @@ class App:
         self._settings = settings
         self._router = Router()
         self._cors = Cors(settings.cors_origins)
+        self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
         self._in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
@@ -187,7 +188,7 @@ class App:
                     raise HttpError(503, "shutting_down", "the server is going down")
                 await send({"type": "websocket.accept"})
                 with contextlib.suppress(Disconnected, OSError):
-                    await converse(bridge, token, client, receive, send)
+                    await converse(bridge, token, client, receive, send, self._stall)
         except HttpError as error:
             await deny(scope, receive, send, error)
 
@@ -216,7 +217,8 @@ class App:
             return core_response(status, opening, JSON)
         with contextlib.suppress(Disconnected, OSError):
             extra = self._cors.headers(request)
-            await send_stream(bridge, token, opening, request, send, route.offers[0], extra)
+            kind = route.offers[0]
+            await send_stream(bridge, token, opening, request, send, kind, extra, self._stall)
         return None
 
 

@@ -13,9 +13,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from benches.demo.server import Server
-from topics_engine.cli.protocol import HEADER_SECONDS, BoundedProtocol
+from topics_engine.cli.limits import Limits
+from topics_engine.cli.protocol import BoundedProtocol
 
-from .conftest import Http, raw_exchange
+from .conftest import HTTP1, Http, raw_exchange
 
 Request = tuple[str, str, Any]
 
@@ -192,6 +193,7 @@ def test_a_refused_write_appends_nothing(api: Http, topic: str) -> None:
     assert api("POST", path, one(4)).json["first_seq"] == 2
 
 
+@HTTP1
 def test_a_body_that_stops_is_408(server: Server) -> None:
     head = (
         b"POST /v0/topics/slow HTTP/1.1\r\nHost: localhost\r\n"
@@ -202,6 +204,7 @@ def test_a_body_that_stops_is_408(server: Server) -> None:
     assert b'"request_timeout"' in answer
 
 
+@HTTP1
 def test_headers_without_end_are_431(server: Server) -> None:
     head = b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n"
     try:
@@ -219,12 +222,13 @@ def test_headers_that_stop_are_408() -> None:
     transport = Recorder()
     protocol.connection_made(transport)
     protocol.data_received(b"GET /v0/health HTT")
-    assert [round(seconds) for seconds, _ in loop.timers] == [round(HEADER_SECONDS)]
+    assert [round(seconds) for seconds, _ in loop.timers] == [round(Limits().header)]
     loop.timers[0][1]()
     assert transport.written.startswith(b"HTTP/1.1 408 ")
     assert transport.closed
 
 
+@HTTP1
 def test_what_is_not_http_is_400_as_json(server: Server) -> None:
     answer = raw_exchange(server.port, b"\x16\x03\x01 hello\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -266,6 +270,7 @@ async def app(scope: object, receive: object, send: object) -> None:
     raise AssertionError("the application is not reached")
 
 
+@HTTP1
 def test_an_oversized_body_is_answered_before_it_is_sent(server: Server) -> None:
     head = (
         b"POST /v0/topics/big HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
@@ -276,6 +281,7 @@ def test_an_oversized_body_is_answered_before_it_is_sent(server: Server) -> None
     assert b"100 Continue" not in answer.partition(b"\r\n\r\n")[0]
 
 
+@HTTP1
 def test_a_chunked_body_over_the_limit_is_413(server: Server) -> None:
     head = (
         b"POST /v0/topics/big HTTP/1.1\r\nHost: localhost\r\n"

@@ -344,14 +344,6 @@ def requests(draw: st.DrawFn) -> tuple[Route, str, str, bytes | None, dict[str, 
     return route, method, path, body, headers
 
 
-@settings(
-    max_examples=REQUESTS // PER_EXAMPLE,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
-@given(batch=st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
 def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
     for route, method, path, body, headers in batch:
         note(f"{method} {path} {body!r} {headers}")
@@ -365,11 +357,21 @@ def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
             json.loads(reply.body)
 
 
-def test_no_generated_request_is_500(api: Http) -> None:
+def test_no_generated_request_is_500(api: Http, door: str) -> None:
     seen: dict[int, int] = {}
-    run_requests(api, seen)
+    # The application has had all of them by two ways when it gets those of HTTP/2.
+    most = REQUESTS // 4 if door == "h2" else REQUESTS
+    batches = st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE)
+    run = settings(
+        max_examples=most // PER_EXAMPLE,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )(given(batch=batches)(run_requests))
+    run(api, seen)
     print(f"{sum(seen.values())} requests: {dict(sorted(seen.items()))}")
-    assert sum(seen.values()) >= REQUESTS
+    assert sum(seen.values()) >= most
     # A generator that only ever fails tests nothing.
-    assert seen[200] > REQUESTS // 20
+    assert seen[200] > most // 20
     assert api("GET", "/v0/ready").status == 200
