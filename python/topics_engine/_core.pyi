@@ -34,6 +34,7 @@ __all__ = [
     "__version__",
     "defaults",
     "error_body",
+    "parse_answer",
     "repair",
     "retry_after",
     "verify",
@@ -78,6 +79,11 @@ def retry_after(body: bytes) -> int:
 
 _Row: TypeAlias = tuple[int, int, str | None, str | None, bytes | None, bytes, bool]
 """`(seq, ts, node, tag, meta, raw, binary)`."""
+
+def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[bytes]]:
+    """A server's JSON answer without `member`; the records in that; and what else each of them
+    says, as JSON, which is empty when none says more.
+    """
 
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
@@ -458,6 +464,28 @@ class Connection:
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def shutdown(self) -> None: ...
+
+@final
+class Pump:
+    """Writes one stream to its transport where the bridge is drained.
+
+    Belongs to the loop of `http`. `ended` is called once, when the stream has ended.
+    """
+
+    def __new__(
+        cls, http: Http, token: int, transport: Any, ended: Callable[[], object]
+    ) -> Pump: ...
+    def begin(self) -> None:
+        """From now on the stream is written here."""
+
+    def pause(self) -> None:
+        """The transport takes nothing for now."""
+
+    def resume(self) -> None:
+        """The transport takes more."""
+
+    def close(self) -> None:
+        """Nothing more is written here. Idempotent."""
 
 @final
 class Http:

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::metrics::MetricsSnapshot;
 use crate::options::Options;
 use crate::router::{self, RouterInfo, RouterRequest};
+use crate::survey::Survey;
 use crate::topic::{self, Life, Topic};
 use crate::{maintain, name};
 
@@ -200,6 +201,12 @@ impl Engine {
     #[must_use]
     pub fn metrics(&self) -> MetricsSnapshot {
         self.core.metrics_snapshot()
+    }
+
+    /// Looks at every topic: sums, and the gauges of at most `limit` topics whose names begin with
+    /// one of `prefixes`. Takes about 100 ns for each topic.
+    pub fn survey(&self, prefixes: &[String], limit: usize) -> Result<Survey> {
+        crate::survey::survey(&self.core, prefixes, limit)
     }
 
     /// What segments have met since the open: records that failed their checksum, and uses of a

@@ -27,6 +27,7 @@ mod recovery;
 mod router;
 mod snapshot;
 mod space;
+mod survey;
 mod topic;
 mod txn;
 mod verify;
@@ -48,6 +49,7 @@ pub use queue::api::{
     Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Settled,
 };
 pub use router::{Guarantee, RouterInfo, RouterRequest};
+pub use survey::{Survey, Surveyed};
 pub use topic::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, Work};
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,

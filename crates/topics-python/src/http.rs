@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_wire::service::{Next, Reply, Request, Service};
+use topics_wire::service::{Next, Pulled, Reply, Request, Service};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
@@ -52,6 +52,18 @@ impl Http {
         // A small read may still be a large answer, and wait for a page of a file.
         let small = request.body.len() <= SMALL_BODY && request.route == "write";
         if small { run() } else { py.detach(run) }
+    }
+
+    /// What a stream has; `None`: it is over.
+    pub fn pulled(&self, token: u64) -> Option<Pulled> {
+        let outcome = caught(|| {
+            self.shared.engine()?;
+            Ok(self.service.pull(token))
+        });
+        outcome.unwrap_or_else(|failure| {
+            log::error!("a stream: {}", failure.message);
+            None
+        })
     }
 }
 
@@ -113,17 +125,7 @@ impl Http {
 
     /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
-        let run = || {
-            let outcome = caught(|| {
-                self.shared.engine()?;
-                Ok(self.service.pull(token))
-            });
-            outcome.unwrap_or_else(|failure| {
-                log::error!("a stream: {}", failure.message);
-                None
-            })
-        };
-        let pulled = py.detach(run)?;
+        let pulled = py.detach(|| self.pulled(token))?;
         let next = match pulled.next {
             Next::More => 0,
             Next::Wait => 1,

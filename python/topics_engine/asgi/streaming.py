@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
-from .bridge import LoopBridge
+from .bridge import LoopBridge, Wake
 from .messages import Header, Request, Send
 
 HEADERS: tuple[Header, ...] = (
@@ -13,7 +15,14 @@ HEADERS: tuple[Header, ...] = (
     (b"x-accel-buffering", b"no"),
 )
 ABORT = "topics.abort"
+PUMP = "topics.pump"
 MORE, WAIT, END = 0, 1, 2
+
+
+class Closing(Protocol):
+    """What writes a stream, until it is closed."""
+
+    def close(self) -> None: ...
 
 
 class Stalled(Exception):
@@ -38,17 +47,11 @@ async def send_events(
         headers = [*HEADERS, *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _send(send, opening, stall)
-        while not gone.done():
-            pulled = bridge.pull(token)
-            if pulled is None:
-                break
-            pieces, after = pulled
-            for piece in pieces:
-                await _send(send, piece, stall)
-            if after == END:
-                break
-            if after == WAIT:
-                await wake.wait()
+        pump = (request.scope.get("extensions") or {}).get(PUMP)
+        if pump is None:
+            await _pull(bridge, token, send, gone, wake, stall)
+        else:
+            await _pumped(bridge, token, pump["begin"], gone)
         if not gone.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     except Stalled:
@@ -56,6 +59,43 @@ async def send_events(
     finally:
         gone.cancel()
         bridge.give_up(token)
+
+
+async def _pull(
+    bridge: LoopBridge,
+    token: int,
+    send: Send,
+    gone: asyncio.Future[None],
+    wake: Wake,
+    stall: float,
+) -> None:
+    while not gone.done():
+        pulled = bridge.pull(token)
+        if pulled is None:
+            break
+        pieces, after = pulled
+        for piece in pieces:
+            await _send(send, piece, stall)
+        if after == END:
+            break
+        if after == WAIT:
+            await wake.wait()
+
+
+async def _pumped(
+    bridge: LoopBridge,
+    token: int,
+    begin: Callable[..., Closing],
+    gone: asyncio.Future[None],
+) -> None:
+    """The connection's server writes the stream; it also ends a client that takes nothing."""
+    ended = asyncio.Event()
+    pump = bridge.pump(begin, token, ended.set)
+    gone.add_done_callback(lambda _: ended.set())
+    try:
+        await ended.wait()
+    finally:
+        pump.close()
 
 
 async def _send(send: Send, piece: bytes, stall: float) -> None:

@@ -1,7 +1,7 @@
 """What uvicorn is given as its protocol: hot requests are answered natively.
 
 The native protocol may only be faster than the application, never different. At the first request
-that is anything but plainly hot a connection becomes a `BoundedProtocol`, and stays one.
+that is anything but plainly hot a connection becomes a `PumpedProtocol`, and stays one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ..asgi.access import LoopbackGuard, OpenGuard
 from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.messages import body_too_slow
 from .limits import Limits, headers_too_slow
-from .protocol import BoundedProtocol, farewell
+from .protocol import farewell
+from .pumped import PumpedProtocol
 
 
 class HotProtocols:
@@ -63,8 +64,8 @@ class HotProtocols:
             loop.call_later(self._tick, self._sweep, loop)
         state = (config, server_state, app_state, loop)
 
-        def complete(fresh: bool) -> BoundedProtocol:
-            return BoundedProtocol(*state, limits=self._limits, fresh=fresh)
+        def complete(fresh: bool) -> PumpedProtocol:
+            return PumpedProtocol(*state, limits=self._limits, fresh=fresh)
 
         return _core.Connection(self._gate, complete, server_state)
 

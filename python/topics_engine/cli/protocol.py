@@ -74,9 +74,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
         if self._declined:
             return
-        # For a stream whose client takes nothing: what waits to be sent is not waited for.
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        self.scope["extensions"] = self._extensions()
         super().on_headers_complete()
+
+    def _extensions(self) -> dict[str, dict[object, object]]:
+        """What the application may ask of the server."""
+        # For a stream whose client takes nothing: what waits to be sent is not waited for.
+        return {ABORT: {"abort": self.transport.abort}}
 
     def data_received(self, data: bytes) -> None:
         if self._opening is not None:

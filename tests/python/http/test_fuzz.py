@@ -284,13 +284,6 @@ def requests(draw: st.DrawFn) -> tuple[Route, str, str, bytes | None, dict[str, 
     return route, method, path, body, headers
 
 
-@settings(
-    max_examples=REQUESTS // PER_EXAMPLE,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
 @given(batch=st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
 def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
     for route, method, path, body, headers in batch:
@@ -309,7 +302,14 @@ def test_no_generated_request_is_500(api: Http, door: str) -> None:
     seen: dict[int, int] = {}
     # The application has had all of them by two ways when it gets those of HTTP/2.
     requests = REQUESTS // 4 if door == "h2" else REQUESTS
-    settings(run_requests, max_examples=requests // PER_EXAMPLE)(api, seen)
+    run = settings(
+        max_examples=requests // PER_EXAMPLE,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )(run_requests)
+    run(api, seen)
     print(f"{sum(seen.values())} requests: {dict(sorted(seen.items()))}")
     assert sum(seen.values()) >= requests
     # A generator that only ever fails tests nothing.

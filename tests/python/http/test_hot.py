@@ -98,6 +98,27 @@ EXCHANGES: dict[str, bytes] = {
     "bare line feeds": request("t", one()).replace(b"\r\n", b"\n"),
     "NUL in a header": request("t", one(), "Idempotency-Key: a\0b"),
     "space before the colon": request("t", one(), "Idempotency-Key : k"),
+    "queue": request(
+        "q", {"records": [{"data": n} for n in range(9)], "config": {"type": "queue"}}
+    ),
+    "claim": request("q/claim", {"node": "a", "max": 4}),
+    "claim of a log": request("t/claim", {"node": "a"}),
+    "claim without a node": request("q/claim", {}),
+    "ack": request("q/ack", {"node": "a", "seqs": [1]}),
+    "ack again": request("q/ack", {"node": "a", "seqs": [1]}),
+    "ack of another's": request("q/ack", {"node": "b", "seqs": [2]}),
+    "ack with a lease that is not there": request(
+        "q/ack", {"node": "a", "seqs": [2], "lease_ids": [1]}
+    ),
+    "ack of too many": request("q/ack", {"node": "a", "seqs": list(range(1001))}),
+    "ack of nothing": request("nobody/ack", {"node": "a", "seqs": [1]}),
+    "extend": request("q/extend", {"node": "a", "seqs": [2, 3], "lease_ms": 60_000}),
+    "nack": request("q/nack", {"node": "a", "seqs": [2], "delay_ms": 0}),
+    "nack of a log": request("t/nack", {"node": "a", "seqs": [2]}),
+    "claimed again": request("q/claim", {"node": "b", "max": 1}),
+    "claimed, acked, claimed": request("q/claim", {"node": "c", "max": 9})
+    + request("q/ack", {"node": "c", "seqs": [5, 6, 7]})
+    + request("q/claim", {"node": "c", "wait_ms": 20}),
     "pipelined": request("p", one()) + request("p", one(2, sync=True)) + request("p/diff", {}),
     "pipelined, then not hot": request("p", one()) + request("p/seek", {"ts": 1}),
     "pipelined behind a wait": request("p/diff", {"from_seq": 99, "wait_ms": 50})
@@ -112,6 +133,8 @@ VARIES = (
     (rb'"topic_id":\d+', b'"topic_id":0'),
     (rb'"\$ts":\d+', b'"$ts":0'),
     (rb'"lag_ms":\d+', b'"lag_ms":0'),
+    (rb'"(deadlines?|lease_id)":\d+', rb'"\1":0'),
+    (rb'"deadlines":\[[\d,]*\]', b'"deadlines":[]'),
 )
 
 

@@ -22,10 +22,10 @@
 //! what is staged, so seq order is queue order; `state` is what readers see.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
 mod append;
@@ -66,8 +66,8 @@ pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
-    Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
-    queue_state, redrive,
+    Desk, ack, ack_async, at_once as leases_at_once, claim, claim_async, expire_jobs, extend,
+    finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
 };
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
 pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};

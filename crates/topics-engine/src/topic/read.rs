@@ -5,8 +5,8 @@
 //! pieces is seen at the next; a loss that would be crossed ends the read in front of it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Frame};

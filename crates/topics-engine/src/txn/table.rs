@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart};
 use topics_storage::snapshot::Section;
@@ -126,6 +126,11 @@ impl Txns {
 
     pub(super) fn open(&self, writer: &str, epoch: u64) -> Option<Open> {
         self.inner.lock().open.get(&(writer.to_owned(), epoch)).cloned()
+    }
+
+    /// How many decisions are not carried out.
+    pub(crate) fn pending(&self) -> u64 {
+        self.inner.lock().open.len() as u64
     }
 
     /// Open decisions, of one writer or of all.

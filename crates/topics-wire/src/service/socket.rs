@@ -154,6 +154,13 @@ fn tell(event: Event) -> Option<Vec<u8>> {
             o.name("code", failure.code).name("message", &failure.message).name("topic", &topic);
             o.finish()
         }
+        Event::Paced { topic, retry_after_ms, .. } => {
+            let failure = frames::paced(retry_after_ms);
+            let mut o = message("error", None);
+            o.name("code", failure.code).name("message", &failure.message).name("topic", &topic);
+            o.int("retry_after_ms", retry_after_ms);
+            o.finish()
+        }
         _ => return None,
     })
 }

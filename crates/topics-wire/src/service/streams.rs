@@ -129,6 +129,10 @@ impl Watching {
                     let data = frames::error(&Failure::from(error), Some(&topic));
                     out.extend_from_slice(&frames::event("error", &data));
                 }
+                Event::Paced { topic, retry_after_ms, .. } => {
+                    let data = frames::error(&frames::paced(retry_after_ms), Some(&topic));
+                    out.extend_from_slice(&frames::event("error", &data));
+                }
                 _ => out.extend_from_slice(&frames::heartbeat(wall_ms)),
             }
         }

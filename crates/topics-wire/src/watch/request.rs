@@ -114,6 +114,7 @@ fn begin(lenient: bool) -> Asked {
     a.watch.lenient = lenient;
     a.watch.heartbeat_ms = Some(HEARTBEAT_MS);
     a.watch.stall_ms = Some(STALL_MS);
+    a.watch.paced = true;
     a
 }
 
