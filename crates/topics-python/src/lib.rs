@@ -46,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]
-    use crate::hot::{Connection, Gate};
+    use crate::hot::{Connection, Gate, Pump};
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]
@@ -65,6 +65,7 @@ mod _core {
         m.add("__version__", env!("CARGO_PKG_VERSION"))?;
         m.add("BODY_NDJSON", crate::http::BODY_NDJSON)?;
         m.add("BODY_OCTETS", crate::http::BODY_OCTETS)?;
+        m.add("BODY_ARROW", crate::http::BODY_ARROW)?;
         m.add("ACCEPT_ARROW", crate::http::ACCEPT_ARROW)?;
         m.add("ACCEPT_JSON", crate::http::ACCEPT_JSON)
     }

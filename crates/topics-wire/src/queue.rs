@@ -86,6 +86,15 @@ pub struct Held {
     pub lease_ms: Option<u64>,
 }
 
+impl Held {
+    /// As the engine takes them.
+    #[must_use]
+    pub fn held(&self) -> topics_engine::Held<'_> {
+        let (node, lease_ids) = (self.node.as_bytes(), self.lease_ids.as_deref());
+        topics_engine::Held { node, seqs: &self.seqs, lease_ids }
+    }
+}
+
 /// `{node, seqs, lease_ids?, delay_ms?, lease_ms?}`.
 pub fn held(bytes: &[u8]) -> Result<Held, Failure> {
     let mut h = Held { delay_ms: Some(0), ..Held::default() };
