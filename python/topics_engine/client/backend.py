@@ -6,6 +6,8 @@ What is an object of its own in the native module is made here, so that no handl
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _core
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
 
         def transact(
             self,
-            rows: list[_Rows],
+            rows: Sequence[_Rows],
             *,
             writer: str | None = None,
             epoch: int | None = None,
@@ -139,6 +141,26 @@ def transactions_of(backend: Backend) -> Transacting:
     return made
 
 
+def every_consumer(
+    backend: Backend, topic: str | None = None
+) -> list[tuple[str, str, str, int, int, int]]:
+    """The consumers of a topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
+    if topic is None and not isinstance(backend, _core.Engine):
+        found: list[tuple[str, str, str, int, int, int]] = _elsewhere(backend).every_consumer()
+        return found
+    names = [topic] if topic is not None else _topics(backend)
+    return [(name, *found) for name in names for found in backend.consumers(name)]
+
+
+def _topics(backend: Backend) -> list[str]:
+    names: list[str] = []
+    while True:
+        page = json.loads(backend.list("", names[-1] if names else None, 1000))["topics"]
+        names += [found["topic"] for found in page]
+        if len(page) < 1000:
+            return names
+
+
 def _elsewhere(backend: Backend) -> Any:
     assert isinstance(backend, Elsewhere)
     return backend
@@ -159,6 +181,7 @@ __all__ = [
     "Transacting",
     "WatchStart",
     "consumer_of",
+    "every_consumer",
     "queue_of",
     "transactions_of",
 ]

@@ -137,12 +137,17 @@ class Remote(Elsewhere):
         skip_nodes: Sequence[str] | None = None,
         match: str | None = None,
         limit: int = 256,
+        max_batch_bytes: int = 262144,
         strong: bool = False,
+        queue_frames: int = 1024,
+        queue_bytes: int = 16777216,
+        stall_ms: int | None = None,
     ) -> Source:
         fields = given(
             node=list(skip_nodes) if skip_nodes else None,
             match=matcher(match),
             limit=limit,
+            max_batch_bytes=max_batch_bytes,
             consistency="strong" if strong else None,
             include_tags=True,
         )
@@ -245,6 +250,11 @@ class Remote(Elsewhere):
     def consumers(self, topic: str) -> Any:
         found = self._pages(of_topic(topic, "consumers"), "consumers", None)
         return [(c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"]) for c in found]
+
+    def every_consumer(self) -> Any:
+        found = self._pages("/v0/consumers", "consumers", None)
+        names = ("topic", "consumer", "mode", "cursor", "lag", "lag_ms")
+        return [tuple(c[name] for name in names) for c in found]
 
     def delete_consumer(self, topic: str, name: str) -> bool:
         path = of_topic(topic, "consumers", name)

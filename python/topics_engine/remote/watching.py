@@ -65,7 +65,7 @@ class Source(Elsewhere):
     def begin(self) -> None:
         """Makes the session, unless that was done: the watch begins where the topics are now."""
         if not self._begun:
-            self._create({name: _start(*how) for name, *how in self._topics}, self._lenient)
+            self._create({name: _start(a, t, i) for name, a, t, i in self._topics}, self._lenient)
             self._begun = True
 
     def next(self, timeout: float | None = None) -> _Told | None:
@@ -168,7 +168,7 @@ class Source(Elsewhere):
         if event.kind == "record":
             page = Page(event.data)
             at: int = page.to_seq
-            return "records", page.topic, 0, page, None, at  # type: ignore[return-value]
+            return "records", page.topic, 0, page, None, at
         fields = json.loads(event.data)
         match event.kind:
             case "tombstone":
