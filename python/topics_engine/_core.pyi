@@ -26,6 +26,7 @@ __all__ = [
     "Gate",
     "Handed",
     "Http",
+    "Pump",
     "Queue",
     "Taken",
     "Transactions",
