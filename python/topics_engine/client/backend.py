@@ -115,6 +115,25 @@ class Elsewhere:
     __slots__ = ()
 
 
+def append_table(
+    backend: Backend,
+    topic: str,
+    config: bytes | None,
+    table: Any,
+    tag: str | None,
+    node: str | None,
+    key: str | None,
+) -> Acked:
+    """Appends the rows of an Arrow table: as columns, where they travel and need no config."""
+    from .columns import rows_of
+
+    if isinstance(backend, _core.Engine) or config is not None:
+        rows = rows_of(table, tag)
+        return backend.append(topic, rows, node=node, key=key, config=config)
+    acked: Acked = _elsewhere(backend).append_table(topic, table, tag, node, key)
+    return acked
+
+
 def queue_of(backend: Backend, name: str) -> Leases:
     """The jobs of a queue."""
     if isinstance(backend, _core.Engine):
@@ -180,6 +199,7 @@ __all__ = [
     "Told",
     "Transacting",
     "WatchStart",
+    "append_table",
     "consumer_of",
     "every_consumer",
     "queue_of",

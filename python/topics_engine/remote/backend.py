@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import Elsewhere
-from .caller import Caller, Left, encoded, given, of_topic, with_query
+from ..client.columns import written
+from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
 from .consuming import Cursor
 from .leasing import LONGEST, Leases, matcher
 from .page import Page, body_of_rows
@@ -66,23 +67,27 @@ class Remote(Elsewhere):
         answer = json.loads(
             self.caller.call("POST", of_topic(topic), body, hot=True, patient=patient)
         )
-        return (
-            answer["topic_id"],
-            answer["first_seq"],
-            answer["last_seq"],
-            answer["head_seq"],
-            answer["count"],
-            answer["created"],
-            # A repeat by this client is the write that was asked for.
-            key is not None and answer["deduped"],
-            answer["durability"],
-        )
+        return _acked(answer, named=key is not None)
 
     def append_batch(
         self, topic: str, records: Sequence[bytes], *, tag: str | None = None, **how: Any
     ) -> _Acked:
         rows: list[_NewRow] = [(record, True, tag, None, None, 0) for record in records]
         return self.append(topic, rows, **how)
+
+    def append_table(
+        self, topic: str, table: Any, tag: str | None, node: str | None, key: str | None
+    ) -> _Acked:
+        import pyarrow
+
+        rows = written(table)
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        path = with_query(of_topic(topic), tag=tag, node=node, key=key or self.caller.key())
+        body = sink.getvalue().to_pybytes()
+        answer = json.loads(self.caller.call("POST", path, body, content=ARROW))
+        return _acked(answer, named=key is not None)
 
     def read(
         self,
@@ -262,6 +267,20 @@ class Remote(Elsewhere):
 
     def transactions(self) -> Transactions:
         return Transactions(self)
+
+
+def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
+    return (
+        answer["topic_id"],
+        answer["first_seq"],
+        answer["last_seq"],
+        answer["head_seq"],
+        answer["count"],
+        answer["created"],
+        # A repeat by this client, with a key of its own, is the write that was asked for.
+        named and answer["deduped"],
+        answer["durability"],
+    )
 
 
 def _of_router(name: str) -> str:
