@@ -55,19 +55,31 @@ class Remote(Elsewhere):
             self.caller.wire.close()
 
     def append(
-        self, topic: str, records: Sequence[_NewRow], *, key: str | None = None, **how: Any
+        self,
+        topic: str,
+        records: Sequence[_NewRow],
+        *,
+        node: str | None = None,
+        key: str | None = None,
+        expect_head: int | None = None,
+        sync: bool = False,
+        create: bool | None = None,
+        config: bytes | None = None,
+        disable_backpressure: bool = True,
     ) -> _Acked:
-        fields = dict(how, idempotency_key=key or self.caller.key())
-        config = fields.pop("config")
-        raw = b'"config":%b,' % config if config is not None else b""
-        patient = fields["disable_backpressure"]
-        fields["sync"] = fields["sync"] or None
-        head = (encoded(given(**fields)) or b"{}")[1:-1] + b","
-        body = body_of_rows(records, head + raw)
-        answer = json.loads(
-            self.caller.call("POST", of_topic(topic), body, hot=True, patient=patient)
+        fields = given(
+            node=node,
+            idempotency_key=key or self.caller.key(),
+            expect_head=expect_head,
+            sync=sync or None,
+            create=create,
+            disable_backpressure=disable_backpressure,
         )
-        return _acked(answer, named=key is not None)
+        raw = b'"config":%b,' % config if config is not None else b""
+        body = body_of_rows(records, (encoded(fields) or b"{}")[1:-1] + b"," + raw)
+        path = of_topic(topic)
+        answer = self.caller.call("POST", path, body, hot=True, patient=disable_backpressure)
+        return _acked(json.loads(answer), named=key is not None)
 
     def append_batch(
         self, topic: str, records: Sequence[bytes], *, tag: str | None = None, **how: Any
