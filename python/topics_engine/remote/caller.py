@@ -120,6 +120,7 @@ class Caller:
         while True:
             error: TopicsError
             after = 0.0
+            cause: NoAnswer | None = None
             try:
                 answer: Answer = once(until - time.monotonic())
             except NoAnswer as none:
@@ -130,7 +131,7 @@ class Caller:
                 if answer.status < 400:
                     return answer
                 error, after = failure(answer)
-                in_doubt, cause = answer.status in (408, 502, 504), None
+                in_doubt = answer.status in (408, 502, 504)
                 again = repeatable if in_doubt else patient and passing(answer.status, error)
             if doubt is not None and in_doubt:
                 doubt.there = True

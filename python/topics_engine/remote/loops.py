@@ -130,7 +130,9 @@ class Sessions:
     def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
         """A request's; a stream has its own."""
         connect = self._connect if timeout is None else min(self._connect, timeout)
-        return aiohttp.ClientTimeout(total=timeout, sock_connect=connect)
+        return aiohttp.ClientTimeout(
+            total=None, connect=timeout, sock_connect=connect, sock_read=timeout
+        )
 
     def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
         """What comes of the work; `Closed` when this is closed before."""

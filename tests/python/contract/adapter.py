@@ -94,9 +94,8 @@ async def served(path: Path, settings: Mapping[str, Any]) -> AsyncIterator[Serve
 
 @asynccontextmanager
 async def connect_sync(path: Path, **settings: Any) -> AsyncIterator[Any]:
-    async with served(path, settings) as server:
-        async with Awaited(te.connect(server.url)) as db:
-            yield db
+    async with served(path, settings) as server, Awaited(te.connect(server.url)) as db:
+        yield db
 
 
 @asynccontextmanager
