@@ -13,6 +13,7 @@ from typing_extensions import CapsuleType
 __all__ = [
     "ACCEPT_ARROW",
     "ACCEPT_JSON",
+    "BODY_ARROW",
     "BODY_NDJSON",
     "BODY_OCTETS",
     "ArrowStream",
@@ -25,6 +26,7 @@ __all__ = [
     "Gate",
     "Handed",
     "Http",
+    "Pump",
     "Queue",
     "Taken",
     "Transactions",
@@ -46,6 +48,7 @@ __version__: Final[str]
 BODY_NDJSON: Final[int]
 """The body is `application/x-ndjson`: one `data` a line."""
 BODY_OCTETS: Final[int]
+BODY_ARROW: Final[int]
 """The body is `application/octet-stream`: one binary record."""
 ACCEPT_ARROW: Final[int]
 """`diff`: answer 200 with an Arrow IPC stream (`application/vnd.apache.arrow.stream`)."""
@@ -531,8 +534,9 @@ class Http:
 
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
         """What the stream opened by this call has: pieces (of bytes, or messages of a socket), and
-        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end.
-        `None` when there is no such stream. `cancel` ends it.
+        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end;
+        3: it failed, and its client must not take what it got for all. `None` when there is no
+        such stream. `cancel` ends it.
         """
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:

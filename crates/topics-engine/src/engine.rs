@@ -18,7 +18,7 @@ use crate::metrics::MetricsSnapshot;
 use crate::options::Options;
 use crate::router::{self, RouterInfo, RouterRequest};
 use crate::survey::Survey;
-use crate::topic::{self, Life, Topic};
+use crate::topic::{self, Life, SegmentMap, Topic};
 use crate::{maintain, name};
 
 /// Called once with the outcome, from whichever thread completed it; must not block.
@@ -179,6 +179,16 @@ impl Engine {
     /// The cursor just before the first record at or after `ts` (ms).
     pub fn seek(&self, topic: &str, ts: u64) -> Result<u64> {
         topic::seek(&self.core, &*self.find(topic)?, ts)
+    }
+
+    /// The last seq of a topic up to which everything is durable.
+    pub fn synced_seq(&self, topic: &str) -> Result<u64> {
+        topic::synced_seq(&self.core, &*self.find(topic)?)
+    }
+
+    /// Where the records of a topic lie, from the index alone.
+    pub fn segments(&self, topic: &str) -> Result<SegmentMap> {
+        topic::segment_map(&*self.find(topic)?)
     }
 
     /// Returns when everything acked before is durable.

@@ -50,9 +50,12 @@ pub use queue::api::{
 };
 pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use survey::{Survey, Surveyed};
-pub use topic::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, Work};
+pub use topic::{
+    Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, SegmentMap, Stretch,
+    Tier, Work,
+};
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
-    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState,
+    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
 };
 pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

@@ -18,6 +18,8 @@ use crate::shared::Shared;
 pub(crate) const BODY_NDJSON: u32 = 1;
 /// The body is `application/octet-stream`.
 pub(crate) const BODY_OCTETS: u32 = 2;
+/// The body is `application/vnd.apache.arrow.stream`.
+pub(crate) const BODY_ARROW: u32 = 16;
 /// Answer a read with an Arrow IPC stream.
 pub(crate) const ACCEPT_ARROW: u32 = 4;
 /// Answer metrics with JSON.
@@ -111,6 +113,7 @@ impl Http {
         let kind = match flags {
             f if f & BODY_NDJSON != 0 => Body::Lines,
             f if f & BODY_OCTETS != 0 => Body::Octets,
+            f if f & BODY_ARROW != 0 => Body::Arrow,
             _ => Body::Json,
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
@@ -123,13 +126,15 @@ impl Http {
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
-    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end.
+    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end, 3 for one that
+    /// the client must not take for the end.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
         let pulled = py.detach(|| self.pulled(token))?;
         let next = match pulled.next {
             Next::More => 0,
             Next::Wait => 1,
             Next::End => 2,
+            Next::Fail => 3,
         };
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }

@@ -7,16 +7,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .bridge import LoopBridge, Wake
-from .messages import Header, Request, Send
+from .messages import ARROW, EVENTS, Header, Request, Send
 
-HEADERS: tuple[Header, ...] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-)
+HEADERS: dict[bytes, tuple[Header, ...]] = {
+    EVENTS: (
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+    ),
+    ARROW: ((b"content-type", ARROW), (b"cache-control", b"no-store")),
+}
+PATIENCE = 10
+"""How many times as long a range waits for its client, who may work on what he has; it holds
+little meanwhile."""
 ABORT = "topics.abort"
 PUMP = "topics.pump"
-MORE, WAIT, END = 0, 1, 2
+MORE, WAIT, END, FAIL = 0, 1, 2, 3
 
 
 class Closing(Protocol):
@@ -29,27 +35,31 @@ class Stalled(Exception):
     """The client takes nothing."""
 
 
-async def send_events(
+async def send_stream(
     bridge: LoopBridge,
     token: int,
     opening: bytes,
     request: Request,
     send: Send,
+    kind: bytes,
     extra: list[Header],
     stall: float,
 ) -> None:
     """Sends a stream until it ends, its client goes, or takes nothing for `stall` seconds."""
-    # The body of a GET is passed over: what comes next is the client's leaving.
+    # The body has been read, or is passed over: what comes next is the client's leaving.
     gone = asyncio.ensure_future(request.disconnected())
     wake = bridge.wake_of(token)
     gone.add_done_callback(lambda _: wake.set())
     try:
-        headers = [*HEADERS, *extra]
+        headers = [*HEADERS[kind], *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        stall *= 1 if kind == EVENTS else PATIENCE
         await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
-        if pump is None:
-            await _pull(bridge, token, send, gone, wake, stall)
+        if pump is None or kind != EVENTS:
+            if not await _pull(bridge, token, send, gone, wake, stall) and abort(request):
+                # Whoever looks only at the framing of the response sees it, too.
+                return
         else:
             await _pumped(bridge, token, pump["begin"], gone)
         if not gone.done():
@@ -68,7 +78,8 @@ async def _pull(
     gone: asyncio.Future[None],
     wake: Wake,
     stall: float,
-) -> None:
+) -> bool:
+    """Whether the stream has not failed."""
     while not gone.done():
         pulled = bridge.pull(token)
         if pulled is None:
@@ -76,10 +87,11 @@ async def _pull(
         pieces, after = pulled
         for piece in pieces:
             await _send(send, piece, stall)
-        if after == END:
-            break
+        if after in (END, FAIL):
+            return after == END
         if after == WAIT:
             await wake.wait()
+    return True
 
 
 async def _pumped(
@@ -106,8 +118,10 @@ async def _send(send: Send, piece: bytes, stall: float) -> None:
         raise Stalled from None
 
 
-def abort(request: Request) -> None:
-    """Ends a connection whose client takes nothing, where the server offers that."""
+def abort(request: Request) -> bool:
+    """Ends a connection before its response has ended, where the server offers that."""
     offered = request.scope.get("extensions") or {}
-    if ABORT in offered:
-        offered[ABORT]["abort"]()
+    if ABORT not in offered:
+        return False
+    offered[ABORT]["abort"]()
+    return True

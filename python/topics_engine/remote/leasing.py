@@ -113,9 +113,7 @@ class Leases(Elsewhere):
         limit: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        body = given(
-            to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None
-        )
+        body = given(to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None)
         path = of_topic(self._topic, "redrive")
         # With a limit a repeat would move as many again.
         answer = self._caller.json("POST", path, body, repeatable=limit is None)

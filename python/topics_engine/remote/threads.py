@@ -167,7 +167,9 @@ class ThreadStream:
         self._closed = threading.Event()
         self._over = False
         threading.Thread(
-            target=_pump, args=(response, self._pieces, self._closed), name="topics-stream",
+            target=_pump,
+            args=(response, self._pieces, self._closed),
+            name="topics-stream",
             daemon=True,
         ).start()
         self._end = weakref.finalize(self, _end, response, self._pieces, self._closed)
@@ -190,9 +192,7 @@ class ThreadStream:
         self._end()
 
 
-def _pump(
-    response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event
-) -> None:
+def _pump(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event) -> None:
     """Reads to the end, or until nobody takes it; a broken connection is an end."""
     try:
         while not over.is_set() and (piece := response.read1(PIECE)):
@@ -211,9 +211,7 @@ def _pump(
                 break
 
 
-def _end(
-    response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event
-) -> None:
+def _end(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event) -> None:
     over.set()
     with contextlib.suppress(ValueError, RuntimeError, OSError):
         response.shutdown()

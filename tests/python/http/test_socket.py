@@ -62,7 +62,9 @@ def socket(server: Server) -> Iterator[Socket]:
 def test_subscribe_and_publish(api: Http, socket: Socket, topic: str) -> None:
     write(api, topic, {"n": 1})
     told = socket.ask("subscribe", "subscribed", topic=topic, from_seq=0)
-    assert told["topics"] == {topic: {"from_seq": 0, "head_seq": 1, "earliest_seq": 1}}
+    topic_id = api("GET", f"/v0/topics/{topic}").json["topic_id"]
+    joined = {"from_seq": 0, "topic_id": topic_id, "head_seq": 1, "earliest_seq": 1}
+    assert told["topics"] == {topic: joined}
     first = socket.take()
     assert (first["op"], first["topic"], first["to_seq"]) == ("record", topic, 1)
     assert [r["data"] for r in first["records"]] == [{"n": 1}]

@@ -146,6 +146,17 @@ impl Staging {
         .collect()
     }
 
+    /// Rows and bytes of each stage, with its writer.
+    pub(super) fn sizes(&self) -> Vec<(String, u64, u64)> {
+        let table = self.table.lock();
+        let sizes = table.iter().map(|((writer, _), parts)| {
+            let parts = parts.values();
+            let (rows, bytes) = parts.fold((0, 0), |(n, b), p| (n + p.rows, b + p.len));
+            (writer.clone(), rows, bytes)
+        });
+        sizes.collect()
+    }
+
     /// A decision names these files: they are its own.
     pub(super) fn decided(&self, writer: &str, files: &[TxnFile]) {
         self.each(writer, |p| !files.iter().any(|f| f.name == txn::name(p.number)));

@@ -157,6 +157,13 @@ impl Txns {
         Some(Committed { epoch: last.body.epoch, deduped: false, topics: topics.collect() })
     }
 
+    /// The last epochs of the writers that somebody named.
+    pub(super) fn epochs(&self) -> Vec<(String, u64)> {
+        let inner = self.inner.lock();
+        let named = inner.last.iter().filter(|(writer, _)| !writer.starts_with('$'));
+        named.map(|(writer, last)| (writer.clone(), last.body.epoch)).collect()
+    }
+
     /// How many writers are remembered.
     pub(super) fn writers(&self) -> usize {
         self.inner.lock().last.len()

@@ -146,7 +146,7 @@ impl Pump {
         match next {
             Next::More if self.may_write() => self.again(),
             Next::More | Next::Wait => {}
-            Next::End => self.end(py),
+            Next::End | Next::Fail => self.end(py),
         }
         Ok(())
     }

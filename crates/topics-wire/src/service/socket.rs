@@ -169,7 +169,7 @@ impl Service {
     pub(super) fn open_socket(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (grant, subscriptions) = (r.grant.clone(), Vec::new());
         let socket = Socket { grant, subscriptions, outbox: Outbox::default() };
-        self.open(r.token, Kind::Socket(Box::new(socket)))
+        self.open(r.token, Kind::Socket(Box::new(socket)), Vec::new())
     }
 
     /// A message of a socket's client; what it is told comes with the next pull. `scopes` are the
