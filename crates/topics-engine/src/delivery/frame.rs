@@ -151,6 +151,16 @@ pub enum Event {
         /// Why.
         error: Error,
     },
+    /// The engine is under strain and the topic's priority is the lowest: what was written waits.
+    /// Nothing is lost. Told only to streams that asked for it.
+    Paced {
+        /// The topic.
+        topic: Arc<str>,
+        /// Its id.
+        topic_id: u64,
+        /// How long it waits at most.
+        retry_after_ms: u64,
+    },
     /// Nothing happened for the heartbeat's time.
     Heartbeat,
 }

@@ -1,5 +1,7 @@
 //! The threads that serve dirty topics: one for each ready set, parked when it is empty.
 
+mod pressure;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,7 +13,7 @@ use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
-use super::governor::{Governor, SAMPLE_NS, Sample, Verdict};
+use super::governor::{Governor, SAMPLE_NS};
 use super::interest::Interest;
 use super::ready::{Ready, Waiting};
 use super::service;
@@ -28,11 +30,15 @@ struct Shard {
     wake: Condvar,
 }
 
+/// A topic, and when its rest began.
+type Resting = (Waiting<Arc<Interest>>, u64);
+
 #[derive(Default)]
 struct Inner {
     ready: Ready<Arc<Interest>>,
-    /// Topics that rest so that their next frame holds more, by the end of their rest.
-    resting: BTreeMap<(u64, u64), Waiting<Arc<Interest>>>,
+    /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
+    /// began.
+    resting: BTreeMap<(u64, u64), Resting>,
     rests: u64,
     /// Topics to be looked at again at a time.
     reminders: BTreeMap<(u64, u64), Arc<Interest>>,
@@ -56,7 +62,7 @@ pub(crate) struct Shared {
     pressure: AtomicU64,
     coalesce_ns: AtomicU64,
     strained: AtomicBool,
-    /// Scheduling latency since the last sample: sum and number.
+    /// Scheduling latency since the last sample, without rests: sum and number.
     latency: (AtomicU64, AtomicU64),
     pub streams: Mutex<HashMap<u64, Weak<Stream>>>,
     next_stream: AtomicU64,
@@ -109,9 +115,12 @@ impl Shared {
 
     fn turn(&self, inner: &mut Inner, now: u64) -> Turn {
         let strained = self.strained.load(Ordering::Relaxed);
-        while let Some(rested) = inner.resting.first_entry().filter(|e| e.key().0 <= now) {
-            let w = rested.remove();
-            inner.ready.push(w.item, w.since, now, strained);
+        let window = self.coalesce_ns.load(Ordering::Relaxed);
+        let over = |until: u64| until <= now || window == 0;
+        while let Some(rested) = inner.resting.first_entry().filter(|e| over(e.key().0)) {
+            let ((until, _), (mut w, from)) = rested.remove_entry();
+            w.rested += until.min(now).saturating_sub(from);
+            inner.ready.put(w, now, strained);
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
             let interest = due.remove();
@@ -119,15 +128,14 @@ impl Shared {
                 inner.ready.push(interest, now, now, strained);
             }
         }
-        let window = self.coalesce_ns.load(Ordering::Relaxed);
         while let Some(w) = inner.ready.pop(now, strained) {
             let until = w.item.served_at.load(Ordering::Relaxed) + window;
-            if window == 0 || until <= now {
+            if over(until) {
                 return Turn::Serve(w);
             }
             inner.rests += 1;
             let n = inner.rests;
-            inner.resting.insert((until, n), w);
+            inner.resting.insert((until, n), (w, now));
         }
         let rest = inner.resting.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
@@ -142,14 +150,15 @@ impl Shared {
 
     fn serve(&self, core: &Arc<Core>, w: Waiting<Arc<Interest>>) {
         let now = self.now();
-        let waited = now.saturating_sub(w.since);
-        core.metrics.delivery.record(waited);
-        self.latency.0.fetch_add(waited, Ordering::Relaxed);
+        let late = now.saturating_sub(w.since).saturating_sub(w.rested);
+        core.metrics.scheduling.record(late);
+        self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
         w.item.begin(now);
         let more = service::serve(core, &w.item);
+        let now = self.now();
+        core.metrics.delivery.record(now.saturating_sub(w.since));
         if w.item.end(more) {
-            let now = self.now();
             self.queue(w.item, now, now);
         }
     }
@@ -159,38 +168,21 @@ impl Shared {
         self.shards.iter().map(|s| s.inner.lock().ready.len()).sum()
     }
 
-    /// Looks at the pressure when that is due.
-    fn sample(&self, core: &Core) {
-        let now = self.now();
-        let last = self.sampled.load(Ordering::Relaxed);
-        if now.saturating_sub(last) < SAMPLE_NS {
-            return;
-        }
-        let Some(mut governor) = self.governor.try_lock() else { return };
-        self.sampled.store(now, Ordering::Relaxed);
-        let (at, synced) = (governor.1, governor.2);
-        let sync_ns = core.wal.counters().sync_ns;
-        let n = self.latency.1.swap(0, Ordering::Relaxed);
-        let sum = self.latency.0.swap(0, Ordering::Relaxed);
-        let spent = sync_ns.saturating_sub(synced) as f64;
-        let sample = Sample {
-            ready: self.depth(),
-            workers: self.shards.len(),
-            latency_ns: sum.checked_div(n),
-            storage: if at == 0 { 0.0 } else { spent / now.saturating_sub(at).max(1) as f64 },
-        };
-        (governor.1, governor.2) = (now, sync_ns);
-        let Verdict { pressure, coalesce_ns, strained, .. } = governor.0.observe(sample);
-        self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
-        self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
-        self.strained.store(strained, Ordering::Relaxed);
-    }
-
     /// New topics are offered to this stream.
     pub(super) fn expect(&self, stream: &Arc<Stream>) {
         let mut expecting = self.expecting.lock();
         expecting.insert(stream.id(), Arc::downgrade(stream));
         self.expects.store(expecting.len(), Ordering::SeqCst);
+    }
+
+    /// New topics are no longer offered to this stream if none can belong to it.
+    pub(super) fn content(&self, stream: &Stream) {
+        let mut expecting = self.expecting.lock();
+        // A delete of one of its topics has the name missed first, and the stream expected then.
+        if stream.complete() {
+            expecting.remove(&stream.id());
+            self.expects.store(expecting.len(), Ordering::SeqCst);
+        }
     }
 
     /// Offers a topic to the streams that wait for new ones; it joins from its start.
@@ -302,15 +294,20 @@ impl Delivery {
 
     /// Serves, on the caller's thread, whatever waits: for engines without threads.
     pub(crate) fn run_dry(&self, core: &Arc<Core>) {
-        if core.options.background {
-            return;
+        if !core.options.background {
+            self.run_some(core, usize::MAX);
         }
+    }
+
+    /// The same for so many topics at most.
+    pub(super) fn run_some(&self, core: &Arc<Core>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
-            while !self.stopped() {
+            while n > 0 && !self.stopped() {
                 let turn = shared.turn(&mut shard.inner.lock(), shared.now());
                 let Turn::Serve(w) = turn else { break };
                 shared.serve(core, w);
+                n -= 1;
             }
         }
     }
@@ -318,6 +315,9 @@ impl Delivery {
     /// Ends streams that stalled, forgets sessions that nobody came back to.
     pub(crate) fn tick(&self, core: &Arc<Core>) {
         self.run_dry(core);
+        if core.options.background {
+            self.shared.sample(core);
+        }
         let now = self.shared.now();
         self.shared.lagging.lock().retain(|s| s.look(now));
         self.shared.sessions.collect(now);
@@ -342,6 +342,11 @@ impl Delivery {
                 log::error!("a delivery thread panicked");
             }
         }
+    }
+
+    /// The pressure is as high as it gets.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.is_full()
     }
 
     /// (streams, sessions, topics that wait, pressure in millionths).

@@ -46,7 +46,7 @@ impl Routers {
         self.named.read().values().cloned().collect()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::SeqCst)
     }
 

@@ -277,6 +277,9 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
+    // Under full pressure waiting for room only makes the queue longer.
+    let refuse = wait == Wait::Bounded && core.delivery.is_full();
+    let wait = if refuse { Wait::No } else { wait };
     loop {
         let room = core.room(shard, p.frames().len() + CONTROL + p.topic.len(), wait)?;
         let mut a = topic.append.lock();

@@ -222,6 +222,14 @@ impl State {
     }
 }
 
+impl State {
+    /// Records between each stored cursor and the head.
+    pub(crate) fn lags(&self, head: u64) -> Vec<(Arc<str>, u64)> {
+        let all = self.consumers.iter().flat_map(|c| &c.0);
+        all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect()
+    }
+}
+
 impl Consumers {
     /// Replay is over: nothing is on its way.
     pub(super) fn recovered(&mut self) {

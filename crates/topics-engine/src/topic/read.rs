@@ -659,6 +659,14 @@ impl State {
     }
 }
 
+/// The last seq up to which everything is durable.
+pub(crate) fn synced_seq(core: &Core, topic: &Topic) -> Result<u64> {
+    topic.check_sound()?;
+    let synced = core.wal.positions(core.shard(topic.id())).synced;
+    let head = topic.gate.head();
+    Ok(topic.state.read().synced_to(synced).min(head))
+}
+
 /// The cursor just before the first record at or after `ts`.
 pub(crate) fn seek(core: &Core, topic: &Topic, ts: u64) -> Result<u64> {
     topic.check_sound()?;

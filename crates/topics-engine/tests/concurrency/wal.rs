@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::sim::{CallKind, FaultKind, SimClock, SimFs};
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Condvar, Mutex, thread};
 use topics_env::{Env, OpenMode};
 use topics_storage::StorageError;
@@ -238,6 +239,10 @@ pub fn failed_sync() {
 /// Callbacks and blocked writers while the log closes: each is told exactly once.
 pub fn close() {
     let log = Log::open(|o| o.background = flip());
+    if flip() {
+        // Whoever holds a sync back for company is not helped by time.
+        log.wal.set_commit_window(LONG.as_nanos() as u64);
+    }
     let calls = Arc::new(Mutex::new(Vec::new()));
     let staged = Arc::new(Mutex::new(Vec::new()));
     let one = |w: u64| {
@@ -297,6 +302,32 @@ pub fn room() {
     log.settled(&all());
     log.wal.close(true).unwrap();
     log.sized();
+}
+
+/// Syncs that are held back for company, for an hour: somebody who needs one now ends it.
+pub fn gathered() {
+    let log = Log::open(|o| o.background = flip());
+    log.wal.set_commit_window(LONG.as_nanos() as u64);
+    let left = Arc::new(AtomicU64::new(WRITERS * EACH));
+    let one = |w: u64| {
+        let (log, left) = (log.clone(), left.clone());
+        thread::spawn(move || {
+            for seq in [1 + w * EACH, 2 + w * EACH] {
+                let ticket = log.stage(seq, Level::Synced, 40).unwrap();
+                log.wal.wait(ticket, Level::Synced).unwrap();
+                log.acked(seq, Level::Synced);
+                left.fetch_sub(1, Ordering::SeqCst);
+            }
+        })
+    };
+    let threads: Vec<_> = (0..WRITERS).map(one).collect();
+    while left.load(Ordering::SeqCst) > 0 {
+        log.wal.sync(0).unwrap();
+        thread::yield_now();
+    }
+    join(threads);
+    log.settled(&all());
+    log.wal.close(true).unwrap();
 }
 
 /// Batches that nobody waits for: the shard's thread writes and syncs them as time passes.

@@ -114,6 +114,13 @@ impl Outcomes {
         self.callbacks[1].first_key_value().map(|(n, _)| *n)
     }
 
+    /// Whether more than one waits for a sync, `own` of them among neither waiters nor callbacks.
+    pub fn company(&self, own: usize) -> bool {
+        let blocked = self.waiters.iter().filter(|w| w.level == Level::Synced);
+        let calls = self.callbacks[1].values().flatten().map(|_| ());
+        blocked.map(|_| ()).chain(calls).nth(1usize.saturating_sub(own)).is_some()
+    }
+
     /// Callbacks whose outcome is known now.
     pub fn due(&mut self) -> Vec<(Callback, Result<()>)> {
         let mut due = Vec::new();

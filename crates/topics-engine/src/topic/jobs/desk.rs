@@ -15,7 +15,7 @@ use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 
 use super::super::{Life, Topic};
-use super::give::{self, Want};
+use super::give::{self, Dead, Want};
 use super::{config_of, now};
 use crate::core::Core;
 use crate::engine::Completion;
@@ -112,6 +112,11 @@ impl Desk {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.rouse(topic_id);
         }
+    }
+
+    /// Whether claims of this queue wait.
+    pub(super) fn serves(&self, topic_id: u64) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 && self.inner.0.lock().lines.contains_key(&topic_id)
     }
 
     fn rouse(&self, topic_id: u64) {
@@ -327,7 +332,7 @@ fn serve(
     }
     let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
     let wants: Vec<Want> = waiting.iter().map(|w| w.1.want.clone()).collect();
-    let given = match give::give(core, topic, &wants, &order) {
+    let given = match give::give(core, topic, &wants, &order, Dead::Bury) {
         Ok(given) => given,
         Err(e) => {
             waiting.into_iter().for_each(|w| finish(core, w.1, Err(e.clone())));
