@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,6 +258,38 @@ def test_what_tls_trusts() -> None:
     assert Options("https://h", verify=own).tls() is own
     with pytest.raises(FileNotFoundError):
         Options("https://h", verify="/none/ca.pem").tls()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+    command += f" subjectAltName=DNS:localhost -out {cert} -keyout {key}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    return cert, key
+
+
+async def test_tls(server: Server, connect: Any, name: str, certificate: tuple[str, str]) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*certificate)
+    with in_front_of(server.port, tls) as faulty:
+        for verify in (certificate[0], False, ssl.create_default_context(cafile=certificate[0])):
+            async with connect(faulty.url, verify=verify) as db:
+                await db.topic(name).append(1)
+                async with db.watch({name: 0}) as watch:
+                    assert datas(await take(watch, 1)) == [1]
+        for url, verify in (
+            (faulty.url, True),
+            (faulty.url.replace("localhost", "127.0.0.1"), certificate[0]),
+        ):
+            async with connect(url, verify=verify) as db:
+                began = time.monotonic()
+                with pytest.raises(te.Unavailable, match=r"(?i)certificate"):
+                    await db.topic(name).append(2)
+                assert time.monotonic() - began < 5, "another attempt would meet the same"
+    async with connect(server.url) as db:
+        assert (await db.topic(name).state()).head_seq == 3
 
 
 async def test_cancelled_calls_leak_no_connection(faulty: Faulty, name: str) -> None:
