@@ -75,6 +75,27 @@ async def test_a_refusal_is_tried_again_when_it_says(
         assert second - first >= 0.99
 
 
+async def test_a_cap_is_told_at_once_and_overload_is_not(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    def refusal(limit: str) -> Refuse:
+        detail = {"limit": limit, "max": 1, "retry_after_ms": 20}
+        error = {"code": "throttled", "message": "m", "detail": detail}
+        return Refuse(429, {"Retry-After": "1"}, json.dumps({"error": error}).encode())
+
+    async with connect(faulty.url) as db:
+        faulty.fail(refusal("topics"))
+        with pytest.raises(te.Throttled) as caught:
+            await db.topic(name).append(1)
+        assert caught.value.retry_after == 0.02
+        faulty.fail(refusal("staging"), refusal("inflight"))
+        assert (await db.topic(name).append(1)).first_seq == 1
+        assert len(faulty.requests) == 3
+        faulty.fail(refusal("staging"))
+        with pytest.raises(te.Throttled):
+            await db.topic(name).append(1, wait=False)
+
+
 async def test_the_deadline_ends_it(faulty: Faulty, connect: Any, name: str) -> None:
     async with connect(faulty.url, deadline=0.4) as db:
         for fault, code in ((Refuse(503, {}, NOT_READY), "not_ready"), (Break(), "unreachable")):
