@@ -25,8 +25,10 @@ from ..errors import TopicsError, Unavailable
 from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-# What a refused request may wait for; other limits are caps, which time does not lift.
-PASSING = frozenset({"staging_bytes", "memory_bytes", "topic_busy", "inflight_per_key"})
+# Caps, which time does not lift; what other limits refuse may be tried again.
+CAPS = frozenset(
+    "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions txn_writers".split()
+)
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
@@ -151,8 +153,7 @@ class Caller:
 def passing(status: int, error: TopicsError) -> bool:
     """Whether a refusal is one that time lifts."""
     if status == 429:
-        limit = error.detail.get("limit")
-        return limit is None or limit in PASSING
+        return error.detail.get("limit") not in CAPS
     return status == 503
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -124,6 +125,7 @@ class Sessions:
             )
             for lane in Lane
         }
+        self.streams: weakref.WeakSet[LoopStream] = weakref.WeakSet()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._woken: set[asyncio.Task[Any]] = set()
 
@@ -163,6 +165,8 @@ class Sessions:
         for task in self._woken:
             task.cancel()
         await asyncio.sleep(0)
+        for stream in list(self.streams):
+            stream.close()
         for session in self.sessions.values():
             await session.close()
 
@@ -174,6 +178,7 @@ class LoopStream:
         self._response = response
         self._here = here
         self._closed = False
+        here.streams.add(self)
 
     def read(self, wait: float | None) -> bytes | None:
         if self._closed:
@@ -201,6 +206,10 @@ class LoopStream:
 
     def close(self) -> None:
         self._closed = True
+        self._response.close()
+
+    def __del__(self) -> None:
+        # Who iterates may let go of it anywhere; the connection is in the middle of a response.
         self._response.close()
 
 
