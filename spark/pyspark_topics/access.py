@@ -66,10 +66,10 @@ def access(to: Connection) -> Access:
 
 @functools.lru_cache(maxsize=8)
 def _access(pid: int, to: Connection) -> Access:
-    if to.url is not None:
-        from .server import Server
+    if to.url is None:
+        from .directory import Directory
 
-        return Server(to)
-    from .directory import Directory
+        return Directory(to)
+    from .server import Server
 
-    return Directory(to)
+    return Server(to)

@@ -72,7 +72,7 @@ class TopicsReader(DataSourceReader):
         )
 
     @property
-    def pushFilters(self) -> Pushes:  # type: ignore[override]  # noqa: N802
+    def pushFilters(self) -> Pushes:  # noqa: N802
         return Pushes(self._push)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -83,7 +83,7 @@ class TopicsReader(DataSourceReader):
         self._plan = replace(self._plan, selection=self._pushed.selection)
         return left
 
-    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[InputPartition]:
         if self._snapshot is None:
             self._snapshot = Snapshot.take(self._options)
         spans = self._narrowed(self._snapshot.spans)

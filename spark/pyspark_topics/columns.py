@@ -86,7 +86,7 @@ def arrow_schema(wanted: StructType) -> pa.Schema:
 def is_binary(schema: pa.Schema) -> bool:
     """Whether `data` is asked for as bytes."""
     at = schema.get_field_index("data")
-    return at >= 0 and pa.types.is_binary(schema.field(at).type)
+    return at >= 0 and bool(pa.types.is_binary(schema.field(at).type))
 
 
 def sink_types(schema: StructType, topic: str | None) -> None:

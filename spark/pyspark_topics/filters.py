@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
     StringStartsWith,
@@ -59,6 +60,8 @@ class Pushed:
 
     def _take(self, f: Filter) -> bool:
         column = getattr(f, "attribute", ())
+        if isinstance(f, IsNotNull):
+            return column in (("seq",), ("topic",))
         if column == ("seq",) and isinstance(f, COMPARISONS):
             return self._take_seq(f)
         if column == ("ts",) and isinstance(f, COMPARISONS):

@@ -1,4 +1,4 @@
-"""What a task does: the records of its ranges, as Arrow batches of the columns that are asked for."""
+"""What a task does: the records of its ranges as Arrow batches of the columns asked for."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ def test_all_conditions_hold():
         LessThanOrEqual(("seq",), 7),
         EqualTo(("topic",), "a"),
         In(("topic",), ("a", "b")),
+        IsNotNull(("seq",)),
     )
     assert (pushed.narrow(Span(1, 1, 11)), left, pushed.topics) == (Span(1, 5, 8), [], {"a"})
 
@@ -88,7 +89,7 @@ def test_tags_and_nodes():
         StringStartsWith(("tag",), "a*"),
         StringStartsWith(("tag",), ""),
         StringContains(("tag",), "a"),
-        IsNotNull(("seq",)),
+        IsNotNull(("tag",)),
         EqualTo(("meta", "seq"), 5),
     ],
 )
