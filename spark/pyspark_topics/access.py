@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .errors import TopicsError
     from .filters import Selection
     from .options import Connection, Subscription
     from .planning import Head, Range
@@ -57,6 +58,9 @@ class Access(Protocol):
         """The first seq at or after a time."""
 
     def scan(self, request: ScanRequest) -> AbstractContextManager[Scan]: ...
+
+    def explain(self, request: ScanRequest) -> TopicsError | None:
+        """Why a scan breaks off again and again at the same place, if it is known."""
 
 
 def access(to: Connection) -> Access:

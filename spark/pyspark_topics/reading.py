@@ -71,18 +71,16 @@ class _RangeRead:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         backoff = Backoff(self._plan.connection.retry_seconds)
+        failed = 0
         while self._cursor < self._last:
             before = self._cursor
             try:
                 yield from self._attempt()
-                # The range was planned with a head that has been seen, but where only what is
+                # The head that the range was planned with has been seen; but where only what is
                 # synced counts the stream may end before it.
-                if self._cursor >= self._last:
-                    return
-                short = Interrupted(f"{self._range} ended at {self._cursor}", "short_read")
-                if self._cursor > before:
-                    backoff.reset()
-                backoff.wait(short)
+                trouble: TopicsError = Interrupted(
+                    f"{self._range} ended at {self._cursor}", "short_read"
+                )
             except TopicsError as e:
                 if e.code == "topic_not_found":
                     yield from self._lost(self._cursor + 1, self._last, "deleted")
@@ -91,14 +89,33 @@ class _RangeRead:
                 if not retryable(e):
                     raise
                 log.warning("%s after seq %d: %s; going on there", self._range, self._cursor, e)
-                if self._cursor > before:
-                    backoff.reset()
-                backoff.wait(e, e.retry_after)
+                trouble = e
+            if self._cursor > before:
+                backoff.reset()
+                failed = 0
+                continue
+            failed += 1
+            if failed == 2 and (reason := self._engine.explain(self._request())):
+                raise reason from trouble
+            backoff.wait(trouble, trouble.retry_after)
 
     def _attempt(self) -> Iterator[pa.RecordBatch]:
+        one = self._range
+        with self._engine.scan(self._request()) as scan:
+            if scan.topic_id != one.topic_id:
+                yield from self._lost(self._cursor + 1, self._last, "recreated")
+                self._cursor = self._last
+                return
+            for batch in scan.batches():
+                yield from self._rows(batch)
+            # Behind the last record there may be deleted and filtered ones.
+            self._cursor = max(self._cursor, min(scan.to_seq, self._last))
+
+    def _request(self) -> ScanRequest:
+        """What is not read yet."""
         plan, one = self._plan, self._range
         wanted = tuple(name for name in plan.schema.names if name != "seq")
-        request = ScanRequest(
+        return ScanRequest(
             topic=one.topic,
             topic_id=one.topic_id,
             after=self._cursor,
@@ -108,15 +125,6 @@ class _RangeRead:
             strong=plan.strong,
             selection=plan.selection,
         )
-        with self._engine.scan(request) as scan:
-            if scan.topic_id != one.topic_id:
-                yield from self._lost(self._cursor + 1, self._last, "recreated")
-                self._cursor = self._last
-                return
-            for batch in scan.batches():
-                yield from self._rows(batch)
-            # Behind the last record there may be deleted and filtered ones.
-            self._cursor = max(self._cursor, min(scan.to_seq, self._last))
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The cursor moves when what lies below it has been taken."""

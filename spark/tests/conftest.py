@@ -114,6 +114,7 @@ def read(spark: Any, topics: Topics, topic: str) -> Callable[..., Any]:
             options.setdefault("subscribe", topic)
         if schema is not None:
             reader = reader.schema(schema)
+        options.setdefault("retryTimeoutMs", "10000")
         return reader.options(**options).load()
 
     return read
@@ -126,11 +127,10 @@ class Stream:
         self.spark, self.topics = spark, topics
         self.source, self.sink = source, sink
         self.checkpoint = where / f"checkpoint-{sink}"
-        self.options: dict[str, str] = {}
         self.sink_options: dict[str, str] = {}
 
     def query(self, change: Callable[[Any], Any] | None = None, **options: str) -> Any:
-        given = {"url": self.topics.url, **self.options, **options}
+        given = {"url": self.topics.url, "retryTimeoutMs": "10000", **options}
         if "subscribePattern" not in given:
             given.setdefault("subscribe", self.source)
         frame = self.spark.readStream.format("topics").options(**given).load()
