@@ -77,7 +77,7 @@ class TopicsReader(DataSourceReader):
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         # The row of a gap has neither tag nor node: a filter of the engine would not see it.
-        if self._options.on_gap == "emit":
+        if self._options.on_gap == "emit" or not self._options.push_filters:
             return filters
         left = self._pushed.take(filters)
         self._plan = replace(self._plan, selection=self._pushed.selection)

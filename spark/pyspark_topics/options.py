@@ -79,6 +79,7 @@ class ReadOptions:
     include_meta: bool
     binary: bool
     strong: bool
+    push_filters: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         include_meta=_flag(options, "includeMeta", True),
         binary=_one_of(options, "dataType", ("string", "binary")) == "binary",
         strong=_one_of(options, "consistency", ("eventual", "strong")) == "strong",
+        push_filters=_flag(options, "pushFilters", False),
     )
 
 

@@ -82,7 +82,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """`start` itself when there is nothing new: Spark compares strings."""
         heads = self._heads() if self._pinned is None else self._pinned
-        spans = self._next(Offset.parse(start), heads)
+        was = Offset.parse(start)
+        spans = self._next(was, heads)
         rows, size = self._options.max_offsets, self._options.max_bytes
         if isinstance(limit, ReadAllAvailable):
             rows = size = None
@@ -94,7 +95,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = _at_most(spans, rows)
         if size is not None:
             spans = self._fill(spans, heads, size)
-        if not any(len(span) for span in spans.values()):
+        if not any(len(span) for span in spans.values()) and not _went_back(was, spans):
             return start
         return Offset(spans).json()
 
@@ -199,6 +200,14 @@ class _Reading(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._tasks.read(partition)
+
+
+def _went_back(was: Offset, spans: Mapping[str, Span]) -> bool:
+    """Whether a topic begins below where it was: what comes there next is new."""
+    return any(
+        span.topic_id == spans[name].topic_id and spans[name].hi < span.hi
+        for name, span in was.spans.items()
+    )
 
 
 def _at_most(spans: dict[str, Span], rows: int) -> dict[str, Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -80,3 +81,16 @@ def test_sql_reads_topics(spark, topics, topic):
     row = spark.sql("SELECT seq, get_json_object(data, '$.n') AS n FROM seen").collect()[0]
     assert (row.seq, row.n) == (1, "7")
     assert json.loads(spark.table("seen").select("data").collect()[0].data) == {"n": 7}
+
+
+def test_spark_connect(spark, topics, topic, tmp_path):
+    topics.append(topic, list(range(100)))
+    client = Path(__file__).with_name("connect_client.py")
+    command = [sys.executable, str(client), topics.url, topic, str(tmp_path)]
+    # The session of this process has set the environment; its own JVM is none of the client's.
+    unset = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
+    env = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert "rows 100" in done.stdout, done.stderr
+    for sink in ("batch", "stream"):
+        assert sorted(topics.data(f"{topic}.{sink}")) == list(range(100))

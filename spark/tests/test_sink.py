@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+from pyspark_topics.sink import Staged, Writer, publish_unnamed
 
 
 def numbers(topics, topic):
@@ -21,6 +27,9 @@ def ids(spark, n, partitions=2):
 
 
 def staged(topics, writer):
+    names = topics.client.call("GET", "/v0/txn")["writers"]
+    if writer not in [one["writer"] for one in names]:
+        return []
     return topics.client.call("GET", f"/v0/txn/{writer}")["staged"]
 
 
@@ -142,13 +151,19 @@ def test_an_app_writes_a_version_once(spark, topics, topic):
     assert staged(topics, f"{topic}:{topic}") == []
 
 
-def test_writes_without_a_name_share_a_writer_and_nothing_else(spark, topics, topic):
-    from concurrent.futures import ThreadPoolExecutor
+def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
+    def one(n):
+        client = Client(Connection(topics.url, None, None, 20.0))
+        writer, stage = Writer(client, topic), f"stage-{n}"
+        rows = {"topic": [f"{topic}.{n % 2}"] * 50, "data": [str(i) for i in range(50)]}
+        writer.stage(stage, 0, pa.RecordBatch.from_pydict(rows))
+        publish_unnamed(writer, [Staged(topic, stage, 1, 50, 0, None)], 20.0)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: write(ids(spark, 50), topics, topic=f"{topic}.{n % 2}"), range(8)))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(40)))
     for n in range(2):
-        assert numbers(topics, f"{topic}.{n}") == sorted([*range(50)] * 4)
+        assert numbers(topics, f"{topic}.{n}") == sorted([*range(50)] * 20)
+    assert staged(topics, topic) == []
 
 
 PHASES = ("planned", "staged", "published", "committed")

@@ -80,7 +80,7 @@ def test_available_now_ends_at_the_heads_of_its_start(topics, topic, stream):
     assert numbers(topics, stream.sink) == [*range(20), 100, 101]
 
 
-def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_batch(
+def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_rows(
     topics, topic, stream, tmp_path
 ):
     topics.append(topic, list(range(10)))
@@ -115,7 +115,8 @@ def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_batch(
     topics.append(topic, list(range(100, 110)))
     with pytest.raises(PySparkException, match="on purpose"):
         query.awaitTermination(60)
-    assert stream.offsets()[0]["t"][topic][1:] == [11, 21]
+    planned = stream.offsets()
+    assert planned[max(planned)]["t"][topic][1:] == [11, 21]
     flag.unlink()
     topics.append(topic, list(range(200, 205)))
     stream.run(change, startingOffsets="latest")
