@@ -79,7 +79,10 @@ def verdict(rate: float, goal: float) -> str:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--folder", type=Path, help="kept, with its rows, for the next time")
+    arguments.add_argument("--only", choices=("server", "sink", "path"), action="append")
+    arguments.add_argument("--cores", type=int, choices=(1, 2), action="append")
     given = arguments.parse_args()
+    wanted, cores_of = given.only or ("server", "sink", "path"), given.cores or (1, 2)
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="topics-spark-"))).resolve()
     server = Server(folder / "data")
     there = (folder / "data").exists()
@@ -90,15 +93,14 @@ def main() -> None:
             fill(server.port)
             took, size = time.monotonic() - started, bytes_on_disk(folder / "data")
             print(f"{ROWS / 1e6:g} M records in {took:.0f} s, {size / ROWS:.0f} bytes each on disk")
-        for cores in (1, 2):
-            for found in measure(cores, "server", server.url, folder):
-                show(cores, found)
-        for found in measure(2, "sink", server.url, folder):
-            show(2, found)
-        server.stop()
-        for cores in (1, 2):
-            for found in measure(cores, "path", server.url, folder):
-                show(cores, found)
+        for what in ("server", "sink", "path"):
+            if what not in wanted:
+                continue
+            if what == "path":
+                server.stop()
+            for cores in (2,) if what == "sink" else cores_of:
+                for found in measure(cores, what, server.url, folder):
+                    show(cores, found)
     finally:
         server.ensure_dead()
 

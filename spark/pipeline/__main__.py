@@ -104,7 +104,7 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]], wanted: int
     client = Client(Connection(server.url, None, None, 60.0))
     for topic in rows:
         client.call("PUT", f"/v0/topics/{topic}", {})
-    feed = Feed(server.url, rows, pause=0.05)
+    feed = Feed(server.url, rows, pause=0.1)
     job = Job(server.url, folder)
     feed.start()
     try:

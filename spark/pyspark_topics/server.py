@@ -57,7 +57,7 @@ class Server:
 
     def _states(self, body: dict[str, Any]) -> dict[str, Head]:
         answer = self._client.call("POST", path_of("state"), body)
-        return {name: _head(state) for name, state in answer["topics"].items()}
+        return {name: head_of(state) for name, state in answer["topics"].items()}
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
         body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, "max_records": records}
@@ -174,7 +174,7 @@ def _asked(request: ScanRequest) -> dict[str, Any]:
     return asked
 
 
-def _head(state: dict[str, Any]) -> Head:
+def head_of(state: dict[str, Any]) -> Head:
     return Head(
         topic_id=state["topic_id"],
         earliest=max(1, state["earliest_seq"]),

