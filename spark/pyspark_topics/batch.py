@@ -16,7 +16,7 @@ from .errors import TopicsError
 from .filters import Pushed, Pushes
 from .offsets import Span
 from .options import EARLIEST, LATEST, Positions, ReadOptions
-from .planning import Head, evenly, plan
+from .planning import Head, plan
 from .reading import ReadPlan, TopicsPartition
 
 SEEKS = 1_000
@@ -87,12 +87,11 @@ class TopicsReader(DataSourceReader):
         if self._snapshot is None:
             self._snapshot = Snapshot.take(self._options)
         spans = self._narrowed(self._snapshot.spans)
-        remote = self._options.connection.url is not None
         tasks = plan(
             sorted(spans.items()),
             records=self._options.partition_records,
             min_partitions=self._options.min_partitions,
-            split=access(self._options.connection).split if remote else evenly,
+            split=access(self._options.connection).split,
         )
         return [TopicsPartition(task) for task in tasks]
 

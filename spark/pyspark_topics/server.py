@@ -60,18 +60,14 @@ class Server:
         return {name: head_of(state) for name, state in answer["topics"].items()}
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
-        body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, "max_records": records}
-        ends = self._split(whole, body)
-        return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]
+        return ends_of(whole, self._split(whole, {"max_records": records}))
 
     def fill(self, whole: Range, size: int) -> int:
-        body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, "max_bytes": max(1, size)}
-        ends = self._split(whole, body)
-        return min(max(ends[0], whole.lo + 1), whole.hi) if ends else whole.hi
+        return ends_of(whole, self._split(whole, {"max_bytes": max(1, size)}))[0]
 
-    def _split(self, whole: Range, body: dict[str, int]) -> list[int]:
-        answer = self._client.call("POST", path_of("topics", whole.topic, "split"), body)
-        return [int(part["to_seq"]) + 1 for part in answer["splits"]]
+    def _split(self, whole: Range, size: dict[str, int]) -> dict[str, Any]:
+        body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
+        return self._client.call("POST", path_of("topics", whole.topic, "split"), body)
 
     def seek(self, topic: str, ts_ms: int) -> int:
         answer = self._client.call("POST", path_of("topics", topic, "seek"), {"ts": ts_ms})
@@ -80,7 +76,7 @@ class Server:
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[HttpScan]:
         """One attempt: whoever reads knows where to go on."""
-        body = json.dumps(_asked(request)).encode()
+        body = json.dumps(asked_of(request)).encode()
         path = path_of("topics", request.topic, "scan")
         whole = False
         try:
@@ -157,7 +153,7 @@ class _Body:
         return True
 
 
-def _asked(request: ScanRequest) -> dict[str, Any]:
+def asked_of(request: ScanRequest) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "from_seq": request.after,
         "to_seq": request.upto,
@@ -183,3 +179,9 @@ def head_of(state: dict[str, Any]) -> Head:
         count=state["count"],
         bytes=state["bytes"],
     )
+
+
+def ends_of(whole: Range, answer: dict[str, Any]) -> list[int]:
+    """Where the parts of a range end, by the answer to a split."""
+    ends = [int(part["to_seq"]) + 1 for part in answer["splits"]]
+    return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]
