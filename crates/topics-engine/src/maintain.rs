@@ -116,6 +116,7 @@ impl Core {
         if !self.options.background {
             return Ok(());
         }
+        self.sweeps.1.store(self.time.mono_ms(), Ordering::Relaxed);
         let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
         let run = move || {
             topics_env::real::give_way();

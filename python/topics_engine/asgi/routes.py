@@ -254,7 +254,7 @@ QUEUES: tuple[Route, ...] = (
             "limit: integer: at most so many",
             "dry_run: boolean: only count",
         ),
-        codes=(*QUEUE, "batch_too_large"), answer="topic moved dry_run",
+        codes=(*TOPIC, "batch_too_large"), answer="topic moved dry_run",
     ),
 )
 

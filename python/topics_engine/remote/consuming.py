@@ -86,6 +86,7 @@ class Cursor(Elsewhere):
             topic_id=self._topic_id,
             wait=wait,
         )
+        page.cut(max_bytes)
         with self._lock:
             self._topic_id = page.topic_id
             # Another thread may have set the place meanwhile: then it stays.

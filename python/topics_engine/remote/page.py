@@ -27,6 +27,18 @@ class Page:
             self._rows = [row for row in rows if row[0] <= upto]
             self.next_from_seq = upto
 
+    def cut(self, max_bytes: int) -> None:
+        """Leaves out what goes beyond so many bytes of payload, but for the first record."""
+        size = 0
+        for n, row in enumerate(self._rows):
+            size += len(row[5])
+            if n and size > max_bytes:
+                self._fields["lag"] = self.lag + len(self._rows) - n
+                self._fields["caught_up"] = False
+                self._rows = self._rows[:n]
+                self.next_from_seq = self._rows[-1][0]
+                return
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self._fields[name]
@@ -110,10 +122,8 @@ def body_of_rows(rows: Sequence[_NewRow], fields: bytes = b"") -> bytes:
 
 def _record(row: _NewRow) -> bytes:
     data, binary, tag, node, meta, ttl_ms, *of_job = row
-    if binary:
-        parts = [b'{"data_b64":"', base64.b64encode(data), b'"']
-    else:
-        parts = [b'{"data":', data]
+    packed = [b'{"data_b64":"', base64.b64encode(data), b'"'] if binary else None
+    parts = packed or [b'{"data":', data]
     named: list[tuple[str, Any]] = [("tag", tag), ("node", node), ("ttl_ms", ttl_ms or None)]
     if of_job:
         lane, group, delay_ms, deliver_at = of_job
