@@ -43,7 +43,8 @@ class Events:
         event = Event("", "", None)
         while True:
             line = self.response.readline().decode()
-            if not line:
+            # Half a line is what a connection leaves that is cut.
+            if not line.endswith("\n"):
                 raise StopIteration
             line = line.rstrip("\n")
             name, _, value = line.partition(": ")
