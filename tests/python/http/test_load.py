@@ -102,12 +102,11 @@ def watch(load: Load, rng: random.Random) -> None:
     last_id, next_seq = "", dict.fromkeys(JOURNALED, 1)
     path = "/v0/watch?lenient&from_seq=0&heartbeat_ms=1000&topic=" + "&topic=".join(JOURNALED)
     while not load.stop.is_set():
-        port = load.server.port
+        port, events = load.server.port, None
         try:
             headers = {"Last-Event-ID": last_id} if last_id else {}
             events = Events(Http2Port(port) if rng.random() < 0.5 else port, path, headers, 20)
             if busy(events.status):
-                events.close()
                 continue
             assert events.status == 200, events.body
             for _ in range(rng.randrange(1, 300)):
@@ -127,6 +126,9 @@ def watch(load: Load, rng: random.Random) -> None:
             load.killed += 1
         except (*GONE, StopIteration):
             time.sleep(0.05)
+        finally:
+            if events is not None:
+                events.close()
 
 
 def worker(load: Load, rng: random.Random) -> None:
