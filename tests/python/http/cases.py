@@ -248,10 +248,6 @@ MORE_REFUSALS: dict[str, Case] = {
         400, "record_too_large", "POST", COMMIT, publish(),
         before=(("PUT", T, {"cap_records": 1, "discard": "reject"}), STAGED),
     ),
-    "commit of too many acks": Case(
-        400, "batch_too_large", "POST", COMMIT, publish(acks=[{**MANY, "queue": "{t}-q"}]),
-        before=(STAGED, ("PUT", T + "-q", {"type": "queue"})),
-    ),
     "claim unknown": unknown("POST", T + "/claim", {"node": "w"}),
     "ack unknown": unknown("POST", T + "/ack", HELD),
     "nack unknown": unknown("POST", T + "/nack", HELD),
