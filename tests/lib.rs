@@ -19,6 +19,8 @@ pub mod delivery;
 pub mod faults;
 pub mod fixture;
 pub mod harness;
+#[cfg(test)]
+mod invariants;
 pub mod model;
 pub mod mutants;
 pub mod oracle;

@@ -19,10 +19,10 @@ mod workloads;
 
 use crate::run::HookSpec;
 
-pub use enumerate::{Report, enumerate, second};
+pub use enumerate::{Report, enumerate, first_failure, second};
 pub use judge::judge;
 pub use note::{Facts, Note, Past, Span, Unit};
-pub use script::Script;
+pub use script::{Script, options};
 pub use see::{Seen, see};
 pub use workloads::{ALL, Workload};
 

@@ -32,7 +32,6 @@ pub fn judge(past: &Past<'_>, seen: &Seen, txns: &TxnsSeen, out: &mut Vec<String
     }
     stages(past, txns, out);
     for (n, code) in &txns.again {
-        // A process that was killed may hold a decision that failed on a disk that was full.
         if *code == Some("txn_incomplete")
             && let Some((unit, _)) = units.get(n)
             && unit.stages.iter().all(|s| waiting(past, unit.writer.unwrap_or("w"), s.0, s.1))
