@@ -215,6 +215,7 @@ fn decide(
         Ok(held) => held,
         Err(e) => {
             // A decision that failed may be in the log all the same, until that has gone on.
+            core.metrics.txn_refused.add(1);
             let lsn = core.wal.positions(0).written + 1;
             if staged {
                 core.staging.doubt(who.0, &files, lsn);
@@ -224,6 +225,7 @@ fn decide(
             return Err(e);
         }
     };
+    core.metrics.txn_commits.add(1);
     core.staging.decided(who.0, &files);
     publish::publish(core, who, held)?;
     publish::end(core, who.0, who.1)

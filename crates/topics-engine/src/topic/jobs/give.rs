@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::super::index::Unknown;
@@ -78,7 +78,7 @@ pub(super) fn claim_for(
     let want = Want::new(core, req, stream)?;
     if config.claim_jitter_ms == 0 {
         let order = vec![0; want.room(topic)];
-        let mut given = give(core, topic, std::slice::from_ref(&want), &order)?;
+        let mut given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Bury)?;
         if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
             return Ok(c);
         }
@@ -125,8 +125,27 @@ pub(crate) fn claim_async(
     stream: u64,
     done: Completion<Claimed>,
 ) -> u64 {
-    match config_of(topic).and_then(|_| Want::new(core, req, stream)) {
-        Ok(want) => {
+    match config_of(topic).and_then(|config| Ok((config, Want::new(core, req, stream)?))) {
+        Ok((config, want)) => {
+            // A lease that is logged is waited for, and nobody is served before those who wait.
+            let here = config.claim_jitter_ms == 0
+                && !config.leases_durable
+                && !core.desk.serves(topic.id());
+            if here {
+                let order = vec![0; want.room(topic)];
+                let given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Leave);
+                match given.map(|mut given| given.pop().filter(|c| !c.is_empty())) {
+                    Ok(None) => {}
+                    Ok(Some(claimed)) => {
+                        done(Ok(claimed));
+                        return 0;
+                    }
+                    Err(e) => {
+                        done(Err(e));
+                        return 0;
+                    }
+                }
+            }
             let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
             core.desk.wait(core, topic, waiter)
         }
@@ -158,19 +177,30 @@ struct Pass {
     over: Vec<u64>,
 }
 
+/// What a pass does with jobs that have had all their deliveries and go to another topic, which is
+/// waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dead {
+    /// They go there.
+    Bury,
+    /// It ends at the first of them.
+    Leave,
+}
+
 /// One pass for all of the wants: the `i`-th job goes to the want that `order` names.
 pub(super) fn give(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     wants: &[Want],
     order: &[usize],
+    dead: Dead,
 ) -> Result<Vec<Claimed>> {
     core.check_open()?;
     topic.check_sound()?;
     topic.touch(core.time.wall());
     load(core, topic)?;
     let mut pass = Pass::default();
-    let picked = pick(core, topic, wants, order, &mut pass);
+    let picked = pick(core, topic, (wants, order, dead), &mut pass);
     if !pass.over.is_empty() {
         moving::bury(core, topic, &pass.over);
     }
@@ -185,8 +215,7 @@ pub(super) fn give(
 fn pick(
     core: &Core,
     topic: &Topic,
-    wants: &[Want],
-    order: &[usize],
+    asked: (&[Want], &[usize], Dead),
     pass: &mut Pass,
 ) -> Result<()> {
     loop {
@@ -194,7 +223,7 @@ fn pick(
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
-            match pick_known(core, &mut state, (wants, order), now, head, pass) {
+            match pick_known(core, &mut state, asked, now, head, pass) {
                 Ok(()) => return Ok(()),
                 Err(Unknown(file_no)) => file_no,
             }
@@ -206,7 +235,7 @@ fn pick(
 fn pick_known(
     core: &Core,
     state: &mut State,
-    (wants, order): (&[Want], &[usize]),
+    (wants, order, dead): (&[Want], &[usize], Dead),
     now: Now,
     head: u64,
     pass: &mut Pass,
@@ -214,7 +243,7 @@ fn pick_known(
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
     queue.begin(core.disk.generation);
-    queue.sweep(now);
+    core.metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
     }
@@ -228,6 +257,8 @@ fn pick_known(
         if config.max_deliveries > 0 && u64::from(t.deliveries) >= config.max_deliveries {
             if config.dead_letter.is_none() {
                 queue.bury(t.seq, now);
+            } else if dead == Dead::Leave {
+                return Ok(());
             } else {
                 queue.take(t.seq, now);
                 pass.over.push(t.seq);
