@@ -37,7 +37,7 @@ fn test<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     let end = format!("\n{indent}}}\n");
     let end = source[at..].find(&end).map_or(source.len(), |n| at + n);
     let start = source[..line].rfind("\n\n").map_or(0, |i| i + 2);
-    Some(&source[start..end]).filter(|t| t.contains("#[test]"))
+    source[start..at].contains("#[test]").then(|| &source[start..end])
 }
 
 /// What stands in backticks.

@@ -92,7 +92,7 @@ impl Probes {
         for (_, note) in &script.notes {
             match note {
                 Note::Claimed(jobs) => leases.extend(jobs.iter().cloned()),
-                Note::Staged(part) => parts.push(part.clone()),
+                Note::Staged(part) | Note::Tried(part) => parts.push(part.clone()),
                 _ => {}
             }
         }

@@ -246,7 +246,7 @@ fn txns(seen: &mut Seen) -> &mut see::TxnsSeen {
     seen.txns.as_mut().unwrap()
 }
 
-/// The payloads and the topic of the rows of the last transaction, by topic.
+/// The last transaction of a script.
 fn last_unit(script: &Script) -> Unit {
     Unit::clone(script.units.last().unwrap())
 }
@@ -266,15 +266,18 @@ fn i5_a_transaction_is_everywhere_or_nowhere() {
         t.records.retain(|r| !rows.iter().any(|w| w.name.as_bytes() == r.data));
     };
     let key = (moved.id, moved.consumer.to_owned());
-    let job = crate::oracle::Seen {
-        data: unit.acks[0].name.clone().into_bytes(),
-        ..e.seen.first.topic("out").unwrap().records[0].clone()
+    let jobs = |t: &mut crate::oracle::TopicObs| {
+        for (j, seq) in unit.acks.iter().zip(900..) {
+            let data = j.name.clone().into_bytes();
+            let like = e.seen.first.topic("out").unwrap().records[0].clone();
+            t.records.push(crate::oracle::Seen { data, seq, ..like });
+        }
     };
     let n = unit.number;
     let mutations: [&dyn Fn(&mut Seen); 4] = [
         &|s| each(s, "out", gone),
         &|s| _ = txns(s).cursors.insert(key.clone(), moved.before),
-        &|s| each(s, "q", |t| t.records.push(job.clone())),
+        &|s| each(s, "q", jobs),
         &|s| txns(s).writers.get_mut("w").unwrap().last = unit.epoch.map(|e| e - 1),
     ];
     for mutate in mutations {

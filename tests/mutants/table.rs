@@ -39,7 +39,7 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::SyncDir("snapshot.dir"), &[Crash("snapshots"), Crash("checkpoints")]),
     (Site::SyncDir("store.file"), &[Crash("classes")]),
     (Site::SyncDir("txn.dir"), &[Delivery("txn_aborted"), Delivery("txn_checkpointed")]),
-    (Site::SyncDir("txn.names"), &[Delivery("txn_staged"), Delivery("txn_aborted")]),
+    (Site::SyncDir("txn.names"), &[Delivery("txn_found")]),
     (Site::SyncDir("txn.stage"), &[Delivery("txn_staged")]),
     (Site::SyncDir("wal.current.dir"), &[Crash("classes"), Crash("idempotency")]),
     (Site::SyncDir("wal.file.dir"), &[Crash("rotation"), Crash("classes")]),
