@@ -1,5 +1,5 @@
-//! Queues, routers and consumers through crashes: scripts that note what was promised, every crash
-//! state of the disk under them, and what a recovery must show.
+//! Queues, routers, consumers and transactions through crashes: scripts that note what was promised, every
+//! crash state of the disk under them, and what a recovery must show.
 //!
 //! * `enumerate`: every call, every survival; crashes in recovery.
 //! * `judge`: the oracle: what was noted against what a recovery shows.
