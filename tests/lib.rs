@@ -3,7 +3,7 @@
 //!
 //! * [`crash`]: crash states, recoveries, verdicts.
 //! * [`damage`]: damaged directories.
-//! * [`delivery`]: queues, routers and consumers through crashes.
+//! * [`delivery`]: queues, routers, consumers and transactions through crashes.
 //! * [`faults`]: calls that fail while the engine runs.
 //! * [`fixture`]: directories of released format versions.
 //! * [`harness`]: a plain test runner.
@@ -19,6 +19,8 @@ pub mod delivery;
 pub mod faults;
 pub mod fixture;
 pub mod harness;
+#[cfg(test)]
+mod invariants;
 pub mod model;
 pub mod mutants;
 pub mod oracle;

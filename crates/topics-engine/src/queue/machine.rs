@@ -513,6 +513,7 @@ impl Queue {
         if let Phase::Leased(l) = &phase
             && l.reserved
         {
+            assert!(!matches!(job.phase, Phase::Leased(_)), "I6: a leased job is given again");
             job.deliveries = job.deliveries.saturating_add(1);
         }
         // A reservation that is undone was no delivery.
