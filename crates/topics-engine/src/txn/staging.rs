@@ -246,6 +246,7 @@ pub(super) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> R
     name::check(writer)?;
     check_stage(req.stage)?;
     core.check_open()?;
+    core.check_writable()?;
     let staging = &core.staging;
     // A part is staged by one caller at a time; no writer's name has a slash.
     let _turn = core.txns.turn(&format!("{writer}/{}/{}", req.part, req.stage));
