@@ -95,7 +95,14 @@ class Caller:
 
         return self._until(until, once, repeatable, patient, doubt).body
 
-    def stream(self, path: str, headers: Mapping[str, str], idle: float, until: float) -> Stream:
+    def stream(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        idle: float,
+        until: float,
+        repeatable: bool = True,
+    ) -> Stream:
         """A response of events; raises what a refusal says."""
         found: list[Stream] = []
 
@@ -107,7 +114,7 @@ class Caller:
             found.append(opened)
             return Answer(200, {}, b"")
 
-        self._until(until, once, True, True, None)
+        self._until(until, once, repeatable, True, None)
         return found[0]
 
     def _until(
