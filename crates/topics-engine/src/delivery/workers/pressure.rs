@@ -1,6 +1,6 @@
 //! Feeding the governor, and doing what it says.
 
-use std::sync::atomic::Ordering;
+use topics_env::sync::atomic::Ordering;
 
 use super::super::governor::{SAMPLE_NS, Sample, Verdict};
 use super::super::ready::Schedule;
