@@ -55,10 +55,15 @@ test: test-rust test-python test-spark ## all tests that run on a commit
 SUITES := --lib --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility
 
+# The models of concurrency build env, storage and engine once more, over a scheduler.
+MODELS := --release -p topics-engine --features shuttle --test concurrency
+
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
+	$(call timed,models build,cargo test $(MODELS) --no-run)
 	$(call timed,crates,cargo test $(CARGO_ARGS) --exclude topics-tests)
 	$(call timed,simulation,cargo test --release -p topics-tests $(SUITES))
+	$(call timed,concurrency,cargo test $(MODELS))
 
 test-python: build
 	$(call timed,pytest,$(BIN)/python -m pytest tests/python --durations=8 $(PYTEST_ARGS))
@@ -72,6 +77,7 @@ test-spark: build $(VENV)/.spark
 check: build $(VENV)/.spark ## formatting, lints, types, licences and advisories
 	$(call timed,cargo fmt,cargo fmt --all --check)
 	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
+	$(call timed,clippy models,cargo clippy $(MODELS) --quiet -- -D warnings)
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
 	$(call timed,mypy of spark,cd spark && MYPYPATH=.. $(abspath $(BIN))/mypy -p pyspark_topics \

@@ -63,7 +63,7 @@ def crate_licences() -> dict[str, str]:
     )
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
     # The models of concurrency bring crates of their own.
-    features = ["--features", "topics-tests/shuttle"]
+    features = ["--features", "topics-engine/shuttle"]
     out = subprocess.check_output([*command, *features, "--filter-platform", host], cwd=ROOT)
     resolved = {node["id"] for node in json.loads(out)["resolve"]["nodes"]}
     return {

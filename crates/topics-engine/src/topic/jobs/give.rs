@@ -1,9 +1,8 @@
 //! Claims: jobs are picked and reserved, their records read, the leases logged and applied.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use topics_env::sync::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Instant, Mutex};
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::super::index::Unknown;
