@@ -1,0 +1,131 @@
+//! The operations and their choice. Everything in a step is decided when it is made, so that a
+//! run without some of its steps is a run.
+
+use crate::run::Dice;
+
+/// One operation. `pick` chooses among what there is then.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Append { topic: usize, n: usize, tag: usize },
+    Put { n: usize, lane: Option<u8>, group: usize, delay: u64 },
+    DeleteRecords { topic: usize, back: u64 },
+    DropTopic { topic: usize },
+    Sync,
+    Checkpoint,
+    Pass { ms: u64 },
+    Configure { lease_ms: u64, paused: bool, max_deliveries: u64 },
+    Claim { node: usize, max: usize, lease_ms: Option<u64> },
+    Ack { pick: u64, n: usize, fenced: bool },
+    Nack { pick: u64, delay: Option<u64> },
+    Extend { pick: u64, ms: u64 },
+    Stale { pick: u64 },
+    Redrive { letters: bool, limit: Option<usize> },
+    Peek { state: usize, max: usize },
+    CreateRouter { router: usize },
+    DeleteRouter { router: usize },
+    RouterProgress,
+    WatchOpen { from: usize },
+    WatchNext,
+    WatchClose,
+    WatchResume,
+    ConsumerOpen { which: usize, end: bool },
+    ConsumerRead { which: usize, max: usize },
+    ConsumerPeek { which: usize, max: usize },
+    ConsumerCommit { which: usize, back: u64 },
+    ConsumerSeek { which: usize, to: u64 },
+    ConsumerClose { which: usize },
+    ConsumerDelete { which: usize },
+    Reopen,
+    Kill,
+    Power { pick: u64 },
+}
+
+impl Step {
+    /// What kind of operation it is.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let text = format!("{self:?}");
+        text.split([' ', '{']).next().unwrap_or_default().to_owned()
+    }
+}
+
+/// The steps of a run.
+#[must_use]
+pub fn steps(seed: u64, most: usize) -> Vec<Step> {
+    let mut d = Dice::new(seed);
+    let n = 4 + d.below(most as u64 - 3) as usize;
+    // A run is about jobs, about copies and readers, or about all of it.
+    let (jobs, readers) = [(36, 36), (72, 0), (0, 72)][d.below(3) as usize];
+    (0..n)
+        .map(|_| match d.below(jobs + readers + 12) {
+            x if x < jobs => job(&mut d),
+            x if x < jobs + readers => reader(&mut d),
+            _ => common(&mut d),
+        })
+        .collect()
+}
+
+fn common(d: &mut Dice) -> Step {
+    match d.below(12) {
+        0..2 => Step::Sync,
+        2..5 => Step::Checkpoint,
+        5..7 => Step::Reopen,
+        7..9 => Step::Kill,
+        9..11 => Step::Power { pick: d.roll() },
+        _ => Step::Pass { ms: d.below(15_000) },
+    }
+}
+
+fn job(d: &mut Dice) -> Step {
+    let some = |d: &mut Dice, n: u64| (d.below(3) == 0).then(|| d.below(n));
+    match d.below(40) {
+        0..9 => Step::Put {
+            n: 1 + d.below(4) as usize,
+            lane: some(d, 10).map(|l| l as u8),
+            group: [0, 0, 1, 2][d.below(4) as usize],
+            delay: [0, 0, 0, 700, 5_000][d.below(5) as usize],
+        },
+        9..18 => Step::Claim {
+            node: d.below(3) as usize,
+            max: 1 + d.below(5) as usize,
+            lease_ms: some(d, 20_000),
+        },
+        18..23 => Step::Ack { pick: d.roll(), n: 1 + d.below(3) as usize, fenced: d.below(2) == 0 },
+        23..27 => Step::Nack { pick: d.roll(), delay: some(d, 4_000) },
+        27..29 => Step::Extend { pick: d.roll(), ms: 100 + d.below(30_000) },
+        29..31 => Step::Stale { pick: d.roll() },
+        31..33 => Step::Redrive { letters: d.below(3) > 0, limit: some(d, 4).map(|n| n as usize) },
+        33 => Step::Peek { state: d.below(4) as usize, max: d.below(5) as usize },
+        34..36 => Step::Configure {
+            lease_ms: 500 + d.below(30_000),
+            paused: d.below(4) == 0,
+            max_deliveries: d.below(4),
+        },
+        _ => Step::Pass { ms: [20, 800, 3_000, 12_000][d.below(4) as usize] },
+    }
+}
+
+fn reader(d: &mut Dice) -> Step {
+    let (topic, router) = (d.below(2) as usize, d.below(2) as usize);
+    let which = d.below(4) as usize;
+    match d.below(50) {
+        0..10 => Step::Append { topic, n: 1 + d.below(4) as usize, tag: d.below(3) as usize },
+        10..12 => Step::DeleteRecords { topic, back: d.below(6) },
+        12 => Step::DropTopic { topic },
+        13..17 => Step::CreateRouter { router },
+        17 => Step::DeleteRouter { router },
+        18..24 => Step::RouterProgress,
+        24..26 => Step::WatchOpen { from: d.below(3) as usize },
+        26..30 => Step::WatchNext,
+        30 => Step::WatchClose,
+        31..33 => Step::WatchResume,
+        33..36 => Step::ConsumerOpen { which, end: d.below(3) == 0 },
+        36..41 => Step::ConsumerRead { which, max: 1 + d.below(5) as usize },
+        41 => Step::ConsumerPeek { which, max: 1 + d.below(5) as usize },
+        42..44 => Step::ConsumerCommit { which, back: d.below(5) },
+        44..46 => Step::ConsumerSeek { which, to: d.below(8) },
+        46 => Step::ConsumerClose { which },
+        47 => Step::ConsumerDelete { which },
+        _ => Step::Pass { ms: [20, 1_500][d.below(2) as usize] },
+    }
+}
