@@ -6,7 +6,7 @@ Every method that waits releases the GIL and stays open to signals. Failures rai
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
 
@@ -18,12 +18,17 @@ __all__ = [
     "ArrowStream",
     "Batch",
     "Bridge",
+    "Calls",
     "Connection",
     "Consumer",
     "Engine",
     "Gate",
+    "Handed",
     "Http",
     "Queue",
+    "Taken",
+    "Transactions",
+    "Waiting",
     "Watch",
     "Work",
     "__version__",
@@ -71,6 +76,18 @@ def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[in
 def retry_after(body: bytes) -> int:
     """Whole seconds for `Retry-After` of a 429 or 503 body, at least 1."""
 
+_Row: TypeAlias = tuple[int, int, str | None, str | None, bytes | None, bytes, bool]
+"""`(seq, ts, node, tag, meta, raw, binary)`."""
+
+_Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
+"""`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
+
+_Lost: TypeAlias = tuple[int, int, str, int, int, int]
+"""`(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`."""
+
+_WatchStart: TypeAlias = tuple[str, int | None, int | None, int | None]
+"""`(name, after, tail, topic_id)`; with neither `after` nor `tail`, at the earliest record."""
+
 _NewRow = (
     tuple[bytes, bool, str | None, str | None, bytes | None, int]
     | tuple[
@@ -79,12 +96,65 @@ _NewRow = (
 )
 """`(data, binary, tag, node, meta, ttl_ms)`; of jobs also `(lane, group, delay_ms, deliver_at)`."""
 
-@final
-class Engine:
-    """An open data directory."""
+class _Page(Protocol):
+    """What a read returned; owns its bytes, valid after close, deletion and eviction."""
 
-    @staticmethod
-    def open(path: str, settings: Mapping[str, _Setting] | None = None) -> Engine: ...
+    @property
+    def topic_id(self) -> int: ...
+    @property
+    def tombstone(self) -> _Lost | None: ...
+    @property
+    def next_from_seq(self) -> int: ...
+    @property
+    def head_seq(self) -> int: ...
+    @property
+    def earliest_seq(self) -> int: ...
+    @property
+    def caught_up(self) -> bool: ...
+    @property
+    def lag(self) -> int: ...
+    @property
+    def lag_ms(self) -> int: ...
+    @property
+    def records_scanned(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> _Row: ...
+    def rows(self) -> list[_Row]:
+        """All of them."""
+
+    def payloads(self) -> list[bytes]:
+        """The payloads alone."""
+
+_Told: TypeAlias = tuple[str, str, int, _Page | None, _Lost | None, int | None]
+"""`(kind, topic, topic_id, records, gap, seq)`. Kinds: `records` `gap` `caught-up` `topic-deleted`;
+`seq` is the topic's cursor after the event.
+"""
+
+class _Source(Protocol):
+    """An open subscription. One thread waits in it; `close` from any."""
+
+    def next(self, timeout: float | None = None) -> _Told | None:
+        """The next event, or `None` when the timeout passed."""
+
+    def close(self) -> None: ...
+    def cursors(self) -> list[tuple[str, int, int]]:
+        """`(topic, topic_id, cursor)` after what `next` returned."""
+
+class _Stream(Protocol):
+    """An Arrow C stream, taken once: `pyarrow.table(stream)`, `polars.DataFrame(stream)`."""
+
+    @property
+    def topic_id(self) -> int: ...
+    @property
+    def to_seq(self) -> int:
+        """The cursor after the end of the stream."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType: ...
+    def __arrow_c_schema__(self) -> CapsuleType: ...
+
+class _Verbs(Protocol):
+    """What the client's handles stand on: an engine, here or elsewhere."""
+
     @property
     def path(self) -> str: ...
     @property
@@ -104,11 +174,9 @@ class Engine:
         create: bool | None = None,
         config: bytes | None = None,
         disable_backpressure: bool = True,
-    ) -> tuple[int, int, int, int, int, bool, bool, str]:
+    ) -> _Acked:
         """Appends records `(data, binary, tag, node, meta, ttl_ms)`: `data` is JSON text, or raw
         bytes when `binary`; `meta` is a JSON object of strings; `config` is a JSON object.
-
-        Returns `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
         """
 
     def append_batch(
@@ -124,8 +192,8 @@ class Engine:
         create: bool | None = None,
         config: bytes | None = None,
         disable_backpressure: bool = True,
-    ) -> tuple[int, int, int, int, int, bool, bool, str]:
-        """Appends raw bytes, one binary record each; returns what `append` does."""
+    ) -> _Acked:
+        """Appends raw bytes, one binary record each."""
 
     def read(
         self,
@@ -142,22 +210,19 @@ class Engine:
         topic_id: int | None = None,
         strong: bool = False,
         touch: bool = True,
-    ) -> Batch:
+    ) -> _Page:
         """One batch. With none of `after`, `tail`, `before`: from the earliest kept record.
         `before` needs `tail` and pages backwards. `match` is a tag, or a prefix with one
         trailing `*`.
         """
-
-    def tail(self, topic: str, count: int) -> Batch:
-        """The newest `count` records."""
 
     def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
         """Waits until the head is above `seq`; false when the timeout passed."""
 
     def watch(
         self,
-        topics: Sequence[tuple[str, int | None, int | None, int | None]],
-        patterns: Sequence[tuple[str, int | None, int | None, int | None]],
+        topics: Sequence[_WatchStart],
+        patterns: Sequence[_WatchStart],
         *,
         lenient: bool = False,
         skip_nodes: Sequence[str] | None = None,
@@ -168,11 +233,7 @@ class Engine:
         queue_frames: int = 1024,
         queue_bytes: int = 16777216,
         stall_ms: int | None = None,
-    ) -> Watch:
-        """Starts are `(name, after, tail, topic_id)`; with neither `after` nor `tail`, at the
-        earliest record.
-        """
-
+    ) -> _Source: ...
     def seek(self, topic: str, ts: int) -> int:
         """The cursor just before the first record at or after `ts`."""
 
@@ -236,78 +297,114 @@ class Engine:
         topic_id: int | None = None,
         binary: bool | None = None,
         batch_bytes: int = 4 << 20,
-    ) -> ArrowStream:
+    ) -> _Stream:
         """A range as an Arrow stream, pinned at the head (or `upto`) when it starts. `binary`
         types `data` as binary rather than utf8; `None`: as the first record is.
         """
 
 @final
-class Batch:
-    """What a read returned; owns its bytes, valid after close, deletion and eviction."""
+class Engine(_Verbs):
+    """An open data directory."""
 
-    @property
-    def topic_id(self) -> int: ...
-    @property
-    def tombstone(self) -> tuple[int, int, str, int, int, int] | None:
-        """`(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`."""
+    @staticmethod
+    def open(path: str, settings: Mapping[str, _Setting] | None = None) -> Engine: ...
+    def check(self) -> None:
+        """Raises `Closed` where every other call would."""
 
-    @property
-    def next_from_seq(self) -> int: ...
-    @property
-    def head_seq(self) -> int: ...
-    @property
-    def earliest_seq(self) -> int: ...
-    @property
-    def caught_up(self) -> bool: ...
-    @property
-    def lag(self) -> int: ...
-    @property
-    def lag_ms(self) -> int: ...
-    @property
-    def records_scanned(self) -> int: ...
-    def __len__(self) -> int: ...
-    def __getitem__(
-        self, index: int, /
-    ) -> tuple[int, int, str | None, str | None, bytes | None, bytes, bool]:
-        """`(seq, ts, node, tag, meta, raw, binary)`."""
+    def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]:
+        """`(name, mode, cursor, lag, lag_ms)` in name order."""
 
-    def rows(self) -> list[tuple[int, int, str | None, str | None, bytes | None, bytes, bool]]:
-        """All of them."""
-
-    def payloads(self) -> list[bytes]:
-        """The payloads alone."""
+    def delete_consumer(self, topic: str, name: str) -> bool:
+        """Whether there was one."""
 
 @final
-class Watch:
-    """An open subscription. One thread waits in it; `close` from any."""
-
-    def next(
-        self, timeout: float | None = None
-    ) -> (
-        tuple[str, str, int, Batch | None, tuple[int, int, str, int, int, int] | None, int | None]
-        | None
-    ):
-        """`(kind, topic, topic_id, records, gap, seq)`, or `None` when the timeout passed. Kinds:
-        `records` `gap` `caught-up` `topic-deleted`; `gap` as `Batch.tombstone`; `seq` is the
-        topic's cursor after the event.
-        """
-
-    def close(self) -> None: ...
-    def cursors(self) -> list[tuple[str, int, int]]:
-        """`(topic, topic_id, cursor)` after what `next` returned."""
+class Batch(_Page): ...
 
 @final
-class ArrowStream:
-    """An Arrow C stream, taken once: `pyarrow.table(stream)`, `polars.DataFrame(stream)`."""
+class Watch(_Source):
+    def poll(self, calls: Calls, token: int) -> _Told | None:
+        """The next event if there is one now; else the call is answered when to look again."""
+
+@final
+class ArrowStream(_Stream): ...
+
+_WriteOptions: TypeAlias = tuple[
+    str | None, str | None, int | None, bool, bool | None, bytes | None, bool
+]
+"""`(node, key, expect_head, sync, create, config, disable_backpressure)`."""
+
+@final
+class Calls:
+    """The calls of one event loop that are answered later, over any number of engines.
+
+    What came of a call is drained under its token. A value that is a `Taken` or a `Handed` undoes
+    itself when it is dropped untaken.
+    """
+
+    def __new__(cls) -> Calls: ...
+    @property
+    def fd(self) -> int:
+        """Readable when there is something to drain: for `loop.add_reader`."""
 
     @property
-    def topic_id(self) -> int: ...
-    @property
-    def to_seq(self) -> int:
-        """The cursor after the end of the stream."""
+    def running(self) -> int:
+        """Verbs that threads are at, or have before them."""
 
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType: ...
-    def __arrow_c_schema__(self) -> CapsuleType: ...
+    def drain(self) -> list[tuple[int, Any]]:
+        """Token and value, or exception, of what was answered; clears `fd`. Never blocks."""
+
+    def run(
+        self,
+        token: int,
+        verb: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        long: bool = False,
+    ) -> None:
+        """Runs a verb on one of a few threads, or, if it may take `long`, on its own."""
+
+    def append(
+        self,
+        token: int,
+        engine: Engine,
+        topic: str,
+        records: Sequence[_NewRow],
+        options: _WriteOptions,
+    ) -> _Acked | None:
+        """As `Engine.append`, without waiting: `None` where the call is answered later."""
+
+    def append_batch(
+        self,
+        token: int,
+        engine: Engine,
+        topic: str,
+        records: list[bytes],
+        tag: str | None,
+        options: _WriteOptions,
+    ) -> _Acked | None: ...
+    def head(self, token: int, engine: Engine, topic: str, seq: int) -> Waiting:
+        """Is answered when there is something after `seq`, the topic goes or the engine closes."""
+
+@final
+class Waiting:
+    """A wait; dropping it withdraws it."""
+
+    def cancel(self) -> None:
+        """Withdraws it: it is answered no more, or untaken. Idempotent."""
+
+@final
+class Taken:
+    """Claimed jobs. Dropped untaken, they are given back."""
+
+    def take(self) -> _Jobs | None:
+        """The jobs are the caller's from now on."""
+
+@final
+class Handed:
+    """A batch of a consumer. Dropped untaken, the consumer's next read hands it out."""
+
+    def take(self) -> Batch | None:
+        """The batch is the caller's from now on."""
 
 @final
 class Bridge:
@@ -366,7 +463,16 @@ class Http:
     Belongs to one event loop: `call`, `flush`, `cancel` and `bridge.drain` from its thread.
     """
 
-    def __new__(cls, engine: Engine, settings: Mapping[str, _Setting] | None = None) -> Http: ...
+    def __new__(
+        cls,
+        engine: Engine,
+        settings: Mapping[str, _Setting] | None = None,
+        grants: list[tuple[str, list[str], bool]] | None = None,
+    ) -> Http:
+        """`grants` are what clients may touch: the name of the key, the prefixes of the names that
+        are its own (none: all), whether it may change configs. Without keys there is one for all.
+        """
+
     @property
     def bridge(self) -> Bridge: ...
     def call(
@@ -378,16 +484,28 @@ class Http:
         flags: int,
         token: int,
         key: bytes | None = None,
+        part: str = "",
+        grant: int = 0,
     ) -> tuple[int, bytes] | None:
         """Answers `(status, body)`, or `None`: the completion with this token comes over the
         bridge, once.
 
-        `name` is the topic, percent-decoded; `query` the raw query string; `flags` the bits
-        above; `key` the `Idempotency-Key` header. Routes: `list` `create` `state` `drop` `write`
-        `diff` `delete` `seek` `states` `sync` `checkpoint` `verify` `metrics` `health` `ready`.
+        `route` is the verb of a row of `topics_engine.asgi.routes`; `name` the topic, queue or
+        router in the path, percent-decoded, `part` what else is there; `query` the raw query
+        string; `flags` the bits above; `key` the `Idempotency-Key` header, or the `Last-Event-ID`
+        of a stream; `grant` which of the grants the client has.
         The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`)
         and of `diff` with `ACCEPT_ARROW`.
         """
+
+    def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        """What the stream opened by this call has: pieces (of bytes, or messages of a socket), and
+        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end.
+        `None` when there is no such stream. `cancel` ends it.
+        """
+
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        """A message of a socket's client, with the scopes that it has."""
 
     def flush(self) -> None:
         """Leads the writes that this loop tick staged, once at its end. What it completes is in
@@ -413,11 +531,61 @@ class Http:
         The engine stays open. Idempotent.
         """
 
-_Jobs = tuple[list[tuple[int, int, int, int]], Batch]
-"""`(seq, lease_id, deadline, deliveries)` of each job, and their records in the same order."""
+_Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
+"""`(seq, lease_id, deadline, deliveries)` of each job, how long the leases last (ms), and the
+records in the same order.
+"""
+
+_Seen = tuple[list[tuple[str, int, str | None, int | None, int | None, int | None, int]], Batch]
+"""`(state, deliveries, node, lease_id, deadline, visible_at, lane)` of each job; their records."""
+
+_Rows = tuple[str, Sequence[_NewRow], str | None]
+_Acks = tuple[str, str, list[int], list[int] | None]
+_Committed = tuple[int, bool, list[tuple[str, int, int, int]]]
 
 _Outcome = tuple[list[int], list[int], int | None]
 """Seqs that were done, seqs that were skipped, when extended leases run out (epoch ms)."""
+
+@final
+class Transactions:
+    """The transactions of an engine.
+
+    Rows are `(topic, records, node)`, heads `(topic, head)`, commits `(topic, consumer, seq)`, acks
+    `(queue, node, seqs, lease_ids)`.
+    """
+
+    def __new__(cls, engine: Engine) -> Transactions: ...
+    def transact(
+        self,
+        rows: Sequence[_Rows],
+        *,
+        writer: str | None = None,
+        epoch: int | None = None,
+        key: str | None = None,
+        heads: list[tuple[str, int]] = ...,
+        commits: list[tuple[str, str, int]] = ...,
+        acks: list[_Acks] = ...,
+    ) -> _Committed: ...
+    def stage(
+        self, writer: str, stage: str, part: int, rows: Sequence[_Rows]
+    ) -> tuple[int, int, bool]:
+        """Makes rows durable, invisible until a commit: `(records, bytes, repeated)`."""
+
+    def commit(
+        self,
+        writer: str,
+        epoch: int,
+        stages: list[tuple[str, int, int | None]],
+        *,
+        heads: list[tuple[str, int]] = ...,
+        commits: list[tuple[str, str, int]] = ...,
+        acks: list[_Acks] = ...,
+    ) -> _Committed:
+        """Publishes stages `(stage, parts, records)`."""
+
+    def abort(self, writer: str, stage: str) -> bool: ...
+    def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
+        """`(last_epoch, [(stage, parts, records, bytes)])`."""
 
 @final
 class Queue:
@@ -428,6 +596,14 @@ class Queue:
         self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
     ) -> _Jobs:
         """Leases jobs, waiting up to `wait` seconds for the first."""
+
+    def claim_later(
+        self, calls: Calls, token: int, node: str, max: int, lease_ms: int | None, wait: float
+    ) -> Waiting:
+        """The call is answered with a `Taken`; `wait` is at most 30 s."""
+
+    def peek(self, state: str | None = None, max: int = 100) -> _Seen:
+        """Jobs by state, or what claims would get next."""
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome: ...
     def nack(
@@ -461,6 +637,9 @@ class Work:
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs; `None` when the stream was closed."""
 
+    def next_later(self, calls: Calls, token: int, wait: float) -> Waiting | None:
+        """The call is answered with a `Taken`; `wait` is at most 30 s."""
+
     def close(self) -> None:
         """Gives back what it holds. Idempotent."""
 
@@ -490,7 +669,26 @@ class Consumer:
         match: str | None = None,
         fail_if_busy: bool = False,
     ) -> Batch: ...
+    def read_later(
+        self,
+        calls: Calls,
+        token: int,
+        max_bytes: int,
+        max_records: int,
+        checkpoint: bool,
+        match: str | None,
+    ) -> None:
+        """One look: the call is answered with a `Handed`, or `Conflict` (`consumer_busy`)."""
+
+    def turn(self, calls: Calls, token: int) -> None:
+        """The call is answered when no reader of `at_most_once` has its turn."""
+
+    def more(self, calls: Calls, token: int, seq: int) -> Waiting:
+        """The call is answered when there is something after `seq`."""
+
     def commit(self, seq: int) -> None: ...
     def seek(
         self, *, seq: int | None = None, ts: int | None = None, to: str | None = None
     ) -> int: ...
+    def drop(self) -> bool:
+        """Whether there was one."""

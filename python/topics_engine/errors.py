@@ -210,6 +210,7 @@ _CLASSES: dict[str, type[TopicsError]] = {
             "router_cycle",
             "not_a_queue",
             "consumer_busy",
+            "lease_lost",
         ),
         Conflict,
     ),

@@ -27,10 +27,15 @@ SERVER = frozenset(
         "allow_insecure_no_auth",
         "api_keys",
         "body_timeout_ms",
+        "cors_origins",
         "hot_protocol",
         "host",
         "max_body_bytes",
+        "max_inflight_per_key",
+        "max_sse_connections",
+        "max_sse_connections_per_key",
         "port",
+        "probe_auth",
         "shutdown_timeout_ms",
     }
 )

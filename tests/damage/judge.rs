@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use topics_engine::{Engine, Error, ReadFrom, ReadRequest};
+use topics_engine::{Append, Engine, Error, NewRecord, ReadFrom, ReadRequest};
 use topics_env::sim::{CallKind, FaultKind};
 
 use super::corpus::{Corpus, TAIL, files};
@@ -37,11 +37,12 @@ pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> 
     met
 }
 
-/// An open with `strict` refuses this, names a damaged file, and makes none.
+/// An open with `strict` refuses this, names a damaged file, and makes none. After a clean close the
+/// files of segments are checked when their topic is first asked for: then that is refused.
 pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
     let mut disk = Mounted::new(&damage.image, &c.plan);
     match disk.open() {
-        Ok(_) => return Err("it is opened".into()),
+        Ok(engine) => return refuses_a_topic(&engine, damage),
         Err(Error::Corrupt { file, .. })
             if damage.touched.iter().any(|t| t.ends_with(&file) || file.contains(t)) => {}
         Err(Error::Version { what, .. }) if !what.is_empty() => {}
@@ -50,6 +51,23 @@ pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
     let names = |image| files(image).into_iter().map(|f| f.0).collect::<Vec<_>>();
     let (is, was) = (names(&disk.fs.kill_image()), names(&damage.image));
     if is == was { Ok(()) } else { Err(format!("a refused open made {is:?} of {was:?}")) }
+}
+
+/// A topic is not touched, which names the damaged file: not even written to, which reads none.
+fn refuses_a_topic(engine: &Engine, damage: &Damage) -> Result<(), String> {
+    let records = [NewRecord { data: b"1", ..NewRecord::default() }];
+    for topic in engine.list("", None, 1000) {
+        let write = Append { records: &records, ..Append::default() };
+        match engine.append(&topic.topic, &write) {
+            Err(Error::Corrupt { file, .. })
+                if damage.touched.iter().any(|t| t.ends_with(&file)) =>
+            {
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+    Err("it is opened, and no topic is refused".into())
 }
 
 fn refused(e: &Error) -> Result<Met, String> {

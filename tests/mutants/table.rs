@@ -37,7 +37,7 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::SyncDir("segment.topics"), &[Crash("checkpoints")]),
     (Site::SyncDir("snapshot.dir"), &[Crash("snapshots"), Crash("checkpoints")]),
     (Site::SyncDir("store.file"), &[Crash("classes")]),
-    (Site::SyncDir("wal.current.dir"), &[Crash("rotation"), Crash("classes")]),
+    (Site::SyncDir("wal.current.dir"), &[Crash("classes"), Crash("idempotency")]),
     (Site::SyncDir("wal.file.dir"), &[Crash("rotation"), Crash("classes")]),
     (Site::Rename("recovery.wal.rename"), &[Crash("classes")]),
     (Site::Rename("snapshot.rename"), &[Crash("snapshots")]),

@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LAST_LINE = {
     "aggregate": "111 withdrawals, 49 refused, ",
+    "exactly_once": "120 orders, 120 invoices, by ",
     "fan_out": "shipping.eu: 50 orders worth 12500",
     "job_queue": "200 jobs done, ",
 }

@@ -2,7 +2,7 @@
 
 use topics_storage::segment::Block;
 
-use crate::config::{ConfigPatch, TopicConfig};
+use crate::config::{ConfigPatch, TopicConfig, TopicType};
 
 /// What an acked write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -480,6 +480,8 @@ pub struct TopicState {
 pub struct TopicSummary {
     /// Name.
     pub topic: String,
+    /// Log or queue.
+    pub kind: TopicType,
     /// Last seq.
     pub head_seq: u64,
     /// First live seq.

@@ -136,8 +136,7 @@ pub(crate) fn copy(
             _ => core.wal.positions(s).synced,
         })
         .collect();
-    let mut round = Round::new(&core.segments);
-    let mut done: Vec<(Arc<Topic>, Install)> = Vec::new();
+    let mut part = CopyPart::new(core);
     let (mut failed, mut bytes) = (None, 0);
     let old = match core.options.segment_max_age.as_millis() as u64 {
         _ if matches!(what, Copied::Upto(_)) => 0,
@@ -165,25 +164,47 @@ pub(crate) fn copy(
         if plan.is_empty() || failed.is_some() {
             return;
         }
-        match copy_topic(core, topic, plan, &mut round) {
-            Ok(install) => done.push((topic.clone(), install)),
-            Err(e) => failed = Some(e),
-        }
+        let copied = copy_topic(core, topic, plan, &mut part.round).and_then(|install| {
+            part.done.push((topic.clone(), install));
+            match part.done.len() < PART {
+                true => Ok(()),
+                false => std::mem::replace(&mut part, CopyPart::new(core)).end(core),
+            }
+        });
+        failed = copied.err();
     });
-    let durable = match failed {
+    let ended = match failed {
         Some(e) => {
             if full(&e) {
-                round.refused();
+                part.round.refused();
             }
             Err(e)
         }
-        None => round.sync().map_err(Error::from),
+        None => part.end(core),
     };
-    durable.map_err(|e| (e, bytes))?;
-    for (topic, install) in &done {
-        topic.install(core, install).map_err(|e| (e, bytes))?;
+    ended.map_err(|e| (e, bytes))
+}
+
+/// Topics that are copied and made durable together. What a copy must remember until then takes
+/// more memory than the topic itself.
+const PART: usize = 16_384;
+
+/// A part of the topics that a checkpoint copies.
+struct CopyPart {
+    round: Round,
+    done: Vec<(Arc<Topic>, Install)>,
+}
+
+impl CopyPart {
+    fn new(core: &Core) -> Self {
+        Self { round: Round::new(&core.segments), done: Vec::new() }
     }
-    Ok(())
+
+    /// Makes it durable and points the topics to it.
+    fn end(self, core: &Core) -> Result<()> {
+        self.round.sync()?;
+        self.done.iter().try_for_each(|(topic, install)| topic.install(core, install))
+    }
 }
 
 fn copy_topic(

@@ -13,11 +13,13 @@ use parking_lot::{Mutex, RwLock};
 use topics_env::Env;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
-use topics_storage::dir::DirLock;
+use topics_storage::dir::{DirLock, Paths};
 use topics_storage::segment::Segments;
 use topics_storage::snapshot::ShardSnap;
+use topics_storage::txn::Stages;
 use topics_storage::wal::{Level, Room, Ticket, Wal};
 
+use crate::asleep::Dormitory;
 use crate::capture::{self, Rounds};
 use crate::clock::Time;
 use crate::config::TopicConfig;
@@ -30,6 +32,7 @@ use crate::options::Options;
 use crate::quota::Quota;
 use crate::router::Routers;
 use crate::topic::{Desk, Entry, State, Topic, Weight};
+use crate::txn::{Staging, Txns};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -38,7 +41,9 @@ pub(crate) struct Base {
     pub dir: PathBuf,
     pub options: Options,
     pub segments: Arc<Segments>,
+    /// The topics that are awake; [`Base::named`] finds the others too.
     pub registry: Registry,
+    pub dormitory: Dormitory,
     pub ids: Ids,
     pub metrics: Metrics,
     pub time: Time,
@@ -56,6 +61,7 @@ pub(crate) struct Base {
     live_bytes: AtomicU64,
     pub delivery: Delivery,
     pub routers: Routers,
+    pub txns: Txns,
 }
 
 impl Base {
@@ -63,6 +69,7 @@ impl Base {
     pub(crate) fn new(env: Env, dir: PathBuf, options: Options, segments: Arc<Segments>) -> Self {
         Self {
             registry: Registry::default(),
+            dormitory: Dormitory::default(),
             ids: Ids::default(),
             metrics: Metrics::default(),
             time: Time::new(env.clock.clone()),
@@ -73,6 +80,7 @@ impl Base {
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             routers: Routers::default(),
+            txns: Txns::default(),
             delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
@@ -108,6 +116,11 @@ impl Base {
         out
     }
 
+    /// Topics with so many live bytes fell asleep; a number that wraps: they woke.
+    pub(crate) fn slept(&self, bytes: u64) {
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Records with a resident entry.
     pub(crate) fn resident(&self) -> u64 {
         self.resident.load(Ordering::Relaxed)
@@ -137,6 +150,8 @@ pub(crate) struct Core {
     pub replaced: AtomicBool,
     pub sweeps: Sweeps,
     pub background: Background,
+    /// Rows that wait for a commit.
+    pub staging: Staging,
     /// What only opening, checkpoints and closing look at.
     pub disk: Disk,
 }
@@ -176,9 +191,12 @@ impl fmt::Debug for Core {
 impl Core {
     /// An engine over what recovery made.
     pub(crate) fn new(base: Base, wal: Wal, disk: Disk) -> Arc<Self> {
+        let files = Stages::new(base.env.clone(), Paths::new(&base.dir), disk.store_id);
+        let staging = Staging::new(files, &base.options, disk.generation);
         Arc::new(Self {
             base,
             wal,
+            staging,
             closing: AtomicBool::new(false),
             wal_full: AtomicBool::new(false),
             short_of_space: AtomicBool::new(false),
@@ -197,7 +215,7 @@ impl Core {
             watch_sessions,
             ready_topics,
             pressure_ppm,
-            topics: self.registry.len() as u64,
+            topics: self.topics() as u64,
             idempotency_keys: self.keys.used(),
             ephemeral_bytes: self.ephemeral.used(),
             resident_records: self.resident(),

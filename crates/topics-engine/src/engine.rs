@@ -41,9 +41,10 @@ impl Engine {
     }
 
     /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
-    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`].
-    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) {
-        topic::append_async(&self.core, topic, req, done);
+    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`]; true: that is
+    /// what the class waits for, not a sync.
+    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) -> bool {
+        topic::append_async(&self.core, topic, req, done)
     }
 
     /// Leads one group on every idle shard with staged batches; writes, never syncs.
@@ -77,8 +78,9 @@ impl Engine {
 
     /// Topics in name order after `after`, with `prefix`; at most `limit`.
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
-        let topics = self.core.registry.list(prefix, after, limit);
-        topics.iter().map(|t| topic::summary(&self.core, t)).collect()
+        let topics = self.core.list(prefix, after, limit);
+        // What sleeps was read once: an entry cannot fail to be read again.
+        topics.iter().filter_map(|t| topic::summary(&self.core, t).ok()).collect()
     }
 
     /// Reads records.
@@ -219,7 +221,7 @@ impl Engine {
 
     pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
-        let found = self.core.registry.named(topic).filter(|t| t.life() == Life::Live);
+        let found = self.core.named(topic)?.filter(|t| t.life() == Life::Live);
         found.ok_or_else(|| match name::check(topic) {
             Ok(()) => Error::TopicNotFound(topic.to_owned()),
             Err(e) => e,

@@ -161,6 +161,38 @@ pub enum Error {
         /// From the source, through the destination, back to the source.
         path: Vec<String>,
     },
+    /// A stage that a commit lists is missing, swept, or not what the commit says; nothing was
+    /// published.
+    #[error("writer {writer:?}: stage {stage:?} is incomplete: {detail}")]
+    TxnIncomplete {
+        /// The writer.
+        writer: String,
+        /// The stage.
+        stage: String,
+        /// What is missing.
+        detail: String,
+    },
+    /// An epoch below the writer's last one.
+    #[error("writer {writer:?}: epoch {epoch} is over, the last one is {last}")]
+    StaleEpoch {
+        /// The writer.
+        writer: String,
+        /// The epoch of the commit.
+        epoch: u64,
+        /// The last one that was committed.
+        last: u64,
+    },
+    /// No transaction writer of this name.
+    #[error("transaction writer {0:?} has committed nothing and staged nothing")]
+    TxnNotFound(String),
+    /// A transaction acks a job that its worker does not hold.
+    #[error("queue {queue:?}: the lease of job {seq} is lost")]
+    LeaseLost {
+        /// The queue.
+        queue: String,
+        /// The job.
+        seq: u64,
+    },
     /// The watch session was ended, or collected after five minutes without a stream.
     #[error("the watch session is gone: create one")]
     SessionGone,
@@ -196,6 +228,10 @@ impl Error {
             Self::Version { .. } => "version",
             Self::RouterNotFound(_) => "router_not_found",
             Self::RouterCycle { .. } => "router_cycle",
+            Self::TxnIncomplete { .. } => "txn_incomplete",
+            Self::StaleEpoch { .. } => "stale_epoch",
+            Self::TxnNotFound(_) => "txn_not_found",
+            Self::LeaseLost { .. } => "lease_lost",
             Self::SessionGone => "session_gone",
             Self::Closed => "shutting_down",
             Self::Internal(_) => "internal",

@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 
 mod api;
+mod asleep;
 mod capture;
 mod clock;
 mod config;
@@ -27,6 +28,7 @@ mod router;
 mod snapshot;
 mod space;
 mod topic;
+mod txn;
 mod verify;
 
 pub use api::{
@@ -47,4 +49,8 @@ pub use queue::api::{
 };
 pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use topic::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, Work};
+pub use txn::{
+    CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
+    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState,
+};
 pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

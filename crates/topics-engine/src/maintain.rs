@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::reclaim;
 use crate::topic::{self, Topic};
+use crate::txn;
 
 /// Between two sweeps of all topics; with the time a sweep takes, below 10 s.
 const SWEEP_MS: u64 = 5_000;
@@ -37,7 +38,7 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
         return Ok(());
     }
     core.sweeps.0.store(now.max(1), Ordering::Relaxed);
-    sweep(core).and(reclaim::reclaim(core))
+    sweep(core).and(txn::pass(core)).and(reclaim::reclaim(core))
 }
 
 /// Looks at every topic. What fails for one does not keep the others from their turn.
@@ -58,6 +59,7 @@ fn sweep(core: &Arc<Core>) -> Result<()> {
 }
 
 fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
+    core.look_into(t)?;
     topic::expire(core, t)?;
     topic::sweep_records(core, t)?;
     t.rest(core);

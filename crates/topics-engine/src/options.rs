@@ -86,6 +86,10 @@ pub struct Options {
 
     /// Most topics; default 100 000. 0: off.
     pub max_topics: u64,
+    /// Most routers; default 10 000. 0: off.
+    pub max_routers: u64,
+    /// Most watch sessions; default 10 000. 0: off.
+    pub max_watch_sessions: u64,
     /// Most records per write; default 10 000 000.
     pub max_batch_records: usize,
     /// Most payload bytes per write; default 1 GiB.
@@ -104,6 +108,10 @@ pub struct Options {
     pub max_total_bytes: u64,
     /// Bytes of the records of all `ephemeral` topics together; default 256 MiB.
     pub ephemeral_bytes: u64,
+    /// Bytes of staged transaction rows; default 1 GiB.
+    pub txn_bytes: u64,
+    /// How long staged rows wait for their commit; default 1 h.
+    pub txn_ttl: Duration,
     /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
     /// much; default 64 MiB.
     pub memory_bytes: u64,
@@ -131,6 +139,8 @@ impl Default for Options {
             segment_max_bytes: 64 << 20,
             segment_max_age: Duration::from_secs(3600),
             max_topics: 100_000,
+            max_routers: 10_000,
+            max_watch_sessions: 10_000,
             max_batch_records: 10_000_000,
             max_batch_bytes: 1 << 30,
             max_record_bytes: 16 << 20,
@@ -140,6 +150,8 @@ impl Default for Options {
             max_idempotency_keys: 1_000_000,
             max_total_bytes: 0,
             ephemeral_bytes: 256 << 20,
+            txn_bytes: 1 << 30,
+            txn_ttl: Duration::from_secs(3600),
             memory_bytes: 128 << 20,
         }
     }

@@ -41,7 +41,8 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
     core.registry.each(|topic| {
-        while left > 0 && outcome.as_ref().err().is_none_or(full) {
+        let seen = !topic.unseen.load(Ordering::Acquire);
+        while seen && left > 0 && outcome.as_ref().err().is_none_or(full) {
             match next(core, topic) {
                 Ok(Some(candidate)) => {
                     left = left.saturating_sub(candidate.bytes().max(1));

@@ -16,7 +16,7 @@ use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::recovery::{Loss, Mode, Opened, Opening, ShardReport};
 use topics_storage::segment::{SegmentOptions, Segments};
-use topics_storage::snapshot::ReplayPos;
+use topics_storage::snapshot::{ReplayPos, Table};
 use topics_storage::wal::{Placed, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -26,6 +26,7 @@ use crate::core::{Base, Core, Disk};
 use crate::error::{Error, Result};
 use crate::options::{Options, RecoveryMode};
 use crate::topic::{self, Placement, Topic};
+use crate::txn;
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
@@ -35,8 +36,10 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         RecoveryMode::Salvage => Mode::Salvage,
     };
     let pid = std::process::id();
-    let opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
+    let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
+    let closed = opening.closed();
+    let topics = opening.take_topics();
     let segments = Segments::new(
         env.clone(),
         paths.clone(),
@@ -46,10 +49,10 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         None,
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone());
-    let replay = Replay::of(&base, &opening)?;
+    let replay = Replay::of(&base, &opening, topics, closed)?;
     let lost: Vec<_> = replay.lost(&base, &opening).iter().map(Lost::frame).collect();
     let opened = opening.finish(&lost)?;
-    let core = start(base, paths, segments, opened)?;
+    let core = start(base, paths, segments, opened, closed)?;
     core.ids.recovered();
     // Also when an earlier open changed the layout and got no further.
     let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
@@ -61,7 +64,9 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         topic::bury(&core, &topic);
     }
     core.registry.each(|t| t.recovered(&core));
-    core.routers.recovered(&core);
+    core.serve();
+    core.routers.recovered(&core)?;
+    txn::recovered(&core)?;
     core.delivery.resume(&core)?;
     topic::finish_moves(&core);
     core.disk.checkpoints.refill(&core.wal);
@@ -90,11 +95,20 @@ fn segment_options(options: &Options) -> SegmentOptions {
     }
 }
 
-fn start(base: Base, paths: Paths, segments: Arc<Segments>, opened: Opened) -> Result<Arc<Core>> {
+fn start(
+    base: Base,
+    paths: Paths,
+    segments: Arc<Segments>,
+    opened: Opened,
+    closed: bool,
+) -> Result<Arc<Core>> {
     let checkpoints =
-        Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots)?;
-    let live: BTreeSet<u64> = base.registry.all_ids();
-    checkpoints.sweep(&live)?;
+        Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots);
+    // A clean close leaves nothing that no snapshot names.
+    if !closed {
+        let live: BTreeSet<u64> = base.registry.all_ids();
+        checkpoints.sweep(&live)?;
+    }
     let disk = Disk {
         lock: Mutex::new(Some(opened.lock)),
         checkpoints,
@@ -145,13 +159,14 @@ type TopicGaps = Vec<(String, Gap)>;
 /// What `salvage` would give up: the ranges of the logs, and the gaps of the topics by name.
 pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<(Vec<Loss>, TopicGaps)> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
-    let opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
+    let mut opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;
+    let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());
     let set = segment_options(&options);
     let segments = Segments::new(env.clone(), paths, id, generation, set, None);
     let base = Base::new(env.clone(), dir.to_owned(), options, segments);
-    let replay = Replay::of(&base, &opening)?;
+    let replay = Replay::of(&base, &opening, topics, false)?;
     let lost = replay.lost(&base, &opening);
     let fresh: Vec<Loss> = opening.losses().filter(|l| !l.announced).cloned().collect();
     let gaps = lost.into_iter().filter_map(|l| {
@@ -173,10 +188,10 @@ fn at(dir: &Path, e: StorageError) -> Error {
 
 impl Replay {
     /// Applies the snapshot and every kept frame.
-    fn of(base: &Base, opening: &Opening) -> Result<Self> {
+    fn of(base: &Base, opening: &Opening, topics: Table, closed: bool) -> Result<Self> {
         let damaged = opening.losses().next().is_some();
         let mut replay = Self { damaged, ..Self::default() };
-        replay.snapshot(base, opening)?;
+        replay.snapshot(base, opening, topics, closed)?;
         let mut failed = None;
         let replayed = opening.replay(|layout, placed| {
             replay.batch(base, layout, placed).map_err(|e| {
@@ -190,11 +205,17 @@ impl Replay {
         }
     }
 
-    fn snapshot(&mut self, base: &Base, opening: &Opening) -> Result<()> {
+    fn snapshot(
+        &mut self,
+        base: &Base,
+        opening: &Opening,
+        topics: Table,
+        closed: bool,
+    ) -> Result<()> {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
         for section in &body.sections {
-            if !base.routers.restore(base, section)? {
+            if !base.routers.restore(base, section)? && !base.txns.restore(section)? {
                 return Err(Error::Version {
                     what: format!("section {} of the snapshot", section.kind),
                     found: u32::from(section.version),
@@ -202,8 +223,12 @@ impl Replay {
                 });
             }
         }
-        for snap in &body.topics {
-            let topic = Topic::from_snapshot(base, snap)?;
+        if closed && topics.is_sorted() {
+            return base.put_to_sleep(topics, body.layout);
+        }
+        for i in 0..topics.len() {
+            let snap = topics.topic(i)?;
+            let topic = Topic::from_snapshot(base, &snap)?;
             base.segments.check_named(topic.key, &snap.segments, true)?;
             self.reflected.insert(snap.topic_id, snap.replay);
             base.registry.adopt(topic);

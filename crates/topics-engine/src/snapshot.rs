@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
-use topics_storage::snapshot::{ShardSnap, SnapshotBody};
+use topics_storage::snapshot::{Draft, Section, ShardSnap, SnapshotBody};
 use topics_storage::wal::{Batch, Commit, Level, Placed};
 
+use crate::asleep::Found;
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
+use crate::txn;
 
 /// The shards whose log has failed, and what the newest snapshot says of them. What they have in
 /// memory may never have become durable: later snapshots keep their section of the one before.
@@ -37,18 +39,27 @@ impl Spared {
         if spared.shards.len() == core.wal.shards() {
             return Err(error.into());
         }
-        match core.disk.checkpoints.load_newest(core.disk.store_id)? {
-            // A router's cursor spans shards: what it says of a failed one cannot be kept apart.
+        match core.disk.checkpoints.load_newest()? {
             Some(before)
-                if before.layout == core.disk.layout
-                    && before.sections.is_empty()
-                    && core.routers.capture().is_empty() =>
+                if before.layout == core.disk.layout && spared.sections_hold(core, &before) =>
             {
                 spared.before = before;
             }
             _ => return Err(error.into()),
         }
         Ok(spared)
+    }
+
+    /// Whether what is said beside the topics is true whatever becomes of the failed shards. A
+    /// router's cursor spans shards, and cannot be kept apart. Of transactions only decisions and
+    /// ends, on shard 0, can be lost: a part is marked when it is durable, wherever it lies.
+    fn sections_hold(&self, core: &Core, before: &SnapshotBody) -> bool {
+        let routers = |all: &[Section]| all.iter().any(|s| s.kind != txn::SECTION);
+        let decided =
+            core.txns.capture().is_some() || before.sections.iter().any(|s| s.kind == txn::SECTION);
+        !routers(&before.sections)
+            && core.routers.capture().is_empty()
+            && !(decided && self.shards.contains(&0))
     }
 
     /// Whether nothing of a shard is copied or captured.
@@ -75,24 +86,36 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
         generation: core.disk.generation,
         layout: core.disk.layout,
         retired: core.disk.outside.clone(),
+        shards: vec![ShardSnap::default(); shards],
         ..SnapshotBody::default()
     };
+    let mut draft = Draft::begin(&body, core.disk.checkpoints.bytes())?;
     // First the positions, then the states: each state reflects at least its position.
     let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
-    core.registry.each(|topic| {
+    core.every(|found| {
+        let topic = match found {
+            Found::Awake(topic) => topic,
+            Found::Asleep(sleeper) => {
+                if !spared.has(core.shard(sleeper.id())) {
+                    draft.entry(sleeper.entry());
+                }
+                return Ok(());
+            }
+        };
         let shard = core.shard(topic.id());
         if spared.has(shard) {
-            return;
+            return Ok(());
         }
         let (snap, outstanding) = topic.capture(core.disk.layout, core.time.mono_ms());
         if let Some(lsn) = outstanding {
             replay[shard] = replay[shard].min(lsn - 1);
         }
-        body.topics.push(snap);
-    });
+        Ok(draft.topic(&snap)?)
+    })?;
     let kept = spared.before.topics.iter().filter(|t| spared.has(core.shard(t.topic_id)));
-    body.topics.extend(kept.cloned());
+    kept.into_iter().try_for_each(|t| draft.topic(t))?;
     body.sections = core.routers.capture();
+    body.sections.extend(core.txns.capture());
     let (next, reserved) = core.ids.positions();
     body.next_topic_id = next.max(spared.before.next_topic_id);
     body.reserved_topic_id = reserved.max(spared.before.reserved_topic_id);
@@ -104,9 +127,10 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
         let now = ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn };
         let section = if spared.has(s) { spared.section(s) } else { Some(now) };
         let none = || Error::Internal(format!("shard {s} is in no snapshot"));
-        body.shards.push(section.ok_or_else(none)?);
+        body.shards[s] = section.ok_or_else(none)?;
     }
-    let n = core.disk.checkpoints.write(&body, || {
+    let encoded = draft.finish(&body)?;
+    let n = core.disk.checkpoints.write(&body, encoded, || {
         for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !spared.has(*s)) {
             let synced = core.wal.positions(s).synced >= *lsn;
             if !core.env.check("checkpoint.synced", synced) {

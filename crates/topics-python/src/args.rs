@@ -1,13 +1,26 @@
 //! Arguments of the verbs in the engine's terms.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyTuple};
-use topics_engine::{ConfigPatch, NewRecord, NodeFilter, TopicMatch};
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
+use topics_engine::{Append, ConfigPatch, NewRecord, NodeFilter, TopicMatch};
 use topics_wire::{Failure, config, json, read, write};
 
 use crate::errors::raise;
 
-/// Options of an append, borrowed from their Python objects.
+/// Options of an append: node, key, expect_head, sync, create, config, disable_backpressure.
+pub(crate) type WriteOptions = (
+    Option<PyBackedStr>,
+    Option<PyBackedStr>,
+    Option<u64>,
+    bool,
+    Option<bool>,
+    Option<PyBackedBytes>,
+    bool,
+);
+
+/// The same, borrowed.
+#[derive(Clone, Copy)]
 pub(crate) struct AppendArgs<'a> {
     pub node: Option<&'a str>,
     pub key: Option<&'a str>,
@@ -16,6 +29,73 @@ pub(crate) struct AppendArgs<'a> {
     pub create: Option<bool>,
     pub config: Option<&'a [u8]>,
     pub disable_backpressure: bool,
+}
+
+impl<'a> From<&'a WriteOptions> for AppendArgs<'a> {
+    fn from(o: &'a WriteOptions) -> Self {
+        let (node, key, expect_head, sync, create, config, disable_backpressure) = o;
+        Self {
+            node: node.as_deref(),
+            key: key.as_deref(),
+            expect_head: *expect_head,
+            sync: *sync,
+            create: *create,
+            config: config.as_deref(),
+            disable_backpressure: *disable_backpressure,
+        }
+    }
+}
+
+impl AppendArgs<'_> {
+    /// The append of these records.
+    pub fn with_append<R>(
+        &self,
+        records: &[NewRecord<'_>],
+        run: impl FnOnce(&Append<'_>) -> R,
+    ) -> Result<R, Failure> {
+        let config = config_of(self.config)?;
+        Ok(run(&Append {
+            records,
+            node: self.node.unwrap_or("").as_bytes(),
+            key: self.key.unwrap_or("").as_bytes(),
+            expect_head: self.expect_head,
+            sync: self.sync,
+            create: self.create,
+            config: config.as_ref(),
+            disable_backpressure: self.disable_backpressure,
+        }))
+    }
+}
+
+/// The records of an append, held.
+pub(crate) fn held<'py>(records: &Bound<'py, PySequence>) -> PyResult<Vec<Held<'py>>> {
+    records.try_iter()?.map(|r| Held::of(&r?)).collect()
+}
+
+/// The records that are held; what is JSON is not checked yet.
+pub(crate) fn records_of<'a>(held: &'a [Held<'_>]) -> PyResult<Vec<NewRecord<'a>>> {
+    held.iter().map(Held::record).collect()
+}
+
+/// Raw bytes, held.
+pub(crate) fn raw<'py>(records: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    records.iter().map(|item| Ok(item.cast_into::<PyBytes>()?)).collect()
+}
+
+/// A record of each.
+pub(crate) fn raw_records<'a>(
+    held: &'a [Bound<'_, PyBytes>],
+    tag: Option<&'a str>,
+) -> Vec<NewRecord<'a>> {
+    let tag = tag.unwrap_or("").as_bytes();
+    held.iter()
+        .map(|data| NewRecord { data: data.as_bytes(), binary: true, tag, ..Default::default() })
+        .collect()
+}
+
+/// Checks all records of an append.
+pub(crate) fn check_all<'a>(records: &[NewRecord<'a>]) -> Result<Vec<NewRecord<'a>>, Failure> {
+    records.iter().enumerate().map(|(i, r)| check(i, r)).collect()
 }
 
 /// Options of a job: lane, group, delay_ms, deliver_at.

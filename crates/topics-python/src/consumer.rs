@@ -1,23 +1,27 @@
 //! Consumers in process.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
-use topics_engine::{ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
+use topics_engine::{ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 use topics_wire::Failure;
 
 use crate::args::match_of;
 use crate::batch::Batch;
+use crate::calls::Calls;
 use crate::engine::Engine;
-use crate::errors::raise;
-use crate::shared::{SIGNAL_SLICE, Shared};
+use crate::errors::{caught, raise};
+use crate::shared::{Ours, in_slices};
+use crate::waiting::{Waiting, handed};
 
 /// A reader with a stored cursor.
 #[pyclass(frozen)]
 pub(crate) struct Consumer {
-    shared: Arc<Shared>,
-    consumer: topics_engine::Consumer,
+    topic: String,
+    name: String,
+    mode: ConsumerMode,
+    consumer: Arc<Ours<topics_engine::Consumer>>,
 }
 
 fn invalid<T>(py: Python<'_>, text: String) -> PyResult<T> {
@@ -51,17 +55,19 @@ impl Consumer {
         let shared = engine.shared.clone();
         let open = |e: &topics_engine::Engine| e.consumer(topic, name, mode, start, auto_commit);
         let consumer = shared.run(py, |e| Ok(open(e)?))?;
-        Ok(Self { shared, consumer })
+        let mode = consumer.mode();
+        let (topic, name) = (topic.to_owned(), name.to_owned());
+        Ok(Self { topic, name, mode, consumer: Arc::new(Ours::new(shared, consumer)) })
     }
 
     #[getter]
     fn mode(&self) -> &'static str {
-        self.consumer.mode().as_str()
+        self.mode.as_str()
     }
 
     #[getter]
     fn cursor(&self, py: Python<'_>) -> PyResult<u64> {
-        self.shared.run(py, |_| Ok(self.consumer.cursor()?))
+        self.consumer.run(py, |c| Ok(c.cursor()?))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -78,29 +84,70 @@ impl Consumer {
         fail_if_busy: bool,
     ) -> PyResult<Batch> {
         let matching = match_of(py, r#match)?;
-        let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(Duration::MAX);
-        let deadline = Instant::now().checked_add(wait);
-        loop {
-            let left =
-                deadline.map_or(SIGNAL_SLICE, |d| d.saturating_duration_since(Instant::now()));
-            let req = ConsumerRead {
-                max_bytes,
-                max_records,
-                checkpoint,
-                wait: left.min(SIGNAL_SLICE),
-                matching: matching.clone(),
-                fail_if_busy,
-            };
-            let batch = self.shared.run(py, |_| Ok(self.consumer.read(&req)?))?;
-            if !batch.is_empty() || batch.tombstone.is_some() || left.is_zero() {
-                return Ok(Batch(batch));
+        let look = |wait| {
+            let matching = matching.clone();
+            let req =
+                ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
+            self.consumer.run(py, |c| Ok(c.read(&req)?))
+        };
+        let nothing = |b: &ReadBatch| b.is_empty() && b.tombstone.is_none();
+        in_slices(py, Some(wait), nothing, look).map(Batch)
+    }
+
+    /// One look, from a thread of the loop's: the call is answered with a `Handed`.
+    #[allow(clippy::too_many_arguments)]
+    fn read_later(
+        &self,
+        py: Python<'_>,
+        calls: &Calls,
+        token: u64,
+        max_bytes: usize,
+        max_records: usize,
+        checkpoint: bool,
+        r#match: Option<&str>,
+    ) -> PyResult<()> {
+        let matching = match_of(py, r#match)?;
+        let (wait, fail_if_busy) = (Duration::ZERO, true);
+        let req = ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
+        let consumer = self.consumer.clone();
+        let done = handed(calls.call(token), checkpoint.then(|| consumer.clone()));
+        calls.inner.pool.run(Box::new(move || {
+            let mut done = Some(done);
+            let looked = caught(|| {
+                consumer.alone(|c| {
+                    done.take().into_iter().for_each(|done| c.read_async(&req, done));
+                    Ok(())
+                })
+            });
+            if let (Err(_), Some(done)) = (looked, done) {
+                done(Err(topics_engine::Error::Closed));
             }
-            py.check_signals()?;
-        }
+        }));
+        Ok(())
+    }
+
+    /// The call is answered when no reader of `at_most_once` has its turn.
+    fn turn(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<()> {
+        let wake = calls.waker(token);
+        self.consumer.run(py, |c| Ok(c.on_turn(wake)?))
+    }
+
+    /// The call is answered when there is something after `seq`, the topic goes or the engine
+    /// closes.
+    fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<Waiting> {
+        let wake = calls.waker(token);
+        let id = self.consumer.run(py, |c| Ok(c.on_more(seq, wake)))?;
+        let consumer = self.consumer.clone();
+        let withdraw = move || consumer.get().into_iter().for_each(|c| c.cancel_more(id));
+        Ok(Waiting::new(self.consumer.shared().clone(), withdraw))
     }
 
     fn commit(&self, py: Python<'_>, seq: u64) -> PyResult<()> {
-        self.shared.run(py, |_| Ok(self.consumer.commit(seq)?))
+        self.consumer.run(py, |c| Ok(c.commit(seq)?))
+    }
+
+    fn drop(&self, py: Python<'_>) -> PyResult<bool> {
+        self.consumer.shared().run(py, |e| Ok(e.delete_consumer(&self.topic, &self.name)?))
     }
 
     #[pyo3(signature = (*, seq=None, ts=None, to=None))]
@@ -118,6 +165,6 @@ impl Consumer {
             (None, None, Some("end")) => SeekTo::End,
             _ => return invalid(py, "seek to one of seq, ts, \"start\", \"end\"".into()),
         };
-        self.shared.run(py, |_| Ok(self.consumer.seek(to)?))
+        self.consumer.run(py, |c| Ok(c.seek(to)?))
     }
 }

@@ -2,26 +2,31 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{
-    Append, Appended, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest, RouterRequest,
+    Appended, ConsumerInfo, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest,
+    RouterRequest,
 };
 use topics_wire::arrow::{Scan, ScanRequest};
 use topics_wire::{Failure, config, metrics};
 
-use crate::args::{AppendArgs, Held, check, config_of, match_of, nodes_of};
+use crate::args::{
+    AppendArgs, check_all, config_of, held, match_of, nodes_of, raw, raw_records, records_of,
+};
 use crate::arrow::ArrowStream;
 use crate::batch::Batch;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
-use crate::shared::{SIGNAL_SLICE, Shared, patiently};
+use crate::shared::{Shared, in_slices, patiently};
 use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
-type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
+pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
+
+/// `(name, mode, cursor, lag, lag_ms)`.
+type ConsumerLine = (String, &'static str, u64, u64, u64);
 
 /// An open data directory.
 #[pyclass(frozen)]
@@ -56,6 +61,11 @@ impl Engine {
         self.shared.closed()
     }
 
+    /// Refuses where every verb would.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.engine().map(|_| ()).map_err(|e| raise(py, &e))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.shared.closed() {
             return Ok(());
@@ -84,14 +94,11 @@ impl Engine {
         config: Option<&[u8]>,
         disable_backpressure: bool,
     ) -> PyResult<Ack> {
-        let held: Vec<Held<'_>> =
-            records.try_iter()?.map(|r| Held::of(&r?)).collect::<PyResult<_>>()?;
-        let records: Vec<NewRecord<'_>> = held.iter().map(Held::record).collect::<PyResult<_>>()?;
+        let held = held(records)?;
+        let records = records_of(&held)?;
         let args =
             AppendArgs { node, key, expect_head, sync, create, config, disable_backpressure };
-        self.write(py, topic, args, || {
-            records.iter().enumerate().map(|(i, r)| check(i, r)).collect()
-        })
+        self.write(py, topic, args, || check_all(&records))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -111,18 +118,8 @@ impl Engine {
         config: Option<&[u8]>,
         disable_backpressure: bool,
     ) -> PyResult<Ack> {
-        let held: Vec<Bound<'_, PyBytes>> =
-            records.iter().map(|item| Ok(item.cast_into::<PyBytes>()?)).collect::<PyResult<_>>()?;
-        let tag = tag.unwrap_or("").as_bytes();
-        let records: Vec<NewRecord<'_>> = held
-            .iter()
-            .map(|data| NewRecord {
-                data: data.as_bytes(),
-                binary: true,
-                tag,
-                ..Default::default()
-            })
-            .collect();
+        let held = raw(records)?;
+        let records = raw_records(&held, tag);
         let args =
             AppendArgs { node, key, expect_head, sync, create, config, disable_backpressure };
         self.write(py, topic, args, || Ok(records))
@@ -174,16 +171,6 @@ impl Engine {
         self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
     }
 
-    fn tail(&self, py: Python<'_>, topic: &str, count: usize) -> PyResult<Batch> {
-        let request = ReadRequest {
-            from: ReadFrom::Tail(count as u64),
-            limit: count,
-            max_bytes: usize::MAX,
-            ..ReadRequest::default()
-        };
-        self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
-    }
-
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (topics, patterns, *, lenient=false, skip_nodes=None, r#match=None,
         limit=256, max_batch_bytes=262_144, strong=false, queue_frames=1024,
@@ -220,20 +207,12 @@ impl Engine {
 
     #[pyo3(signature = (topic, seq, timeout=None))]
     fn wait(&self, py: Python<'_>, topic: &str, seq: u64, timeout: Option<f64>) -> PyResult<bool> {
-        let deadline = timeout
-            .map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
-            .and_then(|d| Instant::now().checked_add(d));
-        loop {
-            let left = deadline.map_or(SIGNAL_SLICE, |d| d - Instant::now().min(d));
-            let slice = left.min(SIGNAL_SLICE);
-            if self.shared.run(py, |e| Ok(e.wait(topic, seq, slice)?))? {
-                return Ok(true);
-            }
-            if left.is_zero() || deadline.is_some_and(|d| Instant::now() >= d) {
-                return Ok(false);
-            }
-            py.check_signals()?;
-        }
+        in_slices(
+            py,
+            timeout,
+            |above| !above,
+            |slice| self.shared.run(py, |e| Ok(e.wait(topic, seq, slice)?)),
+        )
     }
 
     fn seek(&self, py: Python<'_>, topic: &str, ts: u64) -> PyResult<u64> {
@@ -314,8 +293,18 @@ impl Engine {
 
     #[pyo3(signature = (prefix=""))]
     fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix))))?;
+        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix), None)))?;
         Ok(PyBytes::new(py, &body))
+    }
+
+    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerLine>> {
+        let found = self.shared.run(py, |e| Ok(e.consumers(topic)?))?;
+        let line = |c: ConsumerInfo| (c.name, c.mode.as_str(), c.cursor, c.lag, c.lag_ms);
+        Ok(found.into_iter().map(line).collect())
+    }
+
+    fn delete_consumer(&self, py: Python<'_>, topic: &str, name: &str) -> PyResult<bool> {
+        self.shared.run(py, |e| Ok(e.delete_consumer(topic, name)?))
     }
 
     #[pyo3(signature = (topic, if_empty=false))]
@@ -377,7 +366,7 @@ impl Engine {
     #[pyo3(signature = (json=false))]
     fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
         let text = if json { metrics::json } else { metrics::prometheus };
-        let body = self.shared.run(py, |e| Ok(text(e)))?;
+        let body = self.shared.run(py, |e| Ok(text(e, &topics_wire::Grant::all())))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -405,6 +394,13 @@ impl Engine {
     }
 }
 
+/// How an append is answered.
+pub(crate) fn ack(a: &Appended) -> Ack {
+    let durability = config::durability(a.durability);
+    let (created, deduped) = (a.created, a.deduped);
+    (a.topic_id, a.first_seq, a.last_seq, a.head_seq, a.count, created, deduped, durability)
+}
+
 impl Engine {
     /// Appends what `records` makes; both without the GIL.
     fn write<'a>(
@@ -414,24 +410,11 @@ impl Engine {
         args: AppendArgs<'_>,
         records: impl FnOnce() -> Result<Vec<NewRecord<'a>>, Failure> + Send,
     ) -> PyResult<Ack> {
-        let a: Appended = self.shared.run(py, move |e| {
+        let acked = self.shared.run(py, move |e| {
             let records = records()?;
-            let config = config_of(args.config)?;
-            let append = Append {
-                records: &records,
-                node: args.node.unwrap_or("").as_bytes(),
-                key: args.key.unwrap_or("").as_bytes(),
-                expect_head: args.expect_head,
-                sync: args.sync,
-                create: args.create,
-                config: config.as_ref(),
-                disable_backpressure: args.disable_backpressure,
-            };
-            Ok(e.append(topic, &append)?)
+            Ok(args.with_append(&records, |append| e.append(topic, append))??)
         })?;
-        let durability = config::durability(a.durability);
-        let (created, deduped) = (a.created, a.deduped);
-        Ok((a.topic_id, a.first_seq, a.last_seq, a.head_seq, a.count, created, deduped, durability))
+        Ok(ack(&acked))
     }
 }
 

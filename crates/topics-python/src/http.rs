@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_wire::Failure;
-use topics_wire::service::{Reply, Request, Service};
+use topics_wire::service::{Next, Reply, Request, Service};
 use topics_wire::write::Body;
+use topics_wire::{Failure, Grant};
 
 use crate::bridge::{Bridge, Queue};
 use crate::engine::Engine;
@@ -32,6 +32,8 @@ pub(crate) struct Http {
     pub shared: Arc<Shared>,
     pub queue: Arc<Queue>,
     pub service: Arc<Service>,
+    /// What clients may touch, by number; without keys there is one.
+    grants: Vec<Grant>,
 }
 
 impl Http {
@@ -56,14 +58,21 @@ impl Http {
 #[pymethods]
 impl Http {
     #[new]
-    #[pyo3(signature = (engine, settings=None))]
-    fn new(py: Python<'_>, engine: &Engine, settings: Option<Settings<'_>>) -> PyResult<Self> {
+    #[pyo3(signature = (engine, settings=None, grants=None))]
+    fn new(
+        py: Python<'_>,
+        engine: &Engine,
+        settings: Option<Settings<'_>>,
+        grants: Option<Vec<(String, Vec<String>, bool)>>,
+    ) -> PyResult<Self> {
+        let grant = |(owner, prefixes, admin)| Grant { owner, prefixes, admin };
+        let grants = grants.map_or(vec![Grant::all()], |g| g.into_iter().map(grant).collect());
         let limits = settings::limits(py, settings)?;
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let queue = Queue::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
-        Ok(Self { shared, queue, service })
+        Ok(Self { shared, queue, service, grants })
     }
 
     #[getter]
@@ -72,7 +81,7 @@ impl Http {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (route, name, query, body, flags, token, key=None))]
+    #[pyo3(signature = (route, name, query, body, flags, token, key=None, part="", grant=0))]
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -83,6 +92,8 @@ impl Http {
         flags: u32,
         token: u64,
         key: Option<&[u8]>,
+        part: &str,
+        grant: usize,
     ) -> Option<(u16, Bound<'py, PyBytes>)> {
         let key = key.unwrap_or(b"");
         let kind = match flags {
@@ -91,15 +102,55 @@ impl Http {
             _ => Body::Json,
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
-        let request = Request { route, name, query, body, key, kind, arrow, json, token };
+        let Some(grant) = self.grants.get(grant) else {
+            let reply = Reply::from(Failure::new("unauthorized", "there is no such key"));
+            return Some((reply.status, PyBytes::new(py, &reply.body)));
+        };
+        let request =
+            Request { route, name, part, query, body, key, grant, kind, arrow, json, token };
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
+    }
+
+    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end.
+    fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
+        let run = || {
+            let outcome = caught(|| {
+                self.shared.engine()?;
+                Ok(self.service.pull(token))
+            });
+            outcome.unwrap_or_else(|failure| {
+                log::error!("a stream: {}", failure.message);
+                None
+            })
+        };
+        let pulled = py.detach(run)?;
+        let next = match pulled.next {
+            Next::More => 0,
+            Next::Wait => 1,
+            Next::End => 2,
+        };
+        Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
+    }
+
+    /// A message of a socket's client, who may read, or write, or both.
+    fn message(&self, py: Python<'_>, token: u64, text: &[u8], read: bool, write: bool) {
+        py.detach(|| {
+            let outcome = caught(|| {
+                self.shared.engine()?;
+                self.service.message(token, text, (read, write));
+                Ok(())
+            });
+            if let Err(failure) = outcome {
+                log::error!("a message: {}", failure.message);
+            }
+        });
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             caught(|| {
                 self.shared.engine()?;
-                self.queue.quietly(|| self.service.flush());
+                self.queue.done.quietly(|| self.service.flush());
                 Ok(())
             })
         })

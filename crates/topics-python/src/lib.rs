@@ -7,6 +7,8 @@ mod args;
 mod arrow;
 mod batch;
 mod bridge;
+mod calls;
+mod completions;
 mod consumer;
 mod engine;
 mod errors;
@@ -15,6 +17,8 @@ mod http;
 mod queue;
 mod settings;
 mod shared;
+mod txn;
+mod waiting;
 mod watch;
 
 use pyo3::prelude::*;
@@ -31,6 +35,8 @@ mod _core {
     #[pymodule_export]
     use crate::bridge::Bridge;
     #[pymodule_export]
+    use crate::calls::Calls;
+    #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
     use crate::engine::{Engine, repair, verify};
@@ -44,6 +50,10 @@ mod _core {
     use crate::queue::{Queue, Work};
     #[pymodule_export]
     use crate::settings::defaults;
+    #[pymodule_export]
+    use crate::txn::Transactions;
+    #[pymodule_export]
+    use crate::waiting::{Handed, Taken, Waiting};
     #[pymodule_export]
     use crate::watch::Watch;
 

@@ -1,19 +1,27 @@
 //! Queues in process.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use topics_engine::{Claim, Claimed, Held, Redrive, Settled};
+use topics_engine::{Claim, Claimed, Held, JobState, Redrive, Settled};
+use topics_wire::Failure;
 
 use crate::args::match_of;
 use crate::batch::Batch;
+use crate::calls::Calls;
 use crate::engine::Engine;
-use crate::shared::{SIGNAL_SLICE, Shared};
+use crate::errors::raise;
+use crate::shared::{Ours, Shared, in_slices, seconds};
+use crate::waiting::{Claimant, Waiting, claimed};
 
-/// `(seq, lease_id, deadline, deliveries)` of each job, and their records.
-type Jobs = (Vec<(u64, u64, u64, u32)>, Batch);
+/// `(seq, lease_id, deadline, deliveries)` of each job, for how long, and their records.
+pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
+
+/// `(state, deliveries, node, lease_id, deadline, visible_at, lane)` of each job, and their
+/// records.
+type Seen = (Vec<SeenJob>, Batch);
+type SeenJob = (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8);
 /// What was done, what was skipped, when extended leases run out.
 type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
 
@@ -24,32 +32,13 @@ pub(crate) struct Queue {
     topic: String,
 }
 
-fn jobs(c: &Claimed) -> Jobs {
+pub(crate) fn jobs(c: &Claimed) -> Jobs {
     let leases = c.iter().map(|(l, _)| (l.seq, l.lease_id, l.deadline, l.deliveries)).collect();
-    (leases, Batch(c.records().clone()))
+    (leases, c.lease_ms, Batch(c.records().clone()))
 }
 
 fn outcome(s: Settled) -> Outcome {
     (s.done, s.skipped, s.deadline)
-}
-
-/// Repeats a wait in slices, so that signals are heard.
-fn in_slices<T>(
-    py: Python<'_>,
-    wait: f64,
-    empty: impl Fn(&T) -> bool,
-    mut look: impl FnMut(Duration) -> PyResult<T>,
-) -> PyResult<T> {
-    let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(Duration::MAX);
-    let deadline = Instant::now().checked_add(wait);
-    loop {
-        let left = deadline.map_or(SIGNAL_SLICE, |d| d.saturating_duration_since(Instant::now()));
-        let found = look(left.min(SIGNAL_SLICE))?;
-        if !empty(&found) || left.is_zero() {
-            return Ok(found);
-        }
-        py.check_signals()?;
-    }
 }
 
 #[pymethods]
@@ -68,11 +57,56 @@ impl Queue {
         lease_ms: Option<u64>,
         wait: f64,
     ) -> PyResult<Jobs> {
-        let found = in_slices(py, wait, Claimed::is_empty, |wait| {
+        let found = in_slices(py, Some(wait), Claimed::is_empty, |wait| {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait };
             self.shared.run(py, |e| Ok(e.claim(&self.topic, &req)?))
         })?;
         Ok(jobs(&found))
+    }
+
+    /// The call is answered with a `Taken`, in at most half a minute.
+    #[allow(clippy::too_many_arguments)]
+    fn claim_later(
+        &self,
+        py: Python<'_>,
+        calls: &Calls,
+        token: u64,
+        node: &str,
+        max: usize,
+        lease_ms: Option<u64>,
+        wait: f64,
+    ) -> PyResult<Waiting> {
+        let by = claimant(&self.shared, &self.topic, node).map_err(|e| raise(py, &e))?;
+        let engine = by.engine.clone();
+        let topic = self.topic.clone();
+        let done = claimed(calls.call(token), by);
+        let id = py.detach(|| {
+            let req = Claim { node: node.as_bytes(), max, lease_ms, wait: seconds(wait) };
+            engine.claim_async(&topic, &req, done)
+        });
+        Ok(Waiting::new(self.shared.clone(), move || engine.cancel_claim(&topic, id)))
+    }
+
+    #[pyo3(signature = (state=None, max=100))]
+    fn peek(&self, py: Python<'_>, state: Option<&str>, max: usize) -> PyResult<Seen> {
+        let state = match state {
+            None => None,
+            Some("ready") => Some(JobState::Ready),
+            Some("leased") => Some(JobState::Leased),
+            Some("delayed") => Some(JobState::Delayed),
+            Some("dead") => Some(JobState::Dead),
+            Some(s) => {
+                let text = format!("state {s:?}: ready, leased, delayed or dead");
+                return Err(raise(py, &Failure::invalid(text)));
+            }
+        };
+        let found = self.shared.run(py, |e| Ok(e.peek(&self.topic, state, max)?))?;
+        let node = |n: &Vec<u8>| String::from_utf8_lossy(n).into_owned();
+        let seen = found.iter().map(|(j, _)| {
+            let held = (j.node.as_ref().map(node), j.lease_id, j.deadline);
+            (j.state.as_str(), j.deliveries, held.0, held.1, held.2, j.visible_at, j.lane)
+        });
+        Ok((seen.collect(), Batch(found.records().clone())))
     }
 
     #[pyo3(signature = (node, seqs, lease_ids=None))]
@@ -138,15 +172,22 @@ impl Queue {
     ) -> PyResult<Work> {
         let open = |e: &topics_engine::Engine| e.work(&self.topic, node.as_bytes(), max, lease_ms);
         let work = self.shared.run(py, |e| Ok(open(e)?))?;
-        Ok(Work { shared: self.shared.clone(), work: Mutex::new(Some(Arc::new(work))) })
+        let by = claimant(&self.shared, &self.topic, node).map_err(|e| raise(py, &e))?;
+        let work = Arc::new(Ours::new(self.shared.clone(), work));
+        Ok(Work { by, work: Mutex::new(Some(work)) })
     }
+}
+
+fn claimant(shared: &Arc<Shared>, topic: &str, node: &str) -> Result<Claimant, Failure> {
+    let (engine, shared) = (shared.engine()?.clone(), shared.clone());
+    Ok(Claimant { engine, shared, topic: topic.to_owned(), node: node.as_bytes().to_vec() })
 }
 
 /// A stream of jobs.
 #[pyclass(frozen)]
 pub(crate) struct Work {
-    shared: Arc<Shared>,
-    work: Mutex<Option<Arc<topics_engine::Work>>>,
+    by: Claimant,
+    work: Mutex<Option<Arc<Ours<topics_engine::Work>>>>,
 }
 
 #[pymethods]
@@ -156,14 +197,30 @@ impl Work {
     fn next(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Jobs>> {
         let found = in_slices(
             py,
-            wait,
+            Some(wait),
             |f: &Option<Claimed>| f.as_ref().is_some_and(Claimed::is_empty),
             |slice| {
                 let Some(work) = self.work.lock().clone() else { return Ok(None) };
-                self.shared.run(py, move |_| Ok(Some(work.next(slice)?)))
+                work.run(py, move |work| Ok(Some(work.next(slice)?)))
             },
         )?;
         Ok(found.as_ref().map(jobs))
+    }
+
+    /// The call is answered with a `Taken`, in at most half a minute; `None` when it was closed.
+    fn next_later(
+        &self,
+        py: Python<'_>,
+        calls: &Calls,
+        token: u64,
+        wait: f64,
+    ) -> PyResult<Option<Waiting>> {
+        let Some(work) = self.work.lock().clone() else { return Ok(None) };
+        let done = claimed(calls.call(token), self.by.clone());
+        let id = work.run(py, move |work| Ok(work.next_async(seconds(wait), done)))?;
+        let (engine, topic) = (self.by.engine.clone(), self.by.topic.clone());
+        let withdraw = move || engine.cancel_claim(&topic, id);
+        Ok(Some(Waiting::new(self.by.shared.clone(), withdraw)))
     }
 
     /// Releases what it holds.

@@ -66,7 +66,11 @@ fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
         ("segment_max_age_ms", Place::Millis(&mut o.segment_max_age)),
         ("memory_bytes", Place::U64(&mut o.memory_bytes)),
         ("ephemeral_bytes", Place::U64(&mut o.ephemeral_bytes)),
+        ("txn_bytes", Place::U64(&mut o.txn_bytes)),
+        ("txn_ttl_ms", Place::Millis(&mut o.txn_ttl)),
         ("max_topics", Place::U64(&mut o.max_topics)),
+        ("max_routers", Place::U64(&mut o.max_routers)),
+        ("max_watch_sessions", Place::U64(&mut o.max_watch_sessions)),
         ("max_total_bytes", Place::U64(&mut o.max_total_bytes)),
         ("max_idempotency_keys", Place::U64(&mut o.max_idempotency_keys)),
         ("max_embedded_batch_records", Place::Size(&mut o.max_batch_records)),
@@ -78,6 +82,8 @@ fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
         ("max_tag_bytes", Place::Size(&mut l.tag_bytes)),
         ("max_node_bytes", Place::Size(&mut l.node_bytes)),
         ("max_limit", Place::Size(&mut l.limit)),
+        ("max_claim", Place::Size(&mut l.claim)),
+        ("max_watch_topics", Place::Size(&mut l.watch_topics)),
     ]
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use topics_engine::{Engine, Error};
@@ -15,6 +15,29 @@ use crate::errors::{caught, raise};
 
 /// How long a wait may keep a signal waiting.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
+
+/// Seconds that a caller waits; too many are for ever.
+pub(crate) fn seconds(wait: f64) -> Duration {
+    Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// Repeats a wait in slices, so that signals are heard, until it is not `empty` or over.
+pub(crate) fn in_slices<T>(
+    py: Python<'_>,
+    wait: Option<f64>,
+    empty: impl Fn(&T) -> bool,
+    mut look: impl FnMut(Duration) -> PyResult<T>,
+) -> PyResult<T> {
+    let deadline = wait.and_then(|s| Instant::now().checked_add(seconds(s)));
+    loop {
+        let left = deadline.map_or(SIGNAL_SLICE, |d| d.saturating_duration_since(Instant::now()));
+        let found = look(left.min(SIGNAL_SLICE))?;
+        if !empty(&found) || left.is_zero() {
+            return Ok(found);
+        }
+        py.check_signals()?;
+    }
+}
 
 /// The engine, the process that opened it, and whether it was closed here.
 pub(crate) struct Shared {
@@ -87,6 +110,59 @@ impl Drop for Shared {
         if self.forked() {
             // What dropping would touch belongs to the parent.
             std::mem::forget(self.engine.take());
+        }
+    }
+}
+
+/// What belongs to the process that opened the engine: a fork never drops it, because that would
+/// touch what is the parent's.
+pub(crate) struct Ours<T> {
+    value: Option<T>,
+    shared: Arc<Shared>,
+}
+
+impl<T> Ours<T> {
+    pub fn new(shared: Arc<Shared>, value: T) -> Self {
+        Self { value: Some(value), shared }
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The value, unless this is a fork.
+    pub fn get(&self) -> Option<&T> {
+        self.value.as_ref().filter(|_| !self.shared.forked())
+    }
+
+    /// The same, for good.
+    pub fn take(mut self) -> Option<T> {
+        if self.shared.forked() { None } else { self.value.take() }
+    }
+
+    /// Runs a verb of it without the GIL.
+    pub fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        verb: impl FnOnce(&T) -> Result<R, Failure> + Send,
+    ) -> PyResult<R>
+    where
+        T: Sync,
+    {
+        self.shared.run(py, |_| self.alone(verb))
+    }
+
+    /// The same where there is no GIL.
+    pub fn alone<R>(&self, verb: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
+        self.shared.engine()?;
+        self.value.as_ref().ok_or_else(|| Failure::from(Error::Closed)).and_then(verb)
+    }
+}
+
+impl<T> Drop for Ours<T> {
+    fn drop(&mut self) {
+        if self.shared.forked() {
+            std::mem::forget(self.value.take());
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Subscriptions in process.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use topics_engine::{
@@ -11,8 +10,9 @@ use topics_engine::{
 use topics_wire::Failure;
 
 use crate::batch::Batch;
+use crate::calls::Calls;
 use crate::errors::raise;
-use crate::shared::{SIGNAL_SLICE, Shared};
+use crate::shared::{Shared, in_slices};
 
 /// `(name, after, tail, topic_id)`; neither of the middle two is the earliest record.
 pub(crate) type Start = (String, Option<u64>, Option<u64>, Option<u64>);
@@ -94,20 +94,20 @@ impl Watch {
     /// The next event, or `None` when the timeout passed. Hears signals while it waits.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Told>> {
-        let deadline = timeout
-            .map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
-            .and_then(|d| Instant::now().checked_add(d));
-        loop {
-            let left = deadline.map_or(SIGNAL_SLICE, |d| d - Instant::now().min(d));
-            let slice = left.min(SIGNAL_SLICE);
-            if let Some(event) = self.shared.run(py, |_| self.step(slice))? {
-                return told(py, event).map(Some);
-            }
-            if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Ok(None);
-            }
-            py.check_signals()?;
-        }
+        let look = |slice| self.shared.run(py, |_| self.step(|w| w.next(Some(slice))));
+        let event = in_slices(py, timeout, Option::is_none, look)?;
+        event.map(|event| told(py, event)).transpose()
+    }
+
+    /// The next event if there is one now; else the call is answered when to look again.
+    fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<Told>> {
+        let wake = calls.waker(token);
+        let look = |w: &mut topics_engine::Watch| {
+            w.on_ready(wake);
+            w.try_next()
+        };
+        let event = self.shared.run(py, |_| self.step(look))?;
+        event.map(|event| told(py, event)).transpose()
     }
 
     /// Ends the watch, from any thread: whoever waits in `next` is told. Idempotent.
@@ -138,10 +138,13 @@ impl Watch {
 }
 
 impl Watch {
-    fn step(&self, slice: Duration) -> Result<Option<Event>, Failure> {
+    fn step(
+        &self,
+        look: impl FnOnce(&mut topics_engine::Watch) -> topics_engine::Result<Option<Event>>,
+    ) -> Result<Option<Event>, Failure> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let watch = inner.as_mut().ok_or_else(|| Failure::from(Error::Closed))?;
-        let next = watch.next(Some(slice));
+        let next = look(watch);
         if matches!(next, Err(Error::Closed)) {
             drop(inner.take());
         }

@@ -11,40 +11,45 @@ use topics_env::Env;
 
 use crate::dir::{Paths, reserve};
 use crate::segment::{Part, SegmentName, Segments};
-use crate::snapshot::{self, Loaded, SnapshotBody};
+use crate::snapshot::{self, Encoded, Loaded, Snapshot, SnapshotBody, Table};
 use crate::wal::Wal;
 use crate::{Result, StorageError};
 
-/// What a record takes in an `.idx`.
-const IDX_ENTRY: u64 = 20;
-
-/// What a kept snapshot holds back.
+/// A snapshot that is kept.
 #[derive(Debug)]
 struct Kept {
     n: u64,
-    /// Replay position per shard.
-    replay: BTreeMap<u32, u64>,
-    /// The files that it names, ascending.
-    files: Vec<(SegmentName, Part)>,
-    /// Its topics, ascending.
-    topics: Vec<u64>,
+    /// Replay position per shard; none until the snapshot was read.
+    replay: Option<BTreeMap<u32, u64>>,
     /// Bytes of the largest segment, that is not in the cold tier.
     largest: u64,
 }
 
 impl Kept {
-    fn of(n: u64, body: &SnapshotBody) -> Self {
+    fn of(n: u64, body: &SnapshotBody, largest: u64) -> Self {
         let all = body.shards.iter().chain(&body.retired);
-        let named = |t: &snapshot::TopicSnap| {
-            t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect::<Vec<_>>()
-        };
-        let mut files: Vec<_> = body.topics.iter().flat_map(named).collect();
-        let mut topics: Vec<u64> = body.topics.iter().map(|t| t.topic_id).collect();
-        files.sort_unstable();
-        topics.sort_unstable();
-        let hot = body.topics.iter().flat_map(|t| &t.segments).filter(|s| !s.cold);
-        let largest = hot.map(|s| s.data_len + IDX_ENTRY * s.span()).max().unwrap_or(0);
-        Self { n, replay: all.map(|s| (s.shard, s.replay_lsn)).collect(), files, topics, largest }
+        let replay = all.map(|s| (s.shard, s.replay_lsn)).collect();
+        Self { n, replay: Some(replay), largest }
+    }
+}
+
+/// What snapshots name, for a moment: it takes as much memory as there are segments.
+#[derive(Debug, Default)]
+struct Named {
+    files: Vec<(SegmentName, Part)>,
+    topics: Vec<u64>,
+}
+
+impl Named {
+    fn add(&mut self, topics: &Table) -> Result<()> {
+        for i in 0..topics.len() {
+            let t = topics.glance(i)?;
+            self.files.extend(t.segments.iter().flat_map(|s| s.files(t.topic_id)));
+            self.topics.push(t.topic_id);
+        }
+        self.files.sort_unstable();
+        self.topics.sort_unstable();
+        Ok(())
     }
 
     fn names(&self, file: &(SegmentName, Part)) -> bool {
@@ -56,14 +61,23 @@ impl Kept {
     }
 }
 
+/// What no kept snapshot names any more.
+#[derive(Debug)]
+enum Stray {
+    Files(Vec<(SegmentName, Part)>),
+    Topic(u64),
+}
+
 #[derive(Debug)]
 struct Inner {
     /// The number that the next snapshot gets.
     next: u64,
     /// Kept snapshots, oldest first, at most two.
     kept: VecDeque<Kept>,
-    /// Snapshots that are not kept any more, until what only they name is gone.
-    leaving: Vec<Kept>,
+    /// Snapshots that are not kept any more and were not removed yet.
+    leaving: Vec<u64>,
+    /// What only they named.
+    stray: Vec<Stray>,
     bytes: u64,
 }
 
@@ -72,35 +86,58 @@ struct Inner {
 pub struct Checkpoints {
     env: Env,
     paths: Paths,
+    store_id: [u8; 16],
     segments: Arc<Segments>,
     inner: Mutex<Inner>,
 }
 
 impl Checkpoints {
-    /// Goes on from what an open found.
+    /// Goes on from what an open found. The older snapshot is read when it is needed first.
     pub fn new(
         env: Env,
         paths: Paths,
         store_id: [u8; 16],
         segments: Arc<Segments>,
         found: &Loaded,
-    ) -> Result<Self> {
+    ) -> Self {
         let mut kept = VecDeque::new();
-        if let Some((newest, body)) = &found.newest {
-            for n in found.numbers.iter().filter(|n| *n < newest).take(1) {
-                if let Ok(older) = snapshot::load(&env, &paths, *n, store_id) {
-                    kept.push_back(Kept::of(*n, &older));
-                }
-            }
-            kept.push_back(Kept::of(*newest, body));
+        if let Some((newest, snapshot)) = &found.newest {
+            let older = found.numbers.iter().filter(|n| *n < newest).take(1);
+            kept.extend(older.map(|n| Kept { n: *n, replay: None, largest: 0 }));
+            kept.push_back(Kept::of(*newest, &snapshot.body, snapshot.largest));
         }
         let inner = Inner {
             next: found.numbers.iter().max().map_or(1, |n| n + 1),
             kept,
             leaving: Vec::new(),
+            stray: Vec::new(),
             bytes: found.bytes,
         };
-        Ok(Self { env, paths, segments, inner: Mutex::new(inner) })
+        Self { env, paths, store_id, segments, inner: Mutex::new(inner) }
+    }
+
+    fn load(&self, n: u64) -> Result<Snapshot> {
+        snapshot::load(&self.env, &self.paths, n, self.store_id)
+    }
+
+    /// Reads the older snapshot, if that was not done. One that is damaged is not kept.
+    fn settle(&self, inner: &mut Inner) -> Result<()> {
+        let unread = inner.kept.iter().position(|k| k.replay.is_none());
+        let Some(at) = unread else { return Ok(()) };
+        let n = inner.kept[at].n;
+        match self.load(n) {
+            Ok(found) => inner.kept[at] = Kept::of(n, &found.body, found.largest),
+            Err(
+                e @ (StorageError::Corrupt { .. }
+                | StorageError::Missing { .. }
+                | StorageError::Version { .. }),
+            ) => {
+                log::warn!("snapshot {n} is not kept: {e}");
+                inner.kept.remove(at);
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 
     /// The number of the newest kept snapshot, 0 for none.
@@ -109,16 +146,27 @@ impl Checkpoints {
         self.inner.lock().kept.back().map_or(0, |k| k.n)
     }
 
-    /// Writes a snapshot; `wait` returns when all that it reflects is durable in the log. It takes
-    /// effect by its rename; an error before leaves the previous ones in force.
-    pub fn write(&self, body: &SnapshotBody, wait: impl Fn() -> Result<()>) -> Result<u64> {
+    /// The length of that snapshot.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.inner.lock().bytes
+    }
+
+    /// Writes the snapshot of `body`; `wait` returns when all that it reflects is durable in the
+    /// log. It takes effect by its rename; an error before leaves the previous ones in force.
+    pub fn write(
+        &self,
+        body: &SnapshotBody,
+        mut snapshot: Encoded,
+        wait: impl Fn() -> Result<()>,
+    ) -> Result<u64> {
         let n = self.inner.lock().next;
-        let attempt = || snapshot::write(&self.env, &self.paths, n, body, &wait);
+        let (bytes, largest) = (snapshot.bytes(), snapshot.largest());
+        let mut attempt = || snapshot::write(&self.env, &self.paths, n, &mut snapshot, &wait);
         let full = |r: &Result<u64>| matches!(r, Err(StorageError::Full { .. }));
         let mut written = attempt();
         if full(&written) {
             // The reserve is there for this: without a snapshot nothing can be freed.
-            let bytes = snapshot::encode(n, body)?.len() as u64;
             reserve::give(&self.env, &self.paths, bytes)?;
             written = attempt();
         }
@@ -130,9 +178,9 @@ impl Checkpoints {
         // The number is not given again: a failed write may have left a file of that name.
         inner.next = n + 1;
         inner.bytes = written?;
-        inner.kept.push_back(Kept::of(n, body));
+        inner.kept.push_back(Kept::of(n, body, largest));
         while inner.kept.len() > 2 {
-            let gone = inner.kept.pop_front();
+            let gone = inner.kept.pop_front().map(|k| k.n);
             inner.leaving.extend(gone);
         }
         Ok(n)
@@ -170,55 +218,95 @@ impl Checkpoints {
     }
 
     /// A kept snapshot, the newest; `None`: there is none.
-    pub fn load_newest(&self, store_id: [u8; 16]) -> Result<Option<SnapshotBody>> {
+    pub fn load_newest(&self) -> Result<Option<SnapshotBody>> {
         match self.newest() {
             0 => Ok(None),
-            n => snapshot::load(&self.env, &self.paths, n, store_id).map(Some),
+            n => self.load(n)?.whole().map(Some),
         }
     }
 
     /// Removes snapshots, WAL files and segment files that nothing needs any more.
     pub fn trim(&self, wal: &Wal) -> Result<()> {
         let mut inner = self.inner.lock();
+        self.settle(&mut inner)?;
+        if !inner.leaving.is_empty() {
+            match self.unnamed(&inner) {
+                Ok(stray) => inner.stray.extend(stray),
+                // What they named is swept by the next open that looks at every folder.
+                Err(e) => log::warn!("what snapshots that go have named stays: {e}"),
+            }
+            inner.leaving.clear();
+        }
         let keep: Vec<u64> = inner.kept.iter().map(|k| k.n).collect();
         snapshot::prune(&self.env, &self.paths, &keep)?;
         if let Some(older) = inner.kept.front().filter(|_| keep.len() == 2) {
-            for (shard, lsn) in &older.replay {
+            for (shard, lsn) in older.replay.iter().flatten() {
                 if (*shard as usize) < wal.shards() {
                     wal.trim(*shard as usize, *lsn)?;
                 }
             }
         }
-        while let Some(gone) = inner.leaving.last() {
-            let unnamed = gone.files.iter().filter(|f| !inner.kept.iter().any(|k| k.names(f)));
-            let files: Vec<_> = unnamed.copied().collect();
-            self.segments.remove_files(&files)?;
-            for topic in &gone.topics {
-                if !inner.kept.iter().any(|k| k.has(*topic)) {
-                    self.segments.remove_topic(*topic)?;
-                }
+        while let Some(stray) = inner.stray.last() {
+            match stray {
+                Stray::Files(files) => self.segments.remove_files(files)?,
+                Stray::Topic(id) => self.segments.remove_topic(*id)?,
             }
-            inner.leaving.pop();
+            inner.stray.pop();
         }
         drop(inner);
         self.refill(wal);
         Ok(())
     }
 
+    /// What the snapshots that leave name and no kept one does. Most entries are the same in all.
+    fn unnamed(&self, inner: &Inner) -> Result<Vec<Stray>> {
+        let mut out = Vec::new();
+        let kept: Vec<Table> =
+            inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
+        for n in &inner.leaving {
+            let gone = self.load(*n)?.topics;
+            for i in 0..gone.len() {
+                let id = gone.id(i);
+                let at: Vec<_> = kept.iter().filter_map(|t| Some((t, t.by_id(id)?))).collect();
+                if at.iter().any(|(t, k)| t.entry(*k) == gone.entry(i)) {
+                    continue;
+                }
+                let named = |t: &Table, i: usize| -> Result<Vec<(SegmentName, Part)>> {
+                    Ok(t.glance(i)?.segments.iter().flat_map(|s| s.files(id)).collect())
+                };
+                let mut files = named(&gone, i)?;
+                for (t, k) in &at {
+                    let still = named(t, *k)?;
+                    files.retain(|f| !still.contains(f));
+                }
+                if !files.is_empty() {
+                    out.push(Stray::Files(files));
+                }
+                if at.is_empty() {
+                    out.push(Stray::Topic(id));
+                }
+            }
+        }
+        Ok(out)
+    }
+
     /// After an open, before the first write: removes segment files that neither kept snapshot
     /// names, and folders of topics that are in neither and not `live`.
     pub fn sweep(&self, live: &BTreeSet<u64>) -> Result<u64> {
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
+        self.settle(&mut inner)?;
+        let mut named = Named::default();
+        for kept in &inner.kept {
+            named.add(&self.load(kept.n)?.topics)?;
+        }
         let mut removed = 0;
         for topic in self.segments.list_topics()? {
-            let known = inner.kept.iter().any(|k| k.has(topic));
-            if !known && !live.contains(&topic) {
+            if !named.has(topic) && !live.contains(&topic) {
                 self.segments.remove_topic(topic)?;
                 continue;
             }
             let files = self.segments.list_files(topic)?;
-            let stray: Vec<_> =
-                files.into_iter().filter(|f| !inner.kept.iter().any(|k| k.names(f))).collect();
+            let stray: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
             removed += stray.len() as u64;
             self.segments.remove_files(&stray)?;
         }

@@ -9,6 +9,7 @@ pub mod recovery;
 pub mod segment;
 pub mod snapshot;
 pub mod tier;
+pub mod txn;
 pub mod wal;
 
 pub use error::{Result, StorageError};

@@ -5,6 +5,9 @@
 //!  24  8  XXH3-64 of bytes 0…23 and the body
 //!  32  .  body: SnapshotBody, bincode 2, little-endian, fixed width
 //! ```
+//!
+//! The topics stay encoded until they are asked for ([`Table`]), and are encoded as they are
+//! captured ([`Draft`]).
 
 use std::path::Path;
 
@@ -15,6 +18,12 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::dir::{Paths, le_u32, le_u64, list_dir, read_file, show};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
+
+mod draft;
+mod table;
+
+pub use draft::{Draft, Encoded};
+pub use table::{Glance, Snapshot, Table};
 
 const MAGIC: [u8; 4] = *b"TSNP";
 const VERSION: u32 = 1;
@@ -156,11 +165,11 @@ pub struct SnapshotBody {
     pub sections: Vec<Section>,
 }
 
-/// A snapshot that was read.
+/// What was found of snapshots.
 #[derive(Debug)]
 pub struct Loaded {
     /// The newest valid one and its number; `None`: there is none.
-    pub newest: Option<(u64, SnapshotBody)>,
+    pub newest: Option<(u64, Snapshot)>,
     /// Snapshots that are there and invalid, newest first.
     pub rejected: Vec<(u64, StorageError)>,
     /// The numbers of all snapshots, newest first.
@@ -171,17 +180,7 @@ pub struct Loaded {
 
 /// Encodes a snapshot file.
 pub fn encode(n: u64, body: &SnapshotBody) -> Result<Vec<u8>> {
-    let mut out = vec![0; HEADER];
-    bincode::encode_into_std_write(body, &mut out, CODEC)
-        .map_err(|e| StorageError::io("encode a snapshot", std::io::Error::other(e)))?;
-    let len = (out.len() - HEADER) as u64;
-    out[..4].copy_from_slice(&MAGIC);
-    out[4..8].copy_from_slice(&VERSION.to_le_bytes());
-    out[8..16].copy_from_slice(&n.to_le_bytes());
-    out[16..24].copy_from_slice(&len.to_le_bytes());
-    let sum = checksum(&out);
-    out[24..HEADER].copy_from_slice(&sum.to_le_bytes());
-    Ok(out)
+    Encoded::of(body).map(|mut e| e.file(n).to_vec())
 }
 
 /// The checksum of a snapshot: everything but the checksum itself.
@@ -198,8 +197,8 @@ pub fn decode(
     file: &str,
     n: u64,
     store_id: [u8; 16],
-    bytes: &[u8],
-) -> Result<SnapshotBody> {
+    bytes: Vec<u8>,
+) -> Result<Snapshot> {
     let corrupt = |offset: usize, detail: String| StorageError::Corrupt {
         file: file.to_owned(),
         offset: offset as u64,
@@ -208,14 +207,14 @@ pub fn decode(
     if bytes.len() < HEADER || bytes[..4] != MAGIC {
         return Err(corrupt(0, "not a snapshot".into()));
     }
-    let len = le_u64(bytes, 16);
+    let len = le_u64(&bytes, 16);
     if len != (bytes.len() - HEADER) as u64 {
         return Err(corrupt(16, format!("{len} bytes are named, {} are there", bytes.len())));
     }
-    if !env.check("snapshot.checksum", checksum(bytes) == le_u64(bytes, 24)) {
+    if !env.check("snapshot.checksum", checksum(&bytes) == le_u64(&bytes, 24)) {
         return Err(corrupt(24, "the checksum does not match".into()));
     }
-    let version = le_u32(bytes, 4);
+    let version = le_u32(&bytes, 4);
     if version != VERSION {
         return Err(StorageError::Version {
             what: file.to_owned(),
@@ -223,37 +222,72 @@ pub fn decode(
             supported: VERSION,
         });
     }
-    if !env.check("snapshot.number", le_u64(bytes, 8) == n) {
-        return Err(corrupt(8, format!("it is snapshot {}", le_u64(bytes, 8))));
+    if !env.check("snapshot.number", le_u64(&bytes, 8) == n) {
+        return Err(corrupt(8, format!("it is snapshot {}", le_u64(&bytes, 8))));
     }
-    let body = decode_body(&bytes[HEADER..]).map_err(|e| corrupt(HEADER, e))?;
-    if !env.check("snapshot.store", body.store_id == store_id) {
+    let found = decode_body(file, bytes, HEADER).map_err(|e| corrupt(HEADER, e))?;
+    if !env.check("snapshot.store", found.body.store_id == store_id) {
         return Err(corrupt(HEADER, "it belongs to another directory".into()));
     }
-    Ok(body)
+    Ok(found)
+}
+
+/// What precedes the topics.
+#[derive(Decode)]
+struct Head {
+    store_id: [u8; 16],
+    generation: u64,
+    layout: u64,
+    shards: Vec<ShardSnap>,
+    retired: Vec<ShardSnap>,
+    next_topic_id: u64,
+    reserved_topic_id: u64,
+    next_epoch: u64,
+    reserved_epoch: u64,
+    topics: u64,
+}
+
+/// Decodes the body that begins at `at`, all but the topics.
+fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Snapshot, String> {
+    let (head, used) = decode_limited::<Head>(bytes.get(at..).unwrap_or_default())?;
+    let topics = Table::read(file, bytes, at + used, head.topics)?;
+    let (sections, used) = decode_limited::<Vec<Section>>(topics.rest())?;
+    if used != topics.rest().len() {
+        return Err(format!("{} bytes follow the body", topics.rest().len() - used));
+    }
+    let body = SnapshotBody {
+        store_id: head.store_id,
+        generation: head.generation,
+        layout: head.layout,
+        shards: head.shards,
+        retired: head.retired,
+        next_topic_id: head.next_topic_id,
+        reserved_topic_id: head.reserved_topic_id,
+        next_epoch: head.next_epoch,
+        reserved_epoch: head.reserved_epoch,
+        topics: Vec::new(),
+        sections,
+    };
+    Ok(Snapshot { body, largest: topics.largest(), topics })
 }
 
 /// Decodes with an allocation limit near the length of what is decoded: the encoding is of fixed
 /// width, so a value takes at most about twice its encoded bytes in memory.
-fn decode_body(bytes: &[u8]) -> std::result::Result<SnapshotBody, String> {
-    fn limited<const LIMIT: usize>(bytes: &[u8]) -> Decoded {
+fn decode_limited<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<(T, usize), String> {
+    fn limited<const LIMIT: usize, T: Decode<()>>(bytes: &[u8]) -> Decoded<T> {
         bincode::decode_from_slice(bytes, CODEC.with_limit::<LIMIT>())
     }
-    type Decoded = std::result::Result<(SnapshotBody, usize), bincode::error::DecodeError>;
+    type Decoded<T> = std::result::Result<(T, usize), bincode::error::DecodeError>;
     const LIMITS: [usize; 4] = [1 << 20, 1 << 24, 1 << 28, 1 << 32];
     let most = bytes.len().saturating_mul(4);
-    let (body, used) = match LIMITS.iter().position(|limit| most <= *limit) {
-        Some(0) => limited::<{ LIMITS[0] }>(bytes),
-        Some(1) => limited::<{ LIMITS[1] }>(bytes),
-        Some(2) => limited::<{ LIMITS[2] }>(bytes),
-        Some(_) => limited::<{ LIMITS[3] }>(bytes),
-        None => limited::<{ LIMITS[3] << 8 }>(bytes),
-    }
-    .map_err(|e| e.to_string())?;
-    if used != bytes.len() {
-        return Err(format!("{} bytes follow the body", bytes.len() - used));
-    }
-    Ok(body)
+    let decoded = match LIMITS.iter().position(|limit| most <= *limit) {
+        Some(0) => limited::<{ LIMITS[0] }, T>(bytes),
+        Some(1) => limited::<{ LIMITS[1] }, T>(bytes),
+        Some(2) => limited::<{ LIMITS[2] }, T>(bytes),
+        Some(_) => limited::<{ LIMITS[3] }, T>(bytes),
+        None => limited::<{ LIMITS[3] << 8 }, T>(bytes),
+    };
+    decoded.map_err(|e| e.to_string())
 }
 
 /// Writes a snapshot: temp → sync → `before_rename` → rename → directory sync → read back and
@@ -263,13 +297,13 @@ pub fn write(
     env: &Env,
     paths: &Paths,
     n: u64,
-    body: &SnapshotBody,
+    snapshot: &mut Encoded,
     before_rename: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
-    let bytes = encode(n, body)?;
+    let bytes = snapshot.file(n);
     let (path, dir) = (paths.snapshot(n), paths.meta());
     let temp = dir.join(format!("snapshot.{n}.bin.tmp"));
-    let ready = write_temp(env, &temp, &bytes).and_then(|()| before_rename()).and_then(|()| {
+    let ready = write_temp(env, &temp, bytes).and_then(|()| before_rename()).and_then(|()| {
         env.rename("snapshot.rename", &temp, &path).map_err(|e| StorageError::io(show(&path), e))
     });
     if let Err(e) = ready {
@@ -277,17 +311,42 @@ pub fn write(
         return Err(e);
     }
     env.sync_dir("snapshot.dir", &dir).map_err(|e| StorageError::io(show(&dir), e))?;
-    let back = read_file(env, &path, u64::MAX)?.unwrap_or_default();
-    if back != bytes {
+    if let Some(offset) = differs(env, &path, bytes)? {
         let _ = env.fs.remove_file(&path);
         return Err(StorageError::Corrupt {
             file: show(&path),
-            offset: back.iter().zip(&bytes).take_while(|(a, b)| a == b).count() as u64,
+            offset,
             detail: "it does not read back as it was written".into(),
         });
     }
     Ok(bytes.len() as u64)
 }
+
+/// Where a file differs from what was written, if it does.
+fn differs(env: &Env, path: &Path, bytes: &[u8]) -> Result<Option<u64>> {
+    let io = |e| StorageError::io(show(path), e);
+    let file = match env.fs.open(path, OpenMode::Read) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Some(0)),
+        other => other.map_err(io)?,
+    };
+    let mut back = vec![0; bytes.len().min(BACK)];
+    for (at, part) in (0u64..).step_by(BACK).zip(bytes.chunks(BACK)) {
+        let back = &mut back[..part.len()];
+        match file.read_exact_at(back, at) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Some(at)),
+            other => other.map_err(io)?,
+        }
+        if back != part {
+            let same = back.iter().zip(part).take_while(|(a, b)| a == b).count();
+            return Ok(Some(at + same as u64));
+        }
+    }
+    let len = file.len().map_err(io)?;
+    Ok((len != bytes.len() as u64).then_some(len.min(bytes.len() as u64)))
+}
+
+/// Bytes that are read back at a time.
+const BACK: usize = 256 << 10;
 
 fn write_temp(env: &Env, temp: &Path, bytes: &[u8]) -> Result<()> {
     let io = |e| StorageError::io(show(temp), e);
@@ -303,8 +362,8 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
     let mut rejected = Vec::new();
     for &n in numbers.iter().take(2) {
         match read(env, paths, n, store_id) {
-            Ok((body, bytes)) => {
-                return Ok(Loaded { newest: Some((n, body)), rejected, numbers, bytes });
+            Ok((found, bytes)) => {
+                return Ok(Loaded { newest: Some((n, found)), rejected, numbers, bytes });
             }
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 log::error!("snapshot {n}: {e}");
@@ -317,17 +376,17 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
 }
 
 /// Reads one snapshot.
-pub fn load(env: &Env, paths: &Paths, n: u64, store_id: [u8; 16]) -> Result<SnapshotBody> {
-    read(env, paths, n, store_id).map(|(body, _)| body)
+pub fn load(env: &Env, paths: &Paths, n: u64, store_id: [u8; 16]) -> Result<Snapshot> {
+    read(env, paths, n, store_id).map(|(found, _)| found)
 }
 
-fn read(env: &Env, paths: &Paths, n: u64, store_id: [u8; 16]) -> Result<(SnapshotBody, u64)> {
+fn read(env: &Env, paths: &Paths, n: u64, store_id: [u8; 16]) -> Result<(Snapshot, u64)> {
     let path = paths.snapshot(n);
     let Some(bytes) = read_file(env, &path, u64::MAX)? else {
         return Err(StorageError::Missing { what: show(&path) });
     };
-    let body = decode(env, &show(&path), n, store_id, &bytes)?;
-    Ok((body, bytes.len() as u64))
+    let len = bytes.len() as u64;
+    Ok((decode(env, &show(&path), n, store_id, bytes)?, len))
 }
 
 /// The number in the name of a snapshot.

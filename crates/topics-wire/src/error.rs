@@ -98,6 +98,7 @@ pub fn status(code: &str) -> u16 {
         | "stale_epoch"
         | "router_cycle"
         | "not_a_queue"
+        | "lease_lost"
         | "consumer_busy" => 409,
         "session_gone" => 410,
         "payload_too_large" => 413,
@@ -147,6 +148,12 @@ fn detail(e: &Error) -> Option<String> {
         Error::RouterCycle { router, path } => {
             d.text("router", router).text("path", &path.join(" → "))
         }
+        Error::TxnIncomplete { writer, stage, .. } => d.text("writer", writer).text("stage", stage),
+        Error::StaleEpoch { writer, epoch, last } => {
+            d.text("writer", writer).int("epoch", *epoch).int("last_epoch", *last)
+        }
+        Error::TxnNotFound(writer) => d.text("writer", writer),
+        Error::LeaseLost { queue, seq } => d.text("queue", queue).int("seq", *seq),
         Error::IdempotencyMismatch { topic } => d.text("topic", topic),
         Error::TopicFull { topic, what, max } => {
             d.text("topic", topic).text("limit", what).int("max", *max)

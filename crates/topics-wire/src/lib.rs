@@ -6,18 +6,24 @@
 pub mod arrow;
 pub mod base64;
 pub mod config;
+pub mod consumers;
 mod error;
+mod grant;
 pub mod hot;
 pub mod json;
 mod limits;
 pub mod metrics;
 pub mod query;
+pub mod queue;
 pub mod read;
 mod render;
+pub mod routers;
 pub mod service;
 pub mod small;
+pub mod watch;
 pub mod write;
 
 pub use error::{Failure, status};
+pub use grant::Grant;
 pub use limits::Limits;
 pub use render::{created, deleted, dropped, list, repair, report, router, routers, state, states};

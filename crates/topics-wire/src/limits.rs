@@ -15,6 +15,10 @@ pub struct Limits {
     pub node_bytes: usize,
     /// Records per read; default 1000.
     pub limit: usize,
+    /// Jobs per claim and per peek; default 1000.
+    pub claim: usize,
+    /// Topics and patterns of a watch; default 256.
+    pub watch_topics: usize,
 }
 
 impl Default for Limits {
@@ -26,6 +30,8 @@ impl Default for Limits {
             tag_bytes: 256,
             node_bytes: 128,
             limit: 1000,
+            claim: 1000,
+            watch_topics: 256,
         }
     }
 }
@@ -48,3 +54,11 @@ pub const MAX_WAIT_MS: u64 = 30_000;
 pub const PAGE: (usize, usize) = (100, 1000);
 /// Topics in one answer of the state of many.
 pub const MAX_STATES: usize = 10_000;
+/// Jobs in one ack, nack or extend.
+pub const MAX_SEQS: usize = 1000;
+/// Milliseconds between two heartbeats when the request names none.
+pub const HEARTBEAT_MS: u64 = 15_000;
+/// Topics of a watch without a session.
+pub const QUERY_TOPICS: usize = 64;
+/// Most topics whose cursors an event's id spells out.
+pub const ID_TOPICS: usize = 64;

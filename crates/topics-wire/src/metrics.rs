@@ -7,6 +7,7 @@ use topics_engine::{
 };
 
 use crate::config;
+use crate::grant::Grant;
 use crate::json::push_str;
 use crate::render::Object;
 
@@ -25,8 +26,11 @@ struct Seen {
     truncated: bool,
 }
 
-fn look(engine: &Engine) -> Seen {
-    let mut topics = engine.list("", None, TOPICS + 1);
+fn look(engine: &Engine, grant: &Grant) -> Seen {
+    let mut topics = Vec::new();
+    for prefix in grant.within("") {
+        topics.extend(engine.list(&prefix, None, TOPICS + 1 - topics.len()));
+    }
     let truncated = topics.len() > TOPICS;
     topics.truncate(TOPICS);
     Seen { snapshot: engine.metrics(), topics, truncated }
@@ -72,10 +76,10 @@ fn gauges(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 8] {
     ]
 }
 
-/// Prometheus' text format.
+/// Prometheus' text format; topics by name as far as the client may see them.
 #[must_use]
-pub fn prometheus(engine: &Engine) -> Vec<u8> {
-    let seen = look(engine);
+pub fn prometheus(engine: &Engine, grant: &Grant) -> Vec<u8> {
+    let seen = look(engine, grant);
     let mut out = String::with_capacity(8192 + seen.topics.len() * 256);
     // Writing to a string does not fail.
     let _ = write_text(&mut out, &seen);
@@ -151,8 +155,8 @@ fn per_topic(out: &mut String, seen: &Seen) -> std::fmt::Result {
 
 /// The same as one JSON object.
 #[must_use]
-pub fn json(engine: &Engine) -> Vec<u8> {
-    let seen = look(engine);
+pub fn json(engine: &Engine, grant: &Grant) -> Vec<u8> {
+    let seen = look(engine, grant);
     let m = &seen.snapshot;
     let mut o = Object::new(4096);
     for (name, _, value) in counters(m).into_iter().chain(gauges(m)) {
@@ -213,6 +217,7 @@ mod tests {
         snapshot.append.sum_ns = 2_000_000_000;
         snapshot.tombstones[1] = 7;
         let topic = TopicSummary {
+            kind: topics_engine::TopicType::Log,
             topic: "a.b".into(),
             head_seq: 9,
             earliest_seq: 2,

@@ -16,12 +16,17 @@ impl<'a> Query<'a> {
 
     /// The last value of a parameter; `""` when it has none.
     pub fn get(&self, name: &str) -> Result<Option<Cow<'a, str>>, Failure> {
-        let mut found = None;
+        Ok(self.all(name)?.pop())
+    }
+
+    /// Every value of a parameter, in order.
+    pub fn all(&self, name: &str) -> Result<Vec<Cow<'a, str>>, Failure> {
+        let mut found = Vec::new();
         for pair in self.0.split(|&b| b == b'&') {
             let mut parts = pair.splitn(2, |&b| b == b'=');
             let (key, value) = (parts.next().unwrap_or(b""), parts.next().unwrap_or(b""));
             if decode(key).as_deref() == Some(name) {
-                found = Some(decode(value).ok_or_else(|| {
+                found.push(decode(value).ok_or_else(|| {
                     Failure::invalid(format!("query parameter {name} is not percent-encoded UTF-8"))
                 })?);
             }

@@ -76,20 +76,23 @@ fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Res
         "include_meta" => d.include_meta = s.bool(Place::field("include_meta"))?,
         "node" => r.skip_nodes = nodes(s)?,
         "match" => r.matching = Some(matching(s)?),
-        "consistency" => {
-            let place = Place::field("consistency");
-            r.strong = match s.text(place)?.as_ref() {
-                "eventual" => false,
-                "strong" => true,
-                _ => return Err(place.refuse("must be one of eventual, strong")),
-            };
-        }
+        "consistency" => r.strong = strong(&s.text(Place::field("consistency"))?)?,
         _ => s.skip()?,
     }
     Ok(())
 }
 
-fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
+/// A consistency: whether only what has been synced is wanted.
+pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
+    match word {
+        "eventual" => Ok(false),
+        "strong" => Ok(true),
+        _ => Err(Place::field("consistency").refuse("must be one of eventual, strong")),
+    }
+}
+
+/// Where to begin: behind a seq, or at the first record.
+pub(crate) fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
     let place = Place::field("from_seq");
     if s.peek() != Some(b'"') {
         return Ok(ReadFrom::After(s.u64(place)?));
@@ -113,7 +116,7 @@ impl Start {
 }
 
 /// One node, or several.
-fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
+pub(crate) fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     let place = Place::field("node");
     let mut nodes = Vec::new();
     if s.peek() == Some(b'[') {
@@ -134,7 +137,11 @@ fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
 
 /// `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first.
 pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
-    let place = Place::field("match");
+    matching_at(s, Place::field("match"))
+}
+
+/// The same for a field of another name.
+pub(crate) fn matching_at(s: &mut Scanner<'_>, place: Place) -> Result<TopicMatch, Failure> {
     let wrong = || place.refuse(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
     if s.peek() == Some(b'"') {
         return Ok(TopicMatch::Eq(s.text(place)?.into_owned().into_bytes()));
@@ -164,20 +171,36 @@ pub fn glob(pattern: &str) -> Option<TopicMatch> {
 /// The answer as JSON.
 #[must_use]
 pub fn answer(topic: &str, batch: &ReadBatch, d: &Diff, total_ns: u64) -> Vec<u8> {
+    let mut o = page_of(topic, batch);
+    push_records(&mut o, batch, d.include_tags, d.include_meta);
+    o.int("next_from_seq", batch.next_from_seq);
+    o.int("head_seq", batch.head_seq).int("earliest_seq", batch.earliest_seq);
+    standing(o, batch, total_ns)
+}
+
+/// An answer with room for a page.
+pub(crate) fn page_of(topic: &str, batch: &ReadBatch) -> Object {
     let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
     let mut o = Object::new(512 + payload + batch.len() * 96);
     o.name("topic", topic).int("topic_id", batch.topic_id);
+    o
+}
+
+/// The records of a page.
+pub(crate) fn push_records(o: &mut Object, batch: &ReadBatch, tags: bool, meta: bool) {
     let out = o.key("records");
     out.push(b'[');
     for (i, record) in batch.iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        push_record(out, &record, d.include_tags, d.include_meta);
+        push_record(out, &record, tags, meta);
     }
     out.push(b']');
-    o.int("next_from_seq", batch.next_from_seq);
-    o.int("head_seq", batch.head_seq).int("earliest_seq", batch.earliest_seq);
+}
+
+/// The end of a page's answer: how far it got, what was lost before it, what it cost.
+pub(crate) fn standing(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
     o.flag("caught_up", batch.caught_up);
     match &batch.tombstone {
         None => o.key("tombstone").extend_from_slice(b"null"),
@@ -221,7 +244,7 @@ pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool
     out.push(b'}');
 }
 
-fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
+pub(crate) fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
     let mut o = Object::new(160);
     o.int("gap_from", t.gap_from).int("gap_to", t.gap_to).name("reason", t.reason.as_str());
     o.int("missed_estimate", t.missed_estimate);

@@ -181,7 +181,8 @@ pub fn list(topics: &[TopicSummary], next: Option<&str>) -> Vec<u8> {
             items.push(b',');
         }
         let mut o = Object::new(160);
-        o.name("topic", &t.topic).int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
+        o.name("topic", &t.topic).name("type", config::topic_type(t.kind));
+        o.int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
         o.int("count", t.count).int("bytes", t.bytes);
         o.flag("durable", t.durability == topics_engine::Durability::Fsync);
         o.name("durability", config::durability(t.durability));
@@ -279,15 +280,14 @@ pub fn router(r: &RouterInfo) -> Vec<u8> {
     o.finish()
 }
 
-/// Routers, in name order.
+/// A page of routers; `next` is the cursor of the next page.
 #[must_use]
-pub fn routers(all: &[RouterInfo]) -> Vec<u8> {
+pub fn routers(all: &[RouterInfo], next: Option<&str>) -> Vec<u8> {
     let mut o = Object::new(400 * all.len() + 32);
-    let items: Vec<Vec<u8>> = all.iter().map(router).collect();
-    let out = o.key("routers");
-    out.push(b'[');
-    out.extend_from_slice(&items.join(&b','));
-    out.push(b']');
+    array(o.key("routers"), all.iter().map(router));
+    if let Some(next) = next {
+        o.name("next_cursor", next);
+    }
     o.finish()
 }
 

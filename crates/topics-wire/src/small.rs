@@ -9,7 +9,8 @@ use crate::limits::{MAX_STATES, PAGE};
 use crate::query::Query;
 use crate::read::matching;
 
-fn body<'a>(
+/// Reads the fields of a body that is an object.
+pub(crate) fn body<'a>(
     bytes: &'a [u8],
     mut each: impl FnMut(&mut Scanner<'a>, &str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {

@@ -8,7 +8,8 @@ whose process also computes in Python threads should call `sys.setswitchinterval
 
 from .application import App
 from .build import build, create_app
-from .routes import ROUTES, Route
+from .route import Route
+from .routes import ROUTES
 from .settings import Settings
 
 app: App

@@ -12,7 +12,11 @@ import logging
 from .. import _core
 from .access import Guard
 from .bridge import Answer, LoopBridge
+from .compress import THREADED, deflate, inflate, wanted
+from .cors import Cors
+from .keys import Client
 from .life import Life
+from .matching import Found, Router, decode_name, raw_path
 from .messages import (
     ARROW,
     JSON,
@@ -29,8 +33,12 @@ from .messages import (
     Send,
     respond,
 )
-from .routes import Route, Router, decode_name, raw_path
+from .openapi import document
+from .route import Route
 from .settings import Settings
+from .slots import Slots
+from .socket import converse, deny
+from .streaming import send_events
 
 log = logging.getLogger("topics_engine.asgi")
 
@@ -47,6 +55,10 @@ class App:
         self.guard = guard
         self._settings = settings
         self._router = Router()
+        self._cors = Cors(settings.cors_origins)
+        most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
+        self._streams = Slots("sse_connections", most, per_key)
+        self._in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
         self._flags = {
             NDJSON: _core.BODY_NDJSON,
             OCTETS: _core.BODY_OCTETS,
@@ -61,8 +73,7 @@ class App:
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+            await self._websocket(scope, receive, send)
         else:
             raise RuntimeError(f"ASGI scope {kind!r} is not served")
 
@@ -81,8 +92,9 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        response: Response | None
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, send)
         except HttpError as error:
             response = error.response()
         except Disconnected:
@@ -92,42 +104,115 @@ class App:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             response = HttpError(500, "internal", "a bug: the server's log has it").response()
+        if response is None:
+            return
+        response.headers += self._cors.headers(request)
         # A client that left meanwhile is no error of the server.
         with contextlib.suppress(Disconnected, OSError):
-            await respond(request, response, send)
+            await respond(request, await packed(request, response), send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, send: Send) -> Response | None:
+        """The response, or `None` when it was a stream and has been sent."""
         request.check_headers()
         self.life.start()
+        path = raw_path(request.scope)
         try:
-            route, parameter = self._router.match(request.method, raw_path(request.scope))
+            if request.method == "OPTIONS":
+                methods = self._router.methods(path)
+                if asked := self._cors.preflight(request, methods):
+                    return asked
+            found = self._router.match(request.method, path)
         except HttpError:
             self.guard.check(request, None)
             raise
-        self.guard.check(request, route)
-        offer = negotiate(route, request.headers.get(b"accept"))
-        if route.verb == "health":
+        client = self.guard.check(request, found.route)
+        offer = negotiate(found.route, request.headers.get(b"accept"))
+        if found.route.verb == "health":
             return self.life.health()
-        name = decode_name(parameter)
-        flags, body = 0, b""
+        if found.route.verb == "openapi":
+            return Response(200, document(_core.__version__))
+        if found.route.verb == "socket":
+            message = "this is a WebSocket: connect with Upgrade: websocket"
+            raise HttpError(400, "invalid_request", message)
+        if found.route.streams:
+            with self._streams.one(client.label), self.life.using() as bridge:
+                return await self._stream(bridge, found, client, request, send)
+        with self._in_flight.one(client.label):
+            return await self._verb(found, client, request, offer)
+
+    async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
+        route, flags, body = found.route, 0, b""
         if request.method in ("POST", "PUT") and request.has_body():
             kind = body_type(route, request)
             flags = 0 if kind == JSON else self._flags[kind]
-            seconds = self._settings.body_timeout_ms / 1000
-            body = await request.body(self._settings.max_body_bytes, seconds)
+            body = await self._body(request)
         if offer == ARROW or (offer == JSON and PROMETHEUS in route.offers):
             flags |= self._flags[offer]
         with self.life.using() as bridge:
-            status, answer = await _call(bridge, route, name, request, body, flags)
+            status, answer = await _call(bridge, found, client, request, body, flags)
         return core_response(status, answer, offer)
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._settings.max_body_bytes
+        body = await request.body(limit, self._settings.body_timeout_ms / 1000)
+        if not is_packed(request):
+            return body
+        if len(body) < THREADED:
+            return inflate(body, limit)
+        return await asyncio.to_thread(inflate, body, limit)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        request = Request({**scope, "method": "GET"}, receive)
+        try:
+            request.check_headers()
+            self.life.start()
+            route = self._router.match("GET", raw_path(scope)).route
+            client = self.guard.check(request, route)
+            if route.verb != "socket":
+                raise HttpError(404, "not_found", "sockets are at /v0/ws")
+            with self._streams.one(client.label), self.life.using() as bridge:
+                token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
+                if answer is None or answer[0] != 200:
+                    raise HttpError(503, "shutting_down", "the server is going down")
+                await send({"type": "websocket.accept"})
+                with contextlib.suppress(Disconnected, OSError):
+                    await converse(bridge, token, client, receive, send)
+        except HttpError as error:
+            await deny(scope, receive, send, error)
+
+    @property
+    def streams(self) -> int:
+        """How many streams and sockets are open."""
+        return self._streams.total
+
+    async def _stream(
+        self, bridge: LoopBridge, found: Found, client: Client, request: Request, send: Send
+    ) -> Response | None:
+        name, part = decode_name(found.name), decode_name(found.part)
+        query: bytes = request.scope.get("query_string", b"")
+        last_id = request.headers.get(b"last-event-id", b"")
+        token, answer = bridge.call(
+            found.route.verb, name, query, b"", 0, last_id, part, client.grant
+        )
+        assert answer is not None, "a stream opens within the call"
+        status, opening = answer
+        if status != 200:
+            return core_response(status, opening, JSON)
+        with contextlib.suppress(Disconnected, OSError):
+            extra = self._cors.headers(request)
+            await send_events(bridge, token, opening, request, send, extra)
+        return None
 
 
 async def _call(
-    bridge: LoopBridge, route: Route, name: str, request: Request, body: bytes, flags: int
+    bridge: LoopBridge, found: Found, client: Client, request: Request, body: bytes, flags: int
 ) -> Answer:
+    route = found.route
+    name, part = decode_name(found.name), decode_name(found.part)
     query: bytes = request.scope.get("query_string", b"")
     key = request.headers.get(b"idempotency-key", b"")
-    token, answer = bridge.call(route.verb, name, query, body, flags, key)
+    token, answer = bridge.call(route.verb, name, query, body, flags, key, part, client.grant)
     if answer is not None:
         return answer
     future = bridge.answer_of(token)
@@ -167,10 +252,28 @@ def body_type(route: Route, request: Request) -> bytes:
         shown = given[:100].decode("latin-1")
         message = f"Content-Type {shown!r} is not taken here, only {names}"
         raise HttpError(415, "unsupported_media_type", message)
-    if encoding != b"identity":
+    if encoding not in (b"identity", b"gzip"):
         shown = encoding[:100].decode("latin-1")
-        raise HttpError(415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken")
+        raise HttpError(
+            415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken, only gzip"
+        )
     return kind
+
+
+def is_packed(request: Request) -> bool:
+    """Whether the body says that it is gzip."""
+    return request.headers.get(b"content-encoding", b"").strip().lower() == b"gzip"
+
+
+async def packed(request: Request, response: Response) -> Response:
+    """The response as the client asked for it: packed, when it named gzip."""
+    if not wanted(request.headers.get(b"accept-encoding"), len(response.body)):
+        return response
+    body = response.body
+    small = len(body) < THREADED
+    response.body = deflate(body) if small else await asyncio.to_thread(deflate, body)
+    response.headers += [(b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
+    return response
 
 
 def negotiate(route: Route, accept: bytes | None) -> bytes:

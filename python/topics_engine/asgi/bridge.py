@@ -1,8 +1,7 @@
-"""The seam between the native core and the event loop.
+"""The routes on one event loop.
 
-A verb is either answered inside the call or later, by a thread of the engine: then its answer comes
-through one eventfd and becomes the result of a future. Writes are staged as they come; one flush at
-the end of a loop tick writes all of them as one group.
+A verb is either answered inside the call or later, by a thread of the engine. Writes are staged as
+they come; one flush at the end of a loop tick writes all of them as one group.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from ..loops import Pending
 from .messages import HttpError
 
 Answer = tuple[int, bytes]
@@ -40,11 +40,39 @@ class CoreHttp(Protocol):
         flags: int,
         token: int,
         key: bytes = b"",
+        part: str = "",
+        grant: int = 0,
     ) -> Answer | None: ...
+    def pull(self, token: int) -> tuple[list[bytes], int] | None: ...
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None: ...
     def flush(self) -> None: ...
     def cancel(self, token: int) -> None: ...
     def set_ready(self, ready: bool) -> None: ...
     def close(self) -> None: ...
+
+
+class Wake:
+    """Something has come for a stream, and stays so until somebody has waited for it."""
+
+    __slots__ = ("_there", "_waiter")
+
+    def __init__(self) -> None:
+        self._there = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._there = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        if not self._there:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._there = False
 
 
 class LoopBridge:
@@ -53,11 +81,9 @@ class LoopBridge:
     def __init__(self, http: CoreHttp) -> None:
         self._http = http
         self._bridge = http.bridge
-        self._loop = asyncio.get_running_loop()
-        self._pending: dict[int, asyncio.Future[Answer]] = {}
-        self._token = 0
+        self._pending: Pending[Answer] = Pending(self._bridge.fd, self._drain)
+        self._streams: dict[int, Wake] = {}
         self._flush_due = False
-        self._loop.add_reader(self._bridge.fd, self._drain)
 
     @property
     def pending(self) -> int:
@@ -65,22 +91,44 @@ class LoopBridge:
         return len(self._pending)
 
     def call(
-        self, route: str, name: str, query: bytes, body: bytes, flags: int, key: bytes
+        self,
+        route: str,
+        name: str,
+        query: bytes,
+        body: bytes,
+        flags: int,
+        key: bytes,
+        part: str = "",
+        grant: int = 0,
     ) -> tuple[int, Answer | None]:
         """The call's token, and the answer if it is there already."""
-        self._token = token = self._token + 1
-        answer = self._http.call(route, name, query, body, flags, token, key)
+        token = self._pending.next_token()
+        answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
         if answer is None:
-            self._pending[token] = self._loop.create_future()
+            self._pending.expect(token)
             if self._http.staged:
                 self.flush_soon()
         return token, answer
+
+    def wake_of(self, token: int) -> Wake:
+        """What says that a stream has something to be pulled."""
+        return self._streams.setdefault(token, Wake())
+
+    def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        """What a stream has now; `None`: it is over."""
+        return self._http.pull(token)
+
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        """A message of a socket's client; the answer is pulled."""
+        self._http.message(token, text, read, write)
+        if self._http.staged:
+            self.flush_soon()
 
     def flush_soon(self) -> None:
         """Has what is staged led at the end of the loop's tick."""
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._pending.loop.call_soon(self._flush)
 
     def answer_of(self, token: int) -> asyncio.Future[Answer]:
         """The future of an answer that was not there at once."""
@@ -88,7 +136,8 @@ class LoopBridge:
 
     def give_up(self, token: int) -> None:
         """Nobody waits for this answer any more; its slot in the engine is freed."""
-        if self._pending.pop(token, None) is not None:
+        stream = self._streams.pop(token, None)
+        if self._pending.forget(token) or stream is not None:
             self._http.cancel(token)
 
     def _flush(self) -> None:
@@ -99,9 +148,10 @@ class LoopBridge:
 
     def _drain(self) -> None:
         for token, status, body in self._bridge.drain():
-            future = self._pending.pop(token, None)
-            if future is not None and not future.done():
-                future.set_result((status, body))
+            if status != 0:
+                self._pending.resolve(token, (status, body))
+            elif token in self._streams:
+                self._streams[token].set()
 
     def end_waits(self) -> None:
         """Whoever waits for records gets what there is; staged writes are led to their end."""
@@ -112,9 +162,7 @@ class LoopBridge:
 
     def close(self) -> None:
         """Stops listening. Whoever still waits is told; what became of a write is not known."""
-        self._loop.remove_reader(self._bridge.fd)
-        for future in self._pending.values():
-            if not future.done():
-                gone = HttpError(503, "shutting_down", "the server went down meanwhile")
-                future.set_exception(gone)
-        self._pending.clear()
+        gone = "the server went down meanwhile"
+        self._pending.end(lambda: HttpError(503, "shutting_down", gone))
+        for wake in self._streams.values():
+            wake.set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .. import _core
 from ..client import Database
-from ..errors import InvalidRequest
-from .access import Guard, LoopbackGuard, OpenGuard
+from .access import Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
+from .cors import Cors
+from .keys import Keys, forget
 from .life import Life, Opened
 from .settings import Settings, resolve
 
@@ -26,24 +28,31 @@ def create_app(
 def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:
     """The same with the server's URL, which is written into the lock file."""
     settings = resolve().settings if settings is None else settings
-    return App(make_life(settings, engine, url), make_guard(settings), settings)
+    keys = Keys.parse(settings.api_keys)
+    forget(settings.api_keys)
+    settings = replace(settings, api_keys="")
+    return App(make_life(settings, engine, url, keys), make_guard(settings, keys), settings)
 
 
-def make_guard(settings: Settings) -> Guard:
+def make_guard(settings: Settings, keys: Keys) -> Guard:
     """Who may talk to the server under these settings."""
-    if settings.api_keys:
-        raise InvalidRequest("TOPICS_API_KEYS is set, and this build does not check keys")
-    return OpenGuard() if settings.allow_insecure_no_auth else LoopbackGuard()
+    if keys:
+        return KeyGuard(keys, probes=settings.probe_auth)
+    return (
+        OpenGuard()
+        if settings.allow_insecure_no_auth
+        else LoopbackGuard(Cors(settings.cors_origins))
+    )
 
 
-def make_life(settings: Settings, engine: Any, url: str) -> Life:
+def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:
     """What opens and closes the engine of an application."""
 
     def open_engine() -> Opened:
         core: Any = engine._backend if isinstance(engine, Database) else engine
         if core is None:
             core = _core.Engine.open(settings.data_dir, {**settings.engine, "url": url})
-        return core, _core.Http(core, settings.engine)
+        return core, _core.Http(core, settings.engine, keys.grants())
 
     def close_engine(core: Any) -> None:
         if engine is None:

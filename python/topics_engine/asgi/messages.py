@@ -20,6 +20,7 @@ JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
 OCTETS = b"application/octet-stream"
 ARROW = b"application/vnd.apache.arrow.stream"
+EVENTS = b"text/event-stream"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 # What a refused body may still send before the connection is closed, so that a client which writes
 # all of its body before it reads gets the answer instead of a reset.

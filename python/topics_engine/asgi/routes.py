@@ -1,172 +1,364 @@
-"""The one table of routes: the router, the documentation and the tests are made from it."""
+"""The one table of routes: the router, the documentation, the OpenAPI document and the tests are
+made from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-from urllib.parse import quote
+from .messages import ARROW, EVENTS, JSON, NDJSON, OCTETS, PROMETHEUS
+from .route import Field, Route, fields
 
-from .messages import ARROW, JSON, NDJSON, OCTETS, PROMETHEUS, HttpError, Scope
+TOPIC = ("topic_not_found",)
+QUEUE = ("topic_not_found", "not_a_queue")
+CONSUMER = ("topic_not_found", "consumer_not_found")
 
-Access = Literal["open", "read", "write", "delete", "admin"]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A method and path, and the verb behind it.
-
-    `waits` marks a verb that may be held back on purpose; it is given up when the client goes.
-    `offers` are the content types of the answer, the first by default; `takes` those of the body.
-    """
-
-    method: str
-    path: str
-    verb: str
-    access: Access
-    summary: str
-    waits: bool = False
-    offers: tuple[bytes, ...] = (JSON,)
-    takes: tuple[bytes, ...] = (JSON,)
-
-
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v0/topics", "list", "read", "topics in name order, a page at a time"),
-    Route("PUT", "/v0/topics/:t", "create", "admin", "create a topic or update its config"),
-    Route("GET", "/v0/topics/:t", "state", "read", "the state of a topic"),
-    Route(
-        "DELETE",
-        "/v0/topics/:t",
-        "drop",
-        "delete",
-        "delete a topic and all that belongs to it",
-    ),
-    Route(
-        "POST",
-        "/v0/topics/:t",
-        "write",
-        "write",
-        "append a batch of records",
-        takes=(JSON, NDJSON, OCTETS),
-    ),
-    Route(
-        "POST",
-        "/v0/topics/:t/diff",
-        "diff",
-        "read",
-        "what came after a seq",
-        waits=True,
-        offers=(JSON, ARROW),
-    ),
-    Route("POST", "/v0/topics/:t/delete", "delete", "delete", "delete records"),
-    Route("POST", "/v0/topics/:t/seek", "seek", "read", "the cursor before a point in time"),
-    Route("POST", "/v0/state", "states", "read", "the state of many topics"),
-    Route("POST", "/v0/sync", "sync", "write", "return when all acked before is durable"),
-    Route("POST", "/v0/admin/checkpoint", "checkpoint", "admin", "one checkpoint round"),
-    Route("POST", "/v0/admin/verify", "verify", "admin", "check every checksum and index"),
-    Route(
-        "GET",
-        "/v0/metrics",
-        "metrics",
-        "read",
-        "Prometheus text or JSON",
-        offers=(PROMETHEUS, JSON),
-    ),
-    Route("GET", "/v0/health", "health", "open", "the process is alive"),
-    Route("GET", "/healthz", "health", "open", "the process is alive"),
-    Route("GET", "/v0/ready", "ready", "open", "recovery is done, writes are taken"),
-    Route("GET", "/readyz", "ready", "open", "recovery is done, writes are taken"),
+PAGE = fields(
+    "prefix: string: names begin with this",
+    "page_size: integer: entries of a page, 100 unless given, at most 1000",
+    "cursor: string: `next_cursor` of the page before",
+)
+SHOWN = fields(
+    "include_tags: boolean: show tags",
+    "include_meta: boolean: show metadata",
+    "include_data: boolean: show payloads",
+)
+FILTER = fields(
+    "node: string or array of strings: records of these nodes are passed over",
+    "match: match: only records with this tag",
+    'consistency: string: "eventual", or "strong" for what has been synced',
+)
+FRAMES = fields(
+    "limit: integer: records of an event, 256 unless given, at most 1000",
+    "max_batch_bytes: integer: payload bytes of an event, 256 KiB unless given, at most 8 MiB",
+    "heartbeat_ms: integer: a comment when idle for so long, 15000 unless given, 1000 to 60000",
+)
+WRITE = fields(
+    "records!: array of objects: `data` or `data_b64`, `tag`, `node`, `meta`, `ttl_ms`; in a queue "
+    "also `lane`, `group`, `delay_ms`, `deliver_at`",
+    "node: string: origin of the records that name none",
+    "idempotency_key: string: a repeat returns the first answer",
+    "expect_head: integer: refuse unless this is the head",
+    "sync: boolean: answer when it is durable, whatever the class",
+    "create: boolean: create the topic when it is missing",
+    "config: config: config at creation",
+    "disable_backpressure: boolean: wait for room instead of being refused",
+)
+CONFIG = fields(
+    'type: string: "log" or "queue"',
+    'durability: string: "ephemeral", "memory", "disk" or "fsync"',
+    "durable: boolean: true is fsync, false is disk",
+    "ttl_ms: integer: records expire after this; 0 is never",
+    "cap_records: integer: most records; 0 is no cap",
+    "cap_bytes: integer: most payload bytes; 0 is no cap",
+    'discard: string: what a full topic does, "old" or "reject"',
+    "priority: integer: -1000 to 1000, or null",
+    "auto_priority: boolean: priority by how recently it was read",
+    "auto_create: boolean: a write may create it",
+    "dedupe_node: boolean: idempotency keys belong to a node",
+    "idempotency_window_ms: integer: how long keys are kept",
+    "lease_ms: integer: queue: how long a lease lasts",
+    "claim_jitter_ms: integer: queue: claims within this share what there is",
+    "max_deliveries: integer: queue: deliveries before a job is dead; 0 is no limit",
+    "dead_letter: string: queue: where dead jobs go, or null",
+    "retry_backoff_ms: integer: queue: delay of a nack without one",
+    "leases_durable: boolean: queue: leases survive a restart",
+    "paused: boolean: queue: nothing is claimed",
+)
+DIFF = fields(
+    'from_seq: string or integer: records after this; "earliest" begins at the first that is kept',
+    "tail: integer: begin so many records before the head",
+    "before_seq: integer: with tail: page backwards from here",
+    "limit: integer: records, 256 unless given, at most 1000",
+    "max_batch_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB",
+    "wait_ms: integer: wait for records, at most 30000",
+    "topic_id: integer: the id that the cursor was made with",
+)
+HELD = fields(
+    "node!: string: the worker that claimed the jobs",
+    "seqs!: array of integers: the jobs, at most 1000",
+    "lease_ids: array of integers: their leases: a stale one is skipped",
+)
+CLAIM = fields(
+    "node!: string: the worker",
+    "max: integer: most jobs, 1 unless given, at most 1000",
+    "lease_ms: integer: how long the leases last, the queue's unless given",
+)
+ROUTER = fields(
+    "source!: string: the topic that is copied from",
+    "dest!: string: the topic that is copied to",
+    "preserve_node: boolean: copies keep their node",
+    "preserve_tag: boolean: copies keep their tag",
+    "filter: match: only records with this tag",
+    "create_dest: boolean: create the destination when it is missing",
+    "allow_cycle: boolean: allow a directed cycle",
+    'guarantee: string: "at_least_once" or "exactly_once"',
+)
+WATCH = fields(
+    "topics: object: name to `{from_seq}`, `{tail}` or `{}`; an array of names begins at the tail",
+    "patterns: array of strings: prefixes with a `*`, topics to come included",
+)
+READ = fields(
+    "max_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB",
+    "max_records: integer: records, at most 2000",
+    "checkpoint: boolean: false peeks and leaves the cursor",
+    "wait_ms: integer: wait for records, at most 30000",
+    "match: match: only records with this tag",
+    "fail_if_busy: boolean: at_most_once: do not wait for the reader before",
 )
 
 
-class _Node:
-    """A step of a path: its literal children, its one parameter child, its methods."""
+# fmt: off
+TOPICS: tuple[Route, ...] = (
+    Route(
+        "GET", "/v0/topics", "list", ("read",), "topics in name order, a page at a time",
+        query=PAGE, answer="topics next_cursor",
+    ),
+    Route(
+        "PUT", "/v0/topics/:t", "create", ("admin",), "create a topic or update its config",
+        body=CONFIG, statuses=(200, 201), codes=("topic_exists_incompatible",),
+        answer="topic topic_id created config",
+    ),
+    Route(
+        "GET", "/v0/topics/:t", "state", ("read",), "the state of a topic",
+        query=fields("touch: boolean: false does not count as consumption"), codes=TOPIC,
+        answer="topic topic_id type head_seq earliest_seq next_seq count bytes gaps config queue",
+    ),
+    Route(
+        "DELETE", "/v0/topics/:t", "drop", ("delete",),
+        "delete a topic and all that belongs to it",
+        query=fields("if_empty: boolean: refuse when it has records"), codes=("topic_not_empty",),
+        answer="topic deleted routers_removed",
+    ),
+    Route(
+        "POST", "/v0/topics/:t", "write", ("write",), "append a batch of records",
+        query=fields(
+            "return_seqs: boolean: list every seq",
+            "tag: string: of records that are no JSON body",
+            "node: string: of records that are no JSON body",
+            "key: string: idempotency key of records that are no JSON body",
+        ),
+        body=WRITE, statuses=(200, 201), takes=(JSON, NDJSON, OCTETS),
+        codes=(
+            *QUEUE, "batch_too_large", "record_too_large", "head_mismatch", "topic_full",
+            "idempotency_mismatch", "topic_exists_incompatible",
+        ),
+        answer="topic topic_id first_seq last_seq seqs head_seq count created deduped durability",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/diff", "diff", ("read",), "what came after a seq",
+        body=DIFF + SHOWN[:2] + FILTER, codes=TOPIC, waits=True, offers=(JSON, ARROW),
+        answer="topic topic_id records next_from_seq head_seq earliest_seq caught_up tombstone "
+        "lag lag_ms",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/delete", "delete", ("delete",), "delete records",
+        body=fields(
+            "before_seq: integer: records with a smaller seq",
+            "match: match: records with this tag",
+        ),
+        codes=TOPIC, answer="topic deleted earliest_seq head_seq count bytes",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/seek", "seek", ("read",), "the cursor before a point in time",
+        body=fields("ts!: integer: milliseconds since 1970"), codes=TOPIC, answer="seq",
+    ),
+    Route(
+        "POST", "/v0/state", "states", ("read",), "the state of many topics",
+        body=fields(
+            "topics: array of strings: by name",
+            "patterns: array of strings: by prefix and `*`",
+        ),
+        answer="topics missing",
+    ),
+)
 
-    __slots__ = ("literal", "methods", "parameter")
+QUEUES: tuple[Route, ...] = (
+    Route(
+        "POST", "/v0/topics/:q/claim", "claim", ("read", "write"), "lease jobs to a worker",
+        body=CLAIM + fields("wait_ms: integer: wait for a job, at most 30000"),
+        codes=QUEUE, waits=True, answer="topic topic_id claimed count ready",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/ack", "ack", ("write",), "delete jobs that are done",
+        body=HELD, codes=(*QUEUE, "batch_too_large"), answer="topic acked skipped ready in_flight",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/nack", "nack", ("write",), "give jobs back",
+        body=HELD + fields(
+            "delay_ms: integer: claimable after this, at once unless given; null: the queue's "
+            "backoff",
+        ),
+        codes=(*QUEUE, "batch_too_large"), answer="topic nacked skipped ready in_flight",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/extend", "extend", ("write",), "renew leases",
+        body=HELD + fields("lease_ms: integer: from now, the queue's unless given"),
+        codes=(*QUEUE, "batch_too_large"),
+        answer="topic extended skipped deadlines ready in_flight",
+    ),
+    Route(
+        "GET", "/v0/topics/:q/jobs", "jobs", ("read",), "look at jobs without claiming them",
+        query=fields(
+            "state: string: ready, leased, delayed or dead",
+            "max: integer: of each state, 100 unless given, at most 1000",
+        ),
+        codes=QUEUE, answer="topic topic_id jobs",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/redrive", "redrive", ("admin",),
+        "move dead letters back, or revive dead jobs",
+        body=fields(
+            "to: string: where to; where each came from unless given",
+            "match: match: only records with this tag",
+            "seqs: array of integers: only these, at most 1000",
+            "limit: integer: at most so many",
+            "dry_run: boolean: only count",
+        ),
+        codes=(*QUEUE, "batch_too_large"), answer="topic moved dry_run",
+    ),
+)
 
-    def __init__(self) -> None:
-        self.literal: dict[bytes, _Node] = {}
-        self.parameter: _Node | None = None
-        self.methods: dict[str, Route] = {}
+ROUTERS: tuple[Route, ...] = (
+    Route(
+        "GET", "/v0/routers", "routers", ("read",), "routers in name order, a page at a time",
+        query=(*PAGE, *fields("source: string: only from this", "dest: string: only to this")),
+        answer="routers next_cursor",
+    ),
+    Route(
+        "PUT", "/v0/routers/:r", "router_put", ("admin",), "create a router or update its options",
+        body=ROUTER, statuses=(200, 201),
+        codes=(*TOPIC, "topic_exists_incompatible", "router_cycle"),
+        answer="router source dest created forwarded_total lag stopped_by",
+    ),
+    Route(
+        "GET", "/v0/routers/:r", "router", ("read",), "a router and how far it is",
+        codes=("router_not_found",),
+        answer="router source dest forwarded_total lag stopped_by",
+    ),
+    Route(
+        "DELETE", "/v0/routers/:r", "router_drop", ("delete",),
+        "delete a router; what it copied stays", answer="router deleted",
+    ),
+)
 
+WATCHES: tuple[Route, ...] = (
+    Route(
+        "POST", "/v0/watch", "watch_create", ("read",), "create a watch session",
+        query=fields("lenient: boolean: unknown topics join when they are created"),
+        body=WATCH + FRAMES + SHOWN + FILTER, statuses=(201,), codes=TOPIC,
+        answer="wid stream_url session_ttl_ms topics",
+    ),
+    Route(
+        "GET", "/v0/watch/:wid", "watch", ("read",), "the events of a session",
+        offers=(EVENTS,), streams=True, codes=("session_gone",), answer="events",
+    ),
+    Route(
+        "DELETE", "/v0/watch/:wid", "watch_end", ("read",), "end a session and its streams",
+        answer="wid ended",
+    ),
+    Route(
+        "GET", "/v0/watch", "watch_query", ("read",), "the events of topics, without a session",
+        query=(
+            *fields(
+                "topic!: string: again for each, at most 64",
+                'from_seq: string or integer: events after this, or "earliest"',
+                "tail: integer: begin so many records before the head; 0 unless given",
+                "lenient: boolean: unknown topics join when they are created",
+            ),
+            *FRAMES, *SHOWN, *FILTER,
+        ),
+        offers=(EVENTS,), streams=True, codes=TOPIC, answer="events",
+    ),
+    Route(
+        "GET", "/v0/ws", "socket", (), "a WebSocket: subscribe, publish", statuses=(101,),
+        streams=True, codes=("invalid_request",), answer="messages",
+    ),
+    Route(
+        "GET", "/v0/topics/:q/work", "work", ("read", "write"),
+        "a stream of jobs; ending it gives back what it holds",
+        query=CLAIM + FRAMES[2:], codes=QUEUE, offers=(EVENTS,), streams=True, answer="events",
+    ),
+)
 
-class Router:
-    """Matches a raw, still percent-encoded path, so that a name may hold any byte."""
+_CONSUMER = "topic consumer mode cursor lag lag_ms"
 
-    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
-        self._root = _Node()
-        for route in routes:
-            node = self._root
-            for part in route.path.strip("/").split("/"):
-                if part.startswith(":"):
-                    node.parameter = node.parameter or _Node()
-                    node = node.parameter
-                else:
-                    node = node.literal.setdefault(part.encode(), _Node())
-            node.methods[route.method] = route
-            if route.method == "GET":
-                node.methods["HEAD"] = route
+CONSUMERS: tuple[Route, ...] = (
+    Route(
+        "GET", "/v0/consumers", "consumers", ("read",), "every consumer with its lag",
+        query=(*PAGE, *fields("topic: string: only of this topic")), codes=TOPIC,
+        answer="consumers next_cursor",
+    ),
+    Route(
+        "GET", "/v0/topics/:t/consumers", "consumers", ("read",), "the consumers of a topic",
+        query=PAGE, codes=TOPIC, answer="consumers next_cursor",
+    ),
+    Route(
+        "PUT", "/v0/topics/:t/consumers/:c", "consumer_put", ("read", "write"),
+        "create a consumer, or open it anew where it is stored",
+        body=fields(
+            'mode: string: "at_least_once" or "at_most_once"; a consumer keeps the one it has',
+            'start: string: where a new one begins, "start" or "end"',
+            "auto_commit: boolean: a read stores where the one before ended",
+        ),
+        statuses=(200, 201), codes=(*TOPIC, "topic_exists_incompatible"),
+        answer=f"{_CONSUMER} auto_commit created",
+    ),
+    Route(
+        "GET", "/v0/topics/:t/consumers/:c", "consumer", ("read",), "a consumer with its lag",
+        codes=CONSUMER, answer=_CONSUMER,
+    ),
+    Route(
+        "DELETE", "/v0/topics/:t/consumers/:c", "consumer_drop", ("delete",), "delete a consumer",
+        codes=TOPIC, answer="topic consumer deleted",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/consumers/:c/read", "consumer_read", ("read", "write"),
+        "records from the consumer's cursor", body=READ, codes=(*CONSUMER, "consumer_busy"),
+        waits=True,
+        answer="topic topic_id consumer records tombstone next_from_seq head_seq caught_up lag "
+        "lag_ms",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/consumers/:c/commit", "consumer_commit", ("read", "write"),
+        "store a cursor that is further on",
+        body=fields("seq!: integer: everything up to it is dealt with"), codes=CONSUMER,
+        answer="topic consumer cursor",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/consumers/:c/seek", "consumer_seek", ("read", "write"),
+        "set the cursor, forwards or back",
+        body=fields(
+            "seq: integer: behind this seq",
+            "ts: integer: before the first record at or after this time",
+            'to: string: "start" or "end"',
+        ),
+        codes=CONSUMER, answer="topic consumer cursor",
+    ),
+)
 
-    def match(self, method: str, raw_path: bytes) -> tuple[Route, bytes]:
-        """The route and its still encoded parameter; raises 404 or 405."""
-        node: _Node | None = self._root
-        parameter = b""
-        for part in raw_path[1:].split(b"/"):
-            assert node is not None
-            child = node.literal.get(part)
-            if child is None and node.parameter is not None and part:
-                child, parameter = node.parameter, part
-            node = child
-            if node is None:
-                break
-        if node is None or not node.methods or not raw_path.startswith(b"/"):
-            path = raw_path[:200].decode("latin-1")
-            raise HttpError(404, "not_found", f"nothing is served at {path}")
-        route = node.methods.get(method)
-        if route is None:
-            allowed = ", ".join(sorted(node.methods))
-            message = f"{method} is not possible here, only {allowed}"
-            raise HttpError(
-                405, "method_not_allowed", message, headers=[(b"allow", allowed.encode())]
-            )
-        return route, parameter
+SERVER: tuple[Route, ...] = (
+    Route(
+        "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
+        body=(), answer="synced",
+    ),
+    Route(
+        "POST", "/v0/admin/checkpoint", "checkpoint", ("admin",), "one checkpoint round",
+        body=(), answer="checkpointed",
+    ),
+    Route(
+        "POST", "/v0/admin/verify", "verify", ("admin",), "check every checksum and index",
+        body=(), answer="ok files bytes records problems",
+    ),
+    Route(
+        "GET", "/v0/metrics", "metrics", ("read",), "Prometheus text or JSON",
+        offers=(PROMETHEUS, JSON),
+    ),
+    Route("GET", "/v0/openapi.json", "openapi", ("read",), "this table as OpenAPI 3.1"),
+    Route("GET", "/v0/health", "health", (), "the process is alive", answer="status version"),
+    Route("GET", "/healthz", "health", (), "the process is alive", answer="status version"),
+    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken"),
+    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken"),
+)
 
+# fmt: on
+ROUTES: tuple[Route, ...] = TOPICS + QUEUES + WATCHES + ROUTERS + CONSUMERS + SERVER
 
-def raw_path(scope: Scope) -> bytes:
-    """The encoded path below the point where the application is mounted."""
-    path: bytes | None = scope.get("raw_path")
-    if path is None:
-        path = quote(scope["path"]).encode()
-    path = path.partition(b"?")[0]
-    root: str = scope.get("root_path", "").rstrip("/")
-    if root:
-        prefix = quote(root).encode()
-        if path == prefix or path.startswith(prefix + b"/"):
-            return path[len(prefix) :] or b"/"
-    return path
-
-
-def decode_name(encoded: bytes) -> str:
-    """A path parameter as text; what is not valid percent-encoded UTF-8 is refused."""
-    if b"%" not in encoded:
-        raw = encoded
-    else:
-        out = bytearray()
-        head, *rest = encoded.split(b"%")
-        out += head
-        for part in rest:
-            try:
-                if len(part) < 2 or not part[:2].isalnum():
-                    raise ValueError
-                out.append(int(part[:2], 16))
-            except ValueError:
-                raise _bad_name() from None
-            out += part[2:]
-        raw = bytes(out)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise _bad_name() from None
-
-
-def _bad_name() -> HttpError:
-    return HttpError(400, "invalid_request", "the name in the path is not percent-encoded UTF-8")
+__all__ = ["ROUTES", "Field", "Route"]

@@ -15,8 +15,8 @@ from .. import settings as engine_settings
 from ..errors import InvalidRequest
 
 
-def _setting(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
+def _setting(default: Any, help_text: str, *, repr: bool = True) -> Any:
+    return field(default=default, repr=repr, metadata={"help": help_text})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,12 @@ class Settings:
     shutdown_timeout_ms: int = _setting(10_000, "how long a shutdown waits for open requests")
     hot_protocol: bool = _setting(True, "serve hot requests in the native protocol")
     allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
-    api_keys: str = _setting("", "keys, scopes and prefixes of clients")
+    api_keys: str = _setting("", "keys, scopes and prefixes of clients", repr=False)
+    probe_auth: bool = _setting(False, "health and readiness need a key too")
+    cors_origins: str = _setting("", "origins of web pages that may read answers")
+    max_sse_connections: int = _setting(10_000, "open event streams and sockets")
+    max_sse_connections_per_key: int = _setting(1000, "the same for one key")
+    max_inflight_per_key: int = _setting(1000, "open requests of one key")
     data_dir: str = engine_settings.DATA_DIR
     engine: Mapping[str, Any] = field(default_factory=dict)
 

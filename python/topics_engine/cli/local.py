@@ -7,8 +7,8 @@ import select
 from urllib.parse import urlsplit
 
 from .. import _core
+from ..asgi.matching import Router, decode_name
 from ..asgi.messages import HttpError
-from ..asgi.routes import Router, decode_name
 from ..asgi.settings import Settings
 from .transport import Answer
 
@@ -26,14 +26,15 @@ class LocalTransport:
     def request(self, method: str, target: str, body: bytes | None, key: str) -> Answer:
         parts = urlsplit(target)
         try:
-            route, parameter = self._router.match(method, parts.path.encode())
-            name = decode_name(parameter)
+            found = self._router.match(method, parts.path.encode())
+            name, part = decode_name(found.name), decode_name(found.part)
         except HttpError as error:
             response = error.response()
             return response.status, response.body
         self._token += 1
+        query = parts.query.encode()
         answer = self._http.call(
-            route.verb, name, parts.query.encode(), body or b"", 0, self._token, key.encode()
+            found.route.verb, name, query, body or b"", 0, self._token, key.encode(), part
         )
         return self._wait() if answer is None else answer
 

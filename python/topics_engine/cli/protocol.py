@@ -12,6 +12,7 @@ from http import HTTPStatus
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
+from ..asgi.streaming import ABORT
 
 HEADER_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
@@ -38,6 +39,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_are_here()
+        # For a stream whose client takes nothing: what waits to be sent is not waited for.
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:

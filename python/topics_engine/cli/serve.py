@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 import uvicorn
 
 from ..asgi import App, build
 from ..asgi.access import check_bind
+from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from .exits import Exit, exit_for
 from .hot import HotProtocols
@@ -22,6 +25,9 @@ from .protocol import KEEP_ALIVE_SECONDS, BoundedProtocol
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
 SWITCH_INTERVAL = 0.0001
+
+# How long a shutdown waits for streams to say their last words.
+STREAMS_SECONDS = 1.0
 
 HINTS = """
 Try, in another terminal:
@@ -43,6 +49,10 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before uvicorn waits for open requests: those that wait on purpose end now.
         self._app.life.begin_shutdown()
+        # Sockets say so to their clients before uvicorn closes them.
+        deadline = time.monotonic() + STREAMS_SECONDS
+        while self._app.streams and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
         await super().shutdown(sockets)
 
 
@@ -69,7 +79,9 @@ def url_of(sock: socket.socket) -> str:
 
 def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code."""
-    check_bind(settings.host, insecure=settings.allow_insecure_no_auth)
+    # A malformed key stops the start before anything listens.
+    keys = bool(Keys.parse(settings.api_keys))
+    check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
     try:
         sock = listen(settings.host, settings.port)
     except OSError as error:
@@ -86,7 +98,8 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         app,
         loop="uvloop",
         http=HotProtocols(app, settings) if hot else BoundedProtocol,  # type: ignore[arg-type]
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
         lifespan="on",
         log_config=None,
         access_log=access_log,

@@ -1,11 +1,12 @@
 """The client: handles and values, the same whether the engine is in this process or not."""
 
-from .consumer import Consumer, ConsumerBatch
+from .consumer import Consumer, ConsumerBatch, ConsumerInfo
 from .database import Database, open_database, verify
-from .queue import Job, Queue
+from .queue import Job, PeekedJob, Queue
 from .reading import Read
 from .router import Router
 from .topic import Topic
+from .transaction import Committed, Transaction
 from .values import (
     EARLIEST,
     TAIL,
@@ -29,13 +30,16 @@ __all__ = [
     "TAIL",
     "Ack",
     "CaughtUp",
+    "Committed",
     "Consumer",
     "ConsumerBatch",
+    "ConsumerInfo",
     "Database",
     "Deleted",
     "Gap",
     "Job",
     "New",
+    "PeekedJob",
     "Queue",
     "Read",
     "Record",
@@ -46,6 +50,7 @@ __all__ = [
     "TopicDeleted",
     "TopicInfo",
     "TopicState",
+    "Transaction",
     "Verification",
     "Watch",
     "open_database",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from .. import _core
-from .reading import Item, items_of
+from .reading import Item, all_of
+
+if TYPE_CHECKING:
+    from .backend import Backend, Page
 
 Mode = Literal["at_least_once", "at_most_once"]
 
@@ -31,12 +34,27 @@ class ConsumerBatch:
         return len(self.items)
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer as lists show it."""
+
+    topic: str
+    name: str
+    mode: Mode
+    cursor: int
+    lag: int
+    """Records between the cursor and the head."""
+    lag_ms: int
+    """Milliseconds since the next unread record was committed; 0 when caught up."""
+
+
 class Consumer:
     """A reader of a topic with a stored cursor; a new handle begins where the cursor is stored."""
 
-    __slots__ = ("_native", "name", "topic")
+    __slots__ = ("_backend", "_native", "name", "topic")
 
-    def __init__(self, native: _core.Consumer, topic: str, name: str) -> None:
+    def __init__(self, backend: Backend, native: _core.Consumer, topic: str, name: str) -> None:
+        self._backend = backend
         self._native = native
         self.topic = topic
         self.name = name
@@ -65,9 +83,15 @@ class Consumer:
         `checkpoint=False` peeks. `wait` is how many seconds to wait for the first record.
         """
         page = self._native.read(max_bytes, max_records, checkpoint, wait, match, fail_if_busy)
-        gap, records = items_of(self.topic, page)
-        items: list[Item] = [*([] if gap is None else [gap]), *records]
-        return ConsumerBatch(items, page.next_from_seq, page.head_seq, page.lag, page.lag_ms)
+        return batch_of(self.topic, page)
+
+    def peek(
+        self, *, max_bytes: int = 1 << 20, max_records: int = 2000, match: str | None = None
+    ) -> ConsumerBatch:
+        """What `read` would hand out now; the cursor stays."""
+        return self.read(
+            max_bytes=max_bytes, max_records=max_records, checkpoint=False, match=match
+        )
 
     def commit(self, seq: int) -> None:
         """Everything up to a seq is done; a smaller one than before changes nothing."""
@@ -85,5 +109,15 @@ class Consumer:
             ts = int(ts.timestamp() * 1000)
         return self._native.seek(seq=seq, ts=ts, to=to)
 
+    def drop(self) -> bool:
+        """Deletes the consumer and its cursor; false when there was none."""
+        return self._native.drop()
+
     def __repr__(self) -> str:
         return f"Consumer({self.topic!r}, {self.name!r}, {self.mode}, cursor={self.cursor})"
+
+
+def batch_of(topic: str, page: Page) -> ConsumerBatch:
+    """What a page says."""
+    items = all_of(topic, page)
+    return ConsumerBatch(items, page.next_from_seq, page.head_seq, page.lag, page.lag_ms)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from .. import _core, settings
 from ..errors import InvalidRequest
 from . import show
+from .closing import Closing
 from .queue import Queue
 from .router import Router
 from .topic import Topic
+from .transaction import Transaction
 from .values import RouterInfo, Start, TopicInfo, Verification
 from .watching import Watch
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .backend import Backend
     from .reading import OnGap
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
-class Database:
+class Database(Closing):
     """Topics, in this process; thread-safe. Use it in a `with` block, or `close` it."""
 
     def __init__(self, backend: Backend, resolved: settings.Resolved | None = None) -> None:
@@ -51,13 +51,17 @@ class Database:
         """A handle. The config applies when the topic is created, by a write at the latest."""
         return Topic(self._backend, name, config)
 
-    def queue(self, name: str, **config: Any) -> Queue:
+    def queue(self, /, name: str, **config: Any) -> Queue:
         """A handle of a queue, which is created if it is not there."""
         queue = Queue(cast("_core.Engine", self._backend), name, config)
         queue.create()
         return queue
 
-    def redrive(self, topic: str, **how: Any) -> int:
+    def queues(self, prefix: str = "") -> Iterator[TopicInfo]:
+        """The queues whose names begin with `prefix`, in name order."""
+        return (info for info in self.topics(prefix) if info.type == "queue")
+
+    def redrive(self, /, topic: str, **how: Any) -> int:
         """Moves the dead letters of a topic back to where they came from; see `Queue.redrive`."""
         return Queue(cast("_core.Engine", self._backend), topic, {}).redrive(**how)
 
@@ -137,6 +141,20 @@ class Database:
         found = json.loads(self._backend.routers(prefix))["routers"]
         return [RouterInfo.from_fields(fields) for fields in found]
 
+    def transaction(
+        self, writer: str | None = None, epoch: int | None = None, *, key: str | None = None
+    ) -> Transaction:
+        """A block at whose end rows are appended, cursors moved and jobs acked: all of it,
+        durably, or nothing. An exception in the block aborts.
+
+        A `writer` has epochs that rise: the last one again changes nothing and answers as the first
+        time, an older one is a `Conflict`, none given is the next. Without a writer, an idempotency
+        `key` does the same for two minutes. Where the disk failed on the way (`Unavailable`),
+        repeat: what was decided is finished, and not done twice.
+        """
+        native = _core.Transactions(cast("_core.Engine", self._backend))
+        return Transaction(native, writer, epoch, key)
+
     def sync(self) -> None:
         """Returns when everything acked before is durable."""
         self._backend.sync()
@@ -158,17 +176,6 @@ class Database:
         """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
         self._backend.close()
         _open.discard(self)
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return show.database_text(self)
@@ -196,7 +203,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """The interpreter ends."""
     for db in list(_open):
         # There is nobody left to tell; the log has what was acked.
         with contextlib.suppress(Exception):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from .. import _core
 from ..errors import Conflict, TopicsError
-from .reading import items_of
+from .reading import records_of
 from .topic import Topic
 from .values import Record
 
@@ -18,22 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """A job that is leased to a node. `with job:` acks it, or gives it back on an exception.
+JobState = Literal["ready", "leased", "delayed", "dead"]
 
-    While the block runs the lease is renewed at a third of its time.
-    """
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A job and its record."""
 
     record: Record
-    lease_id: int
-    deadline: int
-    """When the lease runs out, epoch ms."""
-    deliveries: int
-    node: str
-    lease_ms: int
-    _queue: _core.Queue = field(repr=False)
-    _ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
     def seq(self) -> int:
@@ -43,19 +34,67 @@ class Job:
     def data(self) -> Any:
         return self.record.data
 
+
+@dataclass(frozen=True, slots=True)
+class PeekedJob(Held):
+    """A job as it is, leased to nobody by the look."""
+
+    state: JobState
+    deliveries: int
+    node: str | None
+    """Who holds it."""
+    lease_id: int | None
+    deadline: int | None
+    """When the lease runs out, epoch ms."""
+    visible_at: int | None
+    """When a delayed job can be claimed, epoch ms."""
+    lane: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leased(Held):
+    """A job that is leased to a node."""
+
+    lease_id: int
+    deadline: int
+    """When the lease runs out, epoch ms."""
+    deliveries: int
+    node: str
+    lease_ms: int
+    _queue: _core.Queue = field(repr=False)
+    _settled: threading.Event = field(default_factory=threading.Event, repr=False)
+    """Set when a transaction has acked it."""
+
+    def _held(self) -> tuple[str, list[int], list[int]]:
+        return self.node, [self.seq], [self.lease_id]
+
+    def _lost(self) -> Conflict:
+        return Conflict(f"job {self.seq}: the lease ran out before the work was done")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job(Leased):
+    """A job that is leased to a node. `with job:` acks it, or gives it back on an exception.
+
+    While the block runs the lease is renewed at a third of its time. A job that a transaction
+    acked within the block is done.
+    """
+
+    _ended: threading.Event = field(default_factory=threading.Event, repr=False)
+
     def ack(self) -> bool:
         """Done: the job is deleted. False when the lease is another's by now."""
-        done, _, _ = self._queue.ack(self.node, [self.seq], [self.lease_id])
+        done, _, _ = self._queue.ack(*self._held())
         return bool(done)
 
     def nack(self, delay_ms: int | None = None) -> bool:
         """Gives the job back, by default after the queue's backoff."""
-        done, _, _ = self._queue.nack(self.node, [self.seq], [self.lease_id], delay_ms)
+        done, _, _ = self._queue.nack(*self._held(), delay_ms)
         return bool(done)
 
     def extend(self, lease_ms: int | None = None) -> bool:
         """The lease runs out so long from now."""
-        done, _, _ = self._queue.extend(self.node, [self.seq], [self.lease_id], lease_ms)
+        done, _, _ = self._queue.extend(*self._held(), lease_ms)
         return bool(done)
 
     def __enter__(self) -> Job:
@@ -63,17 +102,14 @@ class Job:
         threading.Thread(target=self._renew, name="topics-renew", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._ended.set()
+        if self._settled.is_set():
+            return
         if kind is not None:
             self.nack()
         elif not self.ack():
-            raise Conflict(f"job {self.seq}: the lease ran out before the work was done")
+            raise self._lost()
 
     def _renew(self) -> None:
         while not self._ended.wait(self.lease_ms / 3000):
@@ -97,14 +133,14 @@ class Queue(Topic):
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:
         """Leases up to `max` jobs to a node, waiting up to `wait` seconds for the first."""
-        return self._jobs(node, *self._native.claim(node, max, lease_ms, wait), lease_ms)
+        return jobs_of(Job, self, node, self._native.claim(node, max, lease_ms, wait))
 
     def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Generator[Job]:
         """Follows the queue: up to `max` jobs are leased at a time; ending it gives them back."""
         stream = self._native.work(node, max, lease_ms)
         try:
             while (found := stream.next(3600)) is not None:
-                yield from self._jobs(node, *found, lease_ms)
+                yield from jobs_of(Job, self, node, found)
         finally:
             stream.close()
 
@@ -121,18 +157,24 @@ class Queue(Topic):
         wanted = None if seqs is None else list(seqs)
         return self._native.redrive(to, match, wanted, limit, dry_run)
 
-    def _jobs(
-        self,
-        node: str,
-        leases: list[tuple[int, int, int, int]],
-        batch: _core.Batch,
-        lease_ms: int | None,
-    ) -> list[Job]:
-        if not leases:
-            return []
-        _, records = items_of(self.name, batch)
-        lasts = lease_ms or int(self.state().config["lease_ms"])
+    def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
+        """The jobs as they are, at most `max` of each state; first what claims would get next."""
+        seen, page = self._native.peek(state, max)
+        records = records_of(self.name, page)
         return [
-            Job(record, lease_id, deadline, deliveries, node, lasts, self._native)
-            for record, (_, lease_id, deadline, deliveries) in zip(records, leases, strict=True)
+            PeekedJob(record, cast("JobState", job[0]), *job[1:])
+            for record, job in zip(records, seen, strict=True)
         ]
+
+
+J = TypeVar("J", bound=Leased)
+
+
+def jobs_of(kind: type[J], queue: Queue, node: str, found: _core._Jobs) -> list[J]:
+    """The jobs of a claim."""
+    leases, lease_ms, page = found
+    records = records_of(queue.name, page)
+    return [
+        kind(record, lease_id, deadline, deliveries, node, lease_ms, queue._native)
+        for record, (_, lease_id, deadline, deliveries) in zip(records, leases, strict=True)
+    ]

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import Closed, DataLoss, InvalidRequest
+from .closing import Closing
 from .values import Gap, Record, Start
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .backend import Backend, Page
 
 Item = Record | Gap
@@ -29,6 +28,12 @@ def items_of(topic: str, page: Page) -> tuple[Gap | None, list[Record]]:
         first, last, reason, missed, _, _ = page.tombstone
         gap = Gap(topic, first, last, reason, missed)
     return gap, records_of(topic, page)
+
+
+def all_of(topic: str, page: Page) -> list[Item]:
+    """The same in one list."""
+    gap, records = items_of(topic, page)
+    return [*([] if gap is None else [gap]), *records]
 
 
 def records_of(topic: str, page: Page) -> list[Record]:
@@ -50,7 +55,7 @@ def loss(gap: Gap) -> DataLoss:
     )
 
 
-class Read(Iterator[Item]):
+class Read(Closing, Iterator[Item]):
     """The records of a topic from a cursor to the head, or to `upto`; then it stops.
 
     Not thread-safe, but for `close`, which ends it from any thread.
@@ -90,6 +95,9 @@ class Read(Iterator[Item]):
         """What to store: `after=` of a read that goes on from here."""
         if self._cursor is None:
             self._fetch()
+        return self._position()
+
+    def _position(self) -> int:
         if self._cursor is None:  # the first page holds records that were not taken yet
             first = self._items[0]
             return (first.seq if isinstance(first, Record) else first.first) - 1
@@ -122,7 +130,10 @@ class Read(Iterator[Item]):
                 self._fetch()
             if not self._items or self._closed:
                 return
-            yield [self._take() for _ in range(len(self._items))]
+            yield self._take_all()
+
+    def _take_all(self) -> list[Item]:
+        return [self._take() for _ in range(len(self._items))]
 
     def _take(self) -> Item:
         item = self._items.popleft()
@@ -136,9 +147,11 @@ class Read(Iterator[Item]):
         return item
 
     def _fetch(self) -> None:
-        if self._done:
-            return
-        page = self._read_page()
+        if not self._done:
+            self._took(self._read_page())
+
+    def _took(self, page: Page) -> None:
+        """A page has come."""
         if self._upto is None:
             self._upto = page.head_seq
         gap, records = items_of(self.topic, page)
@@ -161,6 +174,7 @@ class Read(Iterator[Item]):
         self._done = at_end or self._left == 0
 
     def _read_page(self) -> Page:
+        """The next page; nothing is changed here."""
         if self._closed:
             raise Closed("this read is closed")
         after = tail = None
@@ -186,17 +200,6 @@ class Read(Iterator[Item]):
     def close(self) -> None:
         """Ends the iteration, from any thread. Idempotent."""
         self._closed = self._done = True
-
-    def __enter__(self) -> Read:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         at = self._start if self._cursor is None else self._cursor

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .. import _core
 from . import show
-from .consumer import Consumer, Mode
+from .consumer import Consumer, ConsumerInfo, Mode
 from .encoding import dump, rows
-from .reading import Item, OnGap, Read, items_of
+from .reading import Item, OnGap, Read, all_of
 from .values import EARLIEST, Ack, Deleted, Durability, Start, TopicState
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Topic:
         self.name = name
         self._config = dump(dict(config)) if config else None
 
-    def create(self, **config: Any) -> TopicState:
+    def create(self, /, **config: Any) -> TopicState:
         """Creates the topic, or updates the named fields of its config."""
         named = {} if self._config is None else json.loads(self._config)
         self._backend.create(self.name, dump(named | config))
@@ -70,7 +70,7 @@ class Topic:
             config=self._config,
             disable_backpressure=wait,
         )
-        return _ack(acked)
+        return ack_of(acked)
 
     def append_batch(
         self,
@@ -97,7 +97,7 @@ class Topic:
             config=self._config,
             disable_backpressure=wait,
         )
-        return _ack(acked)
+        return ack_of(acked)
 
     def read(
         self,
@@ -120,8 +120,7 @@ class Topic:
     def tail(self, count: int) -> list[Item]:
         """The newest records, oldest first."""
         page = self._backend.read(self.name, tail=count, limit=count, max_bytes=1 << 30)
-        gap, records = items_of(self.name, page)
-        return [*([] if gap is None else [gap]), *records]
+        return all_of(self.name, page)
 
     def wait(self, after: int, wait: float | None = None) -> bool:
         """Waits until there is something after a seq; false when `wait` seconds have passed."""
@@ -142,7 +141,18 @@ class Topic:
         """
         engine = cast("_core.Engine", self._backend)
         native = _core.Consumer(engine, self.name, name, mode, start, auto_commit)
-        return Consumer(native, self.name, name)
+        return Consumer(engine, native, self.name, name)
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """The topic's consumers in name order."""
+        found = cast("_core.Engine", self._backend).consumers(self.name)
+        return [
+            ConsumerInfo(self.name, name, cast("Mode", mode), *rest) for name, mode, *rest in found
+        ]
+
+    def drop_consumer(self, name: str) -> bool:
+        """Deletes a consumer and its cursor; false when there was none."""
+        return cast("_core.Engine", self._backend).delete_consumer(self.name, name)
 
     def seek(self, ts: int | datetime) -> int:
         """The cursor just before the first record at or after a time (epoch ms, or aware)."""
@@ -174,6 +184,7 @@ class Topic:
         return show.topic_html(self)
 
 
-def _ack(acked: Acked) -> Ack:
+def ack_of(acked: Acked) -> Ack:
+    """How a write is answered."""
     topic_id, first, last, head, count, created, deduped, durability = acked
     return Ack(topic_id, first, last, head, count, created, deduped, cast("Durability", durability))

@@ -166,6 +166,7 @@ class TopicInfo:
     """A line of the list of topics."""
 
     topic: str
+    type: Literal["log", "queue"]
     head_seq: int
     earliest_seq: int
     count: int

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import Closed, InvalidRequest
+from .closing import Closing
 from .reading import OnGap, loss, nodes_of, records_of
 from .values import TAIL, CaughtUp, Gap, Record, Start, TopicDeleted
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .backend import Backend, Told, WatchStart
 
 Event = Record | Gap | CaughtUp | TopicDeleted
 
 
-class Watch(Iterator[Event]):
+class Watch(Closing, Iterator[Event]):
     """What is written to topics, as it is written; each topic in the order of its seqs.
 
     Iterating waits, and hears Ctrl-C while it does. Not thread-safe, but for `close`, which ends
@@ -93,7 +92,7 @@ class Watch(Iterator[Event]):
         """The next item; `None` when `wait` seconds have passed, or the watch is closed."""
         deadline = None if wait is None else time.monotonic() + wait
         while not self._items and not self._closed:
-            if not self._fetch(_left(deadline)) and _left(deadline) == 0.0:
+            if not self._fetch(left(deadline)) and left(deadline) == 0.0:
                 return None
         return None if self._closed else self._take()
 
@@ -104,12 +103,18 @@ class Watch(Iterator[Event]):
         while not self._closed:
             if not self._items and not self._fetch(wait) and wait is None:
                 continue
-            yield [self._take() for _ in range(len(self._items))]
+            yield self._take_all()
+
+    def _take_all(self) -> list[Event]:
+        return [self._take() for _ in range(len(self._items))]
 
     def _fetch(self, wait: float | None) -> bool:
         """Waits for an event; false when there is none yet."""
+        return self._hear(lambda: self._source.next(wait))
+
+    def _hear(self, listen: Callable[[], Told | None]) -> bool:
         try:
-            told = self._source.next(wait)
+            told = listen()
         except Closed:
             # Closed here: the iteration ends. The engine was closed: that is an error.
             if self._closed:
@@ -156,17 +161,6 @@ class Watch(Iterator[Event]):
             self._closed = True
             self._source.close()
 
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Watch of {', '.join(self._names)}{', closed' if self._closed else ''}>"
 
@@ -177,5 +171,6 @@ def _start(name: str, at: int | Start) -> WatchStart:
     return (name, at if isinstance(at, int) else None, None, None)
 
 
-def _left(deadline: float | None) -> float | None:
+def left(deadline: float | None) -> float | None:
+    """Seconds to a deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -161,7 +161,7 @@ def test_the_header_is_a_key_too(loop: Loop) -> None:
         ("write", "t", b"\xff", 400, "invalid_request"),
         ("write", "t", {"records": []}, 400, "invalid_request"),
         ("write", "a b", {"records": [{"data": 1}]}, 400, "invalid_request"),
-        ("write", "t", {"records": [{"data": 1, "lane": "x"}]}, 409, "not_a_queue"),
+        ("write", "t", {"records": [{"data": 1, "lane": 3}]}, 409, "not_a_queue"),
         ("write", "new", {"records": [{"data": 1}], "create": False}, 404, "topic_not_found"),
         ("write", "t", {"records": [{"data": 1}], "expect_head": 9}, 409, "head_mismatch"),
         ("write", "t", {"records": [{"data": "x" * (1 << 20)}]}, 400, "record_too_large"),

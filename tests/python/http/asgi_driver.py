@@ -44,6 +44,8 @@ class Call:
     flags: int
     token: int
     key: bytes
+    part: str
+    grant: int
 
 
 class ScriptedHttp:
@@ -54,6 +56,8 @@ class ScriptedHttp:
         self.answer = answer
         self.calls: list[Call] = []
         self.cancelled: list[int] = []
+        self.pulls: list[tuple[list[bytes], int] | None] = []
+        self.messages: list[tuple[int, bytes, bool, bool]] = []
         self.flushes = 0
         self.staged = False
         self.stage: list[Completion] = []
@@ -69,10 +73,18 @@ class ScriptedHttp:
         flags: int,
         token: int,
         key: bytes = b"",
+        part: str = "",
+        grant: int = 0,
     ) -> tuple[int, bytes] | None:
-        call = Call(route, name, query, body, flags, token, key)
+        call = Call(route, name, query, body, flags, token, key, part, grant)
         self.calls.append(call)
         return self.answer(call)
+
+    def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        return self.pulls.pop(0) if self.pulls else ([], 2)
+
+    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        self.messages.append((token, text, read, write))
 
     def flush(self) -> None:
         self.flushes += 1

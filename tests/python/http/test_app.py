@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -16,8 +17,10 @@ from topics_engine.asgi.access import (
     check_bind,
     is_loopback_authority,
 )
+from topics_engine.asgi.matching import Router, decode_name
 from topics_engine.asgi.messages import HttpError
-from topics_engine.asgi.routes import ROUTES, Router, decode_name
+from topics_engine.asgi.openapi import operation_id
+from topics_engine.asgi.routes import ROUTES
 
 from .asgi_driver import Call, Driver
 
@@ -151,23 +154,32 @@ def test_a_body_that_does_not_arrive_is_408() -> None:
     assert run(go()) == (408, b"close")
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda r: f"{r.method} {r.path}")
+@pytest.mark.parametrize("route", ROUTES, ids=operation_id)
 def test_every_route_reaches_its_verb(route: Any) -> None:
     async def go() -> None:
         driver = Driver()
         await driver.ready()
-        path = route.path.replace(":t", "a%3Ab%2e")
+        path = re.sub("/:[tqr]", "/a%3Ab%2e", route.path)
+        path = re.sub("/:[a-z]+", "/c%2Fd", path)
         body = b"{}" if route.method in ("POST", "PUT") else b""
         sent = await driver.request(
-            route.method, path, body, query=b"touch=true", headers={"idempotency-key": "k"}
+            route.method,
+            path,
+            body,
+            query=b"touch=true",
+            headers={"last-event-id" if route.streams else "idempotency-key": "k"},
         )
+        if route.verb == "socket":
+            assert sent.status == 400
+            return
         assert sent.status == 200
-        if route.verb == "health":
+        if route.verb in ("health", "openapi"):
             assert driver.http.calls == []
             return
         call = driver.http.calls[0]
-        name = "a:b." if ":t" in route.path else ""
-        assert (call.route, call.name, call.body) == (route.verb, name, body)
+        name = "a:b." if route.named else ""
+        part = "c/d" if path.endswith("c%2Fd") or "c%2Fd/" in path else ""
+        assert (call.route, call.name, call.part, call.body) == (route.verb, name, part, body)
         assert (call.query, call.key, call.flags) == (b"touch=true", b"k", 0)
 
     run(go())
@@ -355,9 +367,10 @@ def test_every_path_of_the_table_has_one_verb_per_method() -> None:
     assert len({(r.method, r.path) for r in ROUTES}) == len(ROUTES)
     router = Router()
     for route in ROUTES:
-        found, parameter = router.match(route.method, route.path.replace(":t", "x").encode())
-        assert found is route
-        assert parameter == (b"x" if ":t" in route.path else b"")
+        found = router.match(route.method, re.sub("/:[a-z]+", "/x", route.path).encode())
+        assert found.route is route
+        assert found.name == (b"x" if route.named else b"")
+        assert bool(found.part) == (route.path.count("/:") > route.named)
 
 
 def test_names_are_decoded_as_they_were_encoded() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
+from benches.demo.server import Server
+from topics_engine.asgi.openapi import status_of
 from topics_engine.asgi.routes import ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.settings import SERVER as KNOWN
@@ -40,6 +45,9 @@ def test_every_code_is_in_the_table_with_its_status() -> None:
     }
     for code, status in STATUS.items():
         assert status <= documented[code], code
+    for route in ROUTES:
+        for code in route.all_codes:
+            assert status_of(code) in documented[code], code
 
 
 def test_every_setting_is_in_the_table() -> None:
@@ -50,3 +58,29 @@ def test_every_setting_is_in_the_table() -> None:
     }
     assert documented == {(name, variable(name)) for name in [*SERVER, "data_dir"]}
     assert set(SERVER) == KNOWN
+
+
+def test_every_example_of_curl_works(tmp_path: Path) -> None:
+    page = (DOCS / "http.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if line[:5] == "curl "]
+    assert len(commands) > 15
+    server = Server(tmp_path / "data")
+    server.start()
+    try:
+        for command in commands:
+            # A stream has no end of its own.
+            limited = command.replace("curl ", "curl -sS --max-time 1 -w '\\n%{http_code}' ", 1)
+            done = subprocess.run(
+                ["bash", "-c", limited], env={**os.environ, "URL": server.url}, capture_output=True
+            )
+            body, _, status = done.stdout.decode().rpartition("\n")
+            assert status in ("200", "201"), (command, body, done.stderr)
+            if " -N " in command:
+                assert (done.returncode, "event: record" in body) == (28, True), command
+            else:
+                assert done.returncode == 0, (command, done.stderr)
+                assert "error" not in json.loads(body), command
+        assert server.stop() == 0
+    finally:
+        server.ensure_dead()

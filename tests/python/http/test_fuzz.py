@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from topics_engine.asgi.routes import ROUTES, Route
+from topics_engine.asgi.route import Route
+from topics_engine.asgi.routes import ROUTES
 
 from .conftest import Http
 
@@ -35,6 +37,10 @@ STATUS = {
     "head_mismatch": {409},
     "idempotency_mismatch": {409},
     "not_a_queue": {409},
+    "router_not_found": {404},
+    "consumer_not_found": {404},
+    "router_cycle": {409},
+    "consumer_busy": {409},
     "payload_too_large": {413},
     "unsupported_media_type": {415},
     "topic_full": {422},
@@ -90,6 +96,19 @@ matches = st.one_of(
         list
     ),
 )
+names = st.one_of(
+    st.sampled_from(["fuzz-a", "fuzz-b", "fuzz-c"]),
+    st.sampled_from([".", "..", "a/b", "a b", "é", "x" * 255, "x" * 256, "%", "\0", "a\nb"]),
+    st.text(min_size=1, max_size=12),
+)
+held = st.fixed_dictionaries(
+    {"node": short, "seqs": st.lists(edge_numbers, max_size=3)},
+    optional={
+        "lease_ids": st.lists(edge_numbers, max_size=3),
+        "delay_ms": st.one_of(st.none(), edge_numbers),
+        "lease_ms": edge_numbers,
+    },
+)
 BODIES: dict[str, st.SearchStrategy[Any]] = {
     "create": configs,
     "write": st.fixed_dictionaries(
@@ -126,13 +145,84 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
         {},
         optional={"topics": st.lists(short, max_size=3), "patterns": st.lists(short, max_size=3)},
     ),
+    "claim": st.fixed_dictionaries(
+        {"node": short},
+        optional={"max": edge_numbers, "lease_ms": edge_numbers, "wait_ms": st.just(1)},
+    ),
+    **dict.fromkeys(("ack", "nack", "extend"), held),
+    "redrive": st.fixed_dictionaries(
+        {},
+        optional={
+            "to": names,
+            "match": matches,
+            "seqs": st.lists(edge_numbers, max_size=3),
+            "limit": edge_numbers,
+            "dry_run": st.booleans(),
+        },
+    ),
+    "router_put": st.fixed_dictionaries(
+        {"source": names, "dest": names},
+        optional={
+            "filter": st.one_of(st.none(), matches),
+            "preserve_node": st.booleans(),
+            "create_dest": st.booleans(),
+            "allow_cycle": st.booleans(),
+            "guarantee": st.sampled_from(["at_least_once", "exactly_once", ""]),
+        },
+    ),
+    "consumer_put": st.fixed_dictionaries(
+        {},
+        optional={
+            "mode": st.sampled_from(["at_least_once", "at_most_once", "x"]),
+            "start": st.sampled_from(["start", "end", 1]),
+            "auto_commit": st.booleans(),
+        },
+    ),
+    "consumer_read": st.fixed_dictionaries(
+        {},
+        optional={
+            "max_bytes": edge_numbers,
+            "max_records": edge_numbers,
+            "checkpoint": st.booleans(),
+            "wait_ms": st.sampled_from([0, 1]),
+            "match": matches,
+            "fail_if_busy": st.booleans(),
+        },
+    ),
+    "watch_create": st.fixed_dictionaries(
+        {
+            "topics": st.one_of(
+                st.lists(names, max_size=3),
+                st.dictionaries(
+                    names,
+                    st.fixed_dictionaries(
+                        {},
+                        optional={
+                            "from_seq": st.one_of(edge_numbers, st.just("earliest")),
+                            "tail": edge_numbers,
+                            "topic_id": edge_numbers,
+                        },
+                    ),
+                    max_size=3,
+                ),
+            )
+        },
+        optional={
+            "patterns": st.lists(short, max_size=3),
+            "node": st.one_of(short, st.lists(short, max_size=3)),
+            "match": matches,
+            "limit": edge_numbers,
+            "max_batch_bytes": edge_numbers,
+            "heartbeat_ms": edge_numbers,
+            "include_data": st.booleans(),
+            "consistency": st.sampled_from(["strong", "x"]),
+        },
+    ),
+    "consumer_commit": st.fixed_dictionaries({"seq": edge_numbers}),
+    "consumer_seek": st.fixed_dictionaries(
+        {}, optional={"seq": edge_numbers, "ts": edge_numbers, "to": st.sampled_from(["end", ""])}
+    ),
 }
-
-names = st.one_of(
-    st.sampled_from(["fuzz-a", "fuzz-b", "fuzz-c"]),
-    st.sampled_from([".", "..", "a/b", "a b", "é", "x" * 255, "x" * 256, "%", "\0", "a\nb"]),
-    st.text(min_size=1, max_size=12),
-)
 
 
 @st.composite
@@ -155,15 +245,17 @@ def bodies(draw: st.DrawFn, verb: str) -> bytes:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
+def requests(draw: st.DrawFn) -> tuple[Route, str, str, bytes | None, dict[str, str]]:
     # `sync`, `checkpoint` and `verify` do no parsing, and do real work on the disk.
-    cheap = [r for r in ROUTES if r.verb not in ("sync", "checkpoint", "verify")]
+    # A stream has no end.
+    idle = ("sync", "checkpoint", "verify")
+    cheap = [r for r in ROUTES if r.verb not in idle and not r.streams]
     route: Route = draw(st.sampled_from(cheap + [r for r in cheap if r.verb in BODIES] * 3))
-    path = route.path.replace(":t", quote(draw(names), safe=""))
+    path = re.sub(r":[a-z]+", lambda _: quote(draw(names), safe=""), route.path)
     query = draw(
         st.dictionaries(
             st.sampled_from(
-                ["prefix", "page_size", "cursor", "touch", "if_empty", "return_seqs", "x"]
+                ["prefix", "page_size", "cursor", "touch", "x", *(f.name for f in route.query)]
             ),
             st.sampled_from(["", "true", "1", "0", "-1", "99999999999999999999", "fuzz", "é", "%"]),
             max_size=2,
@@ -189,7 +281,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
         )
     )
     body = draw(bodies(route.verb)) if method in ("POST", "PUT") else None
-    return method, path, body, headers
+    return route, method, path, body, headers
 
 
 @settings(
@@ -201,13 +293,14 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
 )
 @given(batch=st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
 def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
-    for method, path, body, headers in batch:
+    for route, method, path, body, headers in batch:
         note(f"{method} {path} {body!r} {headers}")
         reply = api(method, path, body, headers)
         seen[reply.status] = seen.get(reply.status, 0) + 1
         assert reply.status < 500, reply
         if reply.status >= 400:
             assert reply.status in STATUS[reply.code], reply
+            assert method != route.method or reply.code in route.all_codes, (route.verb, reply)
         elif reply.headers["content-type"] == "application/json":
             json.loads(reply.body)
 

@@ -87,7 +87,7 @@ def test_others_are_not_served_without_keys(tmp_path: Path) -> None:
     refused = serve("--data-dir", str(tmp_path / "d"), "--host", "0.0.0.0")
     assert refused.returncode == 2
     assert "TOPICS_ALLOW_INSECURE_NO_AUTH" in refused.stderr
-    keyed = serve("--data-dir", str(tmp_path / "d"), TOPICS_API_KEYS="k:rw")
+    keyed = serve("--data-dir", str(tmp_path / "d"), TOPICS_API_KEYS="k:nothing")
     assert keyed.returncode == 2
     assert "TOPICS_API_KEYS" in keyed.stderr
     assert not (tmp_path / "d").exists()

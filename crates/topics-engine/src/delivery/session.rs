@@ -17,8 +17,6 @@ use crate::error::{Error, Result};
 const TTL_NS: u64 = 300_000_000_000;
 /// Between two collections.
 const COLLECT_NS: u64 = 1_000_000_000;
-/// Most sessions.
-const MAX_SESSIONS: usize = 10_000;
 
 type Cursors = HashMap<Arc<str>, (u64, u64)>;
 
@@ -115,9 +113,9 @@ pub struct SessionInfo {
 /// Creates a session: its tails are counted from now.
 pub(crate) fn create(core: &Arc<Core>, req: &WatchRequest) -> Result<SessionInfo> {
     let sessions = &core.delivery.shared().sessions;
-    if sessions.len() >= MAX_SESSIONS {
+    let max = core.options.max_watch_sessions;
+    if max > 0 && sessions.len() as u64 >= max {
         core.metrics.throttled.add(1);
-        let max = MAX_SESSIONS as u64;
         return Err(Error::Throttled { limit: "watch_sessions", max, retry_after_ms: 1000 });
     }
     let first = Watch::open(core, req)?;

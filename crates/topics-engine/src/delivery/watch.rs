@@ -10,6 +10,7 @@ use super::service;
 use super::session::Session;
 use super::stream::{Backlog, Bounds, Next, Stream};
 use crate::api::{ReadFrom, ReadRequest};
+use crate::asleep::Found;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::name;
@@ -168,7 +169,7 @@ impl Watch {
             shared.expect(&watch.stream);
         }
         for (topic, start) in known.iter().chain(&req.topics) {
-            match core.registry.named(topic).filter(|t| t.life() == Life::Live) {
+            match core.named(topic)?.filter(|t| t.life() == Life::Live) {
                 Some(topic) => watch.begin(&topic, *start)?,
                 None if req.lenient || !known.is_empty() => {}
                 None => return Err(Error::TopicNotFound(topic.clone())),
@@ -185,13 +186,20 @@ impl Watch {
 
     fn begin_matching(&self, pattern: &str, start: WatchStart) -> Result<()> {
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
-        let mut after: Option<Arc<str>> = None;
+        let mut after: Option<String> = None;
         loop {
-            let page = self.core.registry.list(prefix, after.as_deref(), 256);
+            let page = self.core.list(prefix, after.as_deref(), 256);
             let Some(last) = page.last() else { return Ok(()) };
-            after = Some(last.name.clone());
-            for topic in page.iter().filter(|t| name::matches_pattern(pattern, &t.name)) {
-                self.begin(topic, start)?;
+            after = Some(last.text().to_owned());
+            for found in page.iter().filter(|t| name::matches_pattern(pattern, t.text())) {
+                match found {
+                    Found::Awake(topic) => self.begin(topic, start)?,
+                    Found::Asleep(_) => {
+                        if let Some(topic) = self.core.named(found.text())? {
+                            self.begin(&topic, start)?;
+                        }
+                    }
+                }
             }
         }
     }

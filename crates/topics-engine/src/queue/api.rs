@@ -43,6 +43,8 @@ pub struct Claimed {
     pub topic_id: u64,
     pub(crate) leases: Vec<Lease>,
     pub(crate) records: ReadBatch,
+    /// How long the leases last, ms.
+    pub lease_ms: u64,
     /// Jobs that could be claimed at once when the answer was made.
     pub ready: u64,
 }

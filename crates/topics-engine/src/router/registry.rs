@@ -169,10 +169,18 @@ impl Routers {
     }
 
     /// Recovery is done: routers whose topics are gone went with them; the others run.
-    pub(crate) fn recovered(&self, base: &Base) {
-        let there = |end: super::define::End| {
-            base.registry.by_id(end.topic_id).is_some_and(|t| t.key.epoch == end.epoch)
-        };
+    pub(crate) fn recovered(&self, base: &Base) -> Result<()> {
+        let mut known = std::collections::HashSet::new();
+        for d in self.all().iter().map(|r| r.definition()) {
+            // Its topics are awake from here on.
+            for end in [d.source, d.dest] {
+                let topic = base.by_id(end.topic_id)?;
+                if topic.is_some_and(|t| t.key.epoch == end.epoch) {
+                    known.insert(end.topic_id);
+                }
+            }
+        }
+        let there = |end: super::define::End| known.contains(&end.topic_id);
         self.running.store(true, Ordering::SeqCst);
         self.remove(base, |d| !there(d.source) || !there(d.dest));
         let all = self.all();
@@ -185,6 +193,7 @@ impl Routers {
             router.resume(self.cursor(&d));
             self.wire(base, d.source.topic_id);
         }
+        Ok(())
     }
 }
 

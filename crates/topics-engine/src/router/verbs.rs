@@ -15,9 +15,6 @@ use crate::ids::Id;
 use crate::name;
 use crate::topic::{self, Applied, Life, Topic};
 
-/// Most routers.
-const MAX_ROUTERS: usize = 10_000;
-
 /// Creates a router, or updates one between the same topics; whether it was created.
 pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Result<bool> {
     name::check(name)?;
@@ -29,9 +26,9 @@ pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Resul
     if old.as_ref().is_some_and(|d| d.request == *req) {
         return Ok(false);
     }
-    if old.is_none() && core.routers.len() >= MAX_ROUTERS {
+    let max = core.options.max_routers;
+    if old.is_none() && max > 0 && core.routers.len() as u64 >= max {
         core.metrics.throttled.add(1);
-        let max = MAX_ROUTERS as u64;
         return Err(Error::Throttled { limit: "routers", max, retry_after_ms: 1000 });
     }
     let source = live(core, &req.source)?;
@@ -98,7 +95,7 @@ fn of(core: &Core, router: &Router) -> RouterInfo {
 }
 
 fn live(core: &Core, name: &str) -> Result<Arc<Topic>> {
-    let found = core.registry.named(name).filter(|t| t.life() == Life::Live);
+    let found = core.named(name)?.filter(|t| t.life() == Life::Live);
     found.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 

@@ -89,13 +89,13 @@ pub(super) fn apply_level(class: Durability) -> Level {
 }
 
 /// A write that is decided.
-struct Decided {
+pub(super) struct Decided {
     answer: Appended,
     /// Nothing to wait for when `None`.
-    ticket: Option<Ticket>,
+    pub ticket: Option<Ticket>,
     level: Level,
     /// The reservation that is synced when the ticket is, at level `Synced`.
-    reserved: u64,
+    pub reserved: u64,
     /// A reservation went with it: its sync is started.
     renewed: bool,
 }
@@ -115,7 +115,7 @@ enum Step {
 }
 
 /// Why nothing is decided yet.
-enum Halt {
+pub(super) enum Halt {
     /// Something must be read.
     Read(Need),
     /// See [`Step::Contended`].
@@ -159,28 +159,35 @@ pub(super) fn perform(core: &Arc<Core>, mut p: Prepared) -> Result<Appended> {
     }
 }
 
-/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs.
+/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs. Says
+/// whether the class is reached by a group that is led, without a sync.
 pub(crate) fn append_async(
     core: &Arc<Core>,
     topic: &str,
     req: &Append<'_>,
     done: Completion<Appended>,
-) {
+) -> bool {
     let began = core.time.mono_ns();
     match Prepared::new(&core.options, topic, req, core.time.wall(), began) {
         Ok(p) => submit(core, p, done),
-        Err(e) => done(Err(e)),
+        Err(e) => {
+            done(Err(e));
+            false
+        }
     }
 }
 
 /// Goes on with an asynchronous write, from the beginning or where it was parked.
-pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<Appended>) {
+pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
     loop {
         match step(core, &mut p, Wait::No) {
-            Err(e) => return done(Err(e)),
+            Err(e) => {
+                done(Err(e));
+                return false;
+            }
             Ok(Step::Gone) => {}
             Ok(Step::Held(topic)) => match topic.park(p, done) {
-                None => return,
+                None => return false,
                 Some(back) => (p, done) = back,
             },
             Ok(Step::Id(ticket)) => {
@@ -192,19 +199,24 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                     }
                     Err(e) => done(Err(e.into())),
                 };
-                return core.wal.notify(ticket, Level::Synced, Box::new(resume));
+                core.wal.notify(ticket, Level::Synced, Box::new(resume));
+                return false;
             }
             Ok(Step::Contended(ticket, level)) => {
                 let at = core.clone();
-                let resume = move |_: topics_storage::Result<()>| submit(&at, p, done);
-                return core.wal.notify(ticket, level, Box::new(resume));
+                let resume = move |_: topics_storage::Result<()>| {
+                    submit(&at, p, done);
+                };
+                core.wal.notify(ticket, level, Box::new(resume));
+                return level < Level::Synced;
             }
             Ok(Step::Decided(topic, d)) => {
                 start_sync(core, &topic, &d);
                 let staged = core.time.mono_ns();
                 let began = p.began;
                 let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
-                    return done(Ok(answer(core, &topic, d, began, staged)));
+                    done(Ok(answer(core, &topic, d, began, staged)));
+                    return false;
                 };
                 let (at, level) = (core.clone(), d.level);
                 let finish = move |outcome: topics_storage::Result<()>| {
@@ -213,7 +225,8 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                         Err(e) => Err(e.into()),
                     });
                 };
-                return core.wal.notify(ticket, level, Box::new(finish));
+                core.wal.notify(ticket, level, Box::new(finish));
+                return level < Level::Synced;
             }
         }
     }
@@ -249,7 +262,7 @@ fn answer(core: &Core, topic: &Topic, d: Decided, began: u64, staged: u64) -> Ap
 /// One attempt: finds the topic, takes room, decides.
 fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     core.check_open()?;
-    let topic = match core.registry.named(&p.topic) {
+    let topic = match core.named(&p.topic)? {
         Some(topic) => topic,
         None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
         None => match make(core, &p.topic)? {
@@ -298,7 +311,7 @@ pub(super) fn make(
     name: &Arc<str>,
 ) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
     let max = core.options.max_topics;
-    if max > 0 && core.registry.len() as u64 >= max {
+    if max > 0 && core.topics() as u64 >= max {
         core.metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "topics", max, retry_after_ms: 1000 });
     }
@@ -314,14 +327,14 @@ pub(super) fn make(
 }
 
 /// What is decided under the append lock.
-struct Decision<'a> {
-    core: &'a Arc<Core>,
-    topic: &'a Arc<Topic>,
-    p: &'a mut Prepared,
+pub(super) struct Decision<'a> {
+    pub core: &'a Arc<Core>,
+    pub topic: &'a Arc<Topic>,
+    pub p: &'a mut Prepared,
 }
 
 /// What a write brings along.
-struct Plan {
+pub(super) struct Plan {
     config: Arc<TopicConfig>,
     birth: bool,
     first: u64,
@@ -335,7 +348,7 @@ struct Plan {
 
 impl Decision<'_> {
     /// `Err` inside: something must be read, or waited for, first.
-    fn run(
+    pub(super) fn run(
         &mut self,
         a: &mut AppendState,
         room: Room,
@@ -419,7 +432,7 @@ impl Decision<'_> {
     }
 
     /// Conditions, caps, seqs, reservation; changes nothing.
-    fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
+    pub(super) fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
         let p = &*self.p;
         let birth = !a.logged;
         let config = match &p.config {
@@ -452,7 +465,7 @@ impl Decision<'_> {
             reserve: None,
             eviction: None,
             sizes: None,
-            hints: Hints::default(),
+            hints: p.part.as_ref().map_or_else(Hints::default, |part| part.hints.clone()),
             config,
         };
         let now = self.core.time.mono_ms();
@@ -477,7 +490,9 @@ impl Decision<'_> {
         let state = self.topic.state.read();
         let planned = a.planned.get_or_insert_default();
         let outlook = planned.outlook(&state);
-        if plan.config.discard == Discard::Reject {
+        if plan.config.discard == Discard::Reject && p.part.is_some() {
+            // Checked when the transaction was decided.
+        } else if plan.config.discard == Discard::Reject {
             if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
                 return Err(Error::RecordTooLarge { index: 0, what, got, max });
             }
@@ -499,7 +514,7 @@ impl Decision<'_> {
 
     /// Logs the plan. From here on the write happens, or fails and leaves no trace.
     fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
-        let class = plan.config.durability;
+        let class = self.class(&plan);
         let charge = match class {
             Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.frames().len() as u64)?),
             _ => None,
@@ -543,6 +558,7 @@ impl Decision<'_> {
                 removed: AtomicU64::new(0),
             };
             let level = match class {
+                _ if self.p.part.is_some() => Level::Synced,
                 // Nobody waits for it: the shard's thread sees to it.
                 Durability::Memory if !plan.birth && !self.p.sync => Level::Staged,
                 _ => apply_level(class),
@@ -559,6 +575,15 @@ impl Decision<'_> {
             }
         };
         self.staged(a, plan, ticket, shown.map(|s| (s, charge)))
+    }
+
+    /// How the records are logged and shown: those of a transaction are logged in every class, and
+    /// shown when they are.
+    fn class(&self, plan: &Plan) -> Durability {
+        match &self.p.part {
+            Some(_) => plan.config.durability.max(Durability::Disk),
+            None => plan.config.durability,
+        }
     }
 
     /// Puts the key into the topic, before anything can be applied.
@@ -617,7 +642,10 @@ impl Decision<'_> {
         if let Some(forward) = &self.p.forward {
             forward.encode(&mut f.head, plan.first);
         }
-        if plan.config.durability == Durability::Ephemeral {
+        if let Some(part) = &self.p.part {
+            part.encode(&mut f.head, self.topic, plan.first, plan.first - 1);
+        }
+        if self.class(plan) == Durability::Ephemeral {
             let floor = plan.eviction.map_or(0, |e| e.floor);
             if self.topic.state.read().logged_below(floor) {
                 // I11: records of a class before must not come back.

@@ -109,6 +109,7 @@ fn of_topic(frame: &Frame<'_>) -> bool {
                 | T::Gap
                 | T::Lease
                 | T::Consumer
+                | T::TxnPart
         )
 }
 
@@ -124,7 +125,15 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             continue;
         }
         let known = live.map(|l| l.topic).filter(|t| t.id() == id);
-        let Some(topic) = known.cloned().or_else(|| base.registry.by_id(id)) else {
+        let topic = match known {
+            Some(topic) => Some(topic.clone()),
+            None if base.reflects(id, ReplayPos { layout: at.layout, lsn: next.lsn })? => {
+                cursor.pass(next.len);
+                continue;
+            }
+            None => base.by_id(id)?,
+        };
+        let Some(topic) = topic else {
             base.metrics.orphan_frames.add(1);
             cursor.pass(next.len);
             continue;
@@ -177,7 +186,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             let config = base.config(TopicConfig::decode(&body.config)?);
             let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
                 Some(topic) => topic.clone(),
-                None if base.registry.by_id(f.topic_id).is_some() => return Ok(()),
+                None if base.knows(f.topic_id) => return Ok(()),
                 None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
             };
             let head = {
@@ -199,9 +208,7 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
         }
         FrameType::TopicDelete => {
             let body = record::TopicDelete::decode(f)?;
-            if let Some(topic) =
-                base.registry.by_id(f.topic_id).filter(|t| t.key.epoch == body.epoch)
-            {
+            if let Some(topic) = base.by_id(f.topic_id)?.filter(|t| t.key.epoch == body.epoch) {
                 topic.die(base);
                 base.metrics.topics_deleted.add(1);
             }
@@ -229,17 +236,18 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
             }
             base.routers.forwarded(body.router_id, body.source_to);
         }
+        FrameType::TxnCommit => base.txns.committed(record::TxnCommit::decode(f)?),
+        FrameType::TxnDone => base.txns.done(record::TxnDone::decode(f)?, f.ts, at.lsn),
         FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
         }
         // Of a later version, which says that it may be passed over.
         FrameType::Skippable => {}
         // A gap of a shard as a whole says which lsns are gone: nothing to change here.
         FrameType::Gap => {}
+        // Of a topic.
         kind => {
-            return Err(Error::Internal(format!(
-                "the log has a {kind:?} frame (lsn {}), which this build cannot apply",
-                at.lsn
-            )));
+            let text = format!("a {kind:?} frame of no topic (lsn {})", at.lsn);
+            return Err(Error::Internal(text));
         }
     }
     Ok(())
@@ -311,6 +319,11 @@ impl State {
                     Error::Internal(format!("gap reason {} (lsn {})", body.reason, at.lsn))
                 })?;
                 self.add_gap(Gap { from: body.from, to: body.to, reason });
+            }
+            FrameType::TxnPart => {
+                // Its batch is applied when it is synced: all of it is visible at once (I5).
+                self.reserved_synced = self.reserved_synced.max(self.reserved_to);
+                base.txns.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
             }
             FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
             FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,

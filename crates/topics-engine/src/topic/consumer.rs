@@ -3,14 +3,16 @@
 //! A stored cursor changes by a `Consumer` frame that says where it is. `at_most_once` makes that
 //! durable before the records are handed out; `at_least_once` after they were dealt with.
 
-use std::collections::BTreeMap;
+mod later;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use topics_storage::format::record::{self, Body};
-use topics_storage::wal::Level;
+use topics_storage::wal::{Level, Ticket};
 
 use super::flight::Frames;
 use super::jobs::stage_with;
@@ -132,6 +134,8 @@ pub struct ConsumerInfo {
 struct Turn {
     taken: Mutex<bool>,
     free: Condvar,
+    /// Who is told when it is free, and then tries again.
+    told: later::Told,
 }
 
 struct TurnGuard(Arc<Turn>);
@@ -140,6 +144,7 @@ impl Drop for TurnGuard {
     fn drop(&mut self) {
         *self.0.taken.lock() = false;
         self.0.free.notify_one();
+        self.0.told.tell();
     }
 }
 
@@ -244,6 +249,8 @@ pub struct Consumer {
     mode: ConsumerMode,
     auto_commit: bool,
     delivered: Mutex<Delivered>,
+    /// Batches that were read and did not reach the reader: the next reads hand them out.
+    kept: Mutex<VecDeque<ReadBatch>>,
 }
 
 impl fmt::Debug for Consumer {
@@ -263,16 +270,15 @@ fn first(core: &Core, topic: &Topic) -> Result<u64> {
     Ok(read(core, topic, &look)?.earliest_seq - 1)
 }
 
-/// Stages a `Consumer` frame that `decide` makes under the locks of the topic, and waits for it:
-/// durable if `durable`, else as the topic's class demands. `None`: nothing was to be done.
-fn log(
+/// Stages a `Consumer` frame that `decide` makes under the locks of the topic. `None`: nothing was
+/// to be done.
+fn stage_cursor(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     name: &str,
-    wait: Option<bool>,
     decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
-) -> Result<()> {
-    let staged = stage_with(core, topic, 512, Wait::Bounded, || {
+) -> Result<Option<(Ticket, Level)>> {
+    stage_with(core, topic, 512, Wait::Bounded, || {
         let mut state = topic.state.write();
         let all = state.consumers.get_or_insert_default();
         let Some(body) = decide(all)? else { return Ok(None) };
@@ -282,24 +288,74 @@ fn log(
         let mut frames = Frames::default();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
         Ok(Some(frames))
-    });
-    let outcome = match (staged, wait) {
-        (Ok(Some((ticket, level))), Some(durable)) => {
-            core.wait(ticket, if durable { Level::Synced } else { level })
-        }
-        (Ok(Some((ticket, _))), None) => {
-            core.wal.drive(ticket.shard as usize);
-            Ok(())
-        }
-        (staged, _) => staged.map(|_| ()),
-    };
-    if outcome.is_err()
-        && let Some(all) = &mut topic.state.write().consumers
+    })
+    .inspect_err(|_| unplan(topic, name))
+}
+
+/// What was planned will not be.
+fn unplan(topic: &Topic, name: &str) {
+    if let Some(all) = &mut topic.state.write().consumers
         && let Some(s) = all.0.get_mut(name)
     {
         s.planned = s.cursor;
     }
-    outcome
+}
+
+/// The same, and waits for it: durable if `durable`, else as the topic's class demands; without
+/// `wait` not at all.
+fn log(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    name: &str,
+    wait: Option<bool>,
+    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
+) -> Result<()> {
+    let Some((ticket, level)) = stage_cursor(core, topic, name, decide)? else { return Ok(()) };
+    let Some(durable) = wait else {
+        core.wal.drive(ticket.shard as usize);
+        return Ok(());
+    };
+    let level = if durable { Level::Synced } else { level };
+    core.wait(ticket, level).inspect_err(|_| unplan(topic, name))
+}
+
+/// Refuses a commit of a cursor that cannot be made.
+pub(super) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
+    stored(topic, name).ok_or_else(|| no_consumer(topic, name))?;
+    let head = topic.gate.head();
+    if seq > head {
+        let text = format!("commit of seq {seq} is above the head {head}");
+        return Err(Error::InvalidRequest(text));
+    }
+    Ok(())
+}
+
+/// The frames that move cursors forwards; the caller stages them (I8: none goes back).
+pub(super) fn plan_cursors(topic: &Topic, cursors: &[(String, u64)]) -> Vec<record::Consumer> {
+    let mut frames = Vec::new();
+    if cursors.is_empty() {
+        return frames;
+    }
+    let mut state = topic.state.write();
+    let all = state.consumers.get_or_insert_default();
+    for (name, seq) in cursors {
+        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.planned) else { continue };
+        s.planned = *seq;
+        let (name, mode) = (name.clone(), s.mode as u8);
+        frames.push(record::Consumer { name, mode, cursor: Some(*seq) });
+    }
+    frames
+}
+
+/// What [`plan_cursors`] planned was not logged.
+pub(super) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
+    if let Some(all) = &mut topic.state.write().consumers {
+        for (name, _) in cursors {
+            if let Some(s) = all.0.get_mut(name.as_str()) {
+                s.planned = s.cursor;
+            }
+        }
+    }
 }
 
 fn no_consumer(topic: &Topic, name: &str) -> Error {
@@ -347,6 +403,7 @@ impl Consumer {
             mode: s.mode,
             auto_commit,
             delivered: Mutex::new(delivered),
+            kept: Mutex::default(),
         })
     }
 
@@ -379,6 +436,9 @@ impl Consumer {
     pub fn read(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let until = Instant::now() + req.wait.min(MAX_WAIT);
         let s = self.stored()?;
+        if let Some(batch) = self.kept(req) {
+            return Ok(batch);
+        }
         let _turn = match self.mode {
             ConsumerMode::AtMostOnce => Some(self.turn(&s.turn, req, until)?),
             ConsumerMode::AtLeastOnce => None,
@@ -400,16 +460,12 @@ impl Consumer {
     }
 
     fn turn(&self, turn: &Arc<Turn>, req: &ConsumerRead, until: Instant) -> Result<TurnGuard> {
-        let busy = || Error::ConsumerBusy {
-            topic: self.topic.name.to_string(),
-            consumer: self.name.to_string(),
-        };
         let mut taken = turn.taken.lock();
         // A reader that waits for its turn waits at least as long as the one before may.
         let until = until.max(Instant::now() + MAX_WAIT);
         while *taken {
             if req.fail_if_busy || turn.free.wait_until(&mut taken, until).timed_out() && *taken {
-                return Err(busy());
+                return Err(self.busy());
             }
         }
         *taken = true;
@@ -418,26 +474,39 @@ impl Consumer {
 
     /// The cursor is stored, durably, before anything is handed out.
     fn read_once(&self, req: &ConsumerRead) -> Result<ReadBatch> {
-        let from = self.stored()?.cursor;
-        let batch = self.fetch(from, req)?;
-        if req.checkpoint && batch.next_from_seq != from {
-            let (to, mode) = (batch.next_from_seq, self.mode as u8);
-            log(&self.core, &self.topic, &self.name, Some(true), |all| {
-                let Some(s) = all.0.get(&self.name) else {
-                    return Err(no_consumer(&self.topic, &self.name));
-                };
-                if s.planned != from {
-                    // A seek came between: what was read is not handed out.
-                    return Err(Error::ConsumerBusy {
-                        topic: self.topic.name.to_string(),
-                        consumer: self.name.to_string(),
-                    });
-                }
-                let (name, cursor) = (self.name.to_string(), Some(to));
-                Ok(Some(record::Consumer { name, mode, cursor }))
-            })?;
+        let (batch, staged) = self.take(req)?;
+        if let Some((ticket, _)) = staged {
+            let outcome = self.core.wait(ticket, Level::Synced);
+            outcome.inspect_err(|_| unplan(&self.topic, &self.name))?;
         }
         Ok(batch)
+    }
+
+    /// Reads from the stored cursor on and stages the one behind, whose sync must be waited for.
+    fn take(&self, req: &ConsumerRead) -> Result<(ReadBatch, Option<(Ticket, Level)>)> {
+        let from = self.stored()?.cursor;
+        let batch = self.fetch(from, req)?;
+        if !req.checkpoint || batch.next_from_seq == from {
+            return Ok((batch, None));
+        }
+        let (to, mode) = (batch.next_from_seq, self.mode as u8);
+        let staged = stage_cursor(&self.core, &self.topic, &self.name, |all| {
+            let Some(s) = all.0.get(&self.name) else {
+                return Err(no_consumer(&self.topic, &self.name));
+            };
+            if s.planned != from {
+                // A seek came between: what was read is not handed out.
+                return Err(self.busy());
+            }
+            let (name, cursor) = (self.name.to_string(), Some(to));
+            Ok(Some(record::Consumer { name, mode, cursor }))
+        })?;
+        Ok((batch, staged))
+    }
+
+    fn busy(&self) -> Error {
+        let (topic, consumer) = (self.topic.name.to_string(), self.name.to_string());
+        Error::ConsumerBusy { topic, consumer }
     }
 
     fn read_again(&self, req: &ConsumerRead) -> Result<ReadBatch> {
@@ -528,6 +597,7 @@ impl Consumer {
             Ok(Some(record::Consumer { name, mode, cursor: Some(cursor) }))
         })?;
         (d.at, d.done) = (cursor, None);
+        self.kept.lock().clear();
         Ok(cursor)
     }
 }
@@ -536,6 +606,7 @@ impl Drop for Consumer {
     /// What was dealt with by automatic commits is stored, as far as that needs no waiting. The
     /// last batch is not: whether it was dealt with is not known.
     fn drop(&mut self) {
+        self.give_up_kept();
         let done = self.delivered.get_mut().done.take();
         if let Some(done) = done
             && self.core.check_open().is_ok()

@@ -80,6 +80,11 @@ pub(super) fn delete_seqs(
         // Without seqs the frame would mean everything below the head.
         return Err(Error::Internal("a delete of no records".into()));
     }
+    run(core, topic, record::Delete { seqs: ranges(seqs), ..record::Delete::default() })
+}
+
+/// Ascending seqs as ranges.
+pub(super) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for seq in seqs {
         match ranges.last_mut() {
@@ -87,7 +92,7 @@ pub(super) fn delete_seqs(
             _ => ranges.push((*seq, *seq)),
         }
     }
-    run(core, topic, record::Delete { seqs: ranges, ..record::Delete::default() })
+    ranges
 }
 
 fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
@@ -153,7 +158,7 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result
 
 /// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
 /// the same ones.
-fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     let loader = Loader::ahead(&core.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {

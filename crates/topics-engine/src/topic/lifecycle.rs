@@ -41,7 +41,7 @@ impl fmt::Debug for Parked {
 }
 
 /// A topic that its holder has alone; let go when dropped.
-pub(super) struct Alone {
+pub(crate) struct Alone {
     core: Arc<Core>,
     topic: Arc<Topic>,
 }
@@ -90,7 +90,7 @@ impl Topic {
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
-    pub(super) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
+    pub(crate) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
         let last = {
             let mut a = self.append.lock();
             while a.held {
@@ -155,7 +155,7 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
     let name: Arc<str> = topic.into();
     loop {
         core.check_open()?;
-        let topic = match core.registry.named(&name) {
+        let topic = match core.named(&name)? {
             Some(topic) => topic,
             None => match append::make(core, &name)? {
                 Ok(topic) => topic,
@@ -345,7 +345,7 @@ fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(
 pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<DeletedTopic> {
     name::check(name)?;
     core.check_open()?;
-    let Some(topic) = core.registry.named(name).filter(|t| t.life() == Life::Live) else {
+    let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
         return Ok(DeletedTopic::default());
     };
     if if_empty {

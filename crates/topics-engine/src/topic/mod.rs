@@ -8,6 +8,7 @@
 //! | `gate` | the visible head and who waits for it |
 //! | `read` | plans a read, fetches, verifies |
 //! | `forward` | copies of routers |
+//! | `part` | what a transaction does here |
 //! | `retention`, `delete` | floors, caps, TTL; deletes |
 //! | `reserve` | seqs reserved ahead |
 //! | `held` | records that are shown before they are written, or never are |
@@ -40,6 +41,7 @@ mod index;
 mod jobs;
 mod lifecycle;
 mod load;
+mod part;
 mod planned;
 mod prepare;
 mod read;
@@ -57,6 +59,7 @@ pub(crate) use append::{AppendState, append, append_async};
 pub(crate) use apply::{Placement, apply};
 pub use consumer::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
 pub(crate) use consumer::{delete_consumer, wait_head};
+pub(crate) use dedupe::Key;
 pub(crate) use delete::delete as delete_records;
 pub(crate) use flight::Applied;
 pub(crate) use forward::{Forwarding, forward, forward_gap};
@@ -66,9 +69,10 @@ pub(crate) use jobs::{
     Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
     queue_state, redrive,
 };
-pub(crate) use lifecycle::{bury, create, delete as delete_topic, lower};
+pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
+pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};
 pub(crate) use read::{read, read_with, seek};
-pub(crate) use retention::{expire, sweep_records};
+pub(crate) use retention::{expire, expire_before_write, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::{State, Weight};
 pub(crate) use view::{state, summary};
@@ -101,6 +105,8 @@ pub(crate) struct Topic {
     pub(crate) gate: Gate,
     /// A logged frame could not be applied: memory is not what the log says.
     broken: AtomicBool,
+    /// The files that the snapshot names were not looked at yet.
+    pub(crate) unseen: AtomicBool,
     /// Batches staged and neither applied nor failed.
     in_flight: AtomicU32,
     /// Deletes among them.
@@ -134,6 +140,7 @@ impl Topic {
             state: RwLock::new(State::new(config)),
             gate: Gate::default(),
             broken: AtomicBool::new(false),
+            unseen: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),

@@ -9,6 +9,7 @@ use topics_storage::wal::FRONT;
 use super::dedupe::Key;
 use super::forward::Forwarding;
 use super::index::payload_of;
+use super::part::PartFrames;
 use crate::api::{Append, NewRecord};
 use crate::config::ConfigPatch;
 use crate::error::{Error, Result};
@@ -41,6 +42,8 @@ pub(crate) struct Prepared {
     pub began: u64,
     /// Set for copies of a router.
     pub forward: Option<Box<Forwarding>>,
+    /// Set for the rows of a transaction.
+    pub part: Option<Box<PartFrames>>,
 }
 
 /// The longest idempotency key.
@@ -101,6 +104,7 @@ impl Prepared {
             patient: req.disable_backpressure,
             began,
             forward: None,
+            part: None,
         })
     }
 

@@ -310,7 +310,7 @@ pub(super) fn with_expired<T>(
 
 /// Before a write to a topic with a cap: what has expired makes room first. A caller that may
 /// not wait leaves it while writes are on their way.
-pub(super) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
+pub(crate) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
     let capped = {
         let a = topic.append.lock();
         a.config.ttl_ms > 0 && (a.config.cap_records > 0 || a.config.cap_bytes > 0)

@@ -267,6 +267,9 @@ impl Topic {
 
     /// Whether a checkpoint may have something to do for the topic.
     pub(crate) fn dirty(&self, old: u64) -> bool {
+        if self.unseen.load(Ordering::Acquire) {
+            return false;
+        }
         let state = self.state.read();
         state.outgrown(old)
             || state.index.runs.iter().any(|r| r.in_file())

@@ -7,7 +7,8 @@ use super::retention::{self, Expired, Need};
 use super::state::State;
 use super::{Topic, expire};
 use crate::api::{TopicState, TopicSummary};
-use crate::config::TopicType;
+use crate::asleep::{Found, Sleeper};
+use crate::config::{TopicConfig, TopicType};
 use crate::core::Core;
 use crate::error::Result;
 use crate::priority;
@@ -93,17 +94,42 @@ fn describe(
 
 /// A line of a list: no I/O, so `earliest_seq` may lag behind deletes of records in segments that
 /// have not been looked into since the engine opened.
-pub(crate) fn summary(core: &Core, topic: &Topic) -> TopicSummary {
+pub(crate) fn summary(core: &Core, found: &Found) -> Result<TopicSummary> {
+    let now = core.time.wall();
+    match found {
+        Found::Awake(topic) => Ok(of_awake(topic, now)),
+        Found::Asleep(sleeper) => of_asleep(sleeper, now),
+    }
+}
+
+fn of_asleep(sleeper: &Sleeper, now: u64) -> Result<TopicSummary> {
+    let g = sleeper.glance()?;
+    let config = TopicConfig::decode(g.config)?;
+    let floor = g.delete_below.max(g.evict_floor).max(1);
+    Ok(TopicSummary {
+        topic: g.name.to_owned(),
+        kind: config.kind,
+        head_seq: g.head,
+        earliest_seq: g.earliest_seq.max(floor).min(g.head + 1),
+        count: g.live_count,
+        bytes: g.live_bytes,
+        durability: config.durability,
+        effective_priority: priority::effective(&config, 0, now),
+    })
+}
+
+fn of_awake(topic: &Topic, now: u64) -> TopicSummary {
     let state = topic.state.read();
     let head = topic.gate.head();
     let hidden = state.hidden(head);
     TopicSummary {
         topic: topic.name.to_string(),
+        kind: state.config.kind,
         head_seq: head,
         earliest_seq: state.earliest.min(head + 1),
         count: state.count - hidden.0,
         bytes: state.bytes - hidden.1,
         durability: state.config.durability,
-        effective_priority: topic.priority(&state.config, core.time.wall()),
+        effective_priority: topic.priority(&state.config, now),
     }
 }

@@ -32,7 +32,7 @@ pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir, show};
 use crate::format::wal_file::{self, WalFileHeader};
-use crate::snapshot::{self, Loaded, SnapshotBody};
+use crate::snapshot::{self, Loaded, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
 
@@ -175,10 +175,34 @@ impl Opening {
         })
     }
 
-    /// The newest valid snapshot.
+    /// The newest valid snapshot, without its topics.
     #[must_use]
     pub fn snapshot(&self) -> Option<&SnapshotBody> {
-        self.loaded.newest.as_ref().map(|(_, body)| body)
+        self.loaded.newest.as_ref().map(|(_, found)| &found.body)
+    }
+
+    /// The topics of that snapshot.
+    #[must_use]
+    pub fn topics(&self) -> Option<&Table> {
+        self.loaded.newest.as_ref().map(|(_, found)| &found.topics)
+    }
+
+    /// The same, to be kept.
+    pub fn take_topics(&mut self) -> Table {
+        let newest = self.loaded.newest.as_mut();
+        newest.map(|(_, found)| std::mem::take(&mut found.topics)).unwrap_or_default()
+    }
+
+    /// Whether the log says that the directory was closed cleanly, and nothing speaks against it:
+    /// then every file that the newest snapshot names was durable, and nothing else was left.
+    #[must_use]
+    pub fn closed(&self) -> bool {
+        let clean = |s: &Shard| s.report(self.boot).clean && s.plan.losses.is_empty();
+        self.loaded.newest.is_some()
+            && self.loaded.rejected.is_empty()
+            && self.layout.1 == self.options.shards
+            && self.snapshot().is_some_and(|b| b.layout == self.layout.0)
+            && self.shards.iter().all(clean)
     }
 
     /// Everything known about the snapshots on disk.
@@ -270,7 +294,7 @@ impl Opening {
         };
         let load = |n: &u64| snapshot::load(env, paths, *n, self.store.id);
         let (Ok(newest), Ok(older)) = (load(newest), load(older)) else { return Ok(false) };
-        if !survey::may_go(env, paths, [&newest, &older], shard)? {
+        if !survey::may_go(env, paths, [&newest.body, &older.body], shard)? {
             return Ok(false);
         }
         let dir = paths.shard(shard);

@@ -57,6 +57,10 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     }
     let size = bytes.len() - rest.len();
     let (host, length) = (found.host?, found.length?);
+    // The answer to a plain write is too small to be packed.
+    if found.packed && (*route != "write" || !query.is_empty()) {
+        return None;
+    }
     found.json.then_some(Head {
         route,
         name,
@@ -86,6 +90,8 @@ struct Fields<'a> {
     key: Option<&'a [u8]>,
     length: Option<usize>,
     json: bool,
+    /// The client takes gzip.
+    packed: bool,
 }
 
 impl<'a> Fields<'a> {
@@ -108,8 +114,12 @@ impl<'a> Fields<'a> {
                 (first && value == b"application/json").then_some(())
             }
             14 if is("content-length") => once(&mut self.length, decimal(value)?),
-            // An answer to these is never compressed, and the language of errors is one.
-            15 if is("accept-encoding") || is("accept-language") => Some(()),
+            15 if is("accept-encoding") => {
+                self.packed |= value.windows(4).any(|w| w.eq_ignore_ascii_case(b"gzip"));
+                Some(())
+            }
+            // The language of errors is one.
+            15 if is("accept-language") => Some(()),
             15 if is("idempotency-key") => once(&mut self.key, value),
             11 if is("traceparent") => Some(()),
             10 if is("tracestate") => Some(()),
@@ -154,6 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn only_small_answers_are_hot_for_a_client_that_takes_gzip() {
+        let taking = |from: &str, to: &str, encoding: &str| {
+            let with = format!("Accept-Encoding: {encoding}\r\nAccept: */*");
+            PLAIN.replacen(from, to, 1).replacen("Accept: */*", &with, 1)
+        };
+        let write = taking("/diff?x=1", "", "deflate, GZip;q=1");
+        assert_eq!(head(write.as_bytes()).unwrap().route, "write");
+        for (from, to) in [("/diff?x=1", "/diff"), ("/diff?x=1", "?x=1")] {
+            assert_eq!(head(taking(from, to, "gzip").as_bytes()), None);
+            assert!(head(taking(from, to, "identity").as_bytes()).is_some());
+        }
+    }
+
+    #[test]
     fn every_prefix_is_incomplete() {
         for end in 0..PLAIN.len() {
             assert_eq!(head(&PLAIN.as_bytes()[..end]), None, "{end}");
@@ -174,6 +198,7 @@ mod tests {
             changed("/diff", "/"),
             changed("?x=1", "?x=\u{e9}"),
             changed("?x=1", "#x"),
+            changed("Accept:", "Accept-Encoding: br, GZIP\r\nAccept:"),
             changed("HTTP/1.1", "HTTP/1.0"),
             changed("HTTP/1.1\r\n", "HTTP/1.1\n"),
             changed("Host: localhost:1\r\n", ""),

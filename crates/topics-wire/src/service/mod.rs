@@ -4,7 +4,15 @@
 //! the disk on purpose runs on a few threads, a waiting read is an entry in a table and a place in
 //! the engine's list of waiters. Replies that come later go to the [`Sink`].
 
+mod consumers;
+mod handover;
 mod pool;
+mod queues;
+mod reads;
+mod routers;
+mod sessions;
+mod socket;
+mod streams;
 mod timer;
 mod verbs;
 mod wait;
@@ -16,10 +24,18 @@ use topics_engine::Engine;
 use topics_env::Clock;
 
 use crate::error::Failure;
+use crate::grant::Grant;
 use crate::limits::Limits;
 use crate::write::Body;
 
-use pool::Pool;
+pub use handover::handover;
+pub use pool::Pool;
+pub use streams::{Next, Pulled};
+
+use queues::Claims;
+use reads::Readers;
+use sessions::Sessions;
+use streams::Streams;
 use timer::Timer;
 use wait::Waits;
 
@@ -51,7 +67,8 @@ impl Reply {
 pub trait Sink: Send + Sync + 'static {
     /// The reply of the call with this token.
     fn reply(&self, token: u64, reply: Reply);
-    /// A waiting read may have something: the loop calls [`Service::resume`].
+    /// What waits under this token may have something: the loop calls [`Service::resume`], which
+    /// answers status 0 for a stream: then [`Service::pull`] is due.
     fn due(&self, token: u64);
 }
 
@@ -60,14 +77,18 @@ pub trait Sink: Send + Sync + 'static {
 pub struct Request<'a> {
     /// The route's name.
     pub route: &'a str,
-    /// The topic in the path, percent-decoded.
+    /// The topic or router in the path, percent-decoded.
     pub name: &'a str,
+    /// What else the path names: a consumer, a watch session.
+    pub part: &'a str,
     /// The query string.
     pub query: &'a [u8],
     /// The body.
     pub body: &'a [u8],
-    /// The `Idempotency-Key` header.
+    /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
     pub key: &'a [u8],
+    /// What the client may touch.
+    pub grant: &'a Grant,
     /// What the body is.
     pub kind: Body,
     /// Answer a read with an Arrow IPC stream.
@@ -85,6 +106,10 @@ pub struct Service {
     limits: Limits,
     sink: Arc<dyn Sink>,
     waits: Waits,
+    claims: Claims,
+    readers: Readers,
+    streams: Streams,
+    sessions: Sessions,
     timer: Timer,
     pool: Pool,
     born_ns: u64,
@@ -110,6 +135,10 @@ impl Service {
             limits,
             sink,
             waits: Waits::default(),
+            claims: Claims::default(),
+            readers: Readers::default(),
+            streams: Streams::default(),
+            sessions: Sessions::default(),
             timer,
             pool: Pool::default(),
             ready: AtomicBool::new(true),
@@ -150,14 +179,20 @@ impl Service {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Answers every waiting read with what there is; stops the threads. The engine stays open.
-    pub fn close(&self) {
+    /// Answers whatever waits with what there is; stops the threads. The engine stays open.
+    pub fn close(self: &Arc<Self>) {
         self.set_ready(false);
-        for token in self.waits.close() {
+        let waiting = self.waits.close().into_iter().chain(self.readers.close());
+        for token in waiting.chain(self.streams.all()) {
             self.sink.due(token);
         }
+        self.end_claims();
         self.timer.stop();
         self.pool.stop();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
     }
 
     fn elapsed(&self, start_ns: u64) -> u64 {

@@ -18,9 +18,9 @@ struct State {
     stopped: bool,
 }
 
-/// Runs jobs in the order they came, on threads that start when they are needed.
+/// Runs jobs in the order they came, on a few threads that start when they are needed.
 #[derive(Default)]
-pub(super) struct Pool(Arc<(Mutex<State>, Condvar)>);
+pub struct Pool(Arc<(Mutex<State>, Condvar)>);
 
 impl Pool {
     /// Queues a job. After [`Pool::stop`], and when no thread can be had, it runs here.
@@ -72,5 +72,11 @@ impl Pool {
     pub fn stop(&self) {
         self.0.0.lock().stopped = true;
         self.0.1.notify_all();
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.0.0.lock().threads).finish_non_exhaustive()
     }
 }

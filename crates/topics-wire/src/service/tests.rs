@@ -1,1 +1,233 @@
+//! The routes over a simulated disk: what waits, and what is left when it ends.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use topics_engine::{Engine, Options};
+use topics_env::sim::{SimClock, SimFs, env_on};
+
+use super::{Reply, Request, Service, Sink};
+use crate::grant::Grant;
+use crate::limits::Limits;
+
+/// What came later, in order.
+#[derive(Default)]
+struct Inbox {
+    replies: Mutex<Vec<(u64, Reply)>>,
+    due: Mutex<Vec<u64>>,
+}
+
+impl Sink for Inbox {
+    fn reply(&self, token: u64, reply: Reply) {
+        self.replies.lock().push((token, reply));
+    }
+
+    fn due(&self, token: u64) {
+        self.due.lock().push(token);
+    }
+}
+
+struct World {
+    service: Arc<Service>,
+    inbox: Arc<Inbox>,
+    token: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        let env = env_on(&Arc::new(SimFs::new()), &clock, 1);
+        let options = Options { background: false, ..Options::default() };
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        let inbox = Arc::new(Inbox::default());
+        let service = Service::new(engine, clock, Limits::default(), inbox.clone());
+        // Verbs of the pool run in the call.
+        service.pool.stop();
+        let mut world = Self { service, inbox, token: 0 };
+        // The first topic's id waits for a sync, which nobody makes here.
+        world.ask("create", "zero", json!(null));
+        world
+    }
+
+    fn send(&mut self, route: &str, name: &str, part: &str, body: Value) -> u64 {
+        self.token += 1;
+        let (body, grant) = (body.to_string(), Grant::all());
+        let body = if body == "null" { &[][..] } else { body.as_bytes() };
+        let token = self.token;
+        let request =
+            Request { route, name, part, body, token, grant: &grant, ..Request::default() };
+        if let Some(reply) = self.service.call(&request) {
+            self.inbox.reply(token, reply);
+        }
+        self.service.flush();
+        token
+    }
+
+    fn pump(&self) {
+        let due = std::mem::take(&mut *self.inbox.due.lock());
+        for token in due {
+            if let Some(reply) = self.service.resume(token) {
+                self.inbox.reply(token, reply);
+            }
+        }
+    }
+
+    fn reply(&self, token: u64) -> Option<Value> {
+        self.pump();
+        let mut all = self.inbox.replies.lock();
+        let at = all.iter().position(|(t, _)| *t == token)?;
+        Some(serde_json::from_slice(&all.remove(at).1.body).unwrap())
+    }
+
+    fn ask(&mut self, route: &str, name: &str, body: Value) -> Value {
+        let token = self.send(route, name, "", body);
+        self.reply(token).unwrap()
+    }
+
+    fn queue(&mut self) {
+        self.ask("create", "q", json!({"type": "queue"}));
+    }
+
+    fn put(&mut self, topic: &str, data: Value) {
+        let answer = self.ask("write", topic, json!({"records": [{"data": data}]}));
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+}
+
+#[test]
+fn a_claim_that_was_cancelled_takes_no_job() {
+    let mut w = World::new();
+    w.queue();
+    let waiting = w.send("claim", "q", "", json!({"node": "gone", "wait_ms": 30_000}));
+    assert_eq!((w.reply(waiting), w.service.pending()), (None, 1));
+    w.service.cancel(waiting);
+    assert_eq!(w.service.pending(), 0);
+    w.put("q", json!(1));
+    let claimed = w.ask("claim", "q", json!({"node": "here"}));
+    assert_eq!(claimed["count"], 1, "{claimed}");
+    assert_eq!(w.reply(waiting), None);
+}
+
+#[test]
+fn jobs_for_a_client_that_has_gone_are_given_back() {
+    let mut w = World::new();
+    w.queue();
+    w.put("q", json!(1));
+    // The claim is answered when the one who made it is not known any more.
+    w.service.engine.claim_async(
+        "q",
+        &topics_engine::Claim { node: b"gone", ..Default::default() },
+        Box::new({
+            let service = w.service.clone();
+            move |outcome| service.claimed(77, "q", "gone", outcome)
+        }),
+    );
+    let claimed = w.ask("claim", "q", json!({"node": "here"}));
+    assert_eq!((&claimed["count"], &claimed["claimed"][0]["deliveries"]), (&json!(1), &json!(2)));
+}
+
+#[test]
+fn a_close_answers_whoever_waits() {
+    let mut w = World::new();
+    w.queue();
+    w.put("log", json!(1));
+    let claim = w.send("claim", "q", "", json!({"node": "w", "wait_ms": 30_000}));
+    let diff = w.send("diff", "log", "", json!({"from_seq": 1, "wait_ms": 30_000}));
+    w.send("consumer_put", "log", "c", json!({"start": "end"}));
+    let read = w.send("consumer_read", "log", "c", json!({"wait_ms": 30_000}));
+    for token in [claim, diff, read] {
+        assert_eq!(w.reply(token), None);
+    }
+    assert_eq!(w.service.pending(), 3);
+    w.service.close();
+    assert_eq!(w.reply(claim).unwrap()["claimed"], json!([]));
+    assert_eq!(w.reply(diff).unwrap()["records"], json!([]));
+    assert_eq!(w.reply(read).unwrap()["records"], json!([]));
+    assert_eq!(w.service.pending(), 0);
+}
+
+#[test]
+fn a_consumer_that_waits_is_woken_or_forgotten() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!({"start": "end"}));
+    let read = w.send("consumer_read", "log", "c", json!({"wait_ms": 30_000}));
+    let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 30_000, "checkpoint": false}));
+    w.service.cancel(gone);
+    w.put("log", json!(2));
+    assert_eq!(w.reply(read).unwrap()["records"][0]["data"], 2);
+    assert_eq!((w.reply(gone), w.service.pending()), (None, 0));
+}
+
+#[test]
+fn what_did_not_reach_its_reader_is_for_the_next_one() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!({"mode": "at_most_once"}));
+    // The cursor behind the record waits for a sync; so does the second reader, for its turn.
+    let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    let next = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    let busy = w.send("consumer_read", "log", "c", json!({"fail_if_busy": true}));
+    assert_eq!(w.reply(busy).unwrap()["error"]["code"], "consumer_busy");
+    assert_eq!((w.reply(gone), w.reply(next)), (None, None));
+    w.service.cancel(gone);
+    w.service.engine.sync().unwrap();
+    assert_eq!(w.reply(next).unwrap()["records"][0]["data"], 1);
+    assert_eq!((w.reply(gone), w.service.pending()), (None, 0));
+}
+
+#[test]
+fn a_handle_follows_its_topic() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!(null));
+    let read = w.send("consumer_read", "log", "c", json!(null));
+    assert_eq!(w.reply(read).unwrap()["next_from_seq"], 1);
+    w.ask("drop", "log", json!(null));
+    let read = w.send("consumer_read", "log", "c", json!(null));
+    assert_eq!(w.reply(read).unwrap()["error"]["code"], "topic_not_found");
+    w.put("log", json!(2));
+    let read = w.send("consumer_read", "log", "c", json!(null));
+    assert_eq!(w.reply(read).unwrap()["error"]["code"], "consumer_not_found");
+}
+
+#[test]
+fn a_grant_binds_names_in_paths_and_bodies() {
+    let mut w = World::new();
+    for topic in ["a.1", "a.2", "b.1"] {
+        w.put(topic, json!(1));
+    }
+    let grant = Grant { owner: "k".into(), prefixes: vec!["a.".into()], admin: false };
+    let mut ask = |route: &str, name: &str, body: Value| {
+        w.token += 1;
+        let body = body.to_string();
+        let (token, body) = (w.token, if body == "null" { &[][..] } else { body.as_bytes() });
+        let request = Request { route, name, body, token, grant: &grant, ..Request::default() };
+        let reply = w.service.call(&request);
+        w.service.flush();
+        let reply = reply.or_else(|| w.inbox.replies.lock().pop().map(|r| r.1)).unwrap();
+        serde_json::from_slice::<Value>(&reply.body).unwrap()
+    };
+    let refused = [
+        ("write", "b.1", json!({"records": [{"data": 1}]})),
+        ("write", "a.1", json!({"records": [{"data": 1}], "config": {"ttl_ms": 1}})),
+        ("diff", "b.1", json!({})),
+        ("create", "a.3", json!({"dead_letter": "b.dead"})),
+        ("states", "", json!({"topics": ["a.1", "b.1"]})),
+        ("router_put", "a.r", json!({"source": "a.1", "dest": "b.2"})),
+        ("router_put", "a.r", json!({"source": "b.1", "dest": "a.2"})),
+        ("redrive", "a.1", json!({"to": "b.1"})),
+        ("redrive", "a.1", json!({})),
+    ];
+    for (route, name, body) in refused {
+        let answer = ask(route, name, body);
+        assert_eq!(answer["error"]["code"], "forbidden", "{route} {name}: {answer}");
+    }
+    let listed = ask("list", "", json!(null));
+    assert_eq!(listed["topics"].as_array().unwrap().len(), 2);
+    let states = ask("states", "", json!({"patterns": ["*"]}));
+    assert_eq!(states["topics"].as_object().unwrap().len(), 2);
+    assert_eq!(ask("diff", "a.1", json!({}))["records"][0]["data"], 1);
+}

@@ -4,63 +4,49 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-use topics_engine::{Appended, Error, TopicState};
+use topics_engine::{Appended, Error, TopicState, TopicSummary};
 
-use super::{Reply, Request, Service};
+use super::{Reply, Request, Service, handover};
 use crate::error::Failure;
+use crate::grant::Grant;
 use crate::query::Query;
 use crate::render::{self, Object, Performance};
 use crate::{config, limits, small, write};
 
-type Answer = Result<Option<Reply>, Failure>;
+pub(super) type Answer = Result<Option<Reply>, Failure>;
 
 impl Service {
     pub(super) fn route(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        match r.route {
+        if !r.name.is_empty() {
+            r.grant.check(r.name)?;
+        }
+        let families = [
+            Self::topics,
+            Self::queues,
+            Self::streams,
+            Self::sessions,
+            Self::routers,
+            Self::consumers,
+        ];
+        for family in families {
+            if let Some(answer) = family(self, r, start_ns) {
+                return answer;
+            }
+        }
+        Err(Failure::new("not_found", format!("there is no route {:?}", r.route)))
+    }
+
+    fn topics(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
+        Some(match r.route {
             "write" => self.write(r, start_ns),
             "diff" => self.diff(r, start_ns),
-            "state" => {
-                let touch = Query::new(r.query).flag("touch")?.unwrap_or(true);
-                let body = render::state(&self.engine.state(r.name, touch)?);
-                self.now(body, start_ns)
-            }
-            "list" => {
-                let body = self.list(r)?;
-                self.now(body, start_ns)
-            }
-            "states" => {
-                let body = self.states(r)?;
-                self.now(body, start_ns)
-            }
-            "seek" => {
-                let mut o = Object::new(64);
-                o.int("seq", self.engine.seek(r.name, small::seek(r.body)?)?);
-                self.now(o.finish(), start_ns)
-            }
-            "create" => {
-                let patch =
-                    if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
-                self.later(r, move |s, topic| {
-                    let (status, body) =
-                        render::created(topic, &s.engine.create_topic(topic, &patch)?);
-                    Ok(Reply { status, body: s.timed(body, start_ns) })
-                })
-            }
-            "drop" => {
-                let if_empty = Query::new(r.query).flag("if_empty")?.unwrap_or(false);
-                self.later(r, move |s, topic| {
-                    let body = render::dropped(topic, &s.engine.delete_topic(topic, if_empty)?);
-                    Ok(Reply::ok(s.timed(body, start_ns)))
-                })
-            }
-            "delete" => {
-                let request = small::delete(r.body)?;
-                self.later(r, move |s, topic| {
-                    let body = render::deleted(topic, &s.engine.delete(topic, &request)?);
-                    Ok(Reply::ok(s.timed(body, start_ns)))
-                })
-            }
+            "state" => self.state(r).and_then(|body| self.now(body, start_ns)),
+            "list" => self.list(r).and_then(|body| self.now(body, start_ns)),
+            "states" => self.states(r).and_then(|body| self.now(body, start_ns)),
+            "seek" => self.seek(r).and_then(|body| self.now(body, start_ns)),
+            "create" => self.create(r, start_ns),
+            "drop" => self.drop_topic(r, start_ns),
+            "delete" => self.delete(r, start_ns),
             "sync" => self.later(r, move |s, _| {
                 s.engine.sync()?;
                 Ok(Reply::ok(s.timed(done("synced"), start_ns)))
@@ -73,23 +59,61 @@ impl Service {
                 Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
             }),
             "metrics" => Ok(Some(Reply::ok(if r.json {
-                crate::metrics::json(&self.engine)
+                crate::metrics::json(&self.engine, r.grant)
             } else {
-                crate::metrics::prometheus(&self.engine)
+                crate::metrics::prometheus(&self.engine, r.grant)
             }))),
             "health" => self.now(self.health(), start_ns),
             "ready" => self.ready(start_ns),
-            other => Err(Failure::new("not_found", format!("there is no route {other:?}"))),
+            _ => return None,
+        })
+    }
+
+    fn state(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+        let touch = Query::new(r.query).flag("touch")?.unwrap_or(true);
+        Ok(render::state(&self.engine.state(r.name, touch)?))
+    }
+
+    fn seek(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+        let mut o = Object::new(64);
+        o.int("seq", self.engine.seek(r.name, small::seek(r.body)?)?);
+        Ok(o.finish())
+    }
+
+    fn create(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let patch = if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
+        if let Some(Some(name)) = &patch.dead_letter {
+            r.grant.check(name)?;
         }
+        self.later(r, move |s, topic| {
+            let (status, body) = render::created(topic, &s.engine.create_topic(topic, &patch)?);
+            Ok(Reply { status, body: s.timed(body, start_ns) })
+        })
+    }
+
+    fn drop_topic(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let if_empty = Query::new(r.query).flag("if_empty")?.unwrap_or(false);
+        self.later(r, move |s, topic| {
+            let body = render::dropped(topic, &s.engine.delete_topic(topic, if_empty)?);
+            Ok(Reply::ok(s.timed(body, start_ns)))
+        })
+    }
+
+    fn delete(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let request = small::delete(r.body)?;
+        self.later(r, move |s, topic| {
+            let body = render::deleted(topic, &s.engine.delete(topic, &request)?);
+            Ok(Reply::ok(s.timed(body, start_ns)))
+        })
     }
 
     /// An answer that is there.
-    fn now(&self, body: Vec<u8>, start_ns: u64) -> Answer {
+    pub(super) fn now(&self, body: Vec<u8>, start_ns: u64) -> Answer {
         Ok(Some(Reply::ok(self.timed(body, start_ns))))
     }
 
     /// Adds to an object what it cost.
-    fn timed(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
+    pub(super) fn timed(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
         let server_total_ns = self.elapsed(start_ns);
         let mut o = Object::reopen(body);
         o.performance(&Performance { server_total_ns, ..Performance::default() });
@@ -97,7 +121,7 @@ impl Service {
     }
 
     /// An answer that a thread of the pool makes, because it may wait for the disk.
-    fn later(
+    pub(super) fn later(
         self: &Arc<Self>,
         r: &Request<'_>,
         verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
@@ -119,41 +143,40 @@ impl Service {
 
     fn write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
-        let w = write::parse(r.name, r.kind, r.body, &query, r.key, &self.limits)?;
+        let w = write::parse(r.kind, r.body, &query, r.key, &self.limits)?;
+        if let Some(config) = &w.config {
+            r.grant.check_config()?;
+            if let Some(Some(name)) = &config.dead_letter {
+                r.grant.check(name)?;
+            }
+        }
         if w.disable_backpressure {
             return self.patient_write(r, start_ns);
         }
-        let call = Arc::new(Mutex::new(Call::Open));
-        let (service, later, topic) = (self.clone(), call.clone(), r.name.to_owned());
-        let (token, return_seqs) = (r.token, w.return_seqs);
-        let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
-            let reply = match outcome {
-                Ok(a) => {
-                    let ns = service.elapsed(start_ns);
-                    let (status, body) = write::answer(&topic, &a, return_seqs, ns);
-                    Reply { status, body }
-                }
-                Err(e) => Failure::from(e).into(),
-            };
-            let mut call = later.lock();
-            match *call {
-                Call::Open => *call = Call::Done(reply),
-                _ => {
-                    service.pending.fetch_sub(1, Ordering::Relaxed);
-                    service.sink.reply(token, reply);
-                }
+        let (token, return_seqs, topic) = (r.token, w.return_seqs, r.name.to_owned());
+        let (reply, sink) = (self.clone(), self.clone());
+        let reply = move |outcome: topics_engine::Result<Appended>| match outcome {
+            Ok(a) => {
+                let ns = reply.elapsed(start_ns);
+                let (status, body) = write::answer(&topic, &a, return_seqs, ns);
+                Reply { status, body }
             }
+            Err(e) => Failure::from(e).into(),
+        };
+        let (done, left) = handover(move |reply| {
+            sink.pending.fetch_sub(1, Ordering::Relaxed);
+            sink.sink.reply(token, reply);
         });
-        w.with_append(|append| self.engine.append_async(r.name, append, done));
-        let mut call = call.lock();
-        match std::mem::replace(&mut *call, Call::Left) {
-            Call::Done(reply) => Ok(Some(reply)),
-            _ => {
-                self.staged.store(true, Ordering::Relaxed);
-                self.pending.fetch_add(1, Ordering::Relaxed);
-                Ok(None)
-            }
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        w.with_append(|append| {
+            self.engine.append_async(r.name, append, Box::new(move |o| done(reply(o))))
+        });
+        let answer = left();
+        match &answer {
+            Some(_) => drop(self.pending.fetch_sub(1, Ordering::Relaxed)),
+            None => self.staged.store(true, Ordering::Relaxed),
         }
+        Ok(answer)
     }
 
     /// A write that waits for room: on a thread, over bytes of its own.
@@ -162,7 +185,7 @@ impl Service {
         let kind = r.kind;
         self.later(r, move |s, topic| {
             let query = Query::new(&query);
-            let w = write::parse(topic, kind, &body, &query, &key, &s.limits)?;
+            let w = write::parse(kind, &body, &query, &key, &s.limits)?;
             let a = w.with_append(|append| s.engine.append(topic, append))?;
             let (status, body) = write::answer(topic, &a, w.return_seqs, s.elapsed(start_ns));
             Ok(Reply { status, body })
@@ -171,18 +194,34 @@ impl Service {
 
     fn list(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         let page = small::page(&Query::new(r.query))?;
-        let mut found = self.engine.list(&page.prefix, page.after.as_deref(), page.size + 1);
+        let mut found = self.names(r.grant, &page.prefix, page.after.as_deref(), page.size + 1);
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|t| small::cursor(&t.topic));
         Ok(render::list(&found, next.as_deref()))
     }
 
+    /// Topics in name order, as far as the client may see them.
+    pub(super) fn names(
+        &self,
+        grant: &Grant,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<TopicSummary> {
+        let mut found = Vec::new();
+        for prefix in grant.within(prefix) {
+            found.extend(self.engine.list(&prefix, after, limit - found.len()));
+        }
+        found
+    }
+
     fn states(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         let wanted = small::states(r.body)?;
         let mut names = wanted.topics;
+        names.iter().try_for_each(|name| r.grant.check(name))?;
         for prefix in &wanted.prefixes {
-            let found = self.engine.list(prefix, None, limits::MAX_STATES + 1);
+            let found = self.names(r.grant, prefix, None, limits::MAX_STATES + 1);
             names.extend(found.into_iter().map(|t| t.topic));
             if names.len() > limits::MAX_STATES {
                 let message = format!("more than {} topics: name fewer", limits::MAX_STATES);
@@ -219,16 +258,6 @@ impl Service {
         o.int("topics", self.engine.metrics().topics);
         self.now(o.finish(), start_ns)
     }
-}
-
-/// How far an asynchronous write is, seen from its call.
-enum Call {
-    /// The call has not returned.
-    Open,
-    /// The outcome came before the call returned.
-    Done(Reply),
-    /// The call has returned: the outcome goes to the sink.
-    Left,
 }
 
 fn done(what: &str) -> Vec<u8> {

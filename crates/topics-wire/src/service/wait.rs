@@ -69,6 +69,10 @@ impl Service {
 
     /// Looks for what a waiting read is due; its reply, unless it goes on waiting.
     pub fn resume(self: &Arc<Self>, token: u64) -> Option<Reply> {
+        if self.streams.has(token) {
+            return Some(Reply { status: 0, body: Vec::new() });
+        }
+        self.resume_reader(token);
         let wait = self.forget(token)?;
         let reply = match self.look(token, wait, false) {
             Ok(None) => {
@@ -82,9 +86,13 @@ impl Service {
         Some(reply)
     }
 
-    /// Forgets a waiting read: nobody wants its reply. Other calls go on.
-    pub fn cancel(&self, token: u64) {
-        if self.forget(token).is_some() {
+    /// Forgets what waits under a token: nobody wants its reply. Other calls go on.
+    pub fn cancel(self: &Arc<Self>, token: u64) {
+        let waited = self.forget(token).is_some()
+            || self.cancel_claim(token)
+            || self.cancel_reader(token)
+            || self.cancel_stream(token);
+        if waited {
             self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -1,5 +1,7 @@
 //! The write: three kinds of body in, the answer out.
 
+pub mod txn;
+
 use std::borrow::Cow;
 
 use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
@@ -21,6 +23,10 @@ struct Record<'a> {
     node: Cow<'a, str>,
     meta: &'a str,
     ttl_ms: u64,
+    lane: Option<u8>,
+    group: Cow<'a, str>,
+    delay_ms: u64,
+    deliver_at: u64,
 }
 
 /// A write as it was asked for.
@@ -32,7 +38,8 @@ pub struct Write<'a> {
     expect_head: Option<u64>,
     sync: bool,
     create: Option<bool>,
-    config: Option<ConfigPatch>,
+    /// Config at creation.
+    pub config: Option<ConfigPatch>,
     /// Wait for staging room instead of being refused.
     pub disable_backpressure: bool,
     /// Whether the answer lists every seq.
@@ -53,7 +60,6 @@ pub enum Body {
 
 /// Reads a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
 pub fn parse<'a>(
-    topic: &str,
     kind: Body,
     body: &'a [u8],
     query: &Query<'a>,
@@ -63,7 +69,7 @@ pub fn parse<'a>(
     let mut w = Write { key: header_key.into(), ..Write::default() };
     w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
     match kind {
-        Body::Json => json(&mut w, topic, body, limits)?,
+        Body::Json => json(&mut w, body, limits)?,
         Body::Lines => lines(&mut w, body, limits)?,
         Body::Octets => {
             let data = Cow::Borrowed(body);
@@ -84,12 +90,7 @@ pub fn parse<'a>(
     Ok(w)
 }
 
-fn json<'a>(
-    w: &mut Write<'a>,
-    topic: &str,
-    body: &'a [u8],
-    limits: &Limits,
-) -> Result<(), Failure> {
+fn json<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
     let mut s = Scanner::new(body)?;
     s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
     let mut named = false;
@@ -97,7 +98,7 @@ fn json<'a>(
         match key.decode().as_deref() {
             Some("records") => {
                 named = true;
-                records(w, s, topic, limits)?;
+                records(w, s, limits)?;
             }
             Some("node") => w.node = s.text(Place::field("node"))?,
             Some("idempotency_key") => w.key = body_key(s)?,
@@ -125,22 +126,17 @@ fn body_key<'a>(s: &mut Scanner<'a>) -> Result<Cow<'a, [u8]>, Failure> {
     }
 }
 
-fn records<'a>(
-    w: &mut Write<'a>,
-    s: &mut Scanner<'a>,
-    topic: &str,
-    limits: &Limits,
-) -> Result<(), Failure> {
+fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Result<(), Failure> {
     s.must_be(Place::field("records"), "an array", |b| b == b'[')?;
     w.records.clear();
     s.array(|s, index| {
         check_count(index + 1, limits)?;
-        w.records.push(record(s, index, topic)?);
+        w.records.push(record(s, index)?);
         Ok(())
     })
 }
 
-fn record<'a>(s: &mut Scanner<'a>, index: usize, topic: &str) -> Result<Record<'a>, Failure> {
+fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> {
     let place = Place { within: "records", index: Some(index), field: "" };
     s.must_be(place, "an object", |b| b == b'{')?;
     let mut r = Record::default();
@@ -154,10 +150,10 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize, topic: &str) -> Result<Record<'
             Some("node") => r.node = s.text(place.at("node"))?,
             Some("meta") => r.meta = meta(s, place.at("meta"))?,
             Some("ttl_ms") => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
-            Some("delay_ms") => queue_int(s, place.at("delay_ms"), topic)?,
-            Some("deliver_at") => queue_int(s, place.at("deliver_at"), topic)?,
-            Some("group") => queue_text(s, place.at("group"), topic)?,
-            Some("lane") => queue_text(s, place.at("lane"), topic)?,
+            Some("delay_ms") => r.delay_ms = s.u64(place.at("delay_ms"))?,
+            Some("deliver_at") => r.deliver_at = s.u64(place.at("deliver_at"))?,
+            Some("group") => r.group = s.text(place.at("group"))?,
+            Some("lane") => r.lane = Some(lane(s, place.at("lane"))?),
             _ => s.skip()?,
         }
         Ok::<_, Failure>(())
@@ -171,20 +167,9 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize, topic: &str) -> Result<Record<'
     Ok(r)
 }
 
-fn queue_int(s: &mut Scanner<'_>, place: Place, topic: &str) -> Result<(), Failure> {
-    s.u64(place)?;
-    Err(not_a_queue(place, topic))
-}
-
-fn queue_text(s: &mut Scanner<'_>, place: Place, topic: &str) -> Result<(), Failure> {
-    s.text(place)?;
-    Err(not_a_queue(place, topic))
-}
-
-/// An option of a job in a write to a log.
-fn not_a_queue(place: Place, topic: &str) -> Failure {
-    let failure = Failure::from(Error::NotAQueue(topic.to_owned()));
-    Failure { message: format!("{place} is for queues: {}", failure.message), ..failure }
+fn lane(s: &mut Scanner<'_>, place: Place) -> Result<u8, Failure> {
+    let lane = u8::try_from(s.u64(place)?).ok().filter(|lane| *lane <= 9);
+    lane.ok_or_else(|| place.refuse("must be 0 to 9"))
 }
 
 fn octets(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u8>, Failure> {
@@ -288,22 +273,27 @@ fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Fai
     Ok(())
 }
 
+impl Record<'_> {
+    fn as_new(&self) -> NewRecord<'_> {
+        NewRecord {
+            data: &self.data,
+            binary: self.binary,
+            tag: self.tag.as_bytes(),
+            node: self.node.as_bytes(),
+            meta: self.meta.as_bytes(),
+            ttl_ms: self.ttl_ms,
+            lane: self.lane,
+            group: self.group.as_bytes(),
+            delay_ms: self.delay_ms,
+            deliver_at: self.deliver_at,
+        }
+    }
+}
+
 impl Write<'_> {
     /// Hands the write to `run` in the engine's terms.
     pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
-        let records: Vec<NewRecord<'_>> = self
-            .records
-            .iter()
-            .map(|r| NewRecord {
-                data: &r.data,
-                binary: r.binary,
-                tag: r.tag.as_bytes(),
-                node: r.node.as_bytes(),
-                meta: r.meta.as_bytes(),
-                ttl_ms: r.ttl_ms,
-                ..NewRecord::default()
-            })
-            .collect();
+        let records: Vec<NewRecord<'_>> = self.records.iter().map(Record::as_new).collect();
         run(&Append {
             records: &records,
             node: self.node.as_bytes(),

@@ -1,7 +1,7 @@
 use super::*;
 
 fn parse_json(body: &str) -> Result<Write<'_>, Failure> {
-    parse("t", Body::Json, body.as_bytes(), &Query::new(b""), b"", &Limits::default())
+    parse(Body::Json, body.as_bytes(), &Query::new(b""), b"", &Limits::default())
 }
 
 fn refused(body: &str) -> Failure {
@@ -63,7 +63,7 @@ fn of_a_repeated_field_the_last_counts() {
 fn the_key_of_the_body_wins() {
     let key = |body: &str| {
         let q = Query::new(b"");
-        let w = parse("t", Body::Json, body.as_bytes(), &q, b"header", &Limits::default());
+        let w = parse(Body::Json, body.as_bytes(), &q, b"header", &Limits::default());
         w.unwrap().with_append(|a| a.key.to_vec())
     };
     assert_eq!(key(r#"{"records":[{"data":1}]}"#), b"header");
@@ -86,7 +86,7 @@ fn a_wrong_type_names_the_field_and_the_record() {
         ("delay_ms", "\"1\"", "an integer of at least 0"),
         ("deliver_at", "true", "an integer of at least 0"),
         ("group", "1", "a string"),
-        ("lane", "[]", "a string"),
+        ("lane", "[]", "an integer of at least 0"),
     ];
     for (field, value, wanted) in rows {
         let failure = refused(&format!(r#"{{"records":[{{"data":1}},{{"{field}":{value}}}]}}"#));
@@ -135,17 +135,23 @@ fn what_is_no_write() {
         assert_eq!(refused(body).code, "invalid_request", "{body}");
     }
     assert_eq!(refused("\u{feff}{}").code, "invalid_request");
-    let bad = parse("t", Body::Json, b"\xff", &Query::new(b""), b"", &Limits::default());
+    let bad = parse(Body::Json, b"\xff", &Query::new(b""), b"", &Limits::default());
     assert_eq!(bad.unwrap_err().code, "invalid_request");
 }
 
 #[test]
-fn options_of_jobs_on_a_log() {
-    for option in [r#""delay_ms":1"#, r#""deliver_at":1"#, r#""group":"g""#, r#""lane":"l""#] {
-        let failure = refused(&format!(r#"{{"records":[{{"data":1,{option}}}]}}"#));
-        assert_eq!((failure.code, failure.status()), ("not_a_queue", 409));
-        assert!(failure.message.starts_with("records[0]."), "{}", failure.message);
-    }
+fn options_of_jobs() {
+    let body =
+        r#"{"records":[{"data":1,"lane":0,"group":"g","delay_ms":5,"deliver_at":9},{"data":2}]}"#;
+    let w = parse(Body::Json, body.as_bytes(), &Query::new(b""), b"", &Limits::default()).unwrap();
+    w.with_append(|a| {
+        let job = &a.records[0];
+        assert_eq!((job.lane, job.group, job.delay_ms, job.deliver_at), (Some(0), &b"g"[..], 5, 9));
+        let plain = &a.records[1];
+        assert_eq!((plain.lane, plain.group, plain.delay_ms), (None, &b""[..], 0));
+    });
+    let failure = refused(r#"{"records":[{"data":1,"lane":10}]}"#);
+    assert_eq!(failure.message, "records[0].lane must be 0 to 9");
 }
 
 #[test]
@@ -175,9 +181,8 @@ fn metadata_rules() {
 #[test]
 fn limits_name_the_record() {
     let limits = Limits { batch_records: 2, record_bytes: 10, ..Limits::default() };
-    let with = |body: &str| {
-        parse("t", Body::Json, body.as_bytes(), &Query::new(b""), b"", &limits).map(drop)
-    };
+    let with =
+        |body: &str| parse(Body::Json, body.as_bytes(), &Query::new(b""), b"", &limits).map(drop);
     assert!(with(r#"{"records":[{"data":1},{"data":"12345678"}]}"#).is_ok());
     let failure = with(r#"{"records":[{"data":1},{"data":"123456789"}]}"#).unwrap_err();
     assert_eq!((failure.code, failure.status()), ("record_too_large", 400));
@@ -201,7 +206,7 @@ fn limits_name_the_record() {
 #[test]
 fn lines_and_octets() {
     let query = Query::new(b"tag=a%20b&node=n&key=k&return_seqs=true");
-    let parse = |kind, body| parse("t", kind, body, &query, b"header", &Limits::default());
+    let parse = |kind, body| parse(kind, body, &query, b"header", &Limits::default());
     let w = parse(Body::Lines, b"{\"a\":1}\r\n\n 2 \n\"x\"").unwrap();
     assert!(w.return_seqs);
     w.with_append(|a| {

@@ -263,8 +263,10 @@ fn lease(
     let (batch, slots) = fetch(core, topic, &seqs, false)?;
     let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
     let mut events: Vec<record::Lease> = Vec::new();
+    let default = topic.state.read().config.lease_ms;
     for (i, want) in wants.iter().enumerate() {
-        let mut c = Claimed { topic_id: topic.id(), ..Claimed::default() };
+        let lease_ms = want.lease_ms.unwrap_or(default);
+        let mut c = Claimed { topic_id: topic.id(), lease_ms, ..Claimed::default() };
         c.records.chunks.clone_from(&batch.chunks);
         for (p, slot) in picked.iter().zip(&slots).filter(|(p, _)| p.want == i) {
             if let Some(slot) = slot.and_then(|s| batch.slots.get(s)) {
@@ -272,11 +274,10 @@ fn lease(
                 c.records.slots.push(*slot);
             }
         }
-        let default = topic.state.read().config.lease_ms;
         events.push(record::Lease {
             event: LeaseEvent::Claim,
             node: want.node.to_vec(),
-            lease_ms: want.lease_ms.unwrap_or(default),
+            lease_ms,
             jobs: c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect(),
         });
         out.push(c);

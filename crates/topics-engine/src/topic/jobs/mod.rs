@@ -28,6 +28,7 @@ pub(crate) use give::{claim, claim_async};
 pub(crate) use look::{peek, queue_state};
 pub(crate) use moving::{expire_jobs, finish, redrive};
 pub(crate) use settle::{ack, extend, nack};
+pub(super) use settle::{release_acks, take_acks};
 pub use work::Work;
 
 use super::append::apply_level;

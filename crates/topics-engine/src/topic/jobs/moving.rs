@@ -177,14 +177,13 @@ fn copies(
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
         match prepared(core, source, batch, item, create) {
-            Ok(p) => submit(
-                core,
-                p,
-                Box::new(move |outcome| match outcome {
+            Ok(p) => {
+                let done = move |outcome| match outcome {
                     Ok(a) => slot.lock().0.push((seq, a)),
                     Err(e) => slot.lock().1 = Some(e),
-                }),
-            ),
+                };
+                submit(core, p, Box::new(done));
+            }
             Err(e) => slot.lock().1 = Some(e),
         }
     }
@@ -285,7 +284,7 @@ pub(crate) fn finish(core: &Arc<Core>) {
 fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
     for (key, _) in keys {
         let (id, seq) = origin_of(*key);
-        let Some(source) = core.registry.by_id(id).filter(|t| t.life() == Life::Live) else {
+        let Some(source) = core.by_id(id)?.filter(|t| t.life() == Life::Live) else {
             continue;
         };
         if source.state.read().may_live(seq) {

@@ -68,6 +68,35 @@ pub(crate) fn ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Resu
     Ok(settled(core, topic, done, skipped))
 }
 
+/// Takes the jobs that a transaction acks: all of them are held, or none is taken.
+pub(in super::super) fn take_acks(topic: &Topic, acks: &[Held<'_>]) -> Result<Vec<u64>> {
+    let mut taken = Vec::new();
+    for held in acks {
+        config_of(topic)?;
+        let lost = match sort(topic, held, |q, seq| q.leave(seq)) {
+            Ok((done, skipped)) => {
+                taken.extend(done);
+                skipped
+                    .first()
+                    .map(|seq| Error::LeaseLost { queue: topic.name.to_string(), seq: *seq })
+            }
+            Err(e) => Some(e),
+        };
+        if let Some(e) = lost {
+            release_acks(topic, &taken);
+            return Err(e);
+        }
+    }
+    Ok(taken)
+}
+
+/// The leases of [`take_acks`] run out again.
+pub(in super::super) fn release_acks(topic: &Topic, seqs: &[u64]) {
+    if !seqs.is_empty() {
+        with(topic, |q| seqs.iter().for_each(|seq| q.stay(*seq)));
+    }
+}
+
 /// Releases jobs, now or after a delay; without one the queue's backoff, doubled with each delivery.
 pub(crate) fn nack(
     core: &Arc<Core>,

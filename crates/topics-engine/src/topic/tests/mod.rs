@@ -4,6 +4,7 @@
 #![allow(clippy::type_complexity)]
 
 mod append;
+mod asleep;
 mod classes;
 mod delete;
 mod lifecycle;
@@ -18,8 +19,8 @@ mod verify;
 use std::path::Path;
 use std::sync::Arc;
 
-use topics_env::Env;
 use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_env::{Env, Hook};
 
 use crate::api::{
     Append, Appended, DeleteRequest, Durability, NewRecord, ReadBatch, ReadFrom, ReadRequest,
@@ -37,6 +38,8 @@ pub(crate) struct World {
     pub clock: Arc<SimClock>,
     pub options: Options,
     pub seed: u64,
+    /// Sees, and may remove, what promises rest on.
+    pub hook: Option<Arc<dyn Hook>>,
     engine: Option<Engine>,
 }
 
@@ -64,7 +67,7 @@ impl World {
     pub fn unopened(options: Options) -> Self {
         let fs = Arc::new(SimFs::new());
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
-        Self { fs, clock, options, seed: 1, engine: None }
+        Self { fs, clock, options, seed: 1, hook: None, engine: None }
     }
 
     pub fn clock_wall(&self) -> u64 {
@@ -73,7 +76,11 @@ impl World {
     }
 
     pub fn env(&self) -> Env {
-        env_on(&self.fs, &self.clock, self.seed)
+        let env = env_on(&self.fs, &self.clock, self.seed);
+        match &self.hook {
+            Some(hook) => env.with_hook(hook.clone()),
+            None => env,
+        }
     }
 
     pub fn open(&mut self) {

@@ -25,7 +25,7 @@ fn two_shards() -> (World, [String; 2]) {
 
 fn newest(w: &World) -> SnapshotBody {
     let disk = &w.engine().core().disk;
-    disk.checkpoints.load_newest(disk.store_id).unwrap().unwrap()
+    disk.checkpoints.load_newest().unwrap().unwrap()
 }
 
 fn logs_of(w: &World, shard: &str) -> usize {

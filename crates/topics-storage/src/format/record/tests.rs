@@ -41,7 +41,7 @@ fn every_family_round_trips() {
     round_trip(&Lease { event: LeaseEvent::Extend, node: b"w".to_vec(), lease_ms: 5, jobs });
     round_trip(&Consumer { name: "c".into(), mode: 1, cursor: None });
     round_trip(&TxnPart { writer: "w".into(), epoch: 4 });
-    round_trip(&TxnDone { writer: "w".into(), epoch: 4 });
+    round_trip(&TxnDone { writer: "w".into(), epoch: 4, topics: vec![(1, "t".into(), 2, 9)] });
     round_trip(&Forward {
         router_id: 1,
         source_id: 2,

@@ -146,7 +146,7 @@ impl Body for TxnCommit {
     const KIND: FrameType = FrameType::TxnCommit;
 }
 
-/// A transaction's part in one topic.
+/// A transaction's part in one topic. The frame's seq is that of the first row, 0 without rows.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnPart {
     /// The writer.
@@ -159,13 +159,15 @@ impl Body for TxnPart {
     const KIND: FrameType = FrameType::TxnPart;
 }
 
-/// A transaction's end.
+/// A transaction's end: the answer that was given.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnDone {
     /// The writer.
     pub writer: String,
     /// Its epoch.
     pub epoch: u64,
+    /// The topics that got rows: id, name, first seq, last seq.
+    pub topics: Vec<(u64, String, u64, u64)>,
 }
 
 impl Body for TxnDone {

@@ -66,7 +66,8 @@ fn snap(env: &Env, opened: &Opened, n: u64, retired: Vec<ShardSnap>) {
         retired,
         ..Default::default()
     };
-    snapshot::write(env, &Paths::new("/db"), n, &body, || Ok(())).unwrap();
+    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 
 /// A directory of one shard with another outside its layout.

@@ -16,7 +16,7 @@ use std::path::Path;
 use topics_env::{Env, OpenMode};
 
 use crate::dir::{Paths, Store, show};
-use crate::snapshot::{self, SnapshotBody, TopicSnap};
+use crate::snapshot::{self, Snapshot, SnapshotBody, TopicSnap};
 use crate::{Result, StorageError};
 
 /// Something that is not as it was written.
@@ -138,7 +138,7 @@ impl Check<'_> {
         for n in snapshot::list(self.env, self.paths)?.into_iter().take(2) {
             let path = self.paths.snapshot(n);
             self.count(&path)?;
-            let read = snapshot::load(self.env, self.paths, n, self.id);
+            let read = snapshot::load(self.env, self.paths, n, self.id).and_then(Snapshot::whole);
             let outcome = read.map(|body| kept.push((n, body)));
             self.take(&path, outcome)?;
         }

@@ -81,7 +81,7 @@ fn small() -> WalOptions {
 
 fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
     // Both ways of handing records over.
-    let front = if seq % 2 == 0 { FRONT } else { 0 };
+    let front = if seq.is_multiple_of(2) { FRONT } else { 0 };
     let mut records = vec![0; front];
     for i in 0..n {
         let data = format!("record {}", seq + i as u64);

@@ -1,0 +1,133 @@
+//! Reads that wait for nothing, over the simulated disk.
+
+use super::super::super::tests::*;
+use super::super::*;
+use crate::config::ConfigPatch;
+use crate::engine::Completion;
+
+const ONCE: Option<ConsumerMode> = Some(ConsumerMode::AtMostOnce);
+
+type Got = Arc<Mutex<Vec<Result<ReadBatch>>>>;
+
+fn world() -> World {
+    let w = World::new();
+    w.put("t", &["1", "2", "3", "4", "5", "6"]);
+    w
+}
+
+fn open(w: &World, mode: Option<ConsumerMode>, auto: bool) -> Consumer {
+    w.engine().consumer("t", "c", mode, ConsumerStart::Start, auto).unwrap()
+}
+
+fn some(max_records: usize) -> ConsumerRead {
+    ConsumerRead { max_records, ..ConsumerRead::default() }
+}
+
+fn into(got: &Got) -> Completion<ReadBatch> {
+    let got = got.clone();
+    Box::new(move |outcome| got.lock().push(outcome))
+}
+
+fn taken(got: &Got) -> Vec<std::result::Result<Vec<u64>, &'static str>> {
+    let seqs = |b: ReadBatch| b.iter().map(|r| r.seq).collect();
+    got.lock().drain(..).map(|o| o.map(seqs).map_err(|e| e.code())).collect()
+}
+
+fn told(c: &Consumer) -> Arc<Mutex<u32>> {
+    let n = Arc::new(Mutex::new(0));
+    let count = n.clone();
+    c.on_turn(move || *count.lock() += 1).unwrap();
+    n
+}
+
+#[test]
+fn at_most_once_answers_when_the_cursor_is_synced_and_not_before() {
+    let mut w = world();
+    let (c, got) = (open(&w, ONCE, false), Got::default());
+    assert_eq!(*told(&c).lock(), 1, "the turn is free");
+    c.read_async(&some(2), into(&got));
+    assert_eq!(taken(&got), []);
+    // One reader at a time; who waits is told.
+    let other = open(&w, ONCE, false);
+    other.read_async(&some(1), into(&got));
+    assert_eq!(taken(&got), [Err("consumer_busy")]);
+    let free = told(&other);
+    assert_eq!(*free.lock(), 0);
+    w.engine().sync().unwrap();
+    assert_eq!(taken(&got), [Ok(vec![1, 2])]);
+    assert_eq!((c.cursor().unwrap(), *free.lock()), (2, 1));
+    // A cursor that is not synced at a crash: nothing was handed out.
+    c.read_async(&some(2), into(&got));
+    drop((c, other));
+    w.power_cut();
+    assert!(taken(&got).iter().all(|o| o.is_err()));
+    let c = open(&w, ONCE, false);
+    assert_eq!(c.cursor().unwrap(), 2);
+}
+
+#[test]
+fn what_did_not_reach_its_reader_is_handed_out_next() {
+    for (mode, auto) in [(None, false), (None, true), (ONCE, false)] {
+        let w = world();
+        let c = open(&w, mode, auto);
+        let batch = c.read(&some(2)).unwrap();
+        c.give_back(batch);
+        let peek = ConsumerRead { checkpoint: false, ..some(1) };
+        let seqs = |b: &ReadBatch| b.iter().map(|r| r.seq).collect::<Vec<_>>();
+        assert_eq!(seqs(&c.read(&peek).unwrap()), [1, 2]);
+        let got = Got::default();
+        c.read_async(&some(1), into(&got));
+        assert_eq!(taken(&got), [Ok(vec![1, 2])], "{mode:?}");
+        assert_eq!(seqs(&c.read(&some(1)).unwrap()), [3]);
+        // A seek asks for something else.
+        c.give_back(c.read(&some(1)).unwrap());
+        c.seek(SeekTo::Seq(1)).unwrap();
+        assert_eq!(seqs(&c.read(&some(1)).unwrap()), [2]);
+    }
+}
+
+#[test]
+fn an_automatic_commit_does_not_pass_a_batch_that_was_given_back() {
+    let w = world();
+    let c = open(&w, None, true);
+    drop(c.read(&some(2)).unwrap());
+    c.give_back(c.read(&some(2)).unwrap());
+    drop(c);
+    // Stored is what came before the batch that nobody saw.
+    assert_eq!(open(&w, None, true).cursor().unwrap(), 2);
+}
+
+#[test]
+fn more_is_told_once_and_when_the_topic_goes() {
+    let w = world();
+    let c = open(&w, None, false);
+    let n = Arc::new(Mutex::new(0));
+    let on = |seq| {
+        let n = n.clone();
+        c.on_more(seq, move || *n.lock() += 1)
+    };
+    on(5);
+    assert_eq!(*n.lock(), 1);
+    on(6);
+    c.cancel_more(on(6));
+    w.put("t", &["7"]);
+    assert_eq!(*n.lock(), 2);
+    on(7);
+    w.engine().delete_topic("t", false).unwrap();
+    assert_eq!(*n.lock(), 3);
+    on(7);
+    assert_eq!(*n.lock(), 4, "it is gone already");
+    let got = Got::default();
+    c.read_async(&some(1), into(&got));
+    assert_eq!(taken(&got), [Err("topic_not_found")]);
+}
+
+#[test]
+fn a_fresh_topic_has_nothing_to_hand_out() {
+    let w = World::new();
+    w.create("t", ConfigPatch::default());
+    let (c, got) = (open(&w, ONCE, false), Got::default());
+    c.read_async(&some(2), into(&got));
+    assert_eq!(taken(&got), [Ok(vec![])]);
+    assert_eq!(*told(&c).lock(), 1, "nothing was staged: the turn is free");
+}

@@ -1,0 +1,153 @@
+//! Requests and answers of transactions.
+
+use crate::api::NewRecord;
+use crate::queue::api::Held;
+
+/// Rows for one topic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxnRows<'a> {
+    /// The topic; created when it is missing, as the engine's `auto_create` says.
+    pub topic: &'a str,
+    /// The records, in order; at least one.
+    pub records: &'a [NewRecord<'a>],
+    /// Node of the records that have none.
+    pub node: &'a [u8],
+}
+
+/// Rows that wait for a commit, invisible.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StageRequest<'a> {
+    /// The stage, 1 to 128 bytes, chosen by the caller: a task attempt, say.
+    pub stage: &'a str,
+    /// The part of the stage, from 0. Staging a part again is a no-op.
+    pub part: u32,
+    /// The rows.
+    pub rows: &'a [TxnRows<'a>],
+}
+
+/// The answer to a stage call: the part is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staged {
+    /// Rows of the part.
+    pub records: u64,
+    /// Bytes that it takes on disk.
+    pub bytes: u64,
+    /// Whether it had been staged before.
+    pub repeated: bool,
+}
+
+/// A stage that a commit publishes.
+#[derive(Clone, Copy, Debug)]
+pub struct TxnStage<'a> {
+    /// The stage.
+    pub stage: &'a str,
+    /// How many parts it has: 0 up to one below this.
+    pub parts: u32,
+    /// How many rows they have together, where the caller knows.
+    pub records: Option<u64>,
+}
+
+/// A stored cursor that moves with a commit.
+#[derive(Clone, Copy, Debug)]
+pub struct TxnCursor<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The consumer; it exists.
+    pub consumer: &'a str,
+    /// Up to where records were dealt with. A cursor that is further on stays.
+    pub seq: u64,
+}
+
+/// Jobs that are acked with a commit. All are held, or the commit is refused.
+#[derive(Clone, Copy, Debug)]
+pub struct TxnAck<'a> {
+    /// The queue.
+    pub queue: &'a str,
+    /// Whose jobs, which, under which leases.
+    pub held: Held<'a>,
+}
+
+/// What a commit does beside publishing rows, and what must hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxnWork<'a> {
+    /// Topics and the heads that they must have.
+    pub expect_heads: &'a [(&'a str, u64)],
+    /// Cursors that move.
+    pub commits: &'a [TxnCursor<'a>],
+    /// Jobs that are acked.
+    pub acks: &'a [TxnAck<'a>],
+}
+
+/// Publishes stages of a writer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CommitRequest<'a> {
+    /// The writer's epoch, rising. The last one again is answered as the first time.
+    pub epoch: u64,
+    /// The stages, in the order in which their rows are to appear.
+    pub stages: &'a [TxnStage<'a>],
+    /// The rest.
+    pub work: TxnWork<'a>,
+}
+
+/// A transaction in one call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxnRequest<'a> {
+    /// The writer; none: nothing is remembered when it is done, but for a key.
+    pub writer: Option<&'a str>,
+    /// The writer's epoch; none: the one after its last.
+    pub epoch: Option<u64>,
+    /// Idempotency key, at most 256 bytes, without a writer only; empty is none. Remembered for
+    /// two minutes.
+    pub key: &'a [u8],
+    /// The rows.
+    pub rows: &'a [TxnRows<'a>],
+    /// The rest.
+    pub work: TxnWork<'a>,
+}
+
+/// What a topic got by a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedTopic {
+    /// The topic.
+    pub topic: String,
+    /// Its id.
+    pub topic_id: u64,
+    /// Seq of the first row.
+    pub first_seq: u64,
+    /// Seq of the last row.
+    pub last_seq: u64,
+}
+
+/// The answer to a commit: all of it is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// The epoch.
+    pub epoch: u64,
+    /// Whether it had been committed before.
+    pub deduped: bool,
+    /// The topics that got rows, by name. One that was deleted before its rows were published is
+    /// not among them.
+    pub topics: Vec<CommittedTopic>,
+}
+
+/// A writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriterState {
+    /// The last epoch that was committed.
+    pub last_epoch: Option<u64>,
+    /// What is staged: stage, parts, rows.
+    pub staged: Vec<StagedState>,
+}
+
+/// A stage of a writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StagedState {
+    /// The stage.
+    pub stage: String,
+    /// Its parts.
+    pub parts: u32,
+    /// Their rows.
+    pub records: u64,
+    /// Bytes that they take on disk.
+    pub bytes: u64,
+}

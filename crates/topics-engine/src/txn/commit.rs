@@ -1,0 +1,381 @@
+//! Committing: everything is checked, then decided by one frame.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use topics_storage::format::record::{Body, TxnCommit, TxnTopic};
+use topics_storage::wal::{Batch, Level};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
+use super::gather::{self, Gathered};
+use super::publish::{self, Ready};
+use super::table::{KEYED, NAMELESS, nobody};
+use crate::api::Append;
+use crate::config::ConfigPatch;
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+use crate::name;
+use crate::queue::api::Held;
+use crate::topic::{self, Alone, Applied, Conditions, Key, Life, Part, Topic};
+
+/// Most writers that are remembered.
+const MAX_WRITERS: usize = 100_000;
+/// The longest idempotency key.
+const MAX_KEY: usize = 256;
+/// The longest decision: it is one frame.
+const MAX_DECISION: usize = 16 << 20;
+/// The stage of a transaction in one call.
+const ONLY: &str = "-";
+
+/// Publishes stages of a writer.
+pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
+    name::check(writer)?;
+    core.check_open()?;
+    let _turn = core.txns.turn(writer);
+    if let Some(answer) = earlier(core, writer, Some(req.epoch))? {
+        return Ok(answer);
+    }
+    let gathered = gather::stages(core, writer, req.stages)?;
+    decide(core, (writer, req.epoch), gathered, &req.work)
+}
+
+/// A transaction in one call.
+pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committed> {
+    core.check_open()?;
+    let (writer, epoch) = identity(core, req)?;
+    let _turn = core.txns.turn(&writer);
+    let named = req.writer.is_some();
+    let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
+    if let Some(answer) = earlier(core, &writer, epoch)? {
+        return Ok(shown(answer));
+    }
+    let now = core.time.steady();
+    let epoch = match epoch {
+        Some(epoch) => epoch,
+        None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
+    };
+    let rows = gather::rows_of(core, req.rows)?;
+    let mut gathered = Gathered::default();
+    let mut charge = None;
+    if !rows.is_empty() {
+        let (_, file, taken) = core.staging.write(&writer, ONLY, 0, &rows, now)?;
+        gathered.files.push(file);
+        gather::add(&mut gathered.rows, rows);
+        charge = Some(taken);
+    }
+    let outcome = decide(core, (&writer, epoch), gathered, &req.work);
+    drop(charge);
+    outcome.map(shown)
+}
+
+/// The writer and epoch of a transaction in one call.
+fn identity(core: &Core, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
+    if req.key.len() > MAX_KEY {
+        let text =
+            format!("the idempotency key is {} bytes, the limit is {MAX_KEY}", req.key.len());
+        return Err(Error::InvalidRequest(text));
+    }
+    match req.writer {
+        Some(_) if !req.key.is_empty() => {
+            let text = "a transaction has a writer or an idempotency key, not both";
+            Err(Error::InvalidRequest(text.into()))
+        }
+        Some(writer) => {
+            name::check(writer)?;
+            Ok((writer.to_owned(), req.epoch))
+        }
+        None if req.epoch.is_some() => {
+            Err(Error::InvalidRequest("an epoch is of a writer: name it".into()))
+        }
+        None if req.key.is_empty() => {
+            Ok((format!("{NAMELESS}{:016x}", core.env.rng.next_u64()), Some(1)))
+        }
+        None => Ok((format!("{KEYED}{:032x}", xxh3_128(req.key)), Some(request_hash(req)))),
+    }
+}
+
+/// What a repeat under a key must have in common with the first call.
+fn request_hash(req: &TxnRequest<'_>) -> u64 {
+    let mut h = Xxh3::new();
+    let mut part = |bytes: &[u8]| {
+        h.update(&(bytes.len() as u64).to_le_bytes());
+        h.update(bytes);
+    };
+    for r in req.rows {
+        part(r.topic.as_bytes());
+        let append = Append { records: r.records, node: r.node, key: b"-", ..Append::default() };
+        part(&Key::of(&append).map_or(0, |k| k.request).to_le_bytes());
+    }
+    for (topic, head) in req.work.expect_heads {
+        part(topic.as_bytes());
+        part(&head.to_le_bytes());
+    }
+    for c in req.work.commits {
+        part(c.topic.as_bytes());
+        part(c.consumer.as_bytes());
+        part(&c.seq.to_le_bytes());
+    }
+    for a in req.work.acks {
+        part(a.queue.as_bytes());
+        part(a.held.node);
+        a.held.seqs.iter().for_each(|s| part(&s.to_le_bytes()));
+        a.held.lease_ids.into_iter().flatten().for_each(|id| part(&id.to_le_bytes()));
+    }
+    h.digest()
+}
+
+/// What is known of an epoch already; finishes what was decided before. The caller has the
+/// writer's turn.
+fn earlier(core: &Arc<Core>, writer: &str, epoch: Option<u64>) -> Result<Option<Committed>> {
+    for (writer, epoch) in core.txns.all_open(Some(writer)) {
+        publish::finish(core, &writer, epoch)?;
+    }
+    let last = core.txns.last(writer, core.time.steady());
+    let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(core) };
+    if last.epoch == epoch {
+        return Ok(Some(Committed { deduped: true, ..last }));
+    }
+    if writer.starts_with(KEYED) {
+        return Err(Error::IdempotencyMismatch { topic: "(a transaction)".into() });
+    }
+    if epoch < last.epoch {
+        let (writer, last) = (writer.to_owned(), last.epoch);
+        return Err(Error::StaleEpoch { writer, epoch, last });
+    }
+    undecided(core)
+}
+
+/// Nothing is known, unless the shard of the decisions has failed: then it may hold one.
+fn undecided(core: &Core) -> Result<Option<Committed>> {
+    core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
+}
+
+/// What a transaction wants of one topic.
+#[derive(Default)]
+struct Want<'a> {
+    rows: (Vec<u8>, u64),
+    expect_head: Option<u64>,
+    cursors: Vec<(String, u64)>,
+    acks: Vec<Held<'a>>,
+}
+
+impl Want<'_> {
+    fn conditions(&self) -> Conditions<'_> {
+        Conditions { expect_head: self.expect_head, cursors: &self.cursors, acks: &self.acks }
+    }
+}
+
+/// By topic name.
+type Wants<'a> = BTreeMap<String, Want<'a>>;
+
+fn wants<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<Wants<'a>> {
+    let mut all = Wants::new();
+    for (topic, rows) in rows {
+        all.entry(topic).or_default().rows = rows;
+    }
+    for (topic, head) in work.expect_heads {
+        let before = all.entry((*topic).to_owned()).or_default().expect_head.replace(*head);
+        if before.is_some_and(|b| b != *head) {
+            let text = format!("topic {topic:?} cannot have two heads");
+            return Err(Error::InvalidRequest(text));
+        }
+    }
+    for c in work.commits {
+        let cursors = &mut all.entry(c.topic.to_owned()).or_default().cursors;
+        match cursors.iter_mut().find(|(name, _)| name == c.consumer) {
+            Some((_, seq)) => *seq = c.seq.max(*seq),
+            None => cursors.push((c.consumer.to_owned(), c.seq)),
+        }
+    }
+    for a in work.acks {
+        all.entry(a.queue.to_owned()).or_default().acks.push(a.held);
+    }
+    Ok(all)
+}
+
+/// Checks, decides, publishes. The caller has the writer's turn.
+fn decide(
+    core: &Arc<Core>,
+    who: (&str, u64),
+    gathered: Gathered,
+    work: &TxnWork<'_>,
+) -> Result<Committed> {
+    let Gathered { files, rows, staged } = gathered;
+    let decided = check(core, who.0, rows, work).and_then(|held| {
+        log(core, &TxnCommit { files: files.clone(), ..body(who, &held) }).inspect_err(|_| {
+            // Of a shard that has failed nobody knows what it will say after a restart: jobs that
+            // may be acked then are not given to others.
+            if core.wal.poisoned(0).is_none() {
+                held.iter().for_each(|h| topic::release_acks(&h.topic, &h.part.acks));
+            }
+        })?;
+        Ok(held)
+    });
+    let held = match decided {
+        Ok(held) => held,
+        Err(e) => {
+            // A decision that failed may be in the log all the same, until that has gone on.
+            let lsn = core.wal.positions(0).written + 1;
+            if staged {
+                core.staging.doubt(who.0, &files, lsn);
+            } else {
+                files.into_iter().for_each(|f| core.txns.spend(f.name, lsn));
+            }
+            return Err(e);
+        }
+    };
+    core.staging.decided(who.0, &files);
+    publish::publish(core, who, held)?;
+    publish::end(core, who.0, who.1)
+}
+
+/// Takes every topic alone and checks everything. What is returned can only fail by the disk.
+fn check(
+    core: &Arc<Core>,
+    writer: &str,
+    rows: gather::ByTopic,
+    work: &TxnWork<'_>,
+) -> Result<Vec<Ready>> {
+    let now = core.time.steady();
+    if core.txns.writers() >= MAX_WRITERS && core.txns.last(writer, now).is_none() {
+        core.metrics.throttled.add(1);
+        let max = MAX_WRITERS as u64;
+        return Err(Error::Throttled { limit: "txn_writers", max, retry_after_ms: 1000 });
+    }
+    let wants = wants(rows, work)?;
+    if wants.is_empty() {
+        return Ok(Vec::new());
+    }
+    let bytes = wants.values().map(|w| w.rows.0.len() as u64).sum();
+    core.check_load(bytes, Wait::Bounded)?;
+    rehearse(core, &wants)?;
+    let mut topics = Vec::new();
+    for (name, want) in &wants {
+        let topic = find(core, name, want)?;
+        topic::expire_before_write(core, &topic, Wait::Bounded)?;
+        topics.push(topic);
+    }
+    let mut order: Vec<_> = topics.into_iter().zip(wants.into_values()).collect();
+    order.sort_by_key(|(topic, _)| topic.id());
+    let held = take_alone(core, order.iter().map(|(topic, _)| topic))?;
+    let mut ready: Vec<Ready> = Vec::new();
+    for ((topic, want), alone) in order.into_iter().zip(held) {
+        match topic::check_part(core, &topic, &alone, &want.rows, &want.conditions()) {
+            Ok(acks) => {
+                let part = Part { rows: want.rows, acks, cursors: want.cursors };
+                ready.push(Ready { topic, alone, part });
+            }
+            Err(e) => {
+                ready.iter().for_each(|r| topic::release_acks(&r.topic, &r.part.acks));
+                return Err(e);
+            }
+        }
+    }
+    settle(core, &ready).inspect_err(|_| {
+        ready.iter().for_each(|r| topic::release_acks(&r.topic, &r.part.acks));
+    })?;
+    Ok(ready)
+}
+
+/// Takes topics alone, in the order in which they are given: that of their ids.
+pub(super) fn take_alone<'a>(
+    core: &Arc<Core>,
+    topics: impl Iterator<Item = &'a Arc<Topic>>,
+) -> Result<Vec<Alone>> {
+    topics.map(|topic| topic.alone(core)).collect()
+}
+
+/// Refuses what can be refused without the topics that are missing, before these are created.
+fn rehearse(core: &Arc<Core>, wants: &Wants<'_>) -> Result<()> {
+    let mut there = Vec::new();
+    for (name, want) in wants {
+        match live(core, name)? {
+            Some(topic) => there.push((topic, want)),
+            None => may_create(core, name, want)?,
+        }
+    }
+    if there.len() == wants.len() {
+        return Ok(());
+    }
+    there.sort_by_key(|(topic, _)| topic.id());
+    let held = take_alone(core, there.iter().map(|(topic, _)| topic))?;
+    for ((topic, want), alone) in there.iter().zip(held) {
+        let acks = topic::check_part(core, topic, &alone, &want.rows, &want.conditions())?;
+        topic::release_acks(topic, &acks);
+    }
+    Ok(())
+}
+
+fn live(core: &Core, name: &str) -> Result<Option<Arc<Topic>>> {
+    Ok(core.named(name)?.filter(|t| t.life() == Life::Live))
+}
+
+/// Whether a topic that is missing may be created for what is wanted of it.
+fn may_create(core: &Core, name: &str, want: &Want<'_>) -> Result<()> {
+    name::check(name)?;
+    let wanted = want.rows.1 > 0 && want.cursors.is_empty() && want.acks.is_empty();
+    if !wanted || !core.options.auto_create.allows(name) {
+        return Err(Error::TopicNotFound(name.to_owned()));
+    }
+    if let Some(expected) = want.expect_head.filter(|head| *head > 0) {
+        return Err(Error::HeadMismatch { topic: name.to_owned(), expected, actual: 0 });
+    }
+    Ok(())
+}
+
+/// The topic of a name; created for rows, where that is allowed.
+fn find(core: &Arc<Core>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
+    if let Some(topic) = live(core, name)? {
+        return Ok(topic);
+    }
+    may_create(core, name, want)?;
+    topic::create(core, name, &ConfigPatch::default())?;
+    live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+}
+
+/// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
+/// 0 is so by its sync.
+fn settle(core: &Arc<Core>, ready: &[Ready]) -> Result<()> {
+    let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
+    for shard in shards.into_iter().filter(|s| *s > 0) {
+        let at = core.wal.positions(shard);
+        if !core.env.check("txn.settled", at.synced >= at.written) {
+            core.wal.sync(shard)?;
+        }
+    }
+    Ok(())
+}
+
+fn body(who: (&str, u64), ready: &[Ready]) -> TxnCommit {
+    let mut body = TxnCommit { writer: who.0.to_owned(), epoch: who.1, ..nobody() };
+    for r in ready {
+        let key = r.topic.key;
+        let (topic_id, epoch, rows) = (key.topic_id, key.epoch, r.part.rows.1);
+        body.topics.push(TxnTopic { topic_id, epoch, rows });
+        let cursors = r.part.cursors.iter();
+        body.commits.extend(cursors.map(|(name, seq)| (topic_id, name.clone(), *seq)));
+        if !r.part.acks.is_empty() {
+            body.acks.push((topic_id, r.part.acks.clone()));
+        }
+    }
+    body
+}
+
+/// Logs the decision, durably.
+fn log(core: &Arc<Core>, body: &TxnCommit) -> Result<()> {
+    let names: usize = body.commits.iter().map(|c| c.1.len() + 24).sum();
+    let acks: usize = body.acks.iter().map(|a| a.1.len() * 9 + 24).sum();
+    let size = names + acks + body.files.len() * 64 + body.topics.len() * 27 + 512;
+    if size > MAX_DECISION {
+        let (got, max) = (size as u64, MAX_DECISION as u64);
+        return Err(Error::BatchTooLarge { got, max, unit: "bytes of names and seqs" });
+    }
+    let mut head = Vec::new();
+    body.encode_frame(&mut head, 0, 0, 0);
+    let room = core.room(0, head.len(), Wait::Bounded)?;
+    let commit = Arc::new(Applied::new(core, "a transaction's decision"));
+    let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
+    let ticket = core.wal.stage(batch, room)?;
+    core.wait(ticket, Level::Synced)
+}

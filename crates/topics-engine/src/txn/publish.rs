@@ -1,0 +1,167 @@
+//! Carrying a decision out: live, at a repeat, in a pass, in recovery. Nothing is checked again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_storage::format::record::{Body, TxnCommit, TxnDone};
+use topics_storage::wal::{Batch, Level};
+
+use super::api::{Committed, CommittedTopic};
+use super::commit::take_alone;
+use super::gather;
+use super::table::Open;
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+use crate::options::RecoveryMode;
+use crate::topic::{self, Alone, Applied, Life, Part, Topic};
+
+/// A topic that is held, and what happens to it.
+pub(super) struct Ready {
+    pub topic: Arc<Topic>,
+    pub alone: Alone,
+    pub part: Part,
+}
+
+/// Logs the parts, all of them before the first is waited for. A part that fails stays to be done.
+pub(super) fn publish(core: &Arc<Core>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
+    let mut outcome = Ok(());
+    let mut sent = Vec::new();
+    for r in ready {
+        match topic::publish_part(core, &r.topic, &r.alone, who, r.part) {
+            Ok(Some(part)) => sent.push((part, r.alone)),
+            Ok(None) => {}
+            Err(e) => outcome = outcome.and(Err(e)),
+        }
+    }
+    for (part, alone) in sent {
+        outcome = outcome.and(part.wait(core));
+        drop(alone);
+    }
+    outcome
+}
+
+/// The topic of a part, while it is there.
+fn alive(core: &Core, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
+    let topic = core.by_id(topic_id)?;
+    Ok(topic.filter(|topic| topic.key.epoch == epoch && topic.life() == Life::Live))
+}
+
+/// The parts of a decision that are not logged, with the topics that are there.
+fn missing(core: &Core, open: &Open) -> Result<Vec<Arc<Topic>>> {
+    let todo = open.body.topics.iter().filter(|t| !open.parts.contains_key(&t.topic_id));
+    let found = todo.filter_map(|t| alive(core, t.topic_id, t.epoch).transpose());
+    let mut topics = found.collect::<Result<Vec<_>>>()?;
+    topics.sort_by_key(|t| t.id());
+    Ok(topics)
+}
+
+/// Does what is left of a decision. The caller has the writer's turn, or nobody else is there.
+pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
+    let Some(open) = core.txns.open(writer, epoch) else {
+        return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
+    };
+    let topics = missing(core, &open)?;
+    let rows_in = |t: &&Arc<Topic>| {
+        let row = |w: &&topics_storage::format::record::TxnTopic| w.topic_id == t.id();
+        open.body.topics.iter().find(row).is_some_and(|w| w.rows > 0)
+    };
+    let mut rows = match topics.iter().any(|t| rows_in(&t)) {
+        true => gather::decided(core, &open.body.files)?,
+        false => gather::ByTopic::new(),
+    };
+    let held = take_alone(core, topics.iter())?;
+    let ready = topics.into_iter().zip(held).map(|(topic, alone)| {
+        let rows = rows.remove(&*topic.name).unwrap_or_default();
+        let part = part_of(&open.body, topic.id(), rows);
+        Ready { topic, alone, part }
+    });
+    publish(core, (writer, epoch), ready.collect())?;
+    end(core, writer, epoch)
+}
+
+fn part_of(body: &TxnCommit, id: u64, rows: (Vec<u8>, u64)) -> Part {
+    let acks = body.acks.iter().filter(|a| a.0 == id).flat_map(|a| a.1.clone()).collect();
+    let cursors = body.commits.iter().filter(|c| c.0 == id);
+    Part { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
+}
+
+/// All parts are durable: says so in the log, and answers.
+pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
+    let Some(open) = core.txns.open(writer, epoch) else {
+        return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
+    };
+    if let Some(topic) = missing(core, &open)?.first() {
+        // The log has its part and memory does not: the next open finishes.
+        let detail = format!("topic {:?} could not be brought up to its log", topic.name);
+        return Err(Error::StorageUnavailable { reason: "io", detail });
+    }
+    let mut topics = Vec::new();
+    for t in open.body.topics.iter().filter(|t| t.rows > 0) {
+        let first = open.parts.get(&t.topic_id).copied().unwrap_or(0);
+        if let Some(topic) = alive(core, t.topic_id, t.epoch)?.filter(|_| first > 0) {
+            topics.push((t.topic_id, topic.name.to_string(), first, first + t.rows - 1));
+        }
+    }
+    topics.sort_by(|a, b| a.1.cmp(&b.1));
+    let answer = topics.iter().map(|(topic_id, topic, first_seq, last_seq)| CommittedTopic {
+        topic: topic.clone(),
+        topic_id: *topic_id,
+        first_seq: *first_seq,
+        last_seq: *last_seq,
+    });
+    let answer = Committed { epoch, deduped: false, topics: answer.collect() };
+    log_end(core, &TxnDone { writer: writer.to_owned(), epoch, topics })?;
+    Ok(answer)
+}
+
+fn log_end(core: &Arc<Core>, body: &TxnDone) -> Result<()> {
+    let mut head = Vec::new();
+    body.encode_frame(&mut head, 0, 0, 0);
+    let room = core.room(0, head.len(), Wait::Patient)?;
+    let commit = Arc::new(Applied::new(core, "a transaction's end"));
+    let batch = Batch::control(head, core.time.wall(), Level::Written, commit);
+    let ticket = core.wal.stage(Batch { frees_space: true, ..batch }, room)?;
+    core.wait(ticket, Level::Written)
+}
+
+/// After recovery has replayed every shard, before anything else is written.
+pub(crate) fn recovered(core: &Arc<Core>) -> Result<()> {
+    core.staging.load(&core.txns)?;
+    for (writer, epoch) in core.txns.all_open(None) {
+        match finish(core, &writer, epoch) {
+            Ok(_) => {}
+            Err(e @ Error::Corrupt { .. }) if core.options.recovery == RecoveryMode::Salvage => {
+                log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
+                // The parts that are there stay, the others never come.
+                log_end(core, &TxnDone { writer, epoch, topics: Vec::new() })?;
+            }
+            Err(e @ (Error::StorageUnavailable { .. } | Error::Throttled { .. })) => {
+                // Readers may come; a pass, a repeat or the next open goes on.
+                log::warn!("epoch {epoch} of writer {writer:?} is not published yet: {e}");
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// What happens without being asked: old stages and spent files go, what a full disk stopped goes
+/// on. Cheap when nothing is due.
+pub(crate) fn pass(core: &Arc<Core>) -> Result<()> {
+    let now = core.time.steady();
+    core.txns.expire(now);
+    let ttl = core.options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;
+    core.staging.expire(&core.txns, now.saturating_sub(ttl));
+    if core.wal.poisoned(0).is_none() {
+        core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
+    }
+    for (writer, epoch) in core.txns.all_open(None) {
+        let Some(_turn) = core.txns.try_turn(&writer) else { continue };
+        if core.txns.open(&writer, epoch).is_some()
+            && let Err(e) = finish(core, &writer, epoch)
+        {
+            log::debug!("epoch {epoch} of writer {writer:?} is not published yet: {e}");
+        }
+    }
+    Ok(())
+}

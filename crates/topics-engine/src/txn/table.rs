@@ -1,0 +1,339 @@
+//! What the log says of transactions: open decisions, last epochs, files that are spent.
+//!
+//! Applying frames in log order over a state that reflects some of them already ends in the same
+//! state: open decisions are known by writer *and* epoch, and the frame that ends one follows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use topics_storage::format::frame::{self, FrameType};
+use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart};
+use topics_storage::snapshot::Section;
+
+use super::api::{Committed, CommittedTopic};
+use crate::error::{Error, Result};
+
+/// The section of a snapshot that holds transactions.
+pub(crate) const SECTION: u16 = 2;
+/// Its version.
+const VERSION: u16 = 1;
+/// What the names of writers that have an idempotency key, or nothing, begin with. No name that
+/// somebody gives begins so.
+pub(super) const KEYED: &str = "$k.";
+pub(super) const NAMELESS: &str = "$t.";
+/// How long an idempotency key is remembered, ms.
+const WINDOW_MS: u64 = 120_000;
+
+/// A decision that is not carried out.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub body: Arc<TxnCommit>,
+    /// The parts that are logged, by topic: seq of the first row.
+    pub parts: BTreeMap<u64, u64>,
+}
+
+/// The last epoch of a writer.
+#[derive(Clone, Debug)]
+struct Last {
+    body: TxnDone,
+    ts: u64,
+}
+
+impl Last {
+    fn expires_at(&self) -> Option<u64> {
+        self.body.writer.starts_with(KEYED).then(|| self.ts.saturating_add(WINDOW_MS))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    open: BTreeMap<(String, u64), Open>,
+    last: BTreeMap<String, Last>,
+    /// Files that may go when shard 0 is synced up to this lsn.
+    spent: BTreeMap<String, u64>,
+}
+
+/// The transactions of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Txns {
+    inner: Mutex<Inner>,
+    turns: Mutex<BTreeSet<String>>,
+    freed: Condvar,
+}
+
+/// Its holder is the only one who does something for a writer.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    all: &'a Txns,
+    of: String,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.all.turns.lock().remove(&self.of);
+        self.all.freed.notify_all();
+    }
+}
+
+impl Txns {
+    /// Waits for the turn of a writer, or of whatever has a name.
+    pub(super) fn turn(&self, of: &str) -> Turn<'_> {
+        let mut turns = self.turns.lock();
+        while !turns.insert(of.to_owned()) {
+            self.freed.wait(&mut turns);
+        }
+        Turn { all: self, of: of.to_owned() }
+    }
+
+    /// The same without waiting.
+    pub(super) fn try_turn(&self, of: &str) -> Option<Turn<'_>> {
+        self.turns.lock().insert(of.to_owned()).then(|| Turn { all: self, of: of.to_owned() })
+    }
+
+    /// A decision was logged, durably.
+    pub(crate) fn committed(&self, body: TxnCommit) {
+        let mut inner = self.inner.lock();
+        if body.writer.is_empty() {
+            inner.spent.extend(body.files.into_iter().map(|f| (f.name, 0)));
+            return;
+        }
+        let key = (body.writer.clone(), body.epoch);
+        inner
+            .open
+            .entry(key)
+            .or_insert_with(|| Open { body: Arc::new(body), parts: BTreeMap::new() });
+    }
+
+    /// A part was logged, durably. Called under the state lock of its topic: no snapshot has the
+    /// topic with the part and the transaction without.
+    pub(crate) fn part(&self, body: TxnPart, topic_id: u64, first: u64) {
+        if let Some(open) = self.inner.lock().open.get_mut(&(body.writer, body.epoch)) {
+            open.parts.insert(topic_id, first);
+        }
+    }
+
+    /// A transaction has ended, by a frame with this time and lsn: its files are spent.
+    pub(crate) fn done(&self, body: TxnDone, ts: u64, lsn: u64) {
+        let mut inner = self.inner.lock();
+        if let Some(open) = inner.open.remove(&(body.writer.clone(), body.epoch)) {
+            inner.spent.extend(open.body.files.iter().map(|f| (f.name.clone(), lsn)));
+        }
+        if !body.writer.starts_with(NAMELESS) {
+            inner.last.insert(body.writer.clone(), Last { body, ts });
+        }
+    }
+
+    pub(super) fn open(&self, writer: &str, epoch: u64) -> Option<Open> {
+        self.inner.lock().open.get(&(writer.to_owned(), epoch)).cloned()
+    }
+
+    /// Open decisions, of one writer or of all.
+    pub(super) fn all_open(&self, writer: Option<&str>) -> Vec<(String, u64)> {
+        let inner = self.inner.lock();
+        let keys = inner.open.keys().filter(|(w, _)| writer.is_none_or(|want| want == w));
+        keys.cloned().collect()
+    }
+
+    /// The last epoch of a writer, with its answer; a key's only while it is remembered.
+    pub(super) fn last(&self, writer: &str, now: u64) -> Option<Committed> {
+        let inner = self.inner.lock();
+        let last = inner.last.get(writer)?;
+        if last.expires_at().is_some_and(|at| at <= now) {
+            return None;
+        }
+        let topics = last.body.topics.iter();
+        let topics = topics.map(|(topic_id, topic, first_seq, last_seq)| CommittedTopic {
+            topic: topic.clone(),
+            topic_id: *topic_id,
+            first_seq: *first_seq,
+            last_seq: *last_seq,
+        });
+        Some(Committed { epoch: last.body.epoch, deduped: false, topics: topics.collect() })
+    }
+
+    /// How many writers are remembered.
+    pub(super) fn writers(&self) -> usize {
+        self.inner.lock().last.len()
+    }
+
+    /// Forgets keys whose time has come.
+    pub(super) fn expire(&self, now: u64) {
+        self.inner.lock().last.retain(|_, l| l.expires_at().is_none_or(|at| at > now));
+    }
+
+    /// A file is not needed once shard 0 is synced up to an lsn.
+    pub(super) fn spend(&self, name: String, lsn: u64) {
+        self.inner.lock().spent.insert(name, lsn);
+    }
+
+    /// The files that open decisions name.
+    pub(super) fn named(&self) -> BTreeSet<String> {
+        let inner = self.inner.lock();
+        let files = inner.open.values().flat_map(|o| &o.body.files);
+        files.map(|f| f.name.clone()).collect()
+    }
+
+    /// Spent files that may go when shard 0 is synced up to `lsn`.
+    pub(super) fn spent(&self, lsn: u64) -> Vec<String> {
+        let inner = self.inner.lock();
+        let due = inner.spent.iter().filter(|(_, at)| **at <= lsn);
+        due.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Files are gone for good.
+    pub(super) fn forget(&self, files: &[String]) {
+        let mut inner = self.inner.lock();
+        inner.spent.retain(|f, _| !files.contains(f));
+    }
+
+    /// What a snapshot holds of transactions, as frames. Taken after the topics: a part may be
+    /// marked ahead of its topic, where it is replayed then, never behind it.
+    pub(crate) fn capture(&self) -> Option<Section> {
+        let inner = self.inner.lock();
+        let mut bytes = Vec::new();
+        for last in inner.last.values() {
+            last.body.encode_frame(&mut bytes, 0, 0, last.ts);
+        }
+        for open in inner.open.values() {
+            open.body.encode_frame(&mut bytes, 0, 0, 0);
+            let part = TxnPart { writer: open.body.writer.clone(), epoch: open.body.epoch };
+            for (topic_id, first) in &open.parts {
+                part.encode_frame(&mut bytes, *topic_id, *first, 0);
+            }
+        }
+        if !inner.spent.is_empty() {
+            let names = inner.spent.keys().cloned();
+            let files = names.map(|name| TxnFile { name, len: 0, checksum: 0 }).collect();
+            TxnCommit { files, ..nobody() }.encode_frame(&mut bytes, 0, 0, 0);
+        }
+        (!bytes.is_empty()).then_some(Section { kind: SECTION, version: VERSION, bytes })
+    }
+
+    /// Takes a snapshot's section in. False: it is of another kind.
+    pub(crate) fn restore(&self, section: &Section) -> Result<bool> {
+        if section.kind != SECTION {
+            return Ok(false);
+        }
+        if section.version != VERSION {
+            return Err(Error::Version {
+                what: "the transactions of a snapshot".into(),
+                found: u32::from(section.version),
+                supported: u32::from(VERSION),
+            });
+        }
+        let mut rest = &section.bytes[..];
+        let damaged = |why: String| Error::Corrupt {
+            file: "the transactions in the snapshot".into(),
+            offset: 0,
+            detail: why,
+        };
+        while !rest.is_empty() {
+            let (f, len) = frame::parse(rest).map_err(|e| damaged(e.to_string()))?;
+            match f.kind {
+                FrameType::TxnDone => self.done(TxnDone::decode(&f)?, f.ts, 0),
+                FrameType::TxnCommit => self.committed(TxnCommit::decode(&f)?),
+                FrameType::TxnPart => self.part(TxnPart::decode(&f)?, f.topic_id, f.seq),
+                kind => return Err(damaged(format!("a {kind:?} frame"))),
+            }
+            rest = &rest[len..];
+        }
+        Ok(true)
+    }
+}
+
+/// A decision of nobody about nothing.
+pub(super) fn nobody() -> TxnCommit {
+    TxnCommit {
+        writer: String::new(),
+        epoch: 0,
+        files: Vec::new(),
+        topics: Vec::new(),
+        commits: Vec::new(),
+        acks: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commit(writer: &str, epoch: u64) -> TxnCommit {
+        let files = vec![TxnFile { name: format!("{writer}{epoch}"), len: 1, checksum: 2 }];
+        TxnCommit { writer: writer.into(), epoch, files, ..nobody() }
+    }
+
+    fn part(writer: &str, epoch: u64) -> TxnPart {
+        TxnPart { writer: writer.into(), epoch }
+    }
+
+    fn done(writer: &str, epoch: u64) -> TxnDone {
+        TxnDone { writer: writer.into(), epoch, topics: vec![(7, "t".into(), epoch, epoch)] }
+    }
+
+    #[test]
+    fn frames_over_a_state_that_reflects_them_end_in_the_same_state() {
+        let frames: [&dyn Fn(&Txns); 8] = [
+            &|t| t.committed(commit("w", 1)),
+            &|t| t.part(part("w", 1), 7, 1),
+            &|t| t.done(done("w", 1), 10, 3),
+            &|t| t.committed(commit("$t.1", 1)),
+            &|t| t.done(TxnDone { topics: vec![], ..done("$t.1", 1) }, 10, 5),
+            &|t| t.committed(commit("w", 2)),
+            &|t| t.part(part("w", 2), 7, 2),
+            &|t| t.part(part("w", 2), 8, 0),
+        ];
+        let all = Txns::default();
+        frames.iter().for_each(|f| f(&all));
+        let want = all.capture().unwrap();
+        assert_eq!(all.all_open(None), [("w".to_owned(), 2)]);
+        // The snapshot reflects everything, and any suffix that begins with a decision's frame, but
+        // without the parts of other shards, is replayed over it.
+        for from in [0, 3, 5] {
+            let again = Txns::default();
+            assert!(again.restore(&want).unwrap());
+            for (i, f) in frames.iter().enumerate().skip(from) {
+                if ![1, 6, 7].contains(&i) {
+                    f(&again);
+                }
+            }
+            assert_eq!(again.capture().unwrap(), want, "from frame {from}");
+            let open = again.open("w", 2).unwrap();
+            assert_eq!(open.parts, BTreeMap::from([(7, 2), (8, 0)]));
+        }
+    }
+
+    #[test]
+    fn keys_are_forgotten_and_writers_are_not() {
+        let t = Txns::default();
+        t.done(done("$k.1", 9), 1000, 1);
+        t.done(done("w", 9), 1000, 2);
+        assert!(t.last("$k.1", 1000 + WINDOW_MS - 1).is_some());
+        assert!(t.last("$k.1", 1000 + WINDOW_MS).is_none());
+        t.expire(u64::MAX);
+        assert_eq!(t.writers(), 1);
+        assert_eq!(t.last("w", u64::MAX).unwrap().topics[0].last_seq, 9);
+    }
+
+    #[test]
+    fn files_are_spent_when_the_end_is_durable() {
+        let t = Txns::default();
+        t.committed(commit("w", 1));
+        assert_eq!(t.named().len(), 1);
+        t.done(done("w", 1), 0, 12);
+        assert!(t.named().is_empty() && t.spent(11).is_empty());
+        assert_eq!(t.spent(12), ["w1"]);
+        t.forget(&t.spent(12));
+        assert!(t.spent(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let t = Txns::default();
+        let section = |kind, version, bytes: &[u8]| Section { kind, version, bytes: bytes.into() };
+        assert!(!t.restore(&section(1, 1, b"")).unwrap());
+        assert_eq!(t.restore(&section(SECTION, 2, b"")).unwrap_err().code(), "version");
+        assert_eq!(t.restore(&section(SECTION, 1, b"x")).unwrap_err().code(), "corrupt");
+        assert!(t.capture().is_none());
+    }
+}

@@ -1,0 +1,593 @@
+//! Transactions over the simulated disk: all or nothing, once, at every crash point.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, Mutant, SimFs};
+use topics_env::{Hook, Site};
+
+use super::*;
+use crate::api::{Durability, NewRecord};
+use crate::config::{ConfigPatch, Discard, TopicType};
+use crate::error::{Error, Result};
+use crate::options::{AutoCreate, Options};
+use crate::queue::api::{Claim, Held};
+use crate::topic::ConsumerStart;
+use crate::topic::tests::{DIR, World, class, rec, small};
+
+/// The epochs of these tests begin here.
+const FIRST: u64 = 5;
+
+impl World {
+    fn stage(&self, stage: &str, part: u32, rows: &[(&str, &[&str])]) -> Result<Staged> {
+        let records: Vec<Vec<NewRecord<'_>>> =
+            rows.iter().map(|(_, d)| d.iter().map(|d| rec(d)).collect()).collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .zip(&records)
+            .map(|((topic, _), records)| TxnRows { topic, records, ..TxnRows::default() })
+            .collect();
+        self.engine().stage("w", &StageRequest { stage, part, rows: &rows })
+    }
+
+    fn commit(&self, epoch: u64, stages: &[(&str, u32)], work: TxnWork<'_>) -> Result<Committed> {
+        let stages: Vec<_> = stages
+            .iter()
+            .map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None })
+            .collect();
+        self.engine().commit("w", &CommitRequest { epoch, stages: &stages, work })
+    }
+
+    fn once(&self, topic: &str, data: &[&str], key: &[u8]) -> Result<Committed> {
+        let records: Vec<_> = data.iter().map(|d| rec(d)).collect();
+        let rows = [TxnRows { topic, records: &records, ..TxnRows::default() }];
+        self.engine().transact(&TxnRequest { rows: &rows, key, ..TxnRequest::default() })
+    }
+
+    /// The payloads of a topic, none where there is no topic.
+    fn data(&self, topic: &str) -> Vec<String> {
+        if self.engine().state(topic, false).is_err() {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        let mut at = 0;
+        loop {
+            let b = self.read(topic, at);
+            out.extend(b.iter().map(|r| String::from_utf8(r.data.to_vec()).unwrap()));
+            at = b.next_from_seq;
+            if b.caught_up {
+                return out;
+            }
+        }
+    }
+
+    fn staged_files(&self) -> usize {
+        let files = self.fs.kill_image();
+        files.files().iter().filter(|(p, _)| p.contains("/txn/")).count()
+    }
+
+    fn cursor(&self) -> u64 {
+        self.engine().consumers("in").unwrap().first().unwrap().cursor
+    }
+
+    fn claim_one(&self) -> (u64, u64) {
+        let req = Claim { node: b"n", ..Claim::default() };
+        let got = self.engine().claim("q", &req).unwrap();
+        let (lease, _) = got.get(0).unwrap();
+        (lease.seq, lease.lease_id)
+    }
+
+    /// [`World::furnish`] with every topic of [`stage_all`], durable: what fails next is the
+    /// transaction.
+    fn furnish_all(&self) {
+        self.furnish();
+        self.create("new", ConfigPatch::default());
+        self.engine().sync().unwrap();
+    }
+
+    /// Topics of every class, a consumer with something to read, a queue with jobs.
+    fn furnish(&self) {
+        let classes = [
+            ("disk", Durability::Disk),
+            ("fsync", Durability::Fsync),
+            ("memory", Durability::Memory),
+            ("ephemeral", Durability::Ephemeral),
+        ];
+        for (name, durability) in classes {
+            self.create(name, class(durability));
+        }
+        self.put("disk", &["before"]);
+        self.put("in", &["1", "2", "3"]);
+        self.engine().consumer("in", "c", None, ConsumerStart::Start, false).unwrap();
+        let queue = ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() };
+        self.create("q", queue);
+        self.put("q", &["job 1", "job 2"]);
+    }
+}
+
+/// The cursor and the job that every commit of [`whole`] takes along.
+fn whole<'a>(commits: &'a [TxnCursor<'a>], acks: &'a [TxnAck<'a>]) -> TxnWork<'a> {
+    TxnWork { commits, acks, ..TxnWork::default() }
+}
+
+const IN: [TxnCursor<'static>; 1] = [TxnCursor { topic: "in", consumer: "c", seq: 2 }];
+
+fn stage_all(w: &World) {
+    w.stage("a", 0, &[("disk", &["d1", "d2"]), ("fsync", &["f1"]), ("new", &["n1"])]).unwrap();
+    w.stage("a", 1, &[("memory", &["m1"]), ("ephemeral", &["e1"]), ("disk", &["d3"])]).unwrap();
+}
+
+/// How often the transaction of [`stage_all`] is there: 0 or 1, everywhere the same.
+fn times(w: &World, what: &str) -> usize {
+    let count = |topic: &str, want: &[&str]| {
+        let rows: Vec<String> = w.data(topic).into_iter().filter(|d| d != "before").collect();
+        assert!(rows.is_empty() || rows == want, "{what}: I5 {topic} has {rows:?}");
+        usize::from(!rows.is_empty())
+    };
+    let all = [
+        count("disk", &["d1", "d2", "d3"]),
+        count("fsync", &["f1"]),
+        count("new", &["n1"]),
+        count("memory", &["m1"]),
+        count("ephemeral", &["e1"]),
+        usize::from(w.cursor() == 2),
+        usize::from(w.data("q") == ["job 2"]),
+    ];
+    assert!(all.iter().all(|n| *n == all[0]), "{what}: somewhere and elsewhere not: {all:?}");
+    all[0]
+}
+
+#[test]
+fn a_commit_is_everywhere_and_its_repeat_changes_nothing() {
+    for shards in [1, 3] {
+        let mut w = World::with(Options { wal_shards: shards, ..small() });
+        w.furnish();
+        let (job, id) = w.claim_one();
+        stage_all(&w);
+        assert!(w.stage("a", 1, &[("disk", &["other"])]).unwrap().repeated);
+        assert_eq!(times(&w, "staged"), 0);
+        let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+        let acks = [TxnAck { queue: "q", held }];
+        let done = w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap();
+        assert!(!done.deduped);
+        assert_eq!(times(&w, "committed"), 1);
+        let of = |c: &Committed, t: &str| {
+            let t = c.topics.iter().find(|x| x.topic == t).unwrap();
+            (t.first_seq, t.last_seq)
+        };
+        assert_eq!(done.topics.len(), 5);
+        assert_eq!((of(&done, "disk"), of(&done, "new")), ((2, 4), (1, 1)));
+        let again = w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap();
+        assert!(again.deduped);
+        assert_eq!(again.topics, done.topics);
+        let stale = w.commit(FIRST - 1, &[], TxnWork::default()).unwrap_err();
+        assert!(matches!(stale, Error::StaleEpoch { last: FIRST, .. }), "{stale}");
+        for end in [World::kill, World::reopen, World::power_cut] {
+            end(&mut w);
+            let again = w.commit(FIRST, &[("a", 2)], whole(&IN, &[])).unwrap();
+            assert!(again.deduped && again.topics == done.topics);
+            assert_eq!(times(&w, "reopened"), 1);
+            w.checkpoint();
+        }
+        assert_eq!(w.engine().writer_state("w").unwrap().last_epoch, Some(FIRST));
+        w.clock.advance_ms(10_000);
+        w.engine().sync().unwrap();
+        w.engine().tick().unwrap();
+        assert_eq!(w.staged_files(), 0, "the files of a transaction go with it");
+        let next = w.put("disk", &["after"]);
+        assert_eq!(next.first_seq, next.last_seq);
+    }
+}
+
+/// A run, with the journal positions that matter.
+struct Run {
+    w: World,
+    /// All parts are staged; the commit has returned.
+    staged: usize,
+    committed: usize,
+}
+
+fn run(options: &Options, hook: Option<Arc<dyn Hook>>) -> Run {
+    let mut w = World::unopened(options.clone());
+    w.hook = hook;
+    w.open();
+    w.furnish();
+    let (job, id) = w.claim_one();
+    w.engine().sync().unwrap();
+    stage_all(&w);
+    let staged = w.fs.ops_len();
+    let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+    w.commit(FIRST, &[("a", 2)], whole(&IN, &[TxnAck { queue: "q", held }])).unwrap();
+    let committed = w.fs.ops_len();
+    // The end is synced and the files go, before a snapshot and after it.
+    w.engine().sync().unwrap();
+    w.checkpoint();
+    w.clock.advance_ms(10_000);
+    w.engine().tick().unwrap();
+    w.checkpoint();
+    Run { w, staged, committed }
+}
+
+fn on(image: &DiskImage, r: &Run) -> World {
+    let mut w = World::unopened(r.w.options.clone());
+    (w.fs, w.hook) = (Arc::new(SimFs::from_image(image)), r.w.hook.clone());
+    w.open();
+    w
+}
+
+/// Crashes after each call, with whatever survives: everywhere or nowhere, and the same after
+/// another crash; the repeat makes it exactly once. How often it was nowhere, everywhere, and
+/// finished by a recovery.
+fn crashes(r: &Run, how: &CrashOptions) -> (usize, usize, usize) {
+    let (mut none, mut all, mut finished) = (0, 0, 0);
+    for at in r.staged - 6..=r.w.fs.ops_len() {
+        r.w.fs.crash_states(at, 7, how, &mut |state| {
+            let what = format!("after {} ({:?})", r.w.fs.describe_op(at - 1), state.survival);
+            let mut w = on(&state.image, r);
+            let there = times(&w, &what);
+            assert!(there == 1 || at < r.committed, "{what}: I1 it was acked");
+            assert!(there == 0 || at > r.staged, "{what}: nobody committed it");
+            (none, all) = (none + 1 - there, all + there);
+            finished += usize::from(there == 1 && at < r.committed);
+            w.power_cut();
+            assert_eq!(times(&w, &what), there, "{what}: a second crash changes nothing");
+            let held = if there == 0 { Some(w.claim_one()) } else { None };
+            let acks = held.iter().map(|(seq, id)| {
+                let (seqs, ids) = (std::slice::from_ref(seq), std::slice::from_ref(id));
+                TxnAck { queue: "q", held: Held { node: b"n", seqs, lease_ids: Some(ids) } }
+            });
+            let acks: Vec<_> = acks.collect();
+            match w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)) {
+                Ok(done) => {
+                    assert_eq!(done.deduped, there == 1, "{what}");
+                    assert_eq!(done.topics.len(), 5, "{what}: {done:?}");
+                    assert_eq!(times(&w, &what), 1, "{what}: exactly once");
+                }
+                Err(Error::TxnIncomplete { .. }) if at < r.staged => {
+                    assert_eq!(times(&w, &what), 0, "{what}");
+                }
+                Err(e) => panic!("{what}: {e}"),
+            }
+        });
+    }
+    (none, all, finished)
+}
+
+const HOW: CrashOptions = CrashOptions { random: 0, torn_bytes: 0, names: 2, single: false };
+
+#[test]
+fn i5_crash_points() {
+    for wal_shards in [1, 3] {
+        let r = run(&Options { wal_shards, ..small() }, None);
+        let (none, all, finished) = crashes(&r, &HOW);
+        assert!(none > 10 && all > 10 && finished > 3, "{none} {all} {finished}");
+    }
+}
+
+/// Each sync, rename and check that the promises rest on is missed when it is not there.
+#[test]
+fn i5_crash_points_notice_what_is_left_out() {
+    let sites = [
+        (Site::Sync("txn.stage"), 1),
+        (Site::SyncDir("txn.stage"), 1),
+        (Site::Check("txn.settled"), 3),
+        (Site::Sync("wal.group"), 1),
+    ];
+    for (site, wal_shards) in sites {
+        let mutant = Arc::new(Mutant::remove(site, None));
+        let hook: Arc<dyn Hook> = mutant.clone();
+        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let r = run(&Options { wal_shards, ..small() }, Some(hook));
+            crashes(&r, &HOW)
+        }));
+        assert!(mutant.hits() > 0, "{site:?} is not reached");
+        assert!(noticed.is_err(), "nobody misses {site:?}");
+    }
+}
+
+#[test]
+fn what_stands_against_it_is_found_before_anything_happens() {
+    let w = World::new();
+    w.furnish();
+    let reject = ConfigPatch {
+        cap_records: Some(2),
+        discard: Some(Discard::Reject),
+        ..ConfigPatch::default()
+    };
+    w.create("full", reject);
+    w.put("full", &["x", "y"]);
+    w.stage("ok", 0, &[("disk", &["d"])]).unwrap();
+    w.stage("full", 0, &[("disk", &["d"]), ("full", &["z"])]).unwrap();
+    let (job, id) = w.claim_one();
+    let fits = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+    let other = Held { node: b"other", ..fits };
+    let acks = |held| [TxnAck { queue: "q", held }];
+    let code = |stages: &[(&str, u32)], work: TxnWork<'_>| {
+        w.commit(FIRST, stages, work).map_or_else(|e| e.code(), |_| "ok")
+    };
+    assert_eq!(code(&[("full", 1)], whole(&IN, &acks(fits))), "topic_full");
+    assert_eq!(code(&[("ok", 1)], whole(&IN, &acks(other))), "lease_lost");
+    let twice = [TxnAck { queue: "q", held: fits }, TxnAck { queue: "q", held: fits }];
+    assert_eq!(code(&[("ok", 1)], whole(&IN, &twice)), "lease_lost");
+    let far = [TxnCursor { seq: 4, ..IN[0] }];
+    assert_eq!(code(&[("ok", 1)], whole(&far, &acks(fits))), "invalid_request");
+    let nobody = [TxnCursor { consumer: "x", ..IN[0] }];
+    assert_eq!(code(&[("ok", 1)], whole(&nobody, &[])), "consumer_not_found");
+    let heads = TxnWork { expect_heads: &[("disk", 2)], ..TxnWork::default() };
+    assert_eq!(code(&[("ok", 1)], heads), "head_mismatch");
+    let heads = TxnWork { expect_heads: &[("disk", 1), ("in", 2)], ..TxnWork::default() };
+    assert_eq!(code(&[("ok", 1)], heads), "head_mismatch", "of a topic without rows too");
+    assert_eq!(code(&[("ok", 2)], TxnWork::default()), "txn_incomplete");
+    assert_eq!(code(&[("gone", 1)], TxnWork::default()), "txn_incomplete");
+    let miscounted = [TxnStage { stage: "ok", parts: 1, records: Some(2) }];
+    let req = CommitRequest { epoch: FIRST, stages: &miscounted, work: TxnWork::default() };
+    assert_eq!(w.engine().commit("w", &req).unwrap_err().code(), "txn_incomplete");
+    assert_eq!((w.data("disk"), w.data("full").len()), (vec!["before".to_owned()], 2));
+    assert_eq!(w.cursor(), 0);
+    assert_eq!(w.engine().writer_state("w").unwrap().last_epoch, None);
+    // I6: the lease is as it was, and still runs out.
+    let heads = TxnWork { expect_heads: &[("disk", 1)], ..whole(&IN, &[]) };
+    let work = TxnWork { acks: &acks(fits), ..heads };
+    assert_eq!(code(&[("ok", 1)], work), "ok");
+    assert_eq!(w.data("q"), ["job 2"]);
+    assert_eq!(w.data("disk"), ["before", "d"]);
+}
+
+#[test]
+fn creation_follows_the_settings() {
+    let w = World::with(Options { auto_create: AutoCreate::Off, ..small() });
+    w.stage("a", 0, &[("new", &["x"])]).unwrap();
+    let e = w.commit(1, &[("a", 1)], TxnWork::default()).unwrap_err();
+    assert_eq!(e.code(), "topic_not_found");
+    let w = World::new();
+    w.stage("a", 0, &[("new", &["x"])]).unwrap();
+    let heads = |n| [("new", n)];
+    let e = w.commit(1, &[("a", 1)], TxnWork { expect_heads: &heads(1), ..TxnWork::default() });
+    assert_eq!(e.unwrap_err().code(), "head_mismatch");
+    assert!(w.engine().state("new", false).is_err());
+    w.commit(1, &[("a", 1)], TxnWork { expect_heads: &heads(0), ..TxnWork::default() }).unwrap();
+    assert_eq!(w.data("new"), ["x"]);
+}
+
+#[test]
+fn one_call_with_and_without_a_name() {
+    let mut w = World::new();
+    let a = w.once("t", &["1", "2"], b"").unwrap();
+    assert_eq!((a.deduped, a.topics[0].first_seq, a.topics[0].last_seq), (false, 1, 2));
+    let k = w.once("t", &["3"], b"key").unwrap();
+    assert_eq!(w.once("t", &["3"], b"key").unwrap(), Committed { deduped: true, ..k.clone() });
+    assert_eq!(w.once("t", &["4"], b"key").unwrap_err().code(), "idempotency_mismatch");
+    w.kill();
+    assert_eq!(w.once("t", &["3"], b"key").unwrap(), Committed { deduped: true, ..k });
+    w.clock.advance_ms(120_001);
+    w.checkpoint();
+    assert!(!w.once("t", &["4"], b"key").unwrap().deduped, "forgotten after its window");
+    let named = |epoch| {
+        let records = [rec("n")];
+        let rows = [TxnRows { topic: "t", records: &records, ..TxnRows::default() }];
+        let req = TxnRequest { writer: Some("w"), epoch, rows: &rows, ..TxnRequest::default() };
+        w.engine().transact(&req)
+    };
+    assert_eq!(named(None).unwrap().epoch, 1);
+    assert_eq!(named(None).unwrap().epoch, 2);
+    assert!(named(Some(2)).unwrap().deduped);
+    assert_eq!(named(Some(1)).unwrap_err().code(), "stale_epoch");
+    assert_eq!(w.data("t"), ["1", "2", "3", "4", "n", "n"]);
+    let both = TxnRequest { writer: Some("w"), key: b"k", ..TxnRequest::default() };
+    assert_eq!(w.engine().transact(&both).unwrap_err().code(), "invalid_request");
+    w.engine().sync().unwrap();
+    w.clock.advance_ms(10_000);
+    w.engine().tick().unwrap();
+    assert_eq!(w.staged_files(), 0);
+}
+
+#[test]
+fn a_deleted_topic_drops_its_rows() {
+    let mut w = World::with(Options { wal_shards: 3, ..small() });
+    w.furnish_all();
+    stage_all(&w);
+    // The log of some shard fails after the decision: its parts stay undone.
+    let core = w.engine().core().clone();
+    let shard_of = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+    let victim = ["disk", "fsync", "memory", "ephemeral"]
+        .into_iter()
+        .find(|t| shard_of(t) > 0)
+        .expect("four topics on three shards");
+    let dir = format!("shard-{:02}", shard_of(victim));
+    w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
+    let e = w.commit(FIRST, &[("a", 2)], TxnWork::default()).unwrap_err();
+    assert_eq!(e.code(), "storage_unavailable");
+    assert_eq!(w.fs.faults_fired(), 1);
+    assert_eq!(w.data(victim).iter().filter(|d| *d != "before").count(), 0);
+    w.fs.clear_faults();
+    w.engine().delete_topic(victim, false).unwrap();
+    w.put(victim, &["another"]);
+    let done = w.commit(FIRST, &[("a", 2)], TxnWork::default()).unwrap();
+    assert!(done.deduped);
+    assert!(done.topics.iter().all(|t| t.topic != victim), "{done:?}");
+    assert_eq!(done.topics.len(), 4);
+    assert_eq!(w.data(victim), ["another"], "a later topic of the name is another");
+    drop(core);
+    w.kill();
+    assert_eq!(w.data(victim), ["another"]);
+}
+
+#[test]
+fn a_full_disk_delays_what_was_decided() {
+    for by_repeat in [true, false] {
+        let w = World::with(Options { wal_shards: 3, ..small() });
+        w.furnish_all();
+        let (job, id) = w.claim_one();
+        stage_all(&w);
+        w.engine().sync().unwrap();
+        let core = w.engine().core();
+        let other = [1, 2].into_iter().find(|s| {
+            ["disk", "fsync", "memory", "ephemeral", "q", "in"]
+                .iter()
+                .any(|t| core.shard(core.registry.named(t).unwrap().id()) == *s)
+        });
+        let dir = format!("shard-{:02}", other.unwrap());
+        w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
+        let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+        let acks = [TxnAck { queue: "q", held }];
+        let e = w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap_err();
+        assert!(matches!(e, Error::StorageUnavailable { reason: "no_space", .. }), "{e}");
+        w.fs.clear_faults();
+        w.clock.advance_ms(40_000);
+        if by_repeat {
+            assert!(w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap().deduped);
+        } else {
+            w.engine().tick().unwrap();
+        }
+        assert_eq!(times(&w, "finished"), 1);
+    }
+}
+
+#[test]
+fn i10_a_failed_shard_leaves_it_to_the_restart() {
+    // Of the shard of the decision, and of the others.
+    for shard in 0..3 {
+        for fault in [CallKind::SyncData, CallKind::Write] {
+            let mut w = World::with(Options { wal_shards: 3, ..small() });
+            w.furnish_all();
+            let (job, id) = w.claim_one();
+            stage_all(&w);
+            w.engine().sync().unwrap();
+            let dir = format!("shard-{shard:02}");
+            w.fs.fail_nth(CallFilter::on_path(fault, &dir), 1, FaultKind::EIO);
+            let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+            let acks = [TxnAck { queue: "q", held }];
+            let what = format!("shard {shard}, {fault:?}");
+            let commit = |w: &World| w.commit(FIRST, &[("a", 2)], whole(&IN, &acks));
+            match commit(&w) {
+                // Nothing of it lies there.
+                Ok(_) => assert_eq!(w.fs.faults_fired(), 0, "{what}"),
+                Err(e) => {
+                    let poisoned =
+                        Error::StorageUnavailable { reason: "poisoned", detail: String::new() };
+                    assert_eq!(e.code(), poisoned.code(), "{what}: {e}");
+                    let again = commit(&w).unwrap_err();
+                    assert_eq!(again.code(), poisoned.code(), "{what}: {again}");
+                    w.clock.advance_ms(2 * 3_600_000);
+                    let _ = w.engine().tick();
+                }
+            }
+            w.fs.clear_faults();
+            w.kill();
+            let there = times(&w, &what);
+            if shard > 0 {
+                assert_eq!(there, 1, "{what}: it was decided");
+            }
+            if there == 1 {
+                assert!(w.commit(FIRST, &[("a", 2)], TxnWork::default()).unwrap().deduped);
+            }
+            w.power_cut();
+            assert_eq!(times(&w, &what), there);
+        }
+    }
+}
+
+#[test]
+fn staged_rows_are_bounded_in_time_and_bytes() {
+    let mut w =
+        World::with(Options { txn_bytes: 64 << 10, txn_ttl: Duration::from_secs(60), ..small() });
+    let big = "x".repeat(20 << 10);
+    w.stage("a", 0, &[("t", &[&big])]).unwrap();
+    w.stage("b", 0, &[("t", &[&big])]).unwrap();
+    let full = w.stage("c", 0, &[("t", &[&big])]).unwrap_err();
+    assert!(matches!(full, Error::Throttled { limit: "txn_bytes", .. }), "{full}");
+    assert!(w.engine().abort_stage("w", "a").unwrap());
+    assert!(!w.engine().abort_stage("w", "a").unwrap());
+    w.clock.advance_ms(59_000);
+    w.kill();
+    w.engine().tick().unwrap();
+    let state = w.engine().writer_state("w").unwrap();
+    assert_eq!(state.staged.len(), 1, "b is younger than a minute, across the restart too");
+    assert_eq!((state.staged[0].stage.as_str(), state.staged[0].records), ("b", 1));
+    w.stage("c", 0, &[("t", &["1"])]).unwrap();
+    w.clock.advance_ms(6_000);
+    w.engine().tick().unwrap();
+    let e = w.commit(1, &[("b", 1)], TxnWork::default()).unwrap_err();
+    assert_eq!(e.code(), "txn_incomplete");
+    w.commit(1, &[("c", 1)], TxnWork::default()).unwrap();
+    assert_eq!(w.data("t"), ["1"]);
+    assert_eq!(w.engine().writer_state("nobody").unwrap_err().code(), "txn_not_found");
+    w.engine().sync().unwrap();
+    w.clock.advance_ms(6_000);
+    w.engine().tick().unwrap();
+    w.engine().sync().unwrap();
+    w.clock.advance_ms(6_000);
+    w.engine().tick().unwrap();
+    assert_eq!(w.staged_files(), 0);
+}
+
+#[test]
+fn lost_rows_of_a_decision_are_damage() {
+    use crate::options::RecoveryMode;
+    let options = Options { wal_shards: 3, ..small() };
+    let mut w = World::with(options);
+    w.furnish_all();
+    stage_all(&w);
+    w.engine().sync().unwrap();
+    for dir in ["shard-01", "shard-02"] {
+        w.fs.fail_nth(CallFilter::on_path(CallKind::Write, dir), 1, FaultKind::EIO);
+    }
+    w.commit(FIRST, &[("a", 2)], TxnWork::default()).unwrap_err();
+    w.fs.clear_faults();
+    w.fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
+    let env = w.env();
+    let dir = std::path::Path::new(DIR).join("txn");
+    for e in env.fs.list(&dir).unwrap() {
+        env.fs.remove_file(&dir.join(e.name)).unwrap();
+    }
+    let refused = w.try_open().unwrap_err();
+    assert_eq!(refused.code(), "corrupt");
+    assert!(refused.to_string().contains("txn/stage-"), "{refused}");
+    w.options.recovery = RecoveryMode::Salvage;
+    w.open();
+    w.options.recovery = RecoveryMode::Strict;
+    w.kill();
+    assert!(w.commit(FIRST, &[("a", 2)], TxnWork::default()).unwrap().deduped);
+}
+
+#[test]
+fn appends_wait_while_a_transaction_is_decided() {
+    let w = World::with(Options { background: true, ..small() });
+    w.create("t", class(Durability::Disk));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    w.put("t", &["plain"]);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let mut ok = 0;
+        for _ in 0..200 {
+            let head = w.state("t").head_seq;
+            let records = [rec("row 1"), rec("row 2")];
+            let rows = [TxnRows { topic: "t", records: &records, ..TxnRows::default() }];
+            let heads = [("t", head)];
+            let work = TxnWork { expect_heads: &heads, ..TxnWork::default() };
+            match w.engine().transact(&TxnRequest { rows: &rows, work, ..TxnRequest::default() }) {
+                Ok(c) => {
+                    assert_eq!(c.topics[0].first_seq, head + 1, "the head is the one expected");
+                    ok += 1;
+                }
+                Err(e) => assert_eq!(e.code(), "head_mismatch"),
+            }
+            let blind = w.once("t", &["row 1", "row 2"], b"").unwrap();
+            assert_eq!(blind.topics[0].last_seq, blind.topics[0].first_seq + 1);
+            ok += 1;
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let data = w.data("t");
+        let rows = data.iter().filter(|d| d.starts_with("row")).count();
+        assert_eq!(rows, 2 * ok);
+        for pair in data.windows(2).filter(|p| p[0] == "row 1") {
+            assert_eq!(pair[1], "row 2", "I5: the rows of a commit are one batch");
+        }
+    });
+}

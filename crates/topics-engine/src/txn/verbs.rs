@@ -1,0 +1,45 @@
+//! The façade of transactions: delegation only.
+
+use super::api::{CommitRequest, Committed, StageRequest, Staged, TxnRequest, WriterState};
+use super::{commit, staging};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::name;
+
+impl Engine {
+    /// Stages rows of a writer, invisible, until a commit lists them, they are aborted, or their
+    /// time is over. When this returns they are durable.
+    pub fn stage(&self, writer: &str, req: &StageRequest<'_>) -> Result<Staged> {
+        staging::stage(self.core(), writer, req)
+    }
+
+    /// Publishes stages of a writer, moves cursors and acks jobs: all of it, durably, or nothing.
+    /// The writer's last epoch again is answered as the first time, an older one refused. An error
+    /// that is not `storage_unavailable` means that nothing happened; after that one, repeat.
+    pub fn commit(&self, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
+        commit::commit(self.core(), writer, req)
+    }
+
+    /// A transaction in one call.
+    pub fn transact(&self, req: &TxnRequest<'_>) -> Result<Committed> {
+        commit::transact(self.core(), req)
+    }
+
+    /// Gives a stage up; what is published stays. False when there is none.
+    pub fn abort_stage(&self, writer: &str, stage: &str) -> Result<bool> {
+        staging::abort(self.core(), writer, stage)
+    }
+
+    /// A writer's last epoch and what it has staged.
+    pub fn writer_state(&self, writer: &str) -> Result<WriterState> {
+        name::check(writer)?;
+        let core = self.core();
+        core.check_open()?;
+        let last = core.txns.last(writer, core.time.steady());
+        let staged = core.staging.state(writer);
+        if last.is_none() && staged.is_empty() {
+            return Err(Error::TxnNotFound(writer.to_owned()));
+        }
+        Ok(WriterState { last_epoch: last.map(|l| l.epoch), staged })
+    }
+}

@@ -1,0 +1,277 @@
+//! The calls of one event loop that are answered later.
+//!
+//! A call has a token; what comes of it is drained by the loop, as the value or the exception that
+//! its future gets. What is drained for a token that nobody awaits any more is dropped, and undoes
+//! itself where that matters (`waiting`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
+use topics_engine::{Append, Appended, Completion, Error};
+use topics_wire::Failure;
+use topics_wire::service::{Pool, handover};
+
+use crate::args::{AppendArgs, WriteOptions, check_all, held, raw, raw_records, records_of};
+use crate::completions::Completions;
+use crate::engine::{Ack, Engine, ack};
+use crate::errors::{caught, raise};
+use crate::shared::Shared;
+use crate::waiting::Waiting;
+
+/// Makes the value of an outcome.
+pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// What became of a call.
+struct Outcome {
+    token: u64,
+    make: Make,
+}
+
+/// What engine threads know of a loop.
+pub(crate) struct Inner {
+    done: Completions<Outcome>,
+    /// For verbs that may wait for the disk.
+    pub pool: Pool,
+    /// Verbs that threads are at, or have before them.
+    running: AtomicUsize,
+    pid: u32,
+}
+
+impl Inner {
+    pub fn forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The threads of a fork are in its parent, and may hold the lock.
+        if !self.forked() {
+            self.pool.stop();
+        }
+    }
+}
+
+/// A call that is answered once: by dropping it, if by nothing else.
+pub(crate) struct Call {
+    inner: Arc<Inner>,
+    token: u64,
+    answered: bool,
+}
+
+impl Call {
+    pub fn new(inner: &Arc<Inner>, token: u64) -> Self {
+        Self { inner: inner.clone(), token, answered: false }
+    }
+
+    /// Where its loop is, for as long as it is there.
+    pub fn calls(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.inner)
+    }
+
+    /// What became of it.
+    pub fn answer(mut self, make: Make) {
+        self.answered = true;
+        self.inner.done.push(Outcome { token: self.token, make });
+    }
+
+    /// The same, of a verb of the engine.
+    pub fn settle<T: Send + 'static>(
+        self,
+        outcome: Result<T, Failure>,
+        show: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) {
+        self.answer(Box::new(move |py| match outcome {
+            Ok(value) => show(py, value),
+            Err(failure) => Err(raise(py, &failure)),
+        }));
+    }
+
+    /// Only wakes whoever awaits it.
+    pub fn wake(self) {
+        self.answer(Box::new(|py| Ok(py.None())));
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.answered {
+            let e = Error::Internal("a call ended without an outcome".into());
+            let failure = Failure::from(e);
+            let make: Make = Box::new(move |py| Err(raise(py, &failure)));
+            self.inner.done.push(Outcome { token: self.token, make });
+        }
+    }
+}
+
+/// The calls of one event loop, over any number of engines.
+#[pyclass(frozen, weakref)]
+pub(crate) struct Calls {
+    pub inner: Arc<Inner>,
+}
+
+impl Calls {
+    /// A call with this token.
+    pub fn call(&self, token: u64) -> Call {
+        Call::new(&self.inner, token)
+    }
+
+    /// Wakes whoever awaits this token; dropped, it does nothing.
+    pub fn waker(&self, token: u64) -> impl Fn() + Send + Sync + use<> {
+        let inner = self.inner.clone();
+        move || Call::new(&inner, token).wake()
+    }
+
+    /// Stages an append; its answer, if the class is reached inside the call.
+    fn stage(
+        &self,
+        py: Python<'_>,
+        token: u64,
+        (shared, topic): (&Shared, &str),
+        run: impl FnOnce(&mut dyn FnMut(&Append<'_>) -> Result<(), Failure>) -> Result<(), Failure>
+        + Send,
+    ) -> PyResult<Option<Ack>> {
+        let inner = self.inner.clone();
+        let (done, left) = handover(move |outcome: topics_engine::Result<Appended>| {
+            let show = |py: Python<'_>, a: Appended| Ok(ack(&a).into_pyobject(py)?.into());
+            Call::new(&inner, token).settle(outcome.map_err(Failure::from), show);
+        });
+        let mut done: Option<Completion<Appended>> = Some(Box::new(done));
+        let mut stage = |append: &Append<'_>| {
+            let engine = shared.engine()?;
+            let Some(done) = done.take() else { return Ok(()) };
+            if engine.append_async(topic, append, done) {
+                engine.drive();
+            }
+            Ok(())
+        };
+        let staged = py.detach(|| caught(|| run(&mut stage)));
+        let now = left();
+        staged.map_err(|e| raise(py, &e))?;
+        now.map(|outcome| outcome.map_err(|e| raise(py, &e.into())))
+            .transpose()
+            .map(|a| a.map(|a| ack(&a)))
+    }
+}
+
+#[pymethods]
+impl Calls {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let inner = Inner {
+            done: Completions::new()?,
+            pool: Pool::default(),
+            running: AtomicUsize::new(0),
+            pid: std::process::id(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    #[getter]
+    fn fd(&self) -> i32 {
+        self.inner.done.fd()
+    }
+
+    #[getter]
+    fn running(&self) -> usize {
+        if self.inner.forked() { 0 } else { self.inner.running.load(Ordering::Acquire) }
+    }
+
+    fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let items = PyList::empty(py);
+        let mut failed = Ok(());
+        self.inner.done.drain(|o| {
+            let value = (o.make)(py).unwrap_or_else(|e| e.into_value(py).into_any());
+            let appended = items.append((o.token, value));
+            if failed.is_ok() {
+                failed = appended;
+            }
+        });
+        failed.map(|()| items)
+    }
+
+    /// Runs a verb on one of a few threads, or, if it may take long, on its own.
+    #[pyo3(signature = (token, verb, args, kwargs, long=false))]
+    fn run(
+        &self,
+        token: u64,
+        verb: Py<PyAny>,
+        args: Py<PyTuple>,
+        kwargs: Py<PyDict>,
+        long: bool,
+    ) -> PyResult<()> {
+        let call = self.call(token);
+        let inner = self.inner.clone();
+        inner.running.fetch_add(1, Ordering::AcqRel);
+        let job = move || {
+            let outcome = Python::attach(|py| {
+                let outcome = verb.call(py, args.bind(py), Some(kwargs.bind(py)));
+                // What it was called with ends here, where there is an interpreter.
+                drop((verb, args, kwargs));
+                outcome
+            });
+            call.answer(Box::new(move |_| outcome));
+            // From here on the thread needs the interpreter no more.
+            inner.running.fetch_sub(1, Ordering::AcqRel);
+        };
+        if long {
+            std::thread::Builder::new().name("topics-call".into()).spawn(job)?;
+        } else {
+            self.inner.pool.run(Box::new(job));
+        }
+        Ok(())
+    }
+
+    fn append(
+        &self,
+        py: Python<'_>,
+        token: u64,
+        engine: &Engine,
+        topic: &str,
+        records: &Bound<'_, PySequence>,
+        options: WriteOptions,
+    ) -> PyResult<Option<Ack>> {
+        let held = held(records)?;
+        let records = records_of(&held)?;
+        let args = AppendArgs::from(&options);
+        self.stage(py, token, (&engine.shared, topic), |stage| {
+            args.with_append(&check_all(&records)?, stage)?
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn append_batch(
+        &self,
+        py: Python<'_>,
+        token: u64,
+        engine: &Engine,
+        topic: &str,
+        records: &Bound<'_, PyList>,
+        tag: Option<&str>,
+        options: WriteOptions,
+    ) -> PyResult<Option<Ack>> {
+        let held = raw(records)?;
+        let records = raw_records(&held, tag);
+        let args = AppendArgs::from(&options);
+        self.stage(py, token, (&engine.shared, topic), |stage| args.with_append(&records, stage)?)
+    }
+
+    /// Is answered when there is something after `seq`, the topic goes or the engine closes.
+    fn head(
+        &self,
+        py: Python<'_>,
+        token: u64,
+        engine: &Engine,
+        topic: String,
+        seq: u64,
+    ) -> PyResult<Waiting> {
+        let wake = self.waker(token);
+        let shared = engine.shared.clone();
+        let e = shared.engine().map_err(|e| raise(py, &e))?.clone();
+        let entry = py.detach(|| e.on_head(&topic, seq, Box::new(wake)));
+        let id = entry.map_err(|e| raise(py, &e.into()))?;
+        Ok(Waiting::new(shared, move || e.cancel_on_head(&topic, id)))
+    }
+}

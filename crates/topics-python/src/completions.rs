@@ -1,0 +1,122 @@
+//! What is done on its way from engine threads to an event loop: a lock-free queue and one
+//! descriptor, which is signalled only when it is not already.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_queue::SegQueue;
+
+/// The queue and its descriptor.
+pub(crate) struct Completions<T> {
+    done: SegQueue<T>,
+    /// Whether the loop knows that there is something, or is about to look anyway.
+    signalled: AtomicBool,
+    signal: Signal,
+}
+
+impl<T> Completions<T> {
+    pub fn new() -> std::io::Result<Self> {
+        let (done, signalled) = (SegQueue::new(), AtomicBool::new(false));
+        Ok(Self { done, signalled, signal: Signal::new()? })
+    }
+
+    /// Readable when there is something.
+    pub fn fd(&self) -> i32 {
+        self.signal.fd()
+    }
+
+    pub fn push(&self, done: T) {
+        self.done.push(done);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if !self.signalled.swap(true, Ordering::AcqRel) {
+            self.signal.raise();
+        }
+    }
+
+    /// Runs `work` on the loop's thread, which drains next: until then nobody need signal.
+    pub fn quietly(&self, work: impl FnOnce()) {
+        let known = self.signalled.swap(true, Ordering::AcqRel);
+        work();
+        if !known {
+            self.signalled.swap(false, Ordering::AcqRel);
+        }
+    }
+
+    /// Everything that is there. The signal is lowered before the flag, and the flag before the
+    /// queue is emptied: what is pushed before is popped here, what is pushed after signals again.
+    pub fn drain(&self, mut each: impl FnMut(T)) {
+        if self.signalled.load(Ordering::Acquire) {
+            self.signal.lower();
+            self.signalled.swap(false, Ordering::AcqRel);
+        }
+        // Bounded, so that waits which keep waking do not keep the loop.
+        for _ in 0..self.done.len() {
+            match self.done.pop() {
+                Some(done) => each(done),
+                None => break,
+            }
+        }
+        if !self.done.is_empty() {
+            self.tell();
+        }
+    }
+}
+
+/// Something a loop can wait for.
+#[cfg(target_os = "linux")]
+struct Signal(OwnedFd);
+
+#[cfg(target_os = "linux")]
+impl Signal {
+    fn new() -> std::io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
+    }
+
+    fn raise(&self) {
+        // A full counter is a raised signal.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn lower(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+
+    fn fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Something a loop can wait for.
+#[cfg(not(target_os = "linux"))]
+struct Signal {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Signal {
+    fn new() -> std::io::Result<Self> {
+        let (read, write) = rustix::pipe::pipe()?;
+        for fd in [&read, &write] {
+            rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        Ok(Self { read, write })
+    }
+
+    fn raise(&self) {
+        let _ = rustix::io::write(&self.write, &[1]);
+    }
+
+    fn lower(&self) {
+        let _ = rustix::io::read(&self.read, &mut [0u8; 64]);
+    }
+
+    fn fd(&self) -> i32 {
+        self.read.as_raw_fd()
+    }
+}

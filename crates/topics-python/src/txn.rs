@@ -1,0 +1,196 @@
+//! Transactions in process.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PySequence, PyTuple};
+use topics_engine::{
+    CommitRequest, Committed, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest, TxnRows,
+    TxnStage, TxnWork,
+};
+use topics_wire::Failure;
+
+use crate::args::{Held, check};
+use crate::engine::Engine;
+use crate::shared::Shared;
+
+/// `(epoch, deduped, [(topic, topic_id, first_seq, last_seq)])`.
+type Outcome = (u64, bool, Vec<(String, u64, u64, u64)>);
+/// `(queue, node, seqs, lease_ids)`.
+type Ack = (String, String, Vec<u64>, Option<Vec<u64>>);
+/// `(topic, consumer, seq)`.
+type Cursor = (String, String, u64);
+/// `(stage, parts, records, bytes)`.
+type Stage = (String, u32, u64, u64);
+
+/// The transactions of an engine.
+#[pyclass(frozen)]
+pub(crate) struct Transactions {
+    shared: Arc<Shared>,
+}
+
+/// Rows of one topic whose parts live in Python objects.
+struct Group<'py> {
+    topic: String,
+    node: Option<String>,
+    held: Vec<Held<'py>>,
+}
+
+/// `[(topic, records, node)]`.
+fn groups<'py>(rows: &Bound<'py, PySequence>) -> PyResult<Vec<Group<'py>>> {
+    let group = |item: PyResult<Bound<'py, PyAny>>| {
+        let t = item?.cast_into::<PyTuple>()?;
+        let (topic, records, node): (String, Bound<'py, PySequence>, Option<String>) =
+            t.extract()?;
+        let held = records.try_iter()?.map(|r| Held::of(&r?)).collect::<PyResult<_>>()?;
+        Ok(Group { topic, node, held })
+    };
+    rows.try_iter()?.map(group).collect()
+}
+
+/// Everything that a commit brings along, owned.
+struct Work {
+    heads: Vec<(String, u64)>,
+    commits: Vec<Cursor>,
+    acks: Vec<Ack>,
+}
+
+impl Work {
+    fn with<R>(&self, run: impl FnOnce(TxnWork<'_>) -> R) -> R {
+        let heads: Vec<_> = self.heads.iter().map(|(t, h)| (t.as_str(), *h)).collect();
+        let commits = self.commits.iter();
+        let commits: Vec<_> = commits
+            .map(|(topic, consumer, seq)| TxnCursor { topic, consumer, seq: *seq })
+            .collect();
+        let acks = self.acks.iter().map(|(queue, node, seqs, ids)| TxnAck {
+            queue,
+            held: topics_engine::Held { node: node.as_bytes(), seqs, lease_ids: ids.as_deref() },
+        });
+        let acks: Vec<_> = acks.collect();
+        run(TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })
+    }
+}
+
+/// Records of each group as the engine takes them; what is JSON is not checked yet.
+type Bare<'a> = Vec<(&'a str, &'a str, Vec<NewRecord<'a>>)>;
+
+fn bare<'a>(groups: &'a [Group<'_>]) -> PyResult<Bare<'a>> {
+    let one = |g: &'a Group<'_>| {
+        let records = g.held.iter().map(Held::record).collect::<PyResult<_>>()?;
+        Ok((g.topic.as_str(), g.node.as_deref().unwrap_or(""), records))
+    };
+    groups.iter().map(one).collect()
+}
+
+/// Hands checked rows to `run`.
+fn checked<R>(
+    bare: &Bare<'_>,
+    run: impl FnOnce(&[TxnRows<'_>]) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let records: Vec<Vec<NewRecord<'_>>> = bare
+        .iter()
+        .map(|(_, _, records)| records.iter().enumerate().map(|(i, r)| check(i, r)).collect())
+        .collect::<Result<_, _>>()?;
+    let rows = bare.iter().zip(&records);
+    let rows: Vec<_> = rows
+        .map(|((topic, node, _), records)| TxnRows { topic, records, node: node.as_bytes() })
+        .collect();
+    run(&rows)
+}
+
+fn outcome(c: Committed) -> Outcome {
+    let topics = c.topics.into_iter();
+    let topics = topics.map(|t| (t.topic, t.topic_id, t.first_seq, t.last_seq)).collect();
+    (c.epoch, c.deduped, topics)
+}
+
+#[pymethods]
+impl Transactions {
+    #[new]
+    fn new(engine: &Engine) -> Self {
+        Self { shared: engine.shared.clone() }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (rows, *, writer=None, epoch=None, key=None, heads=vec![], commits=vec![],
+        acks=vec![]))]
+    fn transact(
+        &self,
+        py: Python<'_>,
+        rows: &Bound<'_, PySequence>,
+        writer: Option<&str>,
+        epoch: Option<u64>,
+        key: Option<&str>,
+        heads: Vec<(String, u64)>,
+        commits: Vec<Cursor>,
+        acks: Vec<Ack>,
+    ) -> PyResult<Outcome> {
+        let groups = groups(rows)?;
+        let bare = bare(&groups)?;
+        let work = Work { heads, commits, acks };
+        let key = key.unwrap_or("").as_bytes();
+        self.shared.run(py, |e| {
+            checked(&bare, |rows| {
+                work.with(|work| {
+                    let req = TxnRequest { writer, epoch, key, rows, work };
+                    Ok(outcome(e.transact(&req)?))
+                })
+            })
+        })
+    }
+
+    fn stage(
+        &self,
+        py: Python<'_>,
+        writer: &str,
+        stage: &str,
+        part: u32,
+        rows: &Bound<'_, PySequence>,
+    ) -> PyResult<(u64, u64, bool)> {
+        let groups = groups(rows)?;
+        let bare = bare(&groups)?;
+        self.shared.run(py, |e| {
+            checked(&bare, |rows| {
+                let s = e.stage(writer, &StageRequest { stage, part, rows })?;
+                Ok((s.records, s.bytes, s.repeated))
+            })
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (writer, epoch, stages, *, heads=vec![], commits=vec![], acks=vec![]))]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        writer: &str,
+        epoch: u64,
+        stages: Vec<(String, u32, Option<u64>)>,
+        heads: Vec<(String, u64)>,
+        commits: Vec<Cursor>,
+        acks: Vec<Ack>,
+    ) -> PyResult<Outcome> {
+        let work = Work { heads, commits, acks };
+        self.shared.run(py, |e| {
+            let stages = stages.iter();
+            let stages: Vec<_> = stages
+                .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
+                .collect();
+            work.with(|work| {
+                let req = CommitRequest { epoch, stages: &stages, work };
+                Ok(outcome(e.commit(writer, &req)?))
+            })
+        })
+    }
+
+    fn abort(&self, py: Python<'_>, writer: &str, stage: &str) -> PyResult<bool> {
+        self.shared.run(py, |e| Ok(e.abort_stage(writer, stage)?))
+    }
+
+    fn state(&self, py: Python<'_>, writer: &str) -> PyResult<(Option<u64>, Vec<Stage>)> {
+        self.shared.run(py, |e| {
+            let s = e.writer_state(writer)?;
+            let staged = s.staged.into_iter().map(|s| (s.stage, s.parts, s.records, s.bytes));
+            Ok((s.last_epoch, staged.collect()))
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! The topics of a snapshot as they were encoded: found by name or id, decoded one at a time.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use bincode::BorrowDecode;
+
+use super::{
+    GapSnap, IdempotencySnap, ReplayPos, Section, SnapshotBody, TopicSnap, decode_limited,
+};
+use crate::dir::le_u64;
+use crate::segment::SegmentMeta;
+use crate::{Result, StorageError};
+
+/// Encoded lengths of the elements of a topic's lists.
+const GAP: usize = 17;
+const SEGMENT: usize = 92;
+const IDEMPOTENCY: usize = 48;
+
+/// A snapshot that was read and whose checksum holds.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Everything but the topics.
+    pub body: SnapshotBody,
+    /// The topics.
+    pub topics: Table,
+    /// Bytes of the largest segment that is not in the cold tier.
+    pub largest: u64,
+}
+
+impl Snapshot {
+    /// With all topics decoded.
+    pub fn whole(mut self) -> Result<SnapshotBody> {
+        let all = 0..self.topics.len();
+        self.body.topics = all.map(|i| self.topics.topic(i)).collect::<Result<_>>()?;
+        Ok(self.body)
+    }
+}
+
+/// A topic's entry, read where it lies.
+#[derive(Clone, Debug, PartialEq, Eq, BorrowDecode)]
+pub struct Glance<'a> {
+    /// Its id.
+    pub topic_id: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its name.
+    pub name: &'a str,
+    /// Its config.
+    pub config: &'a [u8],
+    /// Up to where its frames are reflected.
+    pub replay: ReplayPos,
+    /// The last assigned seq.
+    pub head: u64,
+    /// The last reserved seq.
+    pub reserved_to: u64,
+    /// The first live record.
+    pub earliest_seq: u64,
+    /// The highest involuntary loss + 1.
+    pub evict_floor: u64,
+    /// Why it was lost.
+    pub evict_reason: u8,
+    /// Everything below was deleted.
+    pub delete_below: u64,
+    /// Involuntary loss elsewhere.
+    pub gaps: Vec<GapSnap>,
+    /// The commit time that the next record must not be below.
+    pub last_ts: u64,
+    /// The time of the last write.
+    pub last_write_ts: u64,
+    /// Live records.
+    pub live_count: u64,
+    /// Their payload bytes.
+    pub live_bytes: u64,
+    /// Every segment, ascending.
+    pub segments: Vec<SegmentMeta>,
+    /// Unexpired idempotency keys.
+    pub idempotency: Vec<IdempotencySnap>,
+    /// Consumers, queue state, marks of transaction parts.
+    pub sections: Vec<Section>,
+}
+
+/// The encoded topics of a snapshot.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// The file, for errors.
+    file: String,
+    /// The whole file, or its body.
+    bytes: Vec<u8>,
+    /// Where each entry begins, and where the last one ends.
+    at: Vec<usize>,
+    /// The entries in the order of their ids.
+    by_id: OnceLock<Vec<u32>>,
+    largest: u64,
+}
+
+impl Table {
+    /// The entries that begin at `at`.
+    pub(super) fn read(
+        file: &str,
+        bytes: Vec<u8>,
+        mut at: usize,
+        count: u64,
+    ) -> std::result::Result<Self, String> {
+        let mut starts = Vec::new();
+        let least = (bytes.len() as u64).saturating_sub(at as u64) / MIN as u64;
+        if count > least {
+            return Err(format!("{count} topics are named, there is room for {least}"));
+        }
+        starts.reserve_exact(count as usize + 1);
+        starts.push(at);
+        let mut largest = 0;
+        for i in 0..count {
+            let mut walk = Walk { bytes: &bytes, at, largest };
+            walk.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
+            (at, largest) = (walk.at, walk.largest);
+            starts.push(at);
+        }
+        Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), largest })
+    }
+
+    /// Bytes of the largest segment that is not in the cold tier.
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// What follows the entries.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.at.last().copied().unwrap_or(0)..]
+    }
+
+    /// How many topics there are.
+    pub fn len(&self) -> usize {
+        self.at.len().saturating_sub(1)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An entry as it was encoded. There must be one of this number.
+    pub fn entry(&self, i: usize) -> &[u8] {
+        &self.bytes[self.at[i]..self.at[i + 1]]
+    }
+
+    /// The id of a topic.
+    pub fn id(&self, i: usize) -> u64 {
+        le_u64(self.entry(i), 0)
+    }
+
+    /// The name of a topic, in bytes.
+    pub fn name(&self, i: usize) -> &[u8] {
+        let entry = self.entry(i);
+        &entry[NAME..NAME + le_u64(entry, NAME - 8) as usize]
+    }
+
+    /// An entry, read where it lies.
+    pub fn glance(&self, i: usize) -> Result<Glance<'_>> {
+        let entry = self.entry(i);
+        let found = bincode::borrow_decode_from_slice(entry, super::CODEC.with_limit::<LIMIT>());
+        self.whole(i, entry.len(), found.map_err(|e| e.to_string()))
+    }
+
+    /// An entry, decoded.
+    pub fn topic(&self, i: usize) -> Result<TopicSnap> {
+        let entry = self.entry(i);
+        self.whole(i, entry.len(), decode_limited(entry))
+    }
+
+    fn whole<T>(
+        &self,
+        i: usize,
+        len: usize,
+        found: std::result::Result<(T, usize), String>,
+    ) -> Result<T> {
+        let found = found.and_then(|(topic, used)| match used == len {
+            true => Ok(topic),
+            false => Err(format!("topic {i} has {} bytes too many", len - used)),
+        });
+        found.map_err(|detail| StorageError::Corrupt {
+            file: self.file.clone(),
+            offset: self.at[i] as u64,
+            detail,
+        })
+    }
+
+    /// Whether the names rise: only then can one be looked for.
+    pub fn is_sorted(&self) -> bool {
+        (1..self.len()).all(|i| self.name(i - 1) < self.name(i))
+    }
+
+    /// The first topic whose name is not below `name`.
+    pub fn seek(&self, name: &[u8]) -> usize {
+        let Range { mut start, mut end } = 0..self.len();
+        while start < end {
+            let mid = start + (end - start) / 2;
+            if self.name(mid) < name { start = mid + 1 } else { end = mid }
+        }
+        start
+    }
+
+    /// The topic of this name.
+    pub fn named(&self, name: &str) -> Option<usize> {
+        let i = self.seek(name.as_bytes());
+        (i < self.len() && self.name(i) == name.as_bytes()).then_some(i)
+    }
+
+    /// The topic of this id.
+    pub fn by_id(&self, id: u64) -> Option<usize> {
+        let by_id = self.by_id.get_or_init(|| {
+            let mut all: Vec<u32> = (0..u32::try_from(self.len()).unwrap_or(u32::MAX)).collect();
+            all.sort_unstable_by_key(|i| self.id(*i as usize));
+            all
+        });
+        let at = by_id.binary_search_by_key(&id, |i| self.id(*i as usize)).ok()?;
+        by_id.get(at).map(|i| *i as usize)
+    }
+}
+
+/// The most that a decoded entry may take.
+const LIMIT: usize = 1 << 32;
+/// Where the name begins in an entry, behind id, epoch and length.
+const NAME: usize = 24;
+/// The shortest entry: numbers and six empty lists.
+const MIN: usize = NAME + 8 + 57 + 8 + 32 + 8 + 8 + 8;
+
+/// What a record takes in an `.idx`.
+const IDX_ENTRY: u64 = 20;
+
+/// Bytes of the largest segment of an entry that is not in the cold tier.
+pub(super) fn largest_in(entry: &[u8]) -> u64 {
+    let mut walk = Walk { bytes: entry, at: 0, largest: 0 };
+    walk.topic().map_or(0, |()| walk.largest)
+}
+
+struct Walk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    largest: u64,
+}
+
+impl Walk<'_> {
+    fn pass(&mut self, n: usize) -> Option<()> {
+        self.at = self.at.checked_add(n).filter(|at| *at <= self.bytes.len())?;
+        Some(())
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        let at = self.at;
+        self.pass(8)?;
+        usize::try_from(le_u64(self.bytes, at)).ok()
+    }
+
+    fn list(&mut self, element: usize) -> Option<()> {
+        let n = self.number()?;
+        self.pass(n.checked_mul(element)?)
+    }
+
+    fn topic(&mut self) -> Option<()> {
+        self.pass(16)?;
+        self.list(1)?;
+        self.list(1)?;
+        self.pass(57)?;
+        self.list(GAP)?;
+        self.pass(32)?;
+        let segments = self.at + 8;
+        self.list(SEGMENT)?;
+        for meta in self.bytes.get(segments..self.at)?.chunks_exact(SEGMENT) {
+            let span = (le_u64(meta, 8).wrapping_add(1)).saturating_sub(le_u64(meta, 0));
+            let bytes = le_u64(meta, 32).saturating_add(span.saturating_mul(IDX_ENTRY));
+            if meta[89] == 0 {
+                self.largest = self.largest.max(bytes);
+            }
+        }
+        self.list(IDEMPOTENCY)?;
+        for _ in 0..self.number()? {
+            self.pass(4)?;
+            self.list(1)?;
+        }
+        Some(())
+    }
+}

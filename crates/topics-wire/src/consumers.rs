@@ -1,0 +1,193 @@
+//! Consumers: what they are asked to be, reads, and positions.
+
+use std::time::Duration;
+
+use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
+
+use crate::error::Failure;
+use crate::json::{Place, Reader};
+use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
+use crate::read::{matching, page_of, push_records, standing};
+use crate::render::Object;
+use crate::small::body;
+
+/// A consumer as it was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Put {
+    /// Its mode; `None`: the one it has.
+    pub mode: Option<ConsumerMode>,
+    /// Where a new one begins.
+    pub start: ConsumerStart,
+    /// Whether a read stores where the one before ended.
+    pub auto_commit: bool,
+}
+
+/// `{mode?, start?, auto_commit?}`; an empty body is one without fields.
+pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
+    let mut p = Put::default();
+    if bytes.is_empty() {
+        return Ok(p);
+    }
+    body(bytes, |s, key| {
+        match key {
+            "mode" => {
+                let place = Place::field("mode");
+                p.mode = Some(match s.text(place)?.as_ref() {
+                    "at_least_once" => ConsumerMode::AtLeastOnce,
+                    "at_most_once" => ConsumerMode::AtMostOnce,
+                    _ => return Err(place.refuse("must be one of at_least_once, at_most_once")),
+                });
+            }
+            "start" => {
+                let place = Place::field("start");
+                p.start = match s.text(place)?.as_ref() {
+                    "start" => ConsumerStart::Start,
+                    "end" => ConsumerStart::End,
+                    _ => return Err(place.refuse("must be one of start, end")),
+                };
+            }
+            "auto_commit" => p.auto_commit = s.bool(Place::field("auto_commit"))?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(p)
+}
+
+/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`, and how long to
+/// wait; an empty body is one without fields. The read itself never waits.
+pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
+    let mut r = ConsumerRead { wait: Duration::ZERO, ..ConsumerRead::default() };
+    let mut wait_ms = 0;
+    if bytes.is_empty() {
+        return Ok((r, wait_ms));
+    }
+    let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    body(bytes, |s, key| {
+        match key {
+            "max_bytes" => {
+                r.max_bytes = size(s.u64(Place::field("max_bytes"))?).min(MAX_READ_BYTES);
+            }
+            "max_records" => r.max_records = size(s.u64(Place::field("max_records"))?),
+            "checkpoint" => r.checkpoint = s.bool(Place::field("checkpoint"))?,
+            "wait_ms" => wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+            "match" => r.matching = Some(matching(s)?),
+            "fail_if_busy" => r.fail_if_busy = s.bool(Place::field("fail_if_busy"))?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok((r, wait_ms))
+}
+
+/// `{seq}`.
+pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
+    let mut seq = None;
+    body(bytes, |s, key| {
+        match key {
+            "seq" => seq = Some(s.u64(Place::field("seq"))?),
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    seq.ok_or_else(|| Place::field("seq").refuse("is missing"))
+}
+
+/// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`.
+pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
+    let mut to = Vec::new();
+    body(bytes, |s, key| {
+        match key {
+            "seq" => to.push(SeekTo::Seq(s.u64(Place::field("seq"))?)),
+            "ts" => to.push(SeekTo::Ts(s.u64(Place::field("ts"))?)),
+            "to" => {
+                let place = Place::field("to");
+                to.push(match s.text(place)?.as_ref() {
+                    "start" => SeekTo::Start,
+                    "end" => SeekTo::End,
+                    _ => return Err(place.refuse("must be one of start, end")),
+                });
+            }
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    match to.as_slice() {
+        [one] => Ok(*one),
+        _ => Err(Failure::invalid(r#"name one of seq, ts, "to": "start", "to": "end""#)),
+    }
+}
+
+/// A consumer.
+#[must_use]
+pub fn info(c: &ConsumerInfo) -> Vec<u8> {
+    let mut o = Object::new(160);
+    o.name("topic", &c.topic).name("consumer", &c.name).name("mode", c.mode.as_str());
+    o.int("cursor", c.cursor).int("lag", c.lag).int("lag_ms", c.lag_ms);
+    o.finish()
+}
+
+/// A page of consumers.
+#[must_use]
+pub fn list(all: &[ConsumerInfo], next: Option<&str>) -> Vec<u8> {
+    let mut o = Object::new(64 + 160 * all.len());
+    let items: Vec<_> = all.iter().map(info).collect();
+    let out = o.key("consumers");
+    out.push(b'[');
+    out.extend_from_slice(&items.join(&b','));
+    out.push(b']');
+    if let Some(next) = next {
+        o.name("next_cursor", next);
+    }
+    o.finish()
+}
+
+/// The answer to a read.
+#[must_use]
+pub fn records(topic: &str, consumer: &str, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
+    let mut o = page_of(topic, batch);
+    o.name("consumer", consumer);
+    push_records(&mut o, batch, true, true);
+    o.int("next_from_seq", batch.next_from_seq).int("head_seq", batch.head_seq);
+    standing(o, batch, total_ns)
+}
+
+/// The answer to a commit or a seek.
+#[must_use]
+pub fn position(topic: &str, consumer: &str, cursor: u64) -> Vec<u8> {
+    let mut o = Object::new(96);
+    o.name("topic", topic).name("consumer", consumer).int("cursor", cursor);
+    o.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests() {
+        let p = put(br#"{"mode":"at_most_once","start":"end","auto_commit":true}"#).unwrap();
+        assert_eq!((p.mode, p.start), (Some(ConsumerMode::AtMostOnce), ConsumerStart::End));
+        assert!(p.auto_commit && put(b"").unwrap() == Put::default());
+        let (r, wait) =
+            read(br#"{"max_bytes":99999999,"wait_ms":99999,"checkpoint":false}"#).unwrap();
+        assert_eq!((r.max_bytes, wait, r.checkpoint), (8 << 20, 30_000, false));
+        assert_eq!(commit(br#"{"seq":5}"#).unwrap(), 5);
+        assert_eq!(seek(br#"{"to":"end"}"#).unwrap(), SeekTo::End);
+        assert_eq!(seek(br#"{"ts":5}"#).unwrap(), SeekTo::Ts(5));
+    }
+
+    #[test]
+    fn refusals() {
+        for bad in [r#"{"mode":"once"}"#, r#"{"start":5}"#, r#"{"auto_commit":1}"#, "[]"] {
+            assert_eq!(put(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
+        }
+        for bad in [r#"{"max_bytes":"1"}"#, r#"{"match":5}"#, r#"{"checkpoint":null}"#] {
+            assert_eq!(read(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
+        }
+        for bad in ["{}", r#"{"seq":1,"ts":2}"#, r#"{"to":"tail"}"#] {
+            assert_eq!(seek(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
+        }
+        assert!(commit(b"{}").is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! What a client may touch: names by prefix, and whether it may change configs.
+
+use crate::error::Failure;
+
+/// The rights of a client beyond its scopes, which the routes check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Names the key; empty where there are none.
+    pub owner: String,
+    /// Names begin with one of these; empty: any name.
+    pub prefixes: Vec<String>,
+    /// May create and change configs.
+    pub admin: bool,
+}
+
+static ALL: Grant = Grant::all();
+
+impl Default for &Grant {
+    fn default() -> Self {
+        &ALL
+    }
+}
+
+impl Grant {
+    /// Everything: a server without keys.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self { owner: String::new(), prefixes: Vec::new(), admin: true }
+    }
+
+    /// Whether a name is one of the client's. A pattern's prefix is judged in the same way: what
+    /// it matches begins with it.
+    #[must_use]
+    pub fn covers(&self, name: &str) -> bool {
+        self.prefixes.is_empty() || self.prefixes.iter().any(|p| name.starts_with(p.as_str()))
+    }
+
+    /// The prefixes below `prefix` that are the client's: disjoint, in order.
+    #[must_use]
+    pub fn within(&self, prefix: &str) -> Vec<String> {
+        if self.covers(prefix) {
+            return vec![prefix.to_owned()];
+        }
+        let mut all: Vec<String> =
+            self.prefixes.iter().filter(|p| p.starts_with(prefix)).cloned().collect();
+        all.sort();
+        all.dedup_by(|b, a| b.starts_with(a.as_str()));
+        all
+    }
+
+    /// Refuses a name that is not.
+    pub fn check(&self, name: &str) -> Result<(), Failure> {
+        if self.covers(name) {
+            return Ok(());
+        }
+        let message = format!("this key is for other names than {name:?}: use one that covers it");
+        Err(Failure::new("forbidden", message))
+    }
+
+    /// Refuses a config from a client that is no administrator.
+    pub fn check_config(&self) -> Result<(), Failure> {
+        if self.admin {
+            return Ok(());
+        }
+        let message = "a write with a config needs the scope admin: leave config out, or use a key \
+                       that has it";
+        Err(Failure::new("forbidden", message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_by_prefix() {
+        let prefixes = vec!["orders.".to_owned(), "jobs".to_owned()];
+        let grant = Grant { owner: "k".into(), prefixes, admin: false };
+        for name in ["orders.eu", "orders.", "jobs", "jobs-2"] {
+            assert!(grant.check(name).is_ok(), "{name}");
+        }
+        for name in ["", "orders", "order", "a.orders.", "Jobs"] {
+            assert_eq!(grant.check(name).unwrap_err().status(), 403, "{name}");
+        }
+        assert_eq!(grant.check_config().unwrap_err().code, "forbidden");
+        assert_eq!(grant.within("orders.e"), ["orders.e"]);
+        assert_eq!(grant.within(""), ["jobs", "orders."]);
+        assert!(grant.within("x").is_empty());
+        let all = <&Grant>::default();
+        assert!(all.covers("") && all.covers("x") && all.check_config().is_ok());
+    }
+}

@@ -1,0 +1,303 @@
+//! Queues: claims, what is done with leases, looks at jobs, redrives.
+
+use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
+
+use crate::error::Failure;
+use crate::json::{Place, Reader, Scanner, push_u64};
+use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
+use crate::query::Query;
+use crate::read::{matching, push_record};
+use crate::render::Object;
+use crate::small::body;
+
+/// A claim as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The worker.
+    pub node: String,
+    /// Most jobs.
+    pub max: usize,
+    /// How long the leases last.
+    pub lease_ms: Option<u64>,
+    /// How long to wait for a job.
+    pub wait_ms: u64,
+}
+
+/// `{node, max?, lease_ms?, wait_ms?}`.
+pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
+    let mut c = Claim { node: String::new(), max: 1, lease_ms: None, wait_ms: 0 };
+    let mut node = None;
+    body(bytes, |s, key| {
+        match key {
+            "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
+            "max" => c.max = most(s, "max", limits.claim)?,
+            "lease_ms" => c.lease_ms = Some(s.u64(Place::field("lease_ms"))?),
+            "wait_ms" => c.wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    c.node = worker(node)?;
+    Ok(c)
+}
+
+/// The stream of jobs of a worker: `?node&max&lease_ms&heartbeat_ms`.
+pub fn work(query: &Query<'_>, limits: &Limits) -> Result<Claim, Failure> {
+    let max = match query.u64("max")? {
+        None => 1,
+        Some(n) => bounded(n, "max", limits.claim)?,
+    };
+    let node = worker(query.get("node")?.map(|node| node.into_owned()))?;
+    let lease_ms = query.u64("lease_ms")?;
+    let wait_ms = query.u64("heartbeat_ms")?.unwrap_or(crate::limits::HEARTBEAT_MS);
+    Ok(Claim { node, max, lease_ms, wait_ms: wait_ms.clamp(1000, MAX_WAIT_MS) })
+}
+
+fn worker(node: Option<String>) -> Result<String, Failure> {
+    node.filter(|node| !node.is_empty())
+        .ok_or_else(|| Place::field("node").refuse("is missing: a worker has a name of its own"))
+}
+
+fn most(s: &mut Scanner<'_>, field: &'static str, limit: usize) -> Result<usize, Failure> {
+    bounded(s.u64(Place::field(field))?, field, limit)
+}
+
+fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    match n {
+        0 => Err(Place::field(field).refuse("must be at least 1")),
+        n if limit == 0 => Ok(n),
+        n => Ok(n.min(limit)),
+    }
+}
+
+/// Leases that an ack, nack or extend means.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// The worker that claimed them.
+    pub node: String,
+    /// The jobs.
+    pub seqs: Vec<u64>,
+    /// Their lease ids.
+    pub lease_ids: Option<Vec<u64>>,
+    /// Nack: after how long they can be claimed; `None`: after the queue's backoff.
+    pub delay_ms: Option<u64>,
+    /// Extend: how long from now.
+    pub lease_ms: Option<u64>,
+}
+
+/// `{node, seqs, lease_ids?, delay_ms?, lease_ms?}`.
+pub fn held(bytes: &[u8]) -> Result<Held, Failure> {
+    let mut h = Held { delay_ms: Some(0), ..Held::default() };
+    let (mut node, mut seqs) = (None, None);
+    body(bytes, |s, key| {
+        match key {
+            "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
+            "seqs" => seqs = Some(numbers(s, "seqs")?),
+            "lease_ids" => h.lease_ids = Some(numbers(s, "lease_ids")?),
+            "delay_ms" => {
+                h.delay_ms = if s.null()? { None } else { Some(s.u64(Place::field("delay_ms"))?) };
+            }
+            "lease_ms" => h.lease_ms = Some(s.u64(Place::field("lease_ms"))?),
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    h.node = worker(node)?;
+    h.seqs = seqs.ok_or_else(|| Place::field("seqs").refuse("is missing"))?;
+    if h.lease_ids.as_ref().is_some_and(|ids| ids.len() != h.seqs.len()) {
+        return Err(Place::field("lease_ids").refuse("must be as many as seqs"));
+    }
+    Ok(h)
+}
+
+fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failure> {
+    s.must_be(Place::field(within), "an array of integers", |b| b == b'[')?;
+    let mut out = Vec::new();
+    s.array(|s, index| {
+        if index >= MAX_SEQS {
+            let (got, max) = (index as u64 + 1, MAX_SEQS as u64);
+            return Err(Failure::from(Error::BatchTooLarge { got, max, unit: "seqs" }));
+        }
+        out.push(s.u64(Place { within, index: Some(index), field: "" })?);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body is one without fields.
+pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
+    let mut r = Redrive::default();
+    if bytes.is_empty() {
+        return Ok(r);
+    }
+    body(bytes, |s, key| {
+        match key {
+            "to" => r.to = Some(s.text(Place::field("to"))?.into_owned()),
+            "match" => r.matching = Some(matching(s)?),
+            "seqs" => r.seqs = Some(numbers(s, "seqs")?),
+            "limit" => r.limit = Some(most(s, "limit", 0)?),
+            "dry_run" => r.dry_run = s.bool(Place::field("dry_run"))?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(r)
+}
+
+/// `?state&max`.
+pub fn jobs(query: &Query<'_>, limits: &Limits) -> Result<(Option<JobState>, usize), Failure> {
+    const STATES: [JobState; 4] =
+        [JobState::Ready, JobState::Leased, JobState::Delayed, JobState::Dead];
+    let state = match query.get("state")? {
+        None => None,
+        Some(word) => Some(*STATES.iter().find(|s| s.as_str() == word).ok_or_else(|| {
+            Place::field("state").refuse("must be one of ready, leased, delayed, dead")
+        })?),
+    };
+    let max = query.u64("max")?.map_or(Ok(100), |n| bounded(n, "max", limits.claim))?;
+    Ok((state, max))
+}
+
+/// The answer to a claim.
+#[must_use]
+pub fn claimed(topic: &str, c: &Claimed) -> Vec<u8> {
+    let payload: usize = c.iter().map(|(_, r)| r.data.len() + r.meta.len()).sum();
+    let mut o = Object::new(160 + payload + c.len() * 192);
+    o.name("topic", topic).int("topic_id", c.topic_id);
+    let out = o.key("claimed");
+    out.push(b'[');
+    for i in 0..c.len() {
+        if i > 0 {
+            out.push(b',');
+        }
+        push_job(out, c, i);
+    }
+    out.push(b']');
+    o.int("count", c.len() as u64).int("ready", c.ready);
+    o.finish()
+}
+
+/// Appends the `i`-th job of a claim.
+pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
+    let Some((lease, record)) = c.get(i) else { return };
+    let mut bytes = Vec::with_capacity(192 + record.data.len());
+    push_record(&mut bytes, &record, true, true);
+    let mut o = Object::reopen(bytes);
+    o.int("lease_id", lease.lease_id).int("deadline", lease.deadline);
+    o.int("deliveries", lease.deliveries.into());
+    out.extend_from_slice(&o.finish());
+}
+
+/// The answer to an ack, nack or extend; `done` is the name of what was done.
+#[must_use]
+pub fn settled(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
+    let mut o = Object::new(160 + 12 * (s.done.len() + s.skipped.len()));
+    o.name("topic", topic);
+    list(o.key(done), s.done.iter().copied());
+    list(o.key("skipped"), s.skipped.iter().copied());
+    if let Some(deadline) = s.deadline {
+        list(o.key("deadlines"), s.done.iter().map(|_| deadline));
+    }
+    o.int("ready", s.queue.ready).int("in_flight", s.queue.in_flight);
+    o.finish()
+}
+
+fn list(out: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
+    out.push(b'[');
+    for (i, value) in values.enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        push_u64(out, value);
+    }
+    out.push(b']');
+}
+
+/// The answer to a look at jobs.
+#[must_use]
+pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
+    let mut o = Object::new(1024);
+    o.name("topic", topic).int("topic_id", p.topic_id);
+    let out = o.key("jobs");
+    out.push(b'[');
+    for (i, (job, record)) in p.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        let mut bytes = Vec::with_capacity(192 + record.data.len());
+        push_record(&mut bytes, &record, true, true);
+        let mut o = Object::reopen(bytes);
+        o.name("state", job.state.as_str()).int("deliveries", job.deliveries.into());
+        o.int("lane", job.lane.into());
+        if let Some(node) = &job.node {
+            // The holder; the origin of the record stays `$node`.
+            crate::json::push_str(o.key("node"), node);
+        }
+        let times = [
+            ("lease_id", job.lease_id),
+            ("deadline", job.deadline),
+            ("visible_at", job.visible_at),
+        ];
+        for (name, value) in times {
+            if let Some(value) = value {
+                o.int(name, value);
+            }
+        }
+        out.extend_from_slice(&o.finish());
+    }
+    out.push(b']');
+    o.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims() {
+        let limits = Limits::default();
+        let c = claim(br#"{"node":"w","max":5000,"wait_ms":99999,"lease_ms":7}"#, &limits).unwrap();
+        assert_eq!(c, Claim { node: "w".into(), max: 1000, lease_ms: Some(7), wait_ms: 30_000 });
+        assert_eq!(claim(br#"{"node":"w"}"#, &limits).unwrap().max, 1);
+        for body in ["{}", r#"{"node":""}"#, r#"{"node":1}"#, r#"{"node":"w","max":0}"#] {
+            assert_eq!(claim(body.as_bytes(), &limits).unwrap_err().code, "invalid_request");
+        }
+        let w = work(&Query::new(b"node=w&max=3&heartbeat_ms=1"), &limits).unwrap();
+        assert_eq!((w.node.as_str(), w.max, w.wait_ms), ("w", 3, 1000));
+        assert!(work(&Query::new(b"max=3"), &limits).is_err());
+    }
+
+    #[test]
+    fn leases() {
+        let h = held(br#"{"node":"w","seqs":[1,2],"lease_ids":[5,6],"delay_ms":null}"#).unwrap();
+        assert_eq!((h.seqs, h.lease_ids, h.delay_ms), (vec![1, 2], Some(vec![5, 6]), None));
+        assert_eq!(held(br#"{"node":"w","seqs":[]}"#).unwrap().delay_ms, Some(0));
+        let many = format!(r#"{{"node":"w","seqs":{:?}}}"#, vec![1; MAX_SEQS + 1]);
+        assert_eq!(held(many.as_bytes()).unwrap_err().code, "batch_too_large");
+        for body in [
+            r#"{"node":"w"}"#,
+            r#"{"seqs":[1]}"#,
+            r#"{"node":"w","seqs":["1"]}"#,
+            r#"{"node":"w","seqs":[1],"lease_ids":[]}"#,
+        ] {
+            assert_eq!(held(body.as_bytes()).unwrap_err().code, "invalid_request");
+        }
+    }
+
+    #[test]
+    fn looks_and_redrives() {
+        let limits = Limits::default();
+        assert_eq!(jobs(&Query::new(b""), &limits).unwrap(), (None, 100));
+        let dead = jobs(&Query::new(b"state=dead&max=2"), &limits).unwrap();
+        assert_eq!(dead, (Some(JobState::Dead), 2));
+        assert!(jobs(&Query::new(b"state=lost"), &limits).is_err());
+        assert!(!redrive(b"").unwrap().dry_run);
+        let r = redrive(br#"{"to":"a","seqs":[1],"limit":2,"dry_run":true}"#).unwrap();
+        assert_eq!(
+            (r.to.as_deref(), r.seqs, r.limit, r.dry_run),
+            (Some("a"), Some(vec![1]), Some(2), true)
+        );
+        assert!(redrive(br#"{"limit":0}"#).is_err());
+    }
+}

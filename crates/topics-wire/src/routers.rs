@@ -1,0 +1,108 @@
+//! Routers: what they are asked to be, and lists of them.
+
+use topics_engine::{Guarantee, RouterInfo, RouterRequest};
+
+use crate::error::Failure;
+use crate::json::{Place, Reader};
+use crate::query::Query;
+use crate::read::matching_at;
+use crate::render::{Object, router};
+use crate::small::{self, Page, body};
+
+/// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
+/// guarantee?}`.
+pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
+    let mut r = RouterRequest::default();
+    let (mut source, mut dest) = (None, None);
+    body(bytes, |s, key| {
+        match key {
+            "source" => source = Some(s.text(Place::field("source"))?.into_owned()),
+            "dest" => dest = Some(s.text(Place::field("dest"))?.into_owned()),
+            "preserve_node" => r.preserve_node = s.bool(Place::field("preserve_node"))?,
+            "preserve_tag" => r.preserve_tag = s.bool(Place::field("preserve_tag"))?,
+            "filter" => {
+                let place = Place::field("filter");
+                r.filter = if s.null()? { None } else { Some(matching_at(s, place)?) };
+            }
+            "create_dest" => r.create_dest = s.bool(Place::field("create_dest"))?,
+            "allow_cycle" => r.allow_cycle = s.bool(Place::field("allow_cycle"))?,
+            "guarantee" => {
+                let place = Place::field("guarantee");
+                r.guarantee = match s.text(place)?.as_ref() {
+                    "at_least_once" => Guarantee::AtLeastOnce,
+                    "exactly_once" => Guarantee::ExactlyOnce,
+                    _ => return Err(place.refuse("must be one of at_least_once, exactly_once")),
+                };
+            }
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    r.source = source.ok_or_else(|| Place::field("source").refuse("is missing"))?;
+    r.dest = dest.ok_or_else(|| Place::field("dest").refuse("is missing"))?;
+    Ok(r)
+}
+
+/// Which routers a list shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Names, and how many.
+    pub page: Page,
+    /// Only from this topic.
+    pub source: Option<String>,
+    /// Only to this topic.
+    pub dest: Option<String>,
+}
+
+/// `?prefix&source&dest&page_size&cursor`.
+pub fn wanted(query: &Query<'_>) -> Result<Wanted, Failure> {
+    let text = |name| Ok::<_, Failure>(query.get(name)?.map(|v| v.into_owned()));
+    Ok(Wanted { page: small::page(query)?, source: text("source")?, dest: text("dest")? })
+}
+
+impl Wanted {
+    /// Whether a router belongs on the page or one after it.
+    #[must_use]
+    pub fn takes(&self, r: &RouterInfo) -> bool {
+        let is = |wanted: &Option<String>, actual| wanted.as_ref().is_none_or(|w| w == actual);
+        self.page.after.as_ref().is_none_or(|after| r.router > *after)
+            && is(&self.source, &r.request.source)
+            && is(&self.dest, &r.request.dest)
+    }
+}
+
+/// The answer to a create or update.
+#[must_use]
+pub fn created(info: &RouterInfo, created: bool) -> (u16, Vec<u8>) {
+    let mut o = Object::reopen(router(info));
+    o.flag("created", created);
+    (if created { 201 } else { 200 }, o.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests() {
+        let r = parse(
+            br#"{"source":"a","dest":"b","filter":["tag","Glob","x*"],"preserve_tag":false,
+            "guarantee":"exactly_once","create_dest":false,"allow_cycle":true,"later":1}"#,
+        )
+        .unwrap();
+        assert_eq!((r.source.as_str(), r.dest.as_str()), ("a", "b"));
+        assert!(r.preserve_node && !r.preserve_tag && !r.create_dest && r.allow_cycle);
+        assert_eq!(r.guarantee, Guarantee::ExactlyOnce);
+        assert!(r.filter.is_some());
+        for (body, start) in [
+            (r#"{"dest":"b"}"#, "source is missing"),
+            (r#"{"source":"a"}"#, "dest is missing"),
+            (r#"{"source":"a","dest":1}"#, "dest must be"),
+            (r#"{"source":"a","dest":"b","filter":5}"#, "filter must be"),
+            (r#"{"source":"a","dest":"b","guarantee":"twice"}"#, "guarantee must be one of"),
+        ] {
+            let failure = parse(body.as_bytes()).unwrap_err();
+            assert!(failure.message.starts_with(start), "{}", failure.message);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Consumers: one handle for each, which all requests share.
+
+use std::sync::Arc;
+
+use topics_engine::{Consumer, ConsumerInfo, ConsumerStart, Error};
+
+use super::verbs::Answer;
+use super::{Reply, Request, Service};
+use crate::consumers;
+use crate::error::Failure;
+use crate::query::Query;
+use crate::render::Object;
+use crate::small;
+
+/// Handles kept; above, one that is idle goes, and its consumer reads on from where it is stored.
+const HANDLES: usize = 65_536;
+/// Topic and name.
+pub(super) type Key = (String, String);
+
+impl Service {
+    pub(super) fn consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
+        Some(match r.route {
+            "consumer_put" => self.put_consumer(r, start_ns),
+            "consumer" => self.later(r, {
+                let name = r.part.to_owned();
+                move |s, topic| {
+                    let body = consumers::info(&s.consumer_info(topic, &name)?);
+                    Ok(Reply::ok(s.timed(body, start_ns)))
+                }
+            }),
+            "consumer_drop" => self.drop_consumer(r, start_ns),
+            "consumer_read" => self.read_consumer(r, start_ns),
+            "consumer_commit" => self.commit_consumer(r, start_ns),
+            "consumer_seek" => self.seek_consumer(r, start_ns),
+            "consumers" => self.list_consumers(r, start_ns),
+            _ => return None,
+        })
+    }
+
+    /// Opens a consumer anew: its reads go on where it is stored.
+    fn put_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let asked = consumers::put(r.body)?;
+        let name = r.part.to_owned();
+        self.later(r, move |s, topic| {
+            let created = s.consumer_info(topic, &name).is_err();
+            let (mode, start) = (asked.mode, asked.start);
+            let handle = s.engine.consumer(topic, &name, mode, start, asked.auto_commit)?;
+            s.keep((topic.to_owned(), name.clone()), handle);
+            let mut o = Object::reopen(consumers::info(&s.consumer_info(topic, &name)?));
+            o.flag("auto_commit", asked.auto_commit).flag("created", created);
+            let body = s.timed(o.finish(), start_ns);
+            Ok(Reply { status: if created { 201 } else { 200 }, body })
+        })
+    }
+
+    fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let name = r.part.to_owned();
+        self.later(r, move |s, topic| {
+            s.readers.handles.lock().remove(&(topic.to_owned(), name.clone()));
+            let deleted = s.engine.delete_consumer(topic, &name)?;
+            let mut o = Object::new(96);
+            o.name("topic", topic).name("consumer", &name).flag("deleted", deleted);
+            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+        })
+    }
+
+    fn commit_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let seq = consumers::commit(r.body)?;
+        let name = r.part.to_owned();
+        self.later(r, move |s, topic| {
+            let handle = s.handle(topic, &name)?;
+            handle.commit(seq)?;
+            let body = consumers::position(topic, &name, handle.cursor()?);
+            Ok(Reply::ok(s.timed(body, start_ns)))
+        })
+    }
+
+    fn seek_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let to = consumers::seek(r.body)?;
+        let name = r.part.to_owned();
+        self.later(r, move |s, topic| {
+            let body = consumers::position(topic, &name, s.handle(topic, &name)?.seek(to)?);
+            Ok(Reply::ok(s.timed(body, start_ns)))
+        })
+    }
+
+    /// The consumers of the topic in the path, or of all topics that the query means.
+    fn list_consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let query = Query::new(r.query);
+        let page = small::page(&query)?;
+        let topic = query.get("topic")?.map(|t| t.into_owned());
+        if let Some(topic) = &topic {
+            r.grant.check(topic)?;
+        }
+        let grant = r.grant.clone();
+        self.later(r, move |s, named| {
+            let one = if named.is_empty() { topic } else { Some(named.to_owned()) };
+            let (mut found, size) = (Vec::new(), page.size + 1);
+            // A cursor names a topic and a consumer.
+            let after = page.after.as_deref().and_then(|a| a.split_once('\n'));
+            match one {
+                Some(topic) => s.consumers_of(&topic, after, &page.prefix, &mut found)?,
+                None => {
+                    let mut from = after.map(|a| a.0.to_owned());
+                    if let Some((topic, _)) = after {
+                        s.consumers_of(topic, after, &page.prefix, &mut found).or_else(absent)?;
+                    }
+                    while found.len() < size {
+                        let topics = s.names(&grant, "", from.as_deref(), 256);
+                        let Some(last) = topics.last() else { break };
+                        from = Some(last.topic.clone());
+                        for t in &topics {
+                            let all = s.consumers_of(&t.topic, None, &page.prefix, &mut found);
+                            all.or_else(absent)?;
+                        }
+                    }
+                }
+            }
+            let more = found.len() > page.size;
+            found.truncate(page.size);
+            let last = found.last().filter(|_| more);
+            let next = last.map(|c| small::cursor(&format!("{}\n{}", c.topic, c.name)));
+            Ok(Reply::ok(s.timed(consumers::list(&found, next.as_deref()), start_ns)))
+        })
+    }
+
+    fn consumers_of(
+        &self,
+        topic: &str,
+        after: Option<(&str, &str)>,
+        prefix: &str,
+        found: &mut Vec<ConsumerInfo>,
+    ) -> Result<(), Failure> {
+        let after = after.filter(|(t, _)| *t == topic).map(|(_, name)| name);
+        let all = self.engine.consumers(topic)?.into_iter();
+        found.extend(all.filter(|c| {
+            c.name.starts_with(prefix) && after.is_none_or(|after| c.name.as_str() > after)
+        }));
+        Ok(())
+    }
+
+    fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo, Failure> {
+        let all = self.engine.consumers(topic)?;
+        all.into_iter().find(|c| c.name == name).ok_or_else(|| {
+            let (topic, consumer) = (topic.to_owned(), name.to_owned());
+            Error::ConsumerNotFound { topic, consumer }.into()
+        })
+    }
+
+    fn keep(&self, key: Key, handle: Consumer) -> Arc<Consumer> {
+        let handle = Arc::new(handle);
+        let mut handles = self.readers.handles.lock();
+        if handles.len() >= HANDLES {
+            let idle = handles.iter().find(|(_, h)| Arc::strong_count(h) == 1);
+            if let Some(key) = idle.map(|(key, _)| key.clone()) {
+                handles.remove(&key);
+            }
+        }
+        let old = handles.insert(key, handle.clone());
+        // Its last position is stored when it goes: not under the lock.
+        drop(handles);
+        drop(old);
+        handle
+    }
+
+    /// The handle of a consumer that is there.
+    pub(super) fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
+        let key = (topic.to_owned(), name.to_owned());
+        let kept = self.readers.handles.lock().get(&key).cloned();
+        if let Some(handle) = kept {
+            match handle.cursor() {
+                Ok(_) => return Ok(handle),
+                // The topic or the consumer went, and may have come again.
+                Err(_) => drop(self.readers.handles.lock().remove(&key)),
+            }
+        }
+        let mode = self.consumer_info(topic, name)?.mode;
+        let opened = self.engine.consumer(topic, name, Some(mode), ConsumerStart::Start, false)?;
+        Ok(self.keep(key, opened))
+    }
+}
+
+/// A topic that has gone meanwhile has no consumers.
+fn absent(failure: Failure) -> Result<(), Failure> {
+    if failure.code == "topic_not_found" { Ok(()) } else { Err(failure) }
+}

@@ -1,0 +1,55 @@
+//! Outcomes that come inside a call, or after it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// How far a call is, seen from its outcome.
+enum Call<T> {
+    /// It has not returned.
+    Open,
+    /// The outcome came before it returned.
+    Done(T),
+    /// It has returned.
+    Left,
+}
+
+/// The two ends of a call. The first takes the outcome, from any thread; the second is called when
+/// the call returns and has the outcome if it came before. One that comes after goes to `later`.
+pub fn handover<T: Send + 'static>(
+    later: impl FnOnce(T) + Send + 'static,
+) -> (impl FnOnce(T) + Send + 'static, impl FnOnce() -> Option<T> + Send) {
+    let call = Arc::new(Mutex::new(Call::Open));
+    let here = call.clone();
+    let done = move |outcome| {
+        let mut call = call.lock();
+        if matches!(*call, Call::Open) {
+            *call = Call::Done(outcome);
+            return;
+        }
+        drop(call);
+        later(outcome);
+    };
+    let left = move || match std::mem::replace(&mut *here.lock(), Call::Left) {
+        Call::Done(outcome) => Some(outcome),
+        _ => None,
+    };
+    (done, left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_comes_once_inside_or_later() {
+        let (done, left) = handover(|_: u8| panic!("it was there"));
+        done(1);
+        assert_eq!(left(), Some(1));
+        let (send, receive) = std::sync::mpsc::channel();
+        let (done, left) = handover(move |n: u8| send.send(n).unwrap());
+        assert_eq!(left(), None);
+        done(2);
+        assert_eq!(receive.recv(), Ok(2));
+    }
+}

@@ -1,0 +1,171 @@
+//! Queues: a claim waits in the engine, the rest runs on a thread of the pool.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use topics_engine::{Claim, Claimed, Held, Settled, TopicType};
+
+use super::verbs::Answer;
+use super::{Reply, Request, Service};
+use crate::error::Failure;
+use crate::query::Query;
+use crate::queue;
+use crate::render::Object;
+
+/// A claim that was taken and is not answered.
+struct Claiming {
+    topic: String,
+    /// What withdraws it; 0: not known yet.
+    id: u64,
+    start_ns: u64,
+}
+
+/// The claims that wait, by token.
+#[derive(Default)]
+pub(super) struct Claims(Mutex<HashMap<u64, Claiming>>);
+
+impl Service {
+    pub(super) fn queues(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
+        Some(match r.route {
+            "claim" => self.claim(r, start_ns),
+            "ack" => {
+                self.settle(r, start_ns, "acked", |s, queue, held, _| s.engine.ack(queue, held))
+            }
+            "nack" => self.settle(r, start_ns, "nacked", |s, queue, held, asked| {
+                s.engine.nack(queue, held, asked.delay_ms)
+            }),
+            "extend" => self.settle(r, start_ns, "extended", |s, queue, held, asked| {
+                s.engine.extend(queue, held, asked.lease_ms)
+            }),
+            "jobs" => self.jobs(r, start_ns),
+            "redrive" => self.redrive(r, start_ns),
+            _ => return None,
+        })
+    }
+
+    fn claim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let c = queue::claim(r.body, &self.limits)?;
+        let (token, topic) = (r.token, r.name.to_owned());
+        let wait = if self.is_ready() { Duration::from_millis(c.wait_ms) } else { Duration::ZERO };
+        let claiming = Claiming { topic: topic.clone(), id: 0, start_ns };
+        self.claims.0.lock().insert(token, claiming);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let (service, node) = (self.clone(), c.node.clone());
+        let done = Box::new(move |outcome: topics_engine::Result<Claimed>| {
+            service.claimed(token, &topic, &node, outcome);
+        });
+        let ask = Claim { node: c.node.as_bytes(), max: c.max, lease_ms: c.lease_ms, wait };
+        let id = self.engine.claim_async(r.name, &ask, done);
+        if let Some(claiming) = self.claims.0.lock().get_mut(&token) {
+            claiming.id = id;
+        }
+        Ok(None)
+    }
+
+    /// What the engine says to a claim. Jobs for a client that has gone are given back at once.
+    pub(super) fn claimed(
+        self: &Arc<Self>,
+        token: u64,
+        topic: &str,
+        node: &str,
+        outcome: topics_engine::Result<Claimed>,
+    ) {
+        let Some(claiming) = self.claims.0.lock().remove(&token) else {
+            if let Ok(claimed) = outcome
+                && !claimed.is_empty()
+            {
+                self.give_back(topic.to_owned(), node.to_owned(), &claimed);
+            }
+            return;
+        };
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        let reply = match outcome {
+            Ok(c) => Reply::ok(self.timed(queue::claimed(topic, &c), claiming.start_ns)),
+            Err(e) => Failure::from(e).into(),
+        };
+        self.sink.reply(token, reply);
+    }
+
+    fn give_back(self: &Arc<Self>, topic: String, node: String, claimed: &Claimed) {
+        let (seqs, ids): (Vec<u64>, Vec<u64>) =
+            claimed.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
+        let service = self.clone();
+        self.pool.run(Box::new(move || {
+            let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
+            if let Err(e) = service.engine.nack(&topic, &held, Some(0)) {
+                log::debug!("queue {topic:?}: unwanted leases run out by themselves: {e}");
+            }
+        }));
+    }
+
+    pub(super) fn cancel_claim(&self, token: u64) -> bool {
+        let Some(claiming) = self.claims.0.lock().remove(&token) else { return false };
+        self.engine.cancel_claim(&claiming.topic, claiming.id);
+        true
+    }
+
+    /// Nobody waits for jobs any longer: every claim that does gets none.
+    pub(super) fn end_claims(&self) {
+        let all = std::mem::take(&mut *self.claims.0.lock());
+        for (token, claiming) in all {
+            self.engine.cancel_claim(&claiming.topic, claiming.id);
+            let ready = self.engine.queue_state(&claiming.topic).map_or(0, |state| state.ready);
+            let mut none = Claimed::default();
+            none.ready = ready;
+            let body = queue::claimed(&claiming.topic, &none);
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            self.sink.reply(token, Reply::ok(self.timed(body, claiming.start_ns)));
+        }
+    }
+
+    fn settle(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        start_ns: u64,
+        done: &'static str,
+        verb: impl FnOnce(&Self, &str, &Held<'_>, &queue::Held) -> topics_engine::Result<Settled>
+        + Send
+        + 'static,
+    ) -> Answer {
+        let asked = queue::held(r.body)?;
+        self.later(r, move |s, topic| {
+            let held = Held {
+                node: asked.node.as_bytes(),
+                seqs: &asked.seqs,
+                lease_ids: asked.lease_ids.as_deref(),
+            };
+            let settled = verb(s, topic, &held, &asked)?;
+            Ok(Reply::ok(s.timed(queue::settled(topic, done, &settled), start_ns)))
+        })
+    }
+
+    fn jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (state, max) = queue::jobs(&Query::new(r.query), &self.limits)?;
+        self.later(r, move |s, topic| {
+            let body = queue::peeked(topic, &s.engine.peek(topic, state, max)?);
+            Ok(Reply::ok(s.timed(body, start_ns)))
+        })
+    }
+
+    fn redrive(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let asked = queue::redrive(r.body)?;
+        if let Some(to) = &asked.to {
+            r.grant.check(to)?;
+        } else if !r.grant.prefixes.is_empty()
+            && self.engine.state(r.name, false)?.config.kind == TopicType::Log
+        {
+            // Where a dead letter came from is for it to say; dead jobs stay where they are.
+            let message = "this key is for some names only: say where to, in `to`";
+            return Err(Failure::new("forbidden", message));
+        }
+        self.later(r, move |s, topic| {
+            let moved = s.engine.redrive(topic, &asked)?;
+            let mut o = Object::new(96);
+            o.name("topic", topic).int("moved", moved).flag("dry_run", asked.dry_run);
+            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+        })
+    }
+}

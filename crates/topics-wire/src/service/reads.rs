@@ -1,0 +1,234 @@
+//! Reads of consumers: they wait for records or for their turn, and hold no thread meanwhile.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use topics_engine::{Consumer, ConsumerRead, Error, ReadBatch};
+
+use super::consumers::Key;
+use super::verbs::Answer;
+use super::{Reply, Request, Service};
+use crate::consumers;
+use crate::error::Failure;
+use crate::limits::MAX_WAIT_MS;
+
+/// A read that was taken and is not answered.
+struct Reading {
+    consumer: Key,
+    asked: ConsumerRead,
+    start_ns: u64,
+    deadline_ns: u64,
+    /// Where it waits; while it is being read for, nowhere.
+    parked: Option<Parked>,
+}
+
+#[derive(Clone, Copy)]
+struct Parked {
+    timer_ns: u64,
+    head: Option<u64>,
+}
+
+/// The reads that wait, by token, and the handles.
+#[derive(Default)]
+pub(super) struct Readers {
+    reading: Mutex<HashMap<u64, Reading>>,
+    pub(super) handles: Mutex<HashMap<Key, Arc<Consumer>>>,
+}
+
+impl Readers {
+    /// The tokens of those that wait.
+    pub fn close(&self) -> Vec<u64> {
+        self.reading.lock().keys().copied().collect()
+    }
+}
+
+/// What becomes of a read.
+enum Step {
+    Answer,
+    /// Behind this seq there is nothing yet.
+    Wait(u64),
+    /// All of what was read was passed over.
+    Again,
+    /// Another one has its turn; waits for that until then.
+    Busy(u64),
+}
+
+impl Service {
+    pub(super) fn read_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (asked, wait_ms) = consumers::read(r.body)?;
+        let consumer = (r.name.to_owned(), r.part.to_owned());
+        let deadline_ns = start_ns + wait_ms * 1_000_000;
+        let reading = Reading { consumer, asked, start_ns, deadline_ns, parked: None };
+        self.readers.reading.lock().insert(r.token, reading);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.read_on(r.token);
+        Ok(None)
+    }
+
+    /// Has a thread look for what a read is due. The thread waits for nobody.
+    fn read_on(self: &Arc<Self>, token: u64) {
+        let service = self.clone();
+        self.pool.run(Box::new(move || {
+            let looked = catch_unwind(AssertUnwindSafe(|| service.look_for(token)));
+            if looked.is_err() {
+                service.read(token, None, Err(Error::Internal("a verb panicked".into()).into()));
+            }
+        }));
+    }
+
+    fn look_for(self: &Arc<Self>, token: u64) {
+        let reading = self.readers.reading.lock().get(&token).map(|r| {
+            let asked = ConsumerRead { fail_if_busy: true, ..r.asked.clone() };
+            (r.consumer.clone(), asked)
+        });
+        let Some((consumer, asked)) = reading else { return };
+        match self.handle(&consumer.0, &consumer.1) {
+            Ok(handle) => {
+                let (service, held) = (self.clone(), handle.clone());
+                let moves = asked.checkpoint;
+                let done = move |outcome: topics_engine::Result<ReadBatch>| {
+                    let outcome = outcome.map_err(Failure::from);
+                    if let Some(batch) = service.read(token, Some(&held), outcome)
+                        && moves
+                    {
+                        // Its client has gone: the next one gets it.
+                        held.give_back(batch);
+                    }
+                };
+                handle.read_async(&asked, Box::new(done));
+            }
+            Err(failure) => drop(self.read(token, None, Err(failure))),
+        }
+    }
+
+    /// What a look has found: the answer, or a reason to look again. What nobody waits for any
+    /// more comes back.
+    fn read(
+        self: &Arc<Self>,
+        token: u64,
+        handle: Option<&Arc<Consumer>>,
+        outcome: Result<ReadBatch, Failure>,
+    ) -> Option<ReadBatch> {
+        let mut all = self.readers.reading.lock();
+        let Some(r) = all.get(&token) else { return outcome.ok() };
+        let (open, now) = (self.is_ready(), self.clock.mono_ns());
+        let step = match &outcome {
+            Ok(b) if b.is_empty() && b.tombstone.is_none() && open && now < r.deadline_ns => {
+                match b.caught_up || !r.asked.checkpoint {
+                    true => Step::Wait(b.next_from_seq),
+                    false => Step::Again,
+                }
+            }
+            // A reader waits for its turn as long as the one before it may read.
+            Err(failure) if failure.code == "consumer_busy" => {
+                let patience = r.deadline_ns.max(r.start_ns + MAX_WAIT_MS * 1_000_000);
+                match !r.asked.fail_if_busy && open && now < patience {
+                    true => Step::Busy(patience),
+                    false => Step::Answer,
+                }
+            }
+            _ => Step::Answer,
+        };
+        match (step, outcome) {
+            (Step::Wait(seq), _) => {
+                drop(all);
+                self.park_reader(token, Some(seq), None);
+            }
+            (Step::Again, _) => {
+                drop(all);
+                self.read_on(token);
+            }
+            (Step::Busy(until), _) => {
+                drop(all);
+                self.park_reader(token, None, handle.map(|h| (h, until)));
+            }
+            (Step::Answer, outcome) => {
+                let r = all.remove(&token)?;
+                drop(all);
+                let reply = match outcome {
+                    Ok(batch) => {
+                        let ns = self.elapsed(r.start_ns);
+                        Reply::ok(consumers::records(&r.consumer.0, &r.consumer.1, &batch, ns))
+                    }
+                    Err(failure) => failure.into(),
+                };
+                self.pending.fetch_sub(1, Ordering::Relaxed);
+                self.sink.reply(token, reply);
+            }
+        }
+        None
+    }
+
+    /// Waits for records behind `seq`, or for the turn of a consumer.
+    fn park_reader(
+        self: &Arc<Self>,
+        token: u64,
+        seq: Option<u64>,
+        turn: Option<(&Arc<Consumer>, u64)>,
+    ) {
+        let (topic, timer_ns) = {
+            let mut all = self.readers.reading.lock();
+            let Some(reading) = all.get_mut(&token) else { return };
+            let timer_ns = turn.map_or(reading.deadline_ns, |(_, until)| until);
+            reading.parked = Some(Parked { timer_ns, head: None });
+            (reading.consumer.0.clone(), timer_ns)
+        };
+        self.timer.set(timer_ns, token);
+        if !self.is_ready() {
+            // A close that did not see it waiting.
+            return self.sink.due(token);
+        }
+        let sink = self.sink.clone();
+        let due = Box::new(move || sink.due(token));
+        if let Some((handle, _)) = turn
+            && handle.on_turn(due.clone()).is_err()
+        {
+            // It is told when it looks.
+            return self.sink.due(token);
+        }
+        let Some(seq) = seq else { return };
+        match self.engine.on_head(&topic, seq, due) {
+            Ok(id) => {
+                let mut all = self.readers.reading.lock();
+                if let Some(p) = all.get_mut(&token).and_then(|r| r.parked.as_mut()) {
+                    p.head = Some(id);
+                } else {
+                    drop(all);
+                    self.engine.cancel_on_head(&topic, id);
+                }
+            }
+            // It is told when it looks.
+            Err(_) => self.sink.due(token),
+        }
+    }
+
+    /// A read that waits looks again.
+    pub(super) fn resume_reader(self: &Arc<Self>, token: u64) {
+        let parked = {
+            let mut all = self.readers.reading.lock();
+            let Some(reading) = all.get_mut(&token) else { return };
+            let Some(parked) = reading.parked.take() else { return };
+            (reading.consumer.0.clone(), parked)
+        };
+        self.unpark(token, &parked.0, parked.1);
+        self.read_on(token);
+    }
+
+    pub(super) fn cancel_reader(&self, token: u64) -> bool {
+        let Some(reading) = self.readers.reading.lock().remove(&token) else { return false };
+        if let Some(parked) = reading.parked {
+            self.unpark(token, &reading.consumer.0, parked);
+        }
+        true
+    }
+
+    fn unpark(&self, token: u64, topic: &str, parked: Parked) {
+        self.timer.unset(parked.timer_ns, token);
+        if let Some(id) = parked.head {
+            self.engine.cancel_on_head(topic, id);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Watch sessions: whose they are, and how their clients go back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use topics_engine::{ReadFrom, WatchStart};
+
+use super::streams::{Kind, Watching};
+use super::verbs::Answer;
+use super::{Reply, Request, Service};
+use crate::error::Failure;
+use crate::limits::HEARTBEAT_MS;
+use crate::query::Query;
+use crate::render::Object;
+use crate::watch::ids::{self, LastId, Trail};
+use crate::watch::{self, Asked};
+
+/// What is kept of a session that the engine may have forgotten, at least.
+const KEPT_NS: u64 = 600_000_000_000;
+
+/// The numbered events of a session, which its streams share.
+pub(super) type SharedTrail = Arc<Mutex<Trail>>;
+
+struct Session {
+    owner: String,
+    heartbeat_ms: u64,
+    trail: SharedTrail,
+    used_ns: u64,
+}
+
+/// The sessions, by their ids.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<HashMap<u128, Session>>);
+
+fn unknown() -> Failure {
+    Failure::new("not_found", "there is no such watch session: POST /v0/watch creates one")
+}
+
+fn parse_wid(wid: &str) -> Option<u128> {
+    let plain = wid.len() == 32 && wid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if plain { u128::from_str_radix(wid, 16).ok() } else { None }
+}
+
+impl Service {
+    pub(super) fn sessions(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
+        Some(match r.route {
+            "watch_create" => self.create_session(r, start_ns),
+            "watch_end" => self.end_session(r, start_ns),
+            _ => return None,
+        })
+    }
+
+    fn create_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let lenient = Query::new(r.query).flag("lenient")?.unwrap_or(false);
+        let Asked { watch, .. } = watch::session(r.body, lenient, &self.limits, r.grant)?;
+        let owner = r.grant.owner.clone();
+        self.later(r, move |s, _| {
+            let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
+            let info = s.engine.create_session(&watch)?;
+            let now = s.clock.mono_ns();
+            let session = Session { owner, heartbeat_ms, trail: Arc::default(), used_ns: now };
+            let mut all = s.sessions.0.lock();
+            // A trail that a stream holds is in use.
+            all.retain(|_, s| {
+                Arc::strong_count(&s.trail) > 1 || now.saturating_sub(s.used_ns) < KEPT_NS
+            });
+            all.insert(info.id, session);
+            drop(all);
+            let wid = format!("{:032x}", info.id);
+            let body = watch::created(&s.engine, &wid, &info);
+            Ok(Reply { status: 201, body: s.timed(body, start_ns) })
+        })
+    }
+
+    /// A session of this client; another's is as unknown as one that there never was.
+    fn session_of(&self, r: &Request<'_>) -> Result<(u128, u64, SharedTrail), Failure> {
+        let id = parse_wid(r.part).ok_or_else(unknown)?;
+        let mut all = self.sessions.0.lock();
+        let session = all.get_mut(&id).filter(|s| s.owner == r.grant.owner);
+        let session = session.ok_or_else(unknown)?;
+        session.used_ns = self.clock.mono_ns();
+        Ok((id, session.heartbeat_ms, session.trail.clone()))
+    }
+
+    fn end_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (id, ..) = self.session_of(r)?;
+        self.sessions.0.lock().remove(&id);
+        let ended = self.engine.end_session(id);
+        let mut o = Object::new(96);
+        o.name("wid", r.part).flag("ended", ended);
+        self.now(o.finish(), start_ns)
+    }
+
+    /// A stream of a session.
+    pub(super) fn open_session(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+        let (id, heartbeat_ms, trail) = self.session_of(r)?;
+        let back = match ids::parse(r.key)? {
+            LastId::Map(cursors) => cursors,
+            LastId::Step(step) => trail.lock().back_to(step).ok_or_else(|| {
+                let message = "the session does not know any more where that event was: create one";
+                Failure::new("session_gone", message)
+            })?,
+        };
+        let watch = self.engine.attach(id, &back)?;
+        let watching = Watching::new(watch, Some(trail), heartbeat_ms);
+        self.open(r.token, Kind::Watching(Box::new(watching)))
+    }
+
+    /// A stream without a session.
+    pub(super) fn open_query(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+        let Asked { mut watch, .. } = watch::query(&Query::new(r.query), &self.limits, r.grant)?;
+        let LastId::Map(cursors) = ids::parse(r.key)? else {
+            return Err(Failure::invalid("this Last-Event-ID is one of a session"));
+        };
+        for (name, topic_id, seq) in cursors {
+            if let Some(topic) = watch.topics.iter_mut().find(|t| t.0 == name) {
+                let from = ReadFrom::After(seq);
+                topic.1 = WatchStart { from, topic_id: Some(topic_id) };
+            }
+        }
+        let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
+        let watching = Watching::new(self.engine.watch(&watch)?, None, heartbeat_ms);
+        self.open(r.token, Kind::Watching(Box::new(watching)))
+    }
+}

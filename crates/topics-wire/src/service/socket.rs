@@ -1,0 +1,306 @@
+//! One socket: messages in, messages out. Subscriptions are watches, a publish is a write.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use topics_engine::{Appended, Error, Event, Watch};
+
+use super::streams::{Kind, Next};
+use super::verbs::Answer;
+use super::{Request, Service};
+use crate::error::Failure;
+use crate::grant::Grant;
+use crate::json::{Place, Reader, Scanner, push_str};
+use crate::query::Query;
+use crate::render::{Object, Performance};
+use crate::small::body;
+use crate::watch::{self, Asked, frames};
+use crate::write::{self, Body};
+
+/// Subscriptions of one socket.
+const SUBSCRIPTIONS: usize = 64;
+
+/// What is to be sent besides events.
+type Outbox = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// A connection.
+pub(super) struct Socket {
+    grant: Grant,
+    subscriptions: Vec<(Option<String>, Vec<String>, Watch)>,
+    outbox: Outbox,
+}
+
+/// What every message has.
+struct Head {
+    op: String,
+    request_id: Option<String>,
+    topics: Vec<String>,
+}
+
+fn head(message: &[u8]) -> Result<Head, Failure> {
+    let mut h = Head { op: String::new(), request_id: None, topics: Vec::new() };
+    body(message, |s, key| {
+        match key {
+            "op" => h.op = s.text(Place::field("op"))?.into_owned(),
+            "request_id" => h.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
+            "topic" => h.topics.push(s.text(Place::field("topic"))?.into_owned()),
+            "topics" if s.peek() == Some(b'[') => names(s, &mut h.topics)?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(h)
+}
+
+fn names(s: &mut Scanner<'_>, out: &mut Vec<String>) -> Result<(), Failure> {
+    s.array(|s, index| {
+        let place = Place { within: "topics", index: Some(index), field: "" };
+        out.push(s.text(place)?.into_owned());
+        Ok(())
+    })
+}
+
+fn message(op: &str, request_id: Option<&str>) -> Object {
+    let mut o = Object::new(160);
+    o.name("op", op);
+    if let Some(id) = request_id {
+        o.name("request_id", id);
+    }
+    o
+}
+
+/// An event's fields behind the name of its message.
+fn with_op(op: &str, fields: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(fields.len() + 24);
+    out.extend_from_slice(b"{\"op\":");
+    push_str(&mut out, op.as_bytes());
+    out.push(b',');
+    out.extend_from_slice(fields.get(1..).unwrap_or(b"}"));
+    out
+}
+
+fn refusal(request_id: Option<&str>, failure: &Failure) -> Vec<u8> {
+    let mut o = message("error", request_id);
+    o.name("code", failure.code).name("message", &failure.message);
+    if let Some(detail) = &failure.detail {
+        o.raw("detail", detail.as_bytes());
+    }
+    o.finish()
+}
+
+impl Socket {
+    /// What the client is told last.
+    pub(super) fn last_words(&self, failure: &Failure) -> Vec<u8> {
+        refusal(None, failure)
+    }
+
+    /// Takes events and answers until there are enough or no more.
+    pub(super) fn pull(&mut self, out: &mut Vec<Vec<u8>>, most: usize) -> Result<Next, Failure> {
+        out.append(&mut self.outbox.lock());
+        let mut size: usize = out.iter().map(Vec::len).sum();
+        let mut ended = Vec::new();
+        let mut next = Next::Wait;
+        for (i, (request_id, _, watch)) in self.subscriptions.iter_mut().enumerate() {
+            loop {
+                if size >= most {
+                    next = Next::More;
+                    break;
+                }
+                match watch.try_next() {
+                    Ok(Some(event)) => {
+                        let Some(text) = tell(event) else { continue };
+                        size += text.len();
+                        out.push(text);
+                    }
+                    Ok(None) => break,
+                    Err(Error::Closed) => return Err(Error::Closed.into()),
+                    Err(e) => {
+                        out.push(refusal(request_id.as_deref(), &e.into()));
+                        ended.push(i);
+                        break;
+                    }
+                }
+            }
+        }
+        // Each gets its turn.
+        if next == Next::More && !self.subscriptions.is_empty() {
+            self.subscriptions.rotate_left(1);
+        }
+        for i in ended.into_iter().rev() {
+            drop(self.subscriptions.remove(i));
+        }
+        Ok(next)
+    }
+}
+
+fn tell(event: Event) -> Option<Vec<u8>> {
+    Some(match event {
+        Event::Records(frame) => with_op("record", frames::json_of(&frames::records(&frame))),
+        Event::Tombstone { topic, tombstone, reason, .. } => {
+            with_op("tombstone", &frames::tombstone(&topic, &tombstone, reason))
+        }
+        Event::CaughtUp { topic, seq, .. } => {
+            with_op("caught_up", &frames::head(&topic, seq, None))
+        }
+        Event::TopicDeleted { topic, .. } => {
+            let mut o = message("topic_deleted", None);
+            o.name("topic", &topic).name("reason", "deleted");
+            o.finish()
+        }
+        Event::Failed { topic, error, .. } => {
+            let failure = Failure::from(error);
+            let mut o = message("error", None);
+            o.name("code", failure.code).name("message", &failure.message).name("topic", &topic);
+            o.finish()
+        }
+        _ => return None,
+    })
+}
+
+impl Service {
+    pub(super) fn open_socket(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+        let (grant, subscriptions) = (r.grant.clone(), Vec::new());
+        let socket = Socket { grant, subscriptions, outbox: Outbox::default() };
+        self.open(r.token, Kind::Socket(Box::new(socket)))
+    }
+
+    /// A message of a socket's client; what it is told comes with the next pull. `scopes` are the
+    /// client's: `read` and `write`.
+    pub fn message(self: &Arc<Self>, token: u64, text: &[u8], scopes: (bool, bool)) {
+        let Some(stream) = self.streams.get(token) else { return };
+        let mut guard = stream.lock();
+        let Some(socket) = guard.socket() else { return };
+        let outbox = socket.outbox.clone();
+        let (request_id, outcome) = match head(text) {
+            Ok(h) => {
+                let allowed = match h.op.as_str() {
+                    "subscribe" if !scopes.0 => Err(scope("read")),
+                    "publish" if !scopes.1 => Err(scope("write")),
+                    _ => Ok(()),
+                };
+                let outcome = allowed.and_then(|()| match h.op.as_str() {
+                    "subscribe" => self.subscribe(token, socket, text).map(Some),
+                    "unsubscribe" => Ok(Some(unsubscribe(socket, &h))),
+                    "publish" => self.publish(token, socket, &h, text).map(|()| None),
+                    "ping" => Ok(Some(message("pong", h.request_id.as_deref()).finish())),
+                    _ => {
+                        let known = "must be one of subscribe, unsubscribe, publish, ping";
+                        Err(Place::field("op").refuse(known))
+                    }
+                });
+                (h.request_id, outcome)
+            }
+            Err(failure) => (None, Err(failure)),
+        };
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(failure) => Some(refusal(request_id.as_deref(), &failure)),
+        };
+        outbox.lock().extend(answer);
+        self.sink.due(token);
+    }
+
+    fn subscribe(
+        self: &Arc<Self>,
+        token: u64,
+        socket: &mut Socket,
+        text: &[u8],
+    ) -> Result<Vec<u8>, Failure> {
+        if socket.subscriptions.len() >= SUBSCRIPTIONS {
+            let message = format!("a socket has at most {SUBSCRIPTIONS} subscriptions");
+            return Err(Failure::invalid(message));
+        }
+        let Asked { watch: mut asked, request_id } =
+            watch::subscribe(text, &self.limits, &socket.grant)?;
+        // The connection has heartbeats of its own.
+        asked.heartbeat_ms = None;
+        // Four messages at most wait for a socket that does not take them.
+        asked.queue_frames = 4;
+        let opened = self.engine.watch(&asked)?;
+        let sink = self.sink.clone();
+        opened.on_ready(move || sink.due(token));
+        let mut o = message("subscribed", request_id.as_deref());
+        let cursors = opened.cursors();
+        let named = cursors.iter().map(|(name, _, seq)| (name.as_ref(), *seq));
+        watch::topics(&self.engine, &mut o, named);
+        let names = asked.topics.into_iter().map(|t| t.0).collect();
+        socket.subscriptions.push((request_id, names, opened));
+        Ok(o.finish())
+    }
+
+    fn publish(
+        self: &Arc<Self>,
+        token: u64,
+        socket: &Socket,
+        h: &Head,
+        text: &[u8],
+    ) -> Result<(), Failure> {
+        let [topic] = h.topics.as_slice() else {
+            return Err(Place::field("topic").refuse("is missing: a publish names one"));
+        };
+        socket.grant.check(topic)?;
+        let (topic, id) = (topic.clone(), h.request_id.clone());
+        let write = write::parse(Body::Json, text, &Query::new(b""), b"", &self.limits)?;
+        if write.config.is_some() {
+            socket.grant.check_config()?;
+        }
+        let return_seqs = seqs(text)?;
+        let start_ns = self.clock.mono_ns();
+        let (service, outbox, name) = (self.clone(), socket.outbox.clone(), topic.clone());
+        let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
+            let answer = match outcome {
+                Ok(a) => {
+                    let mut o = message("ack", id.as_deref());
+                    o.name("topic", &name).int("first_seq", a.first_seq);
+                    o.int("last_seq", a.last_seq).int("head_seq", a.head_seq);
+                    if return_seqs {
+                        o.ints("seqs", a.first_seq..=a.last_seq);
+                    }
+                    o.flag("deduped", a.deduped).flag("created", a.created);
+                    o.performance(&Performance {
+                        server_total_ns: service.elapsed(start_ns),
+                        wal_append_ns: Some(a.wal_append_ns),
+                        fsync_ns: Some(a.fsync_ns),
+                        records_scanned: None,
+                    });
+                    o.finish()
+                }
+                Err(e) => refusal(id.as_deref(), &e.into()),
+            };
+            outbox.lock().push(answer);
+            service.sink.due(token);
+        });
+        write.with_append(|append| self.engine.append_async(&topic, append, done));
+        self.staged.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn seqs(text: &[u8]) -> Result<bool, Failure> {
+    let mut wanted = false;
+    body(text, |s, key| {
+        match key {
+            "return_seqs" => wanted = s.bool(Place::field("return_seqs"))?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(wanted)
+}
+
+/// Ends the subscriptions that the message names, by their request or by a topic.
+fn unsubscribe(socket: &mut Socket, h: &Head) -> Vec<u8> {
+    let before = socket.subscriptions.len();
+    socket.subscriptions.retain(|(id, topics, _)| {
+        let by_id = h.topics.is_empty() && h.request_id.is_some() && *id == h.request_id;
+        !by_id && !topics.iter().any(|t| h.topics.contains(t))
+    });
+    let mut o = message("unsubscribed", h.request_id.as_deref());
+    o.int("ended", (before - socket.subscriptions.len()) as u64);
+    o.finish()
+}
+
+fn scope(name: &str) -> Failure {
+    Failure::new("forbidden", format!("this key has not the scope {name}: use one that does"))
+}

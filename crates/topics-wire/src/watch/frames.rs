@@ -1,0 +1,168 @@
+//! Events as server-sent events. The bytes of records are encoded once for all watchers that want
+//! the same; only the id is a watcher's own.
+
+use topics_engine::{Claimed, Frame, RecordView, Tombstone};
+
+use crate::error::Failure;
+use crate::json::{push_str, push_u64};
+use crate::read::push_record;
+use crate::render::Object;
+
+/// What precedes the JSON of records, and what follows it.
+const RECORD: &[u8] = b"event: record\ndata: ";
+const END: &[u8] = b"\n\n";
+
+/// The first bytes of every stream: when to come back.
+pub const OPEN: &[u8] = b"retry: 2000\n\n";
+
+/// An event without its id.
+#[must_use]
+pub fn event(kind: &str, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len() + kind.len() + 18);
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    // Line ends can only be whitespace of stored JSON: in a string they are escapes.
+    out.extend(data.iter().map(|&b| if matches!(b, b'\n' | b'\r') { b' ' } else { b }));
+    out.extend_from_slice(END);
+    out
+}
+
+/// A comment that keeps an idle connection.
+#[must_use]
+pub fn heartbeat(at_ms: u64) -> Vec<u8> {
+    let mut out = b": hb ".to_vec();
+    push_u64(&mut out, at_ms);
+    out.extend_from_slice(END);
+    out
+}
+
+/// The records of a frame, shared by every watcher that gets it.
+#[must_use]
+pub fn records(frame: &Frame) -> std::sync::Arc<[u8]> {
+    frame.encoded(encode)
+}
+
+/// The JSON in what [`records`] returned.
+#[must_use]
+pub fn json_of(event: &[u8]) -> &[u8] {
+    event.strip_prefix(RECORD).and_then(|e| e.strip_suffix(END)).unwrap_or(b"{}")
+}
+
+fn encode(frame: &Frame) -> Vec<u8> {
+    let (batch, options) = (frame.batch(), frame.options());
+    let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
+    let mut o = Object::new(160 + payload + batch.len() * 96);
+    o.name("topic", frame.topic());
+    let out = o.key("records");
+    out.push(b'[');
+    for (i, record) in batch.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        if options.include_data {
+            push_record(out, &record, options.include_tags, options.include_meta);
+        } else {
+            push_bare(out, &record, options.include_tags, options.include_meta);
+        }
+    }
+    out.push(b']');
+    let first = batch.get(0).map_or(batch.next_from_seq, |r| r.seq);
+    o.int("from_seq", first).int("to_seq", batch.next_from_seq).int("head_seq", batch.head_seq);
+    event("record", &o.finish())
+}
+
+/// A record without its payload.
+fn push_bare(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool) {
+    let bare = RecordView { data: b"null", binary: false, ..*r };
+    push_record(out, &bare, tags, meta);
+    // `,"data":null}` goes.
+    out.truncate(out.len() - b",\"data\":null}".len());
+    out.push(b'}');
+}
+
+/// Loss.
+#[must_use]
+pub fn tombstone(topic: &str, t: &Tombstone, reason: &str) -> Vec<u8> {
+    let mut o = Object::new(160);
+    o.name("topic", topic).name("reason", reason);
+    o.int("gap_from", t.gap_from).int("gap_to", t.gap_to);
+    o.int("missed_estimate", t.missed_estimate);
+    o.int("earliest_seq", t.earliest_seq).int("head_seq", t.head_seq);
+    o.finish()
+}
+
+/// A topic and its head, and why.
+#[must_use]
+pub fn head(topic: &str, head_seq: u64, reason: Option<&str>) -> Vec<u8> {
+    let mut o = Object::new(96);
+    o.name("topic", topic).int("head_seq", head_seq);
+    if let Some(reason) = reason {
+        o.name("reason", reason);
+    }
+    o.finish()
+}
+
+/// `{code, error, message, retry_after_ms?, topics?}`: the status, the code, and for people.
+#[must_use]
+pub fn error(failure: &Failure, topic: Option<&str>) -> Vec<u8> {
+    let mut o = Object::new(160);
+    o.int("code", failure.status().into()).name("error", failure.code);
+    o.name("message", &failure.message);
+    match (failure.status(), Failure::retry_after_ms(&failure.body())) {
+        (_, Some(ms)) => {
+            o.int("retry_after_ms", ms);
+        }
+        (503, None) => {
+            o.int("retry_after_ms", 1000);
+        }
+        _ => {}
+    }
+    if let Some(topic) = topic {
+        let out = o.key("topics");
+        out.push(b'[');
+        push_str(out, topic.as_bytes());
+        out.push(b']');
+    }
+    o.finish()
+}
+
+/// The `i`-th job of a claim.
+#[must_use]
+pub fn job(topic: &str, c: &Claimed, i: usize) -> Vec<u8> {
+    let mut o = Object::new(256);
+    o.name("topic", topic);
+    crate::queue::push_job(o.key("job"), c, i);
+    o.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_one_block_each() {
+        assert_eq!(event("x", b"{}"), b"event: x\ndata: {}\n\n");
+        assert_eq!(event("x", b"{\r\n}"), b"event: x\ndata: {  }\n\n");
+        assert_eq!(heartbeat(17), b": hb 17\n\n");
+        let gone = Failure::from(topics_engine::Error::SessionGone);
+        let json: serde_json::Value = serde_json::from_slice(&error(&gone, Some("a"))).unwrap();
+        assert_eq!((json["code"].as_u64(), json["topics"][0].as_str()), (Some(410), Some("a")));
+    }
+
+    #[test]
+    fn a_record_without_its_payload() {
+        let r = RecordView {
+            seq: 1,
+            ts: 2,
+            node: b"n",
+            tag: b"t",
+            meta: b"",
+            data: b"\x00",
+            binary: true,
+        };
+        let mut out = Vec::new();
+        push_bare(&mut out, &r, true, true);
+        assert_eq!(out, br#"{"$seq":1,"$ts":2,"$node":"n","$tag":"t"}"#);
+    }
+}

@@ -1,0 +1,227 @@
+//! Ids of events: where a stream goes on after its client has seen them.
+//!
+//! An id is the map of all cursors, `{"topic":[topic_id,seq],…}` as base64url. A session of more
+//! than [`ID_TOPICS`] topics numbers its events instead, and keeps for each what cursor it moved.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::base64::{self, Kind};
+use crate::error::Failure;
+use crate::json::{Place, Reader, Scanner, push_str, push_u64};
+use crate::limits::ID_TOPICS;
+
+/// Steps that a session keeps.
+const STEPS: usize = 16_384;
+
+/// Topic, its id, the cursor.
+pub type Cursor = (Arc<str>, u64, u64);
+
+/// Appends the id that spells out these cursors.
+pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
+    let mut text = Vec::with_capacity(48 * cursors.len() + 2);
+    text.push(b'{');
+    for (i, (name, id, seq)) in cursors.iter().enumerate() {
+        if i > 0 {
+            text.push(b',');
+        }
+        push_str(&mut text, name.as_bytes());
+        text.extend_from_slice(b":[");
+        push_u64(&mut text, *id);
+        text.push(b',');
+        push_u64(&mut text, *seq);
+        text.push(b']');
+    }
+    text.push(b'}');
+    base64::encode(Kind::Url, &text, out);
+}
+
+/// What a `Last-Event-ID` means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastId {
+    /// Topic, its id, the cursor.
+    Map(Vec<(String, u64, u64)>),
+    /// An event of the session.
+    Step(u64),
+}
+
+/// Reads an id; the empty one is that of a stream that has had no event.
+pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
+    if let Some(digits) = id.strip_prefix(b"s") {
+        let step = std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok());
+        return step.map(LastId::Step).ok_or_else(foreign);
+    }
+    if id.is_empty() {
+        return Ok(LastId::Map(Vec::new()));
+    }
+    let text = base64::decode(Kind::Url, id).ok_or_else(foreign)?;
+    map(&text).map(LastId::Map).map_err(|_| foreign())
+}
+
+fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
+    let mut s = Scanner::new(text)?;
+    let place = Place::field("Last-Event-ID");
+    s.must_be(place, "an object", |b| b == b'{')?;
+    let mut cursors = Vec::new();
+    s.object(|s, key| {
+        let name = key.decode().ok_or_else(foreign)?.into_owned();
+        let mut pair = [0; 2];
+        s.must_be(place, "an array", |b| b == b'[')?;
+        let mut n = 0;
+        s.array(|s, i| {
+            *pair.get_mut(i).ok_or_else(foreign)? = s.u64(place)?;
+            n = i + 1;
+            Ok::<_, Failure>(())
+        })?;
+        if n < 2 {
+            return Err(foreign());
+        }
+        cursors.push((name, pair[0], pair[1]));
+        Ok(())
+    })?;
+    s.end()?;
+    Ok(cursors)
+}
+
+fn foreign() -> Failure {
+    Failure::invalid("Last-Event-ID is not one that a stream sent: send it back as it came")
+}
+
+/// The numbered events of a session: what to go back by.
+#[derive(Debug, Default)]
+pub struct Trail {
+    last: u64,
+    /// Event, topic, its id, the cursor before it.
+    steps: VecDeque<(u64, Arc<str>, u64, u64)>,
+}
+
+impl Trail {
+    /// Numbers an event that moved a topic's cursor from `before`.
+    pub fn step(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
+        self.last += 1;
+        if self.steps.len() == STEPS {
+            self.steps.pop_front();
+        }
+        self.steps.push_back((self.last, topic, topic_id, before));
+        self.last
+    }
+
+    /// Where the topics were when the event `step` had been delivered; `None`: that is not known
+    /// any more.
+    #[must_use]
+    pub fn back_to(&self, step: u64) -> Option<Vec<(String, u64, u64)>> {
+        if step > self.last || step + 1 < self.steps.front().map_or(self.last + 1, |s| s.0) {
+            return None;
+        }
+        let mut earliest: HashMap<(&str, u64), u64> = HashMap::new();
+        for (_, topic, id, before) in self.steps.iter().filter(|s| s.0 > step) {
+            let at = earliest.entry((topic.as_ref(), *id)).or_insert(*before);
+            *at = (*at).min(*before);
+        }
+        Some(earliest.into_iter().map(|((t, id), seq)| (t.to_owned(), id, seq)).collect())
+    }
+}
+
+/// The cursors of a stream as its client knows them, and the ids that say so.
+#[derive(Debug, Default)]
+pub struct Known {
+    seqs: HashMap<u64, u64>,
+}
+
+impl Known {
+    /// The start of a stream.
+    #[must_use]
+    pub fn new(cursors: &[Cursor]) -> Self {
+        Self { seqs: cursors.iter().map(|(_, id, seq)| (*id, *seq)).collect() }
+    }
+
+    /// The cursor of a topic; 0 when it is not known.
+    #[must_use]
+    pub fn cursor(&self, topic_id: u64) -> u64 {
+        self.seqs.get(&topic_id).copied().unwrap_or(0)
+    }
+
+    /// Appends the id of an event of `topic`, after which the cursors are these.
+    pub fn push_id(
+        &mut self,
+        out: &mut Vec<u8>,
+        cursors: &[Cursor],
+        topic: &Arc<str>,
+        topic_id: u64,
+        trail: Option<&mut Trail>,
+    ) {
+        let now = cursors.iter().find(|c| c.1 == topic_id).map(|c| c.2);
+        let before = match now {
+            Some(now) => self.seqs.insert(topic_id, now).unwrap_or(0),
+            None => self.seqs.remove(&topic_id).unwrap_or(0),
+        };
+        match trail {
+            Some(trail) => {
+                let step = trail.step(topic.clone(), topic_id, before);
+                if cursors.len() > ID_TOPICS {
+                    out.push(b's');
+                    push_u64(out, step);
+                } else {
+                    push_map(out, cursors);
+                }
+            }
+            None => push_map(out, cursors),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursors(n: u64) -> Vec<Cursor> {
+        (1..=n).map(|i| (format!("t\"{i}").into(), i, 10 * i)).collect()
+    }
+
+    #[test]
+    fn a_map_comes_back() {
+        let mut out = Vec::new();
+        push_map(&mut out, &cursors(2));
+        let wanted = vec![("t\"1".to_owned(), 1, 10), ("t\"2".to_owned(), 2, 20)];
+        assert_eq!(parse(&out).unwrap(), LastId::Map(wanted));
+        assert_eq!(parse(b"").unwrap(), LastId::Map(vec![]));
+        assert_eq!(parse(b"s17").unwrap(), LastId::Step(17));
+        for bad in [&b"s"[..], b"s-1", b"!", b"W10", b"eyJhIjpbMV19", b"eyJhIjpbMSwyLDNdfQ"] {
+            assert_eq!(parse(bad).unwrap_err().code, "invalid_request", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_trail_leads_back() {
+        let mut trail = Trail::default();
+        let a: Arc<str> = "a".into();
+        let first = trail.step(a.clone(), 1, 0);
+        trail.step(a.clone(), 1, 10);
+        let third = trail.step("b".into(), 2, 5);
+        trail.step(a.clone(), 1, 20);
+        let mut back = trail.back_to(first).unwrap();
+        back.sort();
+        assert_eq!(back, [("a".to_owned(), 1, 10), ("b".to_owned(), 2, 5)]);
+        assert_eq!(trail.back_to(third).unwrap(), [("a".to_owned(), 1, 20)]);
+        assert_eq!(trail.back_to(4).unwrap(), []);
+        assert_eq!(trail.back_to(5), None, "an event that was not sent");
+        for seq in 0..STEPS as u64 {
+            trail.step(a.clone(), 1, seq);
+        }
+        assert_eq!(trail.back_to(3), None, "forgotten");
+        assert!(trail.back_to(4).is_some());
+    }
+
+    #[test]
+    fn many_topics_are_numbered() {
+        let mut trail = Trail::default();
+        let (few, many) = (cursors(64), cursors(65));
+        let mut known = Known::new(&few);
+        let (mut out, topic) = (Vec::new(), few[0].0.clone());
+        known.push_id(&mut out, &few, &topic, 1, Some(&mut trail));
+        assert!(matches!(parse(&out).unwrap(), LastId::Map(m) if m.len() == 64));
+        out.clear();
+        known.push_id(&mut out, &many, &topic, 1, Some(&mut trail));
+        assert_eq!(parse(&out).unwrap(), LastId::Step(2));
+    }
+}

@@ -1,0 +1,47 @@
+//! Subscriptions: what they are asked to be, the ids of their events, their frames.
+
+pub mod frames;
+pub mod ids;
+mod request;
+
+pub use request::{Asked, query, session, subscribe};
+
+use topics_engine::{Engine, ReadFrom, ReadRequest, SessionInfo};
+
+use crate::render::Object;
+
+/// The answer to the creation of a session.
+#[must_use]
+pub fn created(engine: &Engine, wid: &str, s: &SessionInfo) -> Vec<u8> {
+    let mut o = Object::new(256 + s.cursors.len() * 96);
+    o.name("wid", wid).name("stream_url", &format!("/v0/watch/{wid}"));
+    o.int("session_ttl_ms", s.ttl_ms);
+    topics(engine, &mut o, s.cursors.iter().map(|(name, _, seq)| (name.as_ref(), *seq)));
+    o.finish()
+}
+
+/// Adds where each topic begins, and what it has.
+pub(crate) fn topics<'a>(
+    engine: &Engine,
+    o: &mut Object,
+    cursors: impl Iterator<Item = (&'a str, u64)>,
+) {
+    let out = o.key("topics");
+    out.push(b'{');
+    for (i, (name, seq)) in cursors.enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        crate::json::push_str(out, name.as_bytes());
+        out.push(b':');
+        let mut t = Object::new(96);
+        t.int("from_seq", seq);
+        let from = ReadFrom::After(seq);
+        let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
+        if let Ok(at) = engine.read(name, &look) {
+            t.int("head_seq", at.head_seq).int("earliest_seq", at.earliest_seq);
+        }
+        out.extend_from_slice(&t.finish());
+    }
+    out.push(b'}');
+}

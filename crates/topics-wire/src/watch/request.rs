@@ -1,0 +1,308 @@
+//! What a subscription is asked to be: a body, a query, or a message.
+
+use topics_engine::{ReadFrom, WatchRequest, WatchStart};
+
+use crate::error::Failure;
+use crate::grant::Grant;
+use crate::json::{Place, Reader, Scanner};
+use crate::limits::{HEARTBEAT_MS, Limits, QUERY_TOPICS};
+use crate::query::Query;
+use crate::read::{from_seq, glob, matching, nodes, strong};
+use crate::small::body;
+
+/// Ends a stream that is full and not taken from for this long.
+const STALL_MS: u64 = 30_000;
+/// Where a stream's frame ends, at most.
+const MAX_FRAME: usize = 8 << 20;
+
+/// A subscription as it was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// What the engine is asked.
+    pub watch: WatchRequest,
+    /// Of a message: what its answer is to name.
+    pub request_id: Option<String>,
+}
+
+/// The body of a new session.
+pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+    let mut a = begin(lenient);
+    body(bytes, |s, key| {
+        match key {
+            "topics" => topics(s, &mut a.watch.topics, l)?,
+            "patterns" => patterns(s, &mut a.watch.patterns, l)?,
+            _ => option(s, key, &mut a, l)?,
+        }
+        Ok(())
+    })?;
+    check(a, l, grant)
+}
+
+/// A message of a socket: one `topic` or several `topics`, all from the same place.
+pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+    let mut a = begin(false);
+    let mut start = Start::default();
+    body(bytes, |s, key| {
+        match key {
+            "topic" => {
+                let name = s.text(Place::field("topic"))?.into_owned();
+                a.watch.topics.push((name, WatchStart::default()));
+            }
+            "topics" => names(s, &mut a.watch.topics, l)?,
+            "from_seq" => start.from = Some(from_seq(s)?),
+            "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
+            "request_id" => a.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
+            _ => option(s, key, &mut a, l)?,
+        }
+        Ok(())
+    })?;
+    let start = start.resolve()?;
+    a.watch.topics.iter_mut().for_each(|t| t.1 = start);
+    check(a, l, grant)
+}
+
+/// `?topic=a&topic=b&from_seq=…`: a stream without a session.
+pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+    let mut a = begin(q.flag("lenient")?.unwrap_or(false));
+    let w = &mut a.watch;
+    let start = Start {
+        from: match q.get("from_seq")?.as_deref() {
+            None => None,
+            Some("earliest") => Some(ReadFrom::Earliest),
+            Some(_) => q.u64("from_seq")?.map(ReadFrom::After),
+        },
+        tail: q.u64("tail")?,
+    };
+    let start = start.resolve()?;
+    w.topics = q.all("topic")?.into_iter().map(|t| (t.into_owned(), start)).collect();
+    if w.topics.is_empty() {
+        return Err(Failure::invalid("name a topic: ?topic=a&topic=b"));
+    }
+    if w.topics.len() > QUERY_TOPICS {
+        let message = format!("at most {QUERY_TOPICS} topics here: POST /v0/watch takes more");
+        return Err(Failure::invalid(message));
+    }
+    for node in q.all("node")? {
+        w.options.skip_nodes.push(node.into_owned().into_bytes());
+    }
+    if let Some(tag) = q.get("match")? {
+        let plain = || topics_engine::TopicMatch::Eq(tag.as_bytes().to_vec());
+        w.options.matching = Some(glob(&tag).unwrap_or_else(plain));
+    }
+    let limit = q.u64("limit")?;
+    set_size(limit, &mut w.options.limit, l.limit);
+    set_size(q.u64("max_batch_bytes")?, &mut w.options.max_batch_bytes, MAX_FRAME);
+    if let Some(ms) = q.u64("heartbeat_ms")? {
+        w.heartbeat_ms = Some(ms.clamp(1000, 60_000));
+    }
+    let flags = [
+        ("include_tags", &mut w.options.include_tags),
+        ("include_meta", &mut w.options.include_meta),
+        ("include_data", &mut w.options.include_data),
+    ];
+    for (name, to) in flags {
+        *to = q.flag(name)?.unwrap_or(*to);
+    }
+    if let Some(word) = q.get("consistency")? {
+        w.options.strong = strong(&word)?;
+    }
+    check(a, l, grant)
+}
+
+fn begin(lenient: bool) -> Asked {
+    let mut a = Asked::default();
+    a.watch.lenient = lenient;
+    a.watch.heartbeat_ms = Some(HEARTBEAT_MS);
+    a.watch.stall_ms = Some(STALL_MS);
+    a
+}
+
+fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+    let w = &mut a.watch;
+    let named = w.topics.len() + w.patterns.len();
+    if named == 0 {
+        return Err(Failure::invalid("a watch names topics, patterns, or both"));
+    }
+    if l.watch_topics != 0 && named > l.watch_topics {
+        let message = format!("a watch names at most {} topics and patterns", l.watch_topics);
+        return Err(Failure::invalid(message));
+    }
+    w.topics.iter().try_for_each(|(name, _)| grant.check(name))?;
+    let prefix = |p: &str| p.strip_suffix('*').unwrap_or(p).to_owned();
+    w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
+    // What a name comes to twice is one place.
+    let mut seen = std::collections::HashSet::new();
+    w.topics.retain(|(name, _)| seen.insert(name.clone()));
+    Ok(a)
+}
+
+fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked, l: &Limits) -> Result<(), Failure> {
+    let w = &mut a.watch;
+    let o = &mut w.options;
+    match key {
+        "node" => o.skip_nodes = nodes(s)?.0,
+        "match" => o.matching = Some(matching(s)?),
+        "limit" => set_size(Some(s.u64(Place::field("limit"))?), &mut o.limit, l.limit),
+        "max_batch_bytes" => {
+            let n = s.u64(Place::field("max_batch_bytes"))?;
+            set_size(Some(n), &mut o.max_batch_bytes, MAX_FRAME);
+        }
+        "heartbeat_ms" => {
+            let ms = s.u64(Place::field("heartbeat_ms"))?;
+            w.heartbeat_ms = Some(ms.clamp(1000, 60_000));
+        }
+        "include_tags" => o.include_tags = s.bool(Place::field("include_tags"))?,
+        "include_meta" => o.include_meta = s.bool(Place::field("include_meta"))?,
+        "include_data" => o.include_data = s.bool(Place::field("include_data"))?,
+        "consistency" => o.strong = strong(&s.text(Place::field("consistency"))?)?,
+        _ => s.skip()?,
+    }
+    Ok(())
+}
+
+/// 0 and nothing are the default.
+fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
+    if let Some(n) = given.filter(|n| *n > 0) {
+        let most = if most == 0 { usize::MAX } else { most };
+        *to = usize::try_from(n).unwrap_or(usize::MAX).min(most);
+    }
+}
+
+#[derive(Default)]
+struct Start {
+    from: Option<ReadFrom>,
+    tail: Option<u64>,
+}
+
+impl Start {
+    fn resolve(self) -> Result<WatchStart, Failure> {
+        match (self.from, self.tail) {
+            (Some(_), Some(_)) => Err(Place::field("tail").refuse("excludes from_seq")),
+            (from, tail) => {
+                let from = from.unwrap_or(ReadFrom::Tail(tail.unwrap_or(0)));
+                Ok(WatchStart { from, topic_id: None })
+            }
+        }
+    }
+}
+
+type Starts = Vec<(String, WatchStart)>;
+
+fn room(len: usize, l: &Limits) -> Result<(), Failure> {
+    let full = l.watch_topics != 0 && len >= l.watch_topics;
+    let message = || format!("a watch names at most {} topics and patterns", l.watch_topics);
+    if full { Err(Failure::invalid(message())) } else { Ok(()) }
+}
+
+/// `{topic: {from_seq?, tail?, topic_id?}}`, or names alone, which begin at the tail.
+fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
+    if s.peek() == Some(b'[') {
+        return names(s, out, l);
+    }
+    let place = Place::field("topics");
+    s.must_be(place, "an object of starts, or an array of names", |b| b == b'{')?;
+    s.object(|s, key| {
+        room(out.len(), l)?;
+        let name = key.decode().ok_or_else(|| place.refuse("has half a surrogate pair"))?;
+        let at = Place { within: "topics", ..Place::default() };
+        s.must_be(place, "an object of objects", |b| b == b'{')?;
+        let (mut start, mut topic_id) = (Start::default(), None);
+        s.object(|s, key| {
+            match key.decode().as_deref() {
+                Some("from_seq") => start.from = Some(from_seq(s)?),
+                Some("tail") => start.tail = Some(s.u64(at.at("tail"))?),
+                Some("topic_id") => topic_id = Some(s.u64(at.at("topic_id"))?),
+                _ => s.skip()?,
+            }
+            Ok::<_, Failure>(())
+        })?;
+        out.push((name.into_owned(), WatchStart { topic_id, ..start.resolve()? }));
+        Ok(())
+    })
+}
+
+fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
+    s.must_be(Place::field("topics"), "an array of names", |b| b == b'[')?;
+    s.array(|s, index| {
+        room(out.len(), l)?;
+        let place = Place { within: "topics", index: Some(index), field: "" };
+        out.push((s.text(place)?.into_owned(), WatchStart::default()));
+        Ok(())
+    })
+}
+
+fn patterns(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
+    s.must_be(Place::field("patterns"), "an array of patterns", |b| b == b'[')?;
+    s.array(|s, index| {
+        room(out.len(), l)?;
+        let place = Place { within: "patterns", index: Some(index), field: "" };
+        out.push((s.text(place)?.into_owned(), WatchStart::default()));
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const L: fn() -> Limits = Limits::default;
+
+    fn refused(body: &str) -> String {
+        let failure = session(body.as_bytes(), false, &L(), <&Grant>::default()).unwrap_err();
+        assert_eq!(failure.code, "invalid_request");
+        failure.message
+    }
+
+    #[test]
+    fn sessions() {
+        let body = br#"{"topics":{"a":{"from_seq":7,"topic_id":3},"b":{"tail":5},"c":{}},
+            "patterns":["d.*"],"node":"n","match":"x","limit":5000,"max_batch_bytes":1,
+            "heartbeat_ms":1,"include_tags":false,"include_data":false,"consistency":"strong"}"#;
+        let w = session(body, true, &L(), <&Grant>::default()).unwrap().watch;
+        let starts: Vec<_> = w.topics.iter().map(|(n, s)| (n.as_str(), s.from)).collect();
+        let wanted =
+            [("a", ReadFrom::After(7)), ("b", ReadFrom::Tail(5)), ("c", ReadFrom::Tail(0))];
+        assert_eq!(starts, wanted);
+        assert_eq!((w.topics[0].1.topic_id, w.patterns.len()), (Some(3), 1));
+        assert_eq!((w.options.limit, w.options.max_batch_bytes), (1000, 1));
+        assert_eq!((w.heartbeat_ms, w.stall_ms, w.lenient), (Some(1000), Some(30_000), true));
+        assert!(w.options.strong && !w.options.include_tags && !w.options.include_data);
+        assert!(refused("{}").contains("names topics"));
+        assert!(refused(r#"{"topics":{"a":{"from_seq":1,"tail":1}}}"#).contains("excludes"));
+        assert!(refused(r#"{"topics":{"a":5}}"#).contains("object of objects"));
+        assert!(refused(r#"{"topics":5}"#).contains("topics must be"));
+        let many: Vec<_> = (0..257).map(|i| format!("t{i}")).collect();
+        assert!(refused(&format!(r#"{{"topics":{many:?}}}"#)).contains("at most 256"));
+    }
+
+    #[test]
+    fn queries_and_messages() {
+        let raw = b"topic=a&topic=b&from_seq=9&node=n&match=x*&limit=3&include_tags=false&topic=a";
+        let w = query(&Query::new(raw), &L(), <&Grant>::default()).unwrap().watch;
+        assert_eq!(w.topics.len(), 2);
+        assert_eq!((w.topics[0].1.from, w.options.limit), (ReadFrom::After(9), 3));
+        assert!(w.options.matching.is_some() && !w.options.include_tags);
+        for bad in [
+            &b""[..],
+            b"topic=a&from_seq=x",
+            b"topic=a&tail=1&from_seq=1",
+            b"topic=a&consistency=x",
+        ] {
+            assert!(query(&Query::new(bad), &L(), <&Grant>::default()).is_err());
+        }
+        let m = subscribe(br#"{"topic":"a","tail":2,"request_id":"r"}"#, &L(), <&Grant>::default());
+        let m = m.unwrap();
+        assert_eq!(m.request_id.as_deref(), Some("r"));
+        assert_eq!(m.watch.topics[0].1.from, ReadFrom::Tail(2));
+    }
+
+    #[test]
+    fn names_of_others() {
+        let grant = Grant { owner: "k".into(), prefixes: vec!["a.".into()], admin: false };
+        let ask = |body: &str| session(body.as_bytes(), false, &L(), &grant).map(drop);
+        assert!(ask(r#"{"topics":["a.b"],"patterns":["a.*","a.c*"]}"#).is_ok());
+        for bad in [r#"{"topics":["b"]}"#, r#"{"patterns":["*"]}"#, r#"{"patterns":["a*"]}"#] {
+            assert_eq!(ask(bad).unwrap_err().code, "forbidden", "{bad}");
+        }
+    }
+}

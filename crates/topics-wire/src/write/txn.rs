@@ -1,0 +1,439 @@
+//! Transactions: bodies in, answers out.
+
+use std::borrow::Cow;
+
+use topics_engine::{
+    CommitRequest, Committed, Held, NewRecord, StageRequest, Staged, TxnAck, TxnCursor, TxnRequest,
+    TxnRows, TxnStage, TxnWork, WriterState,
+};
+
+use super::{Record, Write, body_key, check_record, check_size, records};
+use crate::error::Failure;
+use crate::json::{Place, Reader, Scanner};
+use crate::limits::{KEY_BYTES, Limits};
+use crate::render::Object;
+
+/// Rows of one topic.
+#[derive(Debug, Default)]
+struct Rows<'a> {
+    topic: Cow<'a, str>,
+    write: Write<'a>,
+}
+
+/// Jobs that are acked.
+#[derive(Debug, Default)]
+struct Ack<'a> {
+    queue: Cow<'a, str>,
+    node: Cow<'a, str>,
+    seqs: Vec<u64>,
+    lease_ids: Option<Vec<u64>>,
+}
+
+/// A stage, a commit or a transaction as it was asked for.
+#[derive(Debug, Default)]
+pub struct Txn<'a> {
+    rows: Vec<Rows<'a>>,
+    heads: Vec<(Cow<'a, str>, u64)>,
+    /// Topic, consumer, seq.
+    commits: Vec<(Cow<'a, str>, Cow<'a, str>, u64)>,
+    acks: Vec<Ack<'a>>,
+    /// Stage, parts, rows.
+    stages: Vec<(Cow<'a, str>, u32, Option<u64>)>,
+    writer: Option<Cow<'a, str>>,
+    epoch: Option<u64>,
+    key: Cow<'a, [u8]>,
+}
+
+/// Which fields a body has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Stage,
+    Commit,
+    Whole,
+}
+
+/// `{appends: [{topic, records, node?}]}`.
+pub fn stage<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
+    let t = parse(Kind::Stage, body, limits)?;
+    if t.rows.is_empty() { Err(Place::field("appends").refuse("must not be empty")) } else { Ok(t) }
+}
+
+/// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
+pub fn commit<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
+    let t = parse(Kind::Commit, body, limits)?;
+    if t.epoch.is_none() { Err(Place::field("epoch").refuse("is missing")) } else { Ok(t) }
+}
+
+/// `{appends?, expect_heads?, commits?, acks?, idempotency_key?, writer?, epoch?}`; `header_key` is
+/// the `Idempotency-Key` header; a key in the body wins.
+pub fn whole<'a>(
+    body: &'a [u8],
+    header_key: &'a [u8],
+    limits: &Limits,
+) -> Result<Txn<'a>, Failure> {
+    let mut t = parse(Kind::Whole, body, limits)?;
+    if t.key.is_empty() {
+        t.key = header_key.into();
+    }
+    check_size("idempotency_key", t.key.len(), KEY_BYTES)?;
+    Ok(t)
+}
+
+fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
+    let mut t = Txn::default();
+    let mut s = Scanner::new(body)?;
+    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+    s.object(|s, key| {
+        let key = key.decode();
+        match (kind, key.as_deref()) {
+            (Kind::Stage | Kind::Whole, Some("appends")) => {
+                list(s, "appends", &mut t.rows, |s, place| {
+                    append(s, place, limits, kind == Kind::Whole, &mut t.heads)
+                })?;
+            }
+            (Kind::Commit, Some("stages")) => list(s, "stages", &mut t.stages, one_stage)?,
+            (Kind::Commit | Kind::Whole, Some("commits")) => {
+                list(s, "commits", &mut t.commits, cursor)?;
+            }
+            (Kind::Commit | Kind::Whole, Some("acks")) => list(s, "acks", &mut t.acks, ack)?,
+            (Kind::Commit | Kind::Whole, Some("expect_heads")) => heads(s, &mut t.heads)?,
+            (Kind::Commit | Kind::Whole, Some("epoch")) => {
+                t.epoch = Some(s.u64(Place::field("epoch"))?);
+            }
+            (Kind::Whole, Some("writer")) => t.writer = Some(s.text(Place::field("writer"))?),
+            (Kind::Whole, Some("idempotency_key")) => t.key = body_key(s)?,
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    s.end()?;
+    Ok(t)
+}
+
+/// An array of objects.
+fn list<'a, T>(
+    s: &mut Scanner<'a>,
+    field: &'static str,
+    out: &mut Vec<T>,
+    mut each: impl FnMut(&mut Scanner<'a>, Place) -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    s.must_be(Place::field(field), "an array", |b| b == b'[')?;
+    s.array(|s, index| {
+        let place = Place { within: field, index: Some(index), field: "" };
+        s.must_be(place, "an object", |b| b == b'{')?;
+        out.push(each(s, place)?);
+        Ok(())
+    })
+}
+
+fn heads<'a>(s: &mut Scanner<'a>, all: &mut Vec<(Cow<'a, str>, u64)>) -> Result<(), Failure> {
+    let place = Place::field("expect_heads");
+    s.must_be(place, "an object of integers", |b| b == b'{')?;
+    s.object(|s, topic| {
+        let topic = topic.decode().ok_or_else(|| place.refuse("has a name that is no text"))?;
+        all.push((topic, s.u64(place)?));
+        Ok(())
+    })
+}
+
+fn append<'a>(
+    s: &mut Scanner<'a>,
+    place: Place,
+    limits: &Limits,
+    conditional: bool,
+    heads: &mut Vec<(Cow<'a, str>, u64)>,
+) -> Result<Rows<'a>, Failure> {
+    let mut rows = Rows::default();
+    let mut head = None;
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("topic") => rows.topic = s.text(place.at("topic"))?,
+            Some("records") => records(&mut rows.write, s, limits)?,
+            Some("node") => rows.write.node = s.text(place.at("node"))?,
+            Some("expect_head") if conditional => head = Some(s.u64(place.at("expect_head"))?),
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    if rows.topic.is_empty() {
+        return Err(place.at("topic").refuse("is missing"));
+    }
+    if rows.write.records.is_empty() {
+        return Err(place.at("records").refuse("must not be empty"));
+    }
+    check_size("node", rows.write.node.len(), limits.node_bytes)?;
+    for (index, record) in rows.write.records.iter().enumerate() {
+        check_record(index, record, limits)?;
+    }
+    heads.extend(head.map(|head| (rows.topic.clone(), head)));
+    Ok(rows)
+}
+
+fn one_stage<'a>(
+    s: &mut Scanner<'a>,
+    place: Place,
+) -> Result<(Cow<'a, str>, u32, Option<u64>), Failure> {
+    let (mut id, mut parts, mut records) = (None, None, None);
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("id") => id = Some(s.text(place.at("id"))?),
+            Some("parts") => parts = Some(s.u64(place.at("parts"))?),
+            Some("records") => records = Some(s.u64(place.at("records"))?),
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    let id = id.ok_or_else(|| place.at("id").refuse("is missing"))?;
+    let parts = parts.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+    let parts = parts.ok_or_else(|| place.at("parts").refuse("is how many parts there are"))?;
+    Ok((id, parts, records))
+}
+
+fn cursor<'a>(
+    s: &mut Scanner<'a>,
+    place: Place,
+) -> Result<(Cow<'a, str>, Cow<'a, str>, u64), Failure> {
+    let (mut topic, mut consumer, mut seq) = (None, None, None);
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("topic") => topic = Some(s.text(place.at("topic"))?),
+            Some("consumer") => consumer = Some(s.text(place.at("consumer"))?),
+            Some("seq") => seq = Some(s.u64(place.at("seq"))?),
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    match (topic, consumer, seq) {
+        (Some(topic), Some(consumer), Some(seq)) => Ok((topic, consumer, seq)),
+        _ => Err(place.refuse("names topic, consumer and seq")),
+    }
+}
+
+fn ack<'a>(s: &mut Scanner<'a>, place: Place) -> Result<Ack<'a>, Failure> {
+    let mut a = Ack::default();
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("queue") => a.queue = s.text(place.at("queue"))?,
+            Some("node") => a.node = s.text(place.at("node"))?,
+            Some("seqs") => a.seqs = numbers(s, place.at("seqs"))?,
+            Some("lease_ids") => a.lease_ids = Some(numbers(s, place.at("lease_ids"))?),
+            _ => s.skip()?,
+        }
+        Ok::<_, Failure>(())
+    })?;
+    if a.queue.is_empty() || a.seqs.is_empty() {
+        return Err(place.refuse("names queue, node and seqs"));
+    }
+    Ok(a)
+}
+
+fn numbers(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u64>, Failure> {
+    let mut out = Vec::new();
+    s.must_be(place, "an array of integers", |b| b == b'[')?;
+    s.array(|s, _| {
+        out.push(s.u64(place)?);
+        Ok::<_, Failure>(())
+    })?;
+    Ok(out)
+}
+
+impl Txn<'_> {
+    /// The names of every topic in it, each as often as it is named.
+    pub fn topics(&self) -> impl Iterator<Item = &str> {
+        let rows = self.rows.iter().map(|r| &*r.topic);
+        let heads = self.heads.iter().map(|(topic, _)| &**topic);
+        let commits = self.commits.iter().map(|(topic, _, _)| &**topic);
+        rows.chain(heads).chain(commits).chain(self.acks.iter().map(|a| &*a.queue))
+    }
+
+    fn with_rows<R>(&self, run: impl FnOnce(&[TxnRows<'_>]) -> R) -> R {
+        let records: Vec<Vec<NewRecord<'_>>> = self
+            .rows
+            .iter()
+            .map(|r| r.write.records.iter().map(Record::as_new).collect())
+            .collect();
+        let rows = self.rows.iter().zip(&records);
+        let rows: Vec<_> = rows
+            .map(|(r, records)| TxnRows { topic: &r.topic, records, node: r.write.node.as_bytes() })
+            .collect();
+        run(&rows)
+    }
+
+    fn with_work<R>(&self, run: impl FnOnce(TxnWork<'_>) -> R) -> R {
+        let heads: Vec<_> = self.heads.iter().map(|(topic, head)| (&**topic, *head)).collect();
+        let commits = self.commits.iter();
+        let commits: Vec<_> = commits
+            .map(|(topic, consumer, seq)| TxnCursor { topic, consumer, seq: *seq })
+            .collect();
+        let acks = self.acks.iter().map(|a| TxnAck {
+            queue: &a.queue,
+            held: Held {
+                node: a.node.as_bytes(),
+                seqs: &a.seqs,
+                lease_ids: a.lease_ids.as_deref(),
+            },
+        });
+        let acks: Vec<_> = acks.collect();
+        run(TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })
+    }
+
+    /// Hands a stage to `run` in the engine's terms.
+    pub fn with_stage<R>(
+        &self,
+        stage: &str,
+        part: u32,
+        run: impl FnOnce(&StageRequest<'_>) -> R,
+    ) -> R {
+        self.with_rows(|rows| run(&StageRequest { stage, part, rows }))
+    }
+
+    /// Hands a commit to `run` in the engine's terms.
+    pub fn with_commit<R>(&self, run: impl FnOnce(&CommitRequest<'_>) -> R) -> R {
+        let stages = self.stages.iter();
+        let stages: Vec<_> = stages
+            .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
+            .collect();
+        let epoch = self.epoch.unwrap_or(0);
+        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work }))
+    }
+
+    /// Hands a transaction to `run` in the engine's terms.
+    pub fn with_whole<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
+        let (writer, epoch, key) = (self.writer.as_deref(), self.epoch, &*self.key);
+        self.with_rows(|rows| {
+            self.with_work(|work| run(&TxnRequest { writer, epoch, key, rows, work }))
+        })
+    }
+}
+
+/// The answer to a stage.
+#[must_use]
+pub fn staged(s: &Staged) -> Vec<u8> {
+    let mut o = Object::new(64);
+    o.int("staged", s.records).int("bytes", s.bytes).flag("deduped", s.repeated);
+    o.finish()
+}
+
+/// The answer to a commit.
+#[must_use]
+pub fn committed(c: &Committed) -> Vec<u8> {
+    let mut topics = Object::new(64 * c.topics.len() + 2);
+    for t in &c.topics {
+        let mut one = Object::new(64);
+        one.int("topic_id", t.topic_id).int("first_seq", t.first_seq).int("last_seq", t.last_seq);
+        // A topic's name needs no escapes.
+        topics.raw(&t.topic, &one.finish());
+    }
+    let mut o = Object::new(128);
+    o.flag("committed", true).flag("deduped", c.deduped).raw("topics", &topics.finish());
+    o.finish()
+}
+
+/// A writer.
+#[must_use]
+pub fn writer(s: &WriterState) -> Vec<u8> {
+    let mut staged = vec![b'['];
+    for (i, one) in s.staged.iter().enumerate() {
+        if i > 0 {
+            staged.push(b',');
+        }
+        let mut o = Object::new(64);
+        o.name("id", &one.stage).int("parts", u64::from(one.parts));
+        o.int("records", one.records).int("bytes", one.bytes);
+        staged.extend_from_slice(&o.finish());
+    }
+    staged.push(b']');
+    let mut o = Object::new(64);
+    o.maybe("last_epoch", s.last_epoch).raw("staged", &staged);
+    o.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits::default()
+    }
+
+    #[test]
+    fn a_transaction_in_the_engines_terms() {
+        let body = br#"{"appends":[{"topic":"a","node":"n","expect_head":4,
+            "records":[{"data":1,"tag":"t"},{"data_b64":"AAE="}]},
+            {"records":[{"data":"x"}],"topic":"b"}],
+            "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
+            "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,9]}],
+            "writer":"w","epoch":12,"idempotency_key":"k","unknown":{}}"#;
+        let t = whole(body, b"header", &limits()).unwrap();
+        assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);
+        t.with_whole(|r| {
+            assert_eq!((r.writer, r.epoch, r.key), (Some("w"), Some(12), &b"k"[..]));
+            assert_eq!((r.rows[0].topic, r.rows[0].node), ("a", &b"n"[..]));
+            let records = r.rows[0].records;
+            assert_eq!((records[0].data, records[0].tag), (&b"1"[..], &b"t"[..]));
+            assert_eq!((records[1].data, records[1].binary), (&b"\x00\x01"[..], true));
+            assert_eq!(r.work.expect_heads, [("a", 4), ("z", 0)]);
+            let c = r.work.commits[0];
+            assert_eq!((c.topic, c.consumer, c.seq), ("in", "c", 7));
+            let h = r.work.acks[0].held;
+            assert_eq!((h.node, h.seqs, h.lease_ids), (&b"w"[..], &[1, 2][..], Some(&[8, 9][..])));
+        });
+        assert_eq!(&*whole(b"{}", b"header", &limits()).unwrap().key, b"header");
+    }
+
+    #[test]
+    fn a_stage_and_a_commit() {
+        let t = stage(br#"{"appends":[{"topic":"a","records":[{"data":1}]}]}"#, &limits()).unwrap();
+        t.with_stage("s", 3, |r| assert_eq!((r.stage, r.part, r.rows.len()), ("s", 3, 1)));
+        let body =
+            br#"{"epoch":3,"stages":[{"id":"s","parts":2,"records":5},{"id":"r","parts":1}]}"#;
+        commit(body, &limits()).unwrap().with_commit(|r| {
+            assert_eq!(r.epoch, 3);
+            let s = |i: usize| (r.stages[i].stage, r.stages[i].parts, r.stages[i].records);
+            assert_eq!((s(0), s(1)), (("s", 2, Some(5)), ("r", 1, None)));
+        });
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        let refused = |r: Result<Txn<'_>, Failure>| r.map(drop).unwrap_err().message;
+        for (body, word) in [
+            (&br#"{}"#[..], "appends"),
+            (br#"{"appends":[{"records":[{"data":1}]}]}"#, "appends[0].topic"),
+            (br#"{"appends":[{"topic":"a","records":[]}]}"#, "appends[0].records"),
+            (br#"{"appends":[{"topic":"a","records":[{}]}]}"#, "records[0]"),
+        ] {
+            let text = refused(stage(body, &limits()));
+            assert!(text.contains(word), "{text}");
+        }
+        for (body, word) in [
+            (&br#"{"stages":[]}"#[..], "epoch"),
+            (br#"{"epoch":1,"stages":[{"parts":1}]}"#, "stages[0].id"),
+            (br#"{"epoch":1,"stages":[{"id":"s","parts":0}]}"#, "stages[0].parts"),
+            (br#"{"epoch":1,"commits":[{"topic":"a"}]}"#, "commits[0]"),
+            (br#"{"epoch":1,"acks":[{"queue":"q"}]}"#, "acks[0]"),
+            (br#"{"epoch":1,"expect_heads":[]}"#, "expect_heads"),
+        ] {
+            let text = refused(commit(body, &limits()));
+            assert!(text.contains(word), "{text}");
+        }
+    }
+
+    #[test]
+    fn answers() {
+        let topics = vec![topics_engine::CommittedTopic {
+            topic: "a.b".into(),
+            topic_id: 3,
+            first_seq: 1,
+            last_seq: 2,
+        }];
+        let c = Committed { epoch: 9, deduped: true, topics };
+        assert_eq!(
+            committed(&c),
+            br#"{"committed":true,"deduped":true,"topics":{"a.b":{"topic_id":3,"first_seq":1,"last_seq":2}}}"#
+        );
+        assert_eq!(writer(&WriterState::default()), br#"{"last_epoch":null,"staged":[]}"#);
+        let s = Staged { records: 2, bytes: 300, repeated: false };
+        assert_eq!(staged(&s), br#"{"staged":2,"bytes":300,"deduped":false}"#);
+    }
+}

@@ -1,0 +1,68 @@
+"""Consume, process, produce: exactly once, though the worker is killed.
+
+A worker reads orders with a durable consumer and claims jobs beside it; for each it appends an
+invoice, moves the cursor and acks the job in one transaction. It is killed in the middle of that,
+again and again, and started anew. Every order has one invoice, in order, and every job is gone.
+
+    python docs/examples/exactly_once.py [DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import topics_engine as te
+
+ORDERS = 120
+KILLS = 5
+PER_LIFE = 15
+
+
+def work(directory: str) -> None:
+    """One life of a worker: a line for each invoice, until it is killed."""
+    with te.open(directory) as db:
+        orders = db.topic("orders").consumer("billing")
+        mails = db.queue("mails")
+        while len(batch := orders.read(max_records=1)):
+            (job,) = mails.claim("worker", lease_ms=60_000)
+            with db.transaction() as tx:
+                for item in batch:
+                    assert isinstance(item, te.Record)
+                    invoice = {"order": item.data["id"], "mail": job.data["id"]}
+                    tx.append("invoices", invoice)
+                tx.commit(orders, batch.next_from_seq)
+                tx.ack(job)
+            print("invoice", flush=True)
+
+
+def main(directory: str) -> None:
+    with te.open(directory) as db:
+        db.topic("orders").append([{"id": n} for n in range(ORDERS)])
+        db.queue("mails").append([{"id": n} for n in range(ORDERS)])
+    for life in range(KILLS + 1):
+        command = [sys.executable, __file__, directory, "--worker"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            for count, _ in enumerate(worker.stdout, 1):
+                if life < KILLS and count == PER_LIFE:
+                    os.kill(worker.pid, signal.SIGKILL)
+    with te.open(directory) as db:
+        invoices = [r.data for r in db.topic("invoices").read() if isinstance(r, te.Record)]
+        assert [i["order"] for i in invoices] == list(range(ORDERS))
+        assert sorted(i["mail"] for i in invoices) == list(range(ORDERS))
+        assert db.topic("mails").state().count == 0
+    print(f"{ORDERS} orders, {len(invoices)} invoices, by {KILLS + 1} workers")
+
+
+if __name__ == "__main__":
+    if "--worker" in sys.argv:
+        work(sys.argv[1])
+    elif len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            main(scratch)

@@ -1,0 +1,33 @@
+"""The client for asyncio: the same handles, with verbs that are awaited.
+
+async with te.aio.open("./topics-data") as db:
+    orders = db.topic("orders", durability="fsync")
+    await orders.append([{"id": 1}, {"id": 2}], key="batch-7")
+    async for item in orders.read(after=0): ...
+    async for item in db.watch({"orders": te.TAIL}): ...
+"""
+
+from .consumer import Consumer
+from .database import Database, Opening, open, verify
+from .queue import Job, Queue, Work
+from .reading import Read
+from .router import Router
+from .topic import Topic
+from .transaction import Transaction
+from .watching import Watch
+
+__all__ = [
+    "Consumer",
+    "Database",
+    "Job",
+    "Opening",
+    "Queue",
+    "Read",
+    "Router",
+    "Topic",
+    "Transaction",
+    "Watch",
+    "Work",
+    "open",
+    "verify",
+]

@@ -1,0 +1,156 @@
+"""What the running event loop awaits of the core: one bridge per loop, for all databases."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from .. import _core
+from ..client.database import close_all
+from ..errors import Closed
+from ..loops import Pending
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Bridge:
+    """The calls of one event loop.
+
+    An answer that nobody awaits any more, or that a cancelled task does not take, is dropped; what
+    must not be lost that way (`Taken`, `Handed`) undoes itself then.
+    """
+
+    def __init__(self) -> None:
+        self.calls = _core.Calls()
+        _all_calls.add(self.calls)
+        self.pid = os.getpid()
+        self._pending: Pending[Any] = Pending(self.calls.fd, self._drain)
+
+    def _drain(self) -> None:
+        for token, value in self.calls.drain():
+            if isinstance(value, BaseException):
+                self._pending.fail(token, value)
+            else:
+                self._pending.resolve(token, value)
+
+    def token(self) -> int:
+        """A name for a call that this loop's thread makes."""
+        return self._pending.next_token()
+
+    async def answer(self, token: int) -> Any:
+        """What comes of a call that was made without an `await` since its token was taken."""
+        try:
+            return await self._pending.expect(token)
+        finally:
+            self._pending.forget(token)
+
+    async def run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a verb that may wait for the disk, on one of a few threads."""
+        token = self.token()
+        self.calls.run(token, verb, args, kwargs)
+        answer: T = await self.answer(token)
+        return answer
+
+    async def run_long(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same on a thread of its own, so that nothing else waits for it."""
+        token = self.token()
+        self.calls.run(token, verb, args, kwargs, long=True)
+        answer: T = await self.answer(token)
+        return answer
+
+    async def wait(
+        self,
+        timeout: float | None,
+        begin: Callable[Concatenate[_core.Calls, int, P], _core.Waiting | None],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Any:
+        """Waits for what `begin` asks for; `None` when there is nothing to wait for, or the timeout
+        has passed.
+        """
+        token = self.token()
+        waiting = begin(self.calls, token, *args, **kwargs)
+        if waiting is None:
+            return None
+        try:
+            return await self.woken(token, timeout)
+        finally:
+            waiting.cancel()
+
+    async def woken(self, token: int, timeout: float | None = None) -> Any:
+        """The answer to a call, or `None` when the timeout has passed."""
+        if timeout is None:
+            return await self.answer(token)
+        timer = self._pending.loop.call_later(timeout, self._pending.resolve, token, None)
+        try:
+            return await self.answer(token)
+        finally:
+            timer.cancel()
+
+    def end(self) -> None:
+        """Stops listening."""
+        self._pending.end(lambda: Closed("the last database of this loop was closed"))
+
+
+_all_calls: weakref.WeakSet[_core.Calls] = weakref.WeakSet()
+_bridges: dict[asyncio.AbstractEventLoop, Bridge] = {}
+_lock = threading.Lock()
+_databases = 0
+
+
+def here() -> Bridge:
+    """The bridge of the running loop."""
+    loop = asyncio.get_running_loop()
+    bridge = _bridges.get(loop)
+    if bridge is None or bridge.pid != os.getpid():
+        with _lock:
+            for gone in [known for known in _bridges if known.is_closed()]:
+                del _bridges[gone]
+            bridge = _bridges[loop] = Bridge()
+    return bridge
+
+
+def opened() -> None:
+    """A database is open, or is being opened."""
+    global _databases
+    with _lock:
+        _databases += 1
+
+
+def closed() -> None:
+    """A database is closed. After the last one no loop listens any more."""
+    global _databases
+    with _lock:
+        _databases -= 1
+        if _databases > 0:
+            return
+        idle = dict(_bridges)
+        _bridges.clear()
+    here_now = asyncio.get_running_loop()
+    for loop, bridge in idle.items():
+        if loop is here_now:
+            bridge.end()
+        elif not loop.is_closed():
+            # It may be closed at this moment: then it listens to nothing.
+            try:
+                loop.call_soon_threadsafe(bridge.end)
+            except RuntimeError:
+                continue
+
+
+@atexit.register
+def _finish() -> None:
+    """Threads do not come back to an interpreter that is gone: verbs end before, which they do
+    soon when what they are at is closed.
+    """
+    close_all()
+    deadline = time.monotonic() + 10
+    while any(calls.running for calls in list(_all_calls)) and time.monotonic() < deadline:
+        time.sleep(0.002)

@@ -1,0 +1,82 @@
+"""Durable consumers: readers whose position the engine keeps."""
+
+from __future__ import annotations
+
+import time
+
+from ..client import consumer as plain
+from ..client.consumer import ConsumerBatch, Mode, batch_of
+from ..client.watching import left
+from ..errors import Conflict
+from .bridge import Bridge
+from .twin import Twin, like, twin
+
+
+class Consumer(Twin[plain.Consumer]):
+    """A reader of a topic with a stored cursor; a new handle begins where the cursor is stored.
+
+    A batch whose read was cancelled is handed out by the next read of this handle.
+    """
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self._sync.topic
+
+    @property
+    def name(self) -> str:
+        return self._sync.name
+
+    @property
+    def mode(self) -> Mode:
+        return self._sync.mode
+
+    @property
+    def cursor(self) -> int:
+        """The stored cursor."""
+        return self._sync.cursor
+
+    @like(plain.Consumer.read)
+    async def read(
+        self,
+        *,
+        max_bytes: int = 1 << 20,
+        max_records: int = 2000,
+        checkpoint: bool = True,
+        wait: float = 0,
+        match: str | None = None,
+        fail_if_busy: bool = False,
+    ) -> ConsumerBatch:
+        native = self._sync._native
+        deadline = time.monotonic() + wait
+        while True:
+            bridge = self._bridge()
+            token = bridge.token()
+            native.read_later(bridge.calls, token, max_bytes, max_records, checkpoint, match)
+            try:
+                # No await between the answer and taking it: what is not taken goes back.
+                page = (await bridge.answer(token)).take()
+            except Conflict as busy:
+                if fail_if_busy or busy.code != "consumer_busy":
+                    raise
+                page = None
+            if page is None:
+                await self._turn(bridge)
+                continue
+            rest = left(deadline)
+            if len(page) or page.tombstone is not None or not rest:
+                return batch_of(self.topic, page)
+            if page.caught_up:
+                await bridge.wait(rest, native.more, page.next_from_seq)
+
+    async def _turn(self, bridge: Bridge) -> None:
+        """Waits until no other reader of `at_most_once` reads."""
+        token = bridge.token()
+        self._sync._native.turn(bridge.calls, token)
+        await bridge.answer(token)
+
+    peek = twin(plain.Consumer.peek)
+    commit = twin(plain.Consumer.commit)
+    seek = twin(plain.Consumer.seek)
+    drop = twin(plain.Consumer.drop)

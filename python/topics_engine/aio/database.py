@@ -1,0 +1,148 @@
+"""An open data directory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
+from typing import Any
+
+from .. import settings
+from ..client import database as plain
+from ..client.database import open_database
+from ..client.values import TopicInfo, Verification
+from . import bridge
+from .queue import Queue
+from .router import Router
+from .topic import Topic
+from .transaction import Transaction
+from .twin import Closing, Twin, long_twin, made, twin
+from .watching import Watch
+
+
+class Database(Twin[plain.Database], Closing):
+    """Topics, in this process, for any number of event loops and their threads. Use it in an
+    `async with` block, or `close` it.
+    """
+
+    __slots__ = ("_counted",)
+
+    def __init__(self, database: plain.Database) -> None:
+        super().__init__(database)
+        # Its bridge counts it, from before it was opened.
+        self._counted = True
+
+    @property
+    def path(self) -> str:
+        """The data directory."""
+        return self._sync.path
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, here or because this process is a fork."""
+        return self._sync.closed
+
+    @property
+    def settings(self) -> settings.Resolved | None:
+        """What it was opened with, and where each value came from."""
+        return self._sync.settings
+
+    def topic(self, name: str, **config: Any) -> Topic:
+        """A handle. The config applies when the topic is created, by a write at the latest."""
+        return Topic(self._sync.topic(name, **config))
+
+    def __getitem__(self, name: str) -> Topic:
+        return self.topic(name)
+
+    def topics(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
+        """The topics whose names begin with `prefix`, in name order."""
+        return self._listed(lambda: list(self._sync.topics(prefix)))
+
+    def queues(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
+        """The queues whose names begin with `prefix`, in name order."""
+        return self._listed(lambda: list(self._sync.queues(prefix)))
+
+    async def _listed(self, look: Callable[[], list[TopicInfo]]) -> AsyncIterator[TopicInfo]:
+        for info in await self._bridge().run(look):
+            yield info
+
+    queue = twin(plain.Database.queue, Queue)
+    router = twin(plain.Database.router, Router)
+    watch = made(plain.Database.watch, Watch)
+    transaction = made(plain.Database.transaction, Transaction)
+    redrive = twin(plain.Database.redrive)
+    routers = twin(plain.Database.routers)
+    sync = long_twin(plain.Database.sync)
+    checkpoint = long_twin(plain.Database.checkpoint)
+    verify = long_twin(plain.Database.verify)
+    metrics = twin(plain.Database.metrics)
+
+    async def close(self) -> None:
+        """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
+        if not self.closed:
+            await bridge.here().run_long(self._sync.close)
+        if self._counted:
+            self._counted = False
+            bridge.closed()
+
+
+class Opening:
+    """A database that is being opened: `await` it, or use it in an `async with` block."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, given: dict[str, Any]) -> None:
+        self._open = partial(open_database, path, **given)
+        self._lock = threading.Lock()
+        self._opened: plain.Database | None = None
+        self._abandoned = False
+        self._entered: Database | None = None
+
+    def _work(self) -> None:
+        """On a thread. Whoever is second of this and a cancellation closes what was opened."""
+        opened = self._open()
+        with self._lock:
+            self._opened = opened
+            abandoned = self._abandoned
+        if abandoned:
+            opened.close()
+
+    async def _wait(self) -> Database:
+        bridge.opened()
+        here = bridge.here()
+        try:
+            await here.run_long(self._work)
+        except BaseException:
+            with self._lock:
+                self._abandoned = True
+                opened = self._opened
+            if opened is not None:
+                here.calls.run(here.token(), opened.close, (), {}, long=True)
+            bridge.closed()
+            raise
+        assert self._opened is not None
+        return Database(self._opened)
+
+    def __await__(self) -> Generator[Any, None, Database]:
+        return self._wait().__await__()
+
+    async def __aenter__(self) -> Database:
+        self._entered = await self._wait()
+        return self._entered
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._entered is not None:
+            await self._entered.close()
+
+
+def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
+    """Opens a data directory, creating it when missing; see `topics_engine.open`."""
+    return Opening(path, given)
+
+
+async def verify(path: str | os.PathLike[str]) -> Verification:
+    """Checks every byte of a data directory, closed or open. Nothing is changed."""
+    bridge.opened()
+    try:
+        return await bridge.here().run_long(plain.verify, path)
+    finally:
+        bridge.closed()

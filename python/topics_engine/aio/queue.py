@@ -1,0 +1,135 @@
+"""Leased queues: jobs are claimed for a time, then done or given back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..client import queue as plain
+from ..client.queue import Leased, jobs_of
+from ..client.watching import left
+from ..errors import TopicsError
+from .bridge import here
+from .topic import Handle
+from .twin import Closing, like, twin
+
+if TYPE_CHECKING:
+    from .. import _core
+
+# The longest that the engine lets one claim wait, in seconds.
+LONGEST = 30.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job(Leased):
+    """A job that is leased to a node. `async with job:` acks it, or gives it back on an exception,
+    a cancellation too.
+
+    While the block runs the lease is renewed at a third of its time. A job that a transaction
+    acked within the block is done.
+    """
+
+    _renewals: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
+
+    async def ack(self) -> bool:
+        """Done: the job is deleted. False when the lease is another's by now."""
+        done, _, _ = await here().run(self._queue.ack, *self._held())
+        return bool(done)
+
+    async def nack(self, delay_ms: int | None = None) -> bool:
+        """Gives the job back, by default after the queue's backoff."""
+        done, _, _ = await here().run(self._queue.nack, *self._held(), delay_ms)
+        return bool(done)
+
+    async def extend(self, lease_ms: int | None = None) -> bool:
+        """The lease runs out so long from now."""
+        done, _, _ = await here().run(self._queue.extend, *self._held(), lease_ms)
+        return bool(done)
+
+    async def __aenter__(self) -> Job:
+        self._renewals.append(asyncio.create_task(self._renew(), name="topics-renew"))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._renewals.pop().cancel()
+        if self._settled.is_set():
+            return
+        if kind is not None:
+            await self.nack()
+        elif not await self.ack():
+            raise self._lost()
+
+    async def _renew(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self.lease_ms / 3000)
+                if not await self.extend(self.lease_ms):
+                    return
+        except TopicsError:
+            return
+
+
+class Work(Closing, AsyncIterator[Job]):
+    """Follows a queue: jobs are leased as there is room for them; closing gives them back."""
+
+    def __init__(self, queue: plain.Queue, node: str, native: _core.Work) -> None:
+        self._queue, self._node, self._native = queue, node, native
+        self._jobs: deque[Job] = deque()
+        self._closed = False
+
+    def __aiter__(self) -> Work:
+        return self
+
+    async def __anext__(self) -> Job:
+        while not self._jobs:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._fetch()
+        return self._jobs.popleft()
+
+    async def _fetch(self) -> None:
+        answer = await here().wait(None, self._native.next_later, LONGEST)
+        if answer is None:
+            self._closed = True
+        else:
+            # No await between the answer and taking it: what is not taken is given back.
+            self._jobs.extend(jobs_of(Job, self._queue, self._node, answer.take()))
+
+    async def close(self) -> None:
+        """Ends it: what was not acked is given back. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.clear()
+            await here().run(self._native.close)
+
+
+class Queue(Handle[plain.Queue]):
+    """A queue by name, of any loop. What a topic does it does too."""
+
+    __slots__ = ()
+
+    peek = twin(plain.Queue.peek)
+    redrive = twin(plain.Queue.redrive)
+
+    @like(plain.Queue.claim)
+    async def claim(
+        self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
+    ) -> list[Job]:
+        native = self._sync._native
+        deadline = time.monotonic() + wait
+        while True:
+            rest = left(deadline) or 0.0
+            wait = min(rest, LONGEST)
+            # No await between the answer and taking it: what is not taken is given back.
+            answer = self._bridge().wait(None, native.claim_later, node, max, lease_ms, wait)
+            found = (await answer).take()
+            if found[0] or rest <= wait:
+                return jobs_of(Job, self._sync, node, found)
+
+    def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
+        """Follows the queue: up to `max` jobs are leased at a time; closing it gives them back."""
+        return Work(self._sync, node, self._sync._native.work(node, max, lease_ms))

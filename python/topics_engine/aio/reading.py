@@ -1,0 +1,84 @@
+"""A read: an async iterator that ends at the head of the moment it began."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ..client import reading as plain
+from ..client.reading import Item
+from ..client.values import Gap
+from ..errors import InvalidRequest
+from .twin import Closing, Twin, twin
+
+
+class Read(Twin[plain.Read], Closing, AsyncIterator[Item]):
+    """The records of a topic from a cursor to the head, or to `upto`; then it stops.
+
+    One task iterates; `close` from any of its loop.
+    """
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self._sync.topic
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The gaps met so far."""
+        return self._sync.gaps
+
+    @property
+    def cursor(self) -> int:
+        """What to store: `after=` of a read that goes on from here. A read that was not told a seq
+        to begin after has one when it has begun.
+        """
+        if self._sync._cursor is None and not self._sync._items:
+            raise InvalidRequest("this read has not begun: await begin()")
+        return self._sync._position()
+
+    @property
+    def topic_id(self) -> int:
+        """The id of the topic that is read, once the read has begun."""
+        if self._sync._topic_id is None:
+            raise InvalidRequest("this read has not begun: await begin()")
+        return self._sync._topic_id
+
+    async def begin(self) -> None:
+        """Fetches the first page, unless that was done."""
+        if self._sync._topic_id is None:
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        if not self._sync._done:
+            page = await self._bridge().run(self._sync._read_page)
+            self._sync._took(page)
+
+    def __aiter__(self) -> Read:
+        return self
+
+    async def __anext__(self) -> Item:
+        while not self._sync._items:
+            if self._sync._done:
+                raise StopAsyncIteration
+            await self._fetch()
+        if self._sync._closed:
+            raise StopAsyncIteration
+        return self._sync._take()
+
+    async def batches(self) -> AsyncIterator[list[Item]]:
+        """The same, a list at a time."""
+        while True:
+            while not self._sync._items and not self._sync._done:
+                await self._fetch()
+            if not self._sync._items or self._sync._closed:
+                return
+            yield self._sync._take_all()
+
+    async def close(self) -> None:
+        """Ends the iteration. Idempotent."""
+        self._sync.close()
+
+    to_arrow = twin(plain.Read.to_arrow)
+    to_polars = twin(plain.Read.to_polars)
+    to_pandas = twin(plain.Read.to_pandas)

@@ -1,0 +1,129 @@
+"""A topic's handle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import _core
+from ..client import topic as plain
+from ..client.encoding import rows
+from ..client.topic import ack_of
+from ..client.values import Ack
+from ..client.watching import left
+from ..errors import Throttled
+from .consumer import Consumer
+from .reading import Read
+from .twin import Twin, like, long_twin, made, twin
+
+if TYPE_CHECKING:
+    from ..client.backend import Acked
+
+# What a write that may wait waits for.
+ROOM = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
+
+T = TypeVar("T", bound=plain.Topic)
+
+
+class Handle(Twin[T]):
+    """What handles of topics and of queues do."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        return self._sync.name
+
+    create = twin(plain.Topic.create)
+    read = made(plain.Topic.read, Read)
+    tail = twin(plain.Topic.tail)
+    consumer = twin(plain.Topic.consumer, Consumer)
+    consumers = twin(plain.Topic.consumers)
+    drop_consumer = twin(plain.Topic.drop_consumer)
+    seek = twin(plain.Topic.seek)
+    delete = twin(plain.Topic.delete)
+    state = twin(plain.Topic.state)
+    sync = long_twin(plain.Topic.sync)
+    drop = twin(plain.Topic.drop)
+
+    @like(plain.Topic.append)
+    async def append(
+        self,
+        data: Any,
+        *,
+        tag: str | None = None,
+        meta: Mapping[str, str] | None = None,
+        ttl_ms: int = 0,
+        **options: Any,
+    ) -> Ack:
+        records = rows(data, tag, meta, ttl_ms)
+        given = self._options(**options)
+        return await self._write(
+            lambda calls, token: calls.append(token, self._engine, self.name, records, given),
+            lambda: self._sync.append(data, tag=tag, meta=meta, ttl_ms=ttl_ms, **options),
+        )
+
+    @like(plain.Topic.append_batch)
+    async def append_batch(
+        self, records: list[bytes], *, tag: str | None = None, **options: Any
+    ) -> Ack:
+        given = self._options(**options)
+        return await self._write(
+            lambda calls, token: calls.append_batch(
+                token, self._engine, self.name, records, tag, given
+            ),
+            lambda: self._sync.append_batch(records, tag=tag, **options),
+        )
+
+    def _options(
+        self,
+        node: str | None = None,
+        key: str | None = None,
+        expect_head: int | None = None,
+        sync: bool = False,
+        create: bool | None = None,
+        wait: bool = True,
+    ) -> _core._WriteOptions:
+        return node, key, expect_head, sync, create, self._sync._config, wait
+
+    async def _write(
+        self,
+        stage: Callable[[_core.Calls, int], Acked | None],
+        patiently: Callable[[], Ack],
+    ) -> Ack:
+        """A write that needs no sync is over inside the call. One that finds no room, and may wait
+        for it, waits on a thread.
+        """
+        bridge = self._bridge()
+        token = bridge.token()
+        try:
+            acked = stage(bridge.calls, token)
+            return ack_of(await bridge.answer(token) if acked is None else acked)
+        except Throttled as error:
+            if error.detail.get("limit") not in ROOM:
+                raise
+        return await bridge.run(patiently)
+
+    @like(plain.Topic.wait)
+    async def wait(self, after: int, wait: float | None = None) -> bool:
+        deadline = None if wait is None else time.monotonic() + wait
+        while True:
+            bridge = self._bridge()
+            if self._sync.wait(after, 0):
+                return True
+            rest = left(deadline)
+            if rest == 0.0:
+                return False
+            await bridge.wait(rest, _core.Calls.head, self._engine, self.name, after)
+
+
+class Topic(Handle[plain.Topic]):
+    """A topic by name, of any loop.
+
+    The topic is created by the first write or by `create`. The config that the handle was made with
+    applies then; where the topic exists and differs in a named field, that is a `Conflict`. A
+    write whose `await` is cancelled may be stored, or not; with a `key` it can be repeated.
+    """
+
+    __slots__ = ()

@@ -1,0 +1,34 @@
+"""Transactions: rows for several topics, cursors and acks, all or nothing."""
+
+from __future__ import annotations
+
+from ..client import transaction as plain
+from ..client.transaction import Committed
+from .bridge import here
+from .twin import Twin, given
+
+
+class Transaction(Twin[plain.Transaction]):
+    """What happens when the `async with` block ends: all of it or, on an exception, nothing.
+
+    Nothing is staged before, so only the end is awaited. Topics that get rows take no other writes
+    while the commit runs.
+    """
+
+    __slots__ = ()
+
+    @property
+    def result(self) -> Committed | None:
+        """What the commit answered, once it has."""
+        return self._sync.result
+
+    append = given(plain.Transaction.append)
+    commit = given(plain.Transaction.commit)
+    ack = given(plain.Transaction.ack)
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            await here().run(self._sync._happen)

@@ -1,0 +1,112 @@
+"""Verbs that are awaited, declared by the sync verbs whose twins they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+from .bridge import Bridge, here
+
+if TYPE_CHECKING:
+    from .. import _core
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+C = TypeVar("C", bound="Closing")
+Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+
+
+class Twin(Generic[S]):
+    """A handle whose verbs are awaited; `_sync` is the handle that says what they mean."""
+
+    __slots__ = ("_sync",)
+
+    def __init__(self, sync: S) -> None:
+        self._sync = sync
+
+    @property
+    def _engine(self) -> _core.Engine:
+        return cast("_core.Engine", self._sync._backend)  # type: ignore[attr-defined]
+
+    def _bridge(self) -> Bridge:
+        """The running loop's bridge, if the engine is open here."""
+        self._engine.check()
+        return here()
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._sync).strip('<>')}>"
+
+
+@overload
+def twin(verb: Callable[Concatenate[Any, P], R]) -> Awaited[P, R]: ...
+@overload
+def twin(verb: Callable[Concatenate[Any, P], S], kind: Callable[[S], R]) -> Awaited[P, R]: ...
+def twin(verb: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> Awaited[..., Any]:
+    """The sync verb on one of the bridge's threads; what it makes, as the twin of that."""
+
+    @functools.wraps(verb)
+    async def run(self: Twin[Any], /, *args: Any, **kwargs: Any) -> Any:
+        found = await self._bridge().run(verb, self._sync, *args, **kwargs)
+        return found if kind is None else kind(found)
+
+    return run
+
+
+def long_twin(verb: Callable[Concatenate[Any, P], R]) -> Awaited[P, R]:
+    """The sync verb on a thread of its own: it may take long."""
+
+    @functools.wraps(verb)
+    async def run(self: Twin[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._bridge().run_long(verb, self._sync, *args, **kwargs)
+
+    return run
+
+
+def made(
+    verb: Callable[Concatenate[Any, P], S], kind: Callable[[S], R]
+) -> Callable[Concatenate[Any, P], R]:
+    """The twin of what the sync verb makes, at once."""
+
+    @functools.wraps(verb)
+    def make(self: Twin[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return kind(verb(self._sync, *args, **kwargs))
+
+    return make
+
+
+def given(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The sync verb itself: it waits for nothing."""
+
+    def same(found: R) -> R:
+        return found
+
+    return made(verb, same)
+
+
+def like(
+    verb: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Awaited[P, R]]:
+    """Arguments and documentation are those of the sync verb."""
+
+    def declare(run: Callable[..., Coroutine[Any, Any, R]]) -> Awaited[P, R]:
+        return functools.wraps(verb)(run)
+
+    return declare
+
+
+class Closing:
+    """Closed at the end of an `async with` block."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        """Ends it. Idempotent."""
+        raise NotImplementedError
+
+    async def __aenter__(self: C) -> C:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

@@ -1,0 +1,92 @@
+"""A watch: an async iterator that follows topics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from ..client import watching as plain
+from ..client.values import Gap
+from ..client.watching import Event, left
+from .bridge import here
+from .twin import Closing, Twin
+
+if TYPE_CHECKING:
+    from .. import _core
+
+
+class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
+    """What is written to topics, as it is written; each topic in the order of its seqs.
+
+    One task iterates; `close` from any of its loop, which ends the iteration. A cancelled wait
+    takes nothing: the next one goes on. Use it in an `async with` block, or `close` it.
+    """
+
+    __slots__ = ("_busy",)
+
+    def __init__(self, watch: plain.Watch) -> None:
+        super().__init__(watch)
+        # The fetch before did not wait: other tasks have not had a turn.
+        self._busy = False
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The gaps met so far."""
+        return self._sync.gaps
+
+    @property
+    def cursor(self) -> dict[str, int]:
+        """What to store: `db.watch(cursor)` goes on behind the items taken so far."""
+        return self._sync.cursor
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._sync._items and not self._sync._closed:
+            await self._fetch(None)
+        if self._sync._closed:
+            raise StopAsyncIteration
+        return self._sync._take()
+
+    async def next(self, wait: float | None = None) -> Event | None:
+        """The next item; `None` when `wait` seconds have passed, or the watch is closed."""
+        deadline = None if wait is None else time.monotonic() + wait
+        while not self._sync._items and not self._sync._closed:
+            if not await self._fetch(left(deadline)) and left(deadline) == 0.0:
+                return None
+        return None if self._sync._closed else self._sync._take()
+
+    async def batches(self, wait: float | None = None) -> AsyncIterator[list[Event]]:
+        """The same, what came together in a list; with `wait`, an empty list when nothing came in
+        so many seconds.
+        """
+        while not self._sync._closed:
+            if not self._sync._items and not await self._fetch(wait) and wait is None:
+                continue
+            yield self._sync._take_all()
+
+    async def _fetch(self, wait: float | None) -> bool:
+        """Waits for an event; false when there is none yet. What was told is kept before the next
+        `await`: a cancellation loses nothing.
+        """
+        if self._busy:
+            await asyncio.sleep(0)
+        native = cast("_core.Watch", self._sync._source)
+        deadline = None if wait is None else time.monotonic() + wait
+        bridge, self._busy = here(), True
+        while True:
+            token = bridge.token()
+            if self._sync._hear(partial(native.poll, bridge.calls, token)):
+                return True
+            if self._sync._closed or left(deadline) == 0.0:
+                return False
+            self._busy = False
+            await bridge.woken(token, left(deadline))
+
+    async def close(self) -> None:
+        """Ends the iteration. Idempotent."""
+        self._sync.close()

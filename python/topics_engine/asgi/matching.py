@@ -1,0 +1,124 @@
+"""From a path to its route: over the raw, still percent-encoded bytes: a name may hold any."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from .messages import HttpError, Scope
+from .routes import ROUTES, Route
+
+
+class Found(NamedTuple):
+    """A route, the topic, queue or router that the path names, and what else it names."""
+
+    route: Route
+    name: bytes
+    part: bytes
+
+
+class _Node:
+    """A step of a path: its literal children, its one parameter child, its methods."""
+
+    __slots__ = ("literal", "methods", "parameter")
+
+    def __init__(self) -> None:
+        self.literal: dict[bytes, _Node] = {}
+        self.parameter: _Node | None = None
+        self.methods: dict[str, Route] = {}
+
+
+class Router:
+    """Matches paths against a table of routes."""
+
+    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for step in route.path.strip("/").split("/"):
+                if step.startswith(":"):
+                    node.parameter = node.parameter or _Node()
+                    node = node.parameter
+                else:
+                    node = node.literal.setdefault(step.encode(), _Node())
+            node.methods[route.method] = route
+            if route.method == "GET" and not route.streams:
+                node.methods["HEAD"] = route
+
+    def _node(self, path: bytes) -> tuple[_Node, list[bytes]]:
+        """The node of a path and its still encoded parameters; raises 404."""
+        node: _Node | None = self._root
+        parameters = []
+        for step in path[1:].split(b"/"):
+            assert node is not None
+            child = node.literal.get(step)
+            if child is None and node.parameter is not None and step:
+                child = node.parameter
+                parameters.append(step)
+            node = child
+            if node is None:
+                break
+        if node is None or not node.methods or not path.startswith(b"/"):
+            shown = path[:200].decode("latin-1")
+            message = f"nothing is served at {shown}; GET /v0/openapi.json lists what is"
+            raise HttpError(404, "not_found", message)
+        return node, parameters
+
+    def match(self, method: str, path: bytes) -> Found:
+        """The route of a request; raises 404 or 405."""
+        node, parameters = self._node(path)
+        route = node.methods.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(node.methods))
+            message = f"{method} is not possible here, only {allowed}"
+            raise HttpError(
+                405, "method_not_allowed", message, headers=[(b"allow", allowed.encode())]
+            )
+        if not route.named:
+            parameters.insert(0, b"")
+        return Found(route, *(*parameters, b"", b"")[:2])
+
+    def methods(self, path: bytes) -> list[str]:
+        """The methods that a path has; raises 404."""
+        return sorted(self._node(path)[0].methods)
+
+
+def raw_path(scope: Scope) -> bytes:
+    """The encoded path below the point where the application is mounted."""
+    path: bytes | None = scope.get("raw_path")
+    if path is None:
+        path = quote(scope["path"]).encode()
+    path = path.partition(b"?")[0]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root:
+        prefix = quote(root).encode()
+        if path == prefix or path.startswith(prefix + b"/"):
+            return path[len(prefix) :] or b"/"
+    return path
+
+
+def decode_name(encoded: bytes) -> str:
+    """A path parameter as text; what is not valid percent-encoded UTF-8 is refused."""
+    if b"%" not in encoded:
+        raw = encoded
+    else:
+        out = bytearray()
+        head, *rest = encoded.split(b"%")
+        out += head
+        for part in rest:
+            try:
+                if len(part) < 2 or not part[:2].isalnum():
+                    raise ValueError
+                out.append(int(part[:2], 16))
+            except ValueError:
+                raise _bad_name() from None
+            out += part[2:]
+        raw = bytes(out)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise _bad_name() from None
+
+
+def _bad_name() -> HttpError:
+    return HttpError(400, "invalid_request", "the name in the path is not percent-encoded UTF-8")

@@ -1,0 +1,180 @@
+"""The OpenAPI 3.1 document, made from the table of routes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from .. import _core
+from .messages import JSON, NDJSON, OCTETS
+from .route import Field, Route
+from .routes import CONFIG, ROUTES
+
+_TAG = {
+    "oneOf": [
+        {"type": "string", "description": "exactly this tag"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
+    ],
+    "description": '"x", ["tag", "Eq", "x"] or ["tag", "Glob", "x*"]',
+}
+_KINDS: dict[str, dict[str, Any]] = {
+    "any": {},
+    "array of integers": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    "array of objects": {"type": "array", "items": {"type": "object"}},
+    "array of strings": {"type": "array", "items": {"type": "string"}},
+    "boolean": {"type": "boolean"},
+    "config": {"$ref": "#/components/schemas/Config"},
+    "integer": {"type": "integer"},
+    "match": {"$ref": "#/components/schemas/Match"},
+    "object": {"type": "object"},
+    "string": {"type": "string"},
+    "string or array of strings": {"type": ["string", "array"], "items": {"type": "string"}},
+    "string or integer": {"type": ["string", "integer"]},
+}
+_NULLABLE = ("priority", "dead_letter", "delay_ms")
+PARAMETER = re.compile(r":(\w+)")
+
+
+@cache
+def status_of(code: str) -> int:
+    """The status of an error's code: the core has the table."""
+    return _core.error_body(code, "")[0]
+
+
+@cache
+def document(version: str) -> bytes:
+    """The document as JSON."""
+    return json.dumps(describe(version), separators=(",", ":")).encode()
+
+
+def describe(version: str) -> dict[str, Any]:
+    """The document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        path = PARAMETER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "topics_engine", "version": version, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Error": _ERROR,
+                "Config": schema_of(CONFIG, extra=False),
+                "Match": _TAG,
+            },
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+_ERROR: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message"],
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "detail": {"type": "object"},
+            },
+        }
+    },
+}
+
+
+def operation(route: Route) -> dict[str, Any]:
+    """One method of one path."""
+    made: dict[str, Any] = {
+        "operationId": operation_id(route),
+        "summary": route.summary,
+        "security": [{"key": list(route.needs)}] if route.needs else [],
+        "responses": responses(route),
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in PARAMETER.findall(route.path)
+    ]
+    parameters += [
+        {
+            "name": field.name,
+            "in": "query",
+            "required": field.required,
+            "description": field.summary,
+            "schema": schema(field),
+        }
+        for field in route.query
+    ]
+    if parameters:
+        made["parameters"] = parameters
+    if route.body is not None:
+        made["requestBody"] = {
+            "required": any(field.required for field in route.body),
+            "content": {kind.decode(): {"schema": _body(route, kind)} for kind in route.takes},
+        }
+    return made
+
+
+def operation_id(route: Route) -> str:
+    """A name of the operation that no other has."""
+    parts = [part for part in route.path.split("/") if part and part != "v0"]
+    return "_".join([route.method.lower(), *(p.lstrip(":").replace(".", "_") for p in parts)])
+
+
+def _body(route: Route, kind: bytes) -> dict[str, Any]:
+    if kind == OCTETS:
+        return {"type": "string", "format": "binary"}
+    if kind == NDJSON:
+        return {"type": "string", "description": "one JSON value a line"}
+    return schema_of(route.body or ())
+
+
+def schema_of(given: Iterable[Field], *, extra: bool = True) -> dict[str, Any]:
+    """An object of these fields; others are passed over, unless `extra` says otherwise."""
+    given = tuple(given)
+    made: dict[str, Any] = {
+        "type": "object",
+        "properties": {f.name: schema(f) | {"description": f.summary} for f in given},
+    }
+    required = [f.name for f in given if f.required]
+    if required:
+        made["required"] = required
+    if not extra:
+        made["additionalProperties"] = False
+    return made
+
+
+def schema(field: Field) -> dict[str, Any]:
+    """The schema of one value."""
+    kind = dict(_KINDS[field.kind])
+    if field.name in _NULLABLE:
+        kind["type"] = [kind["type"], "null"]
+    elif kind.get("type") == "integer":
+        kind["minimum"] = 0
+    return kind
+
+
+def responses(route: Route) -> dict[str, Any]:
+    """What the route answers with, by status."""
+    shown: dict[str, Any] = {"type": "object"}
+    if route.answer != "object":
+        shown["properties"] = {name: {} for name in route.answer.split()}
+    content = {
+        kind.partition(b";")[0].decode(): {"schema": shown if kind == JSON else {"type": "string"}}
+        for kind in route.offers
+    }
+    made: dict[str, Any] = {
+        str(status): {"description": route.summary, "content": content} for status in route.statuses
+    }
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(route.all_codes):
+        by_status.setdefault(status_of(code), []).append(code)
+    error = {JSON.decode(): {"schema": {"$ref": "#/components/schemas/Error"}}}
+    for status, codes in sorted(by_status.items()):
+        made[str(status)] = {"description": ", ".join(codes), "content": error}
+    return made

@@ -1,0 +1,45 @@
+"""Slots that requests and streams hold: taken when they begin, given back however they end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+from .messages import HttpError
+
+RETRY_MS = 1000
+
+
+class Slots:
+    """At most so many in all, and for each client; 0 is no limit."""
+
+    def __init__(self, name: str, most: int, per_key: int) -> None:
+        self._name = name
+        self._most = most
+        self._per_key = per_key
+        self.taken: Counter[str] = Counter()
+        self.total = 0
+
+    @contextlib.contextmanager
+    def one(self, label: str) -> Iterator[None]:
+        """A slot for a client; without keys there is only the limit of all."""
+        if self._most and self.total >= self._most:
+            raise _full(self._name, self._most)
+        if label and self._per_key and self.taken[label] >= self._per_key:
+            raise _full(f"{self._name}_per_key", self._per_key)
+        self.total += 1
+        self.taken[label] += 1
+        try:
+            yield
+        finally:
+            self.total -= 1
+            self.taken[label] -= 1
+            if not self.taken[label]:
+                del self.taken[label]
+
+
+def _full(limit: str, most: int) -> HttpError:
+    message = f"{limit} is at its maximum of {most}: end some, or come back later"
+    detail = {"limit": limit, "max": most, "retry_after_ms": RETRY_MS}
+    return HttpError(429, "throttled", message, detail, [(b"retry-after", b"1")])

@@ -1,0 +1,85 @@
+"""The WebSocket: text messages in, text messages out. What they mean is the core's business."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from .bridge import LoopBridge
+from .keys import Client
+from .messages import HttpError, Receive, Scope, Send
+from .streaming import END, MORE, STALL_SECONDS
+
+DENIED_SECONDS = 0.2
+GOING_AWAY, NOT_TEXT, LET_GO = 1001, 1003, 1008
+
+
+async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> None:
+    """Refuses a connection before it is one, in the words of every other refusal."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": LET_GO, "reason": error.code})
+        return
+    response = error.response()
+    headers = [(b"content-type", response.content_type), *response.headers]
+    start = {"type": "websocket.http.response.start", "status": response.status}
+    await send({**start, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": response.body})
+    # uvicorn logs a handshake as unfinished when this ends before the connection does.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DENIED_SECONDS):
+            # The denial's own end, then the connection's.
+            await receive()
+            await receive()
+
+
+async def converse(
+    bridge: LoopBridge, token: int, client: Client, receive: Receive, send: Send
+) -> None:
+    """Answers a client until it leaves. A message is taken when what was to be sent is sent: who
+    does not read is not read from."""
+    wake = bridge.wake_of(token)
+    incoming = _next(receive, wake.set)
+    try:
+        while True:
+            if not await _send_all(bridge, token, send):
+                await send({"type": "websocket.close", "code": GOING_AWAY})
+                return
+            if not incoming.done():
+                await wake.wait()
+                continue
+            message = incoming.result()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            if text is None:
+                await send({"type": "websocket.close", "code": NOT_TEXT, "reason": "send text"})
+                return
+            scopes = "read" in client.scopes, "write" in client.scopes
+            bridge.message(token, text.encode("utf-8", "surrogatepass"), *scopes)
+            incoming = _next(receive, wake.set)
+    except TimeoutError:
+        await send({"type": "websocket.close", "code": LET_GO, "reason": "nothing was read"})
+    finally:
+        incoming.cancel()
+        bridge.give_up(token)
+
+
+def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
+    incoming = asyncio.ensure_future(receive())
+    incoming.add_done_callback(lambda _: wake())
+    return incoming
+
+
+async def _send_all(bridge: LoopBridge, token: int, send: Send) -> bool:
+    """Sends what there is; false when that was the last."""
+    after = MORE
+    while after == MORE:
+        pulled = bridge.pull(token)
+        if pulled is None:
+            return False
+        pieces, after = pulled
+        for piece in pieces:
+            async with asyncio.timeout(STALL_SECONDS):
+                await send({"type": "websocket.send", "text": piece.decode()})
+    return after != END

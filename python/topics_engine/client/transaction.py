@@ -1,0 +1,118 @@
+"""Transactions: rows for several topics, cursors and acks, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import _core
+from ..errors import Conflict
+from .encoding import rows
+
+if TYPE_CHECKING:
+    from .backend import NewRow
+    from .queue import Leased
+
+
+class Named(Protocol):
+    """A handle of a topic."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class OfTopic(Named, Protocol):
+    """A handle of a topic's consumer."""
+
+    @property
+    def topic(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer to a transaction: all of it is durable."""
+
+    epoch: int
+    """The writer's epoch; 0 without a writer."""
+    deduped: bool
+    """Whether this epoch, or key, had been committed before; then nothing was done."""
+    topics: Mapping[str, tuple[int, int]]
+    """First and last seq of the rows that each topic got."""
+
+
+class Transaction:
+    """What happens when the block ends: all of it or, on an exception, nothing.
+
+    Nothing is staged before. Topics that get rows take no other writes while the commit runs.
+    """
+
+    __slots__ = ("_acks", "_commits", "_heads", "_jobs", "_native", "_options", "_rows", "result")
+
+    def __init__(
+        self, native: _core.Transactions, writer: str | None, epoch: int | None, key: str | None
+    ) -> None:
+        self._native = native
+        self._options = (writer, epoch, key)
+        self._rows: list[tuple[str, list[NewRow], str | None]] = []
+        self._heads: dict[str, int] = {}
+        self._commits: list[tuple[str, str, int]] = []
+        self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
+        self._jobs: list[Leased] = []
+        self.result: Committed | None = None
+        """What the commit answered, once it has."""
+
+    def append(
+        self,
+        topic: str | Named,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, str] | None = None,
+        ttl_ms: int = 0,
+        expect_head: int | None = None,
+    ) -> None:
+        """Adds rows: a list or tuple is a batch, anything else one record.
+
+        With `expect_head` the transaction happens only if that is the topic's head when its rows
+        get their seqs. A topic that is missing is created.
+        """
+        name = topic if isinstance(topic, str) else topic.name
+        if expect_head is not None and self._heads.setdefault(name, expect_head) != expect_head:
+            raise Conflict(f"topic {name!r}: {self._heads[name]} and {expect_head} as its head")
+        encoded = rows(data, tag, meta, ttl_ms)
+        if encoded:
+            self._rows.append((name, encoded, node))
+
+    def commit(self, consumer: OfTopic, seq: int) -> None:
+        """Moves a stored cursor forwards; one that is further on stays."""
+        self._commits.append((consumer.topic, consumer.name, seq))
+
+    def ack(self, *jobs: Leased) -> None:
+        """Acks jobs. The transaction happens only if all of them are still held."""
+        for job in jobs:
+            self._acks.append((job.record.topic, job.node, [job.seq], [job.lease_id]))
+            self._jobs.append(job)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._happen()
+
+    def _happen(self) -> None:
+        writer, epoch, key = self._options
+        epoch, deduped, topics = self._native.transact(
+            self._rows,
+            writer=writer,
+            epoch=epoch,
+            key=key,
+            heads=list(self._heads.items()),
+            commits=self._commits,
+            acks=self._acks,
+        )
+        self.result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
+        for job in self._jobs:
+            job._settled.set()

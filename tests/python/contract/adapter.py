@@ -1,0 +1,112 @@
+"""One way to drive every client: that of `te.aio`.
+
+The sync client is driven through threads: a verb is a call in one, an iterator's step too. A client
+that is added later needs an entry in `CLIENTS`, and no change to the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import topics_engine as te
+
+# What is made without waiting for anything.
+AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "transaction"}
+KINDS = (te.Database, te.Topic, te.Consumer, te.Router, te.Read, te.Watch, te.Job, te.Transaction)
+HANDLES = (*KINDS, Iterator)
+END = object()
+
+
+class Awaited:
+    """A sync handle, with verbs that are awaited."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._handle, name)
+        if not callable(value):
+            return value
+        if self._at_once(name):
+            return lambda *args, **named: awaited(value(*map(plain, args), **named))
+
+        async def verb(*args: Any, **named: Any) -> Any:
+            return awaited(await asyncio.to_thread(value, *args, **named))
+
+        return verb
+
+    def _at_once(self, name: str) -> bool:
+        if isinstance(self._handle, te.Transaction):
+            return True
+        return name in AT_ONCE and not isinstance(self._handle, te.Consumer)
+
+    async def __aenter__(self) -> Awaited:
+        await asyncio.to_thread(self._handle.__enter__)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await asyncio.to_thread(self._handle.__exit__, *error)
+
+    def __aiter__(self) -> Awaited:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await asyncio.to_thread(next, self._handle, END)
+        if item is END:
+            raise StopAsyncIteration
+        return awaited(item)
+
+
+def plain(value: Any) -> Any:
+    return value._handle if isinstance(value, Awaited) else value
+
+
+def awaited(value: Any) -> Any:
+    if isinstance(value, list):
+        return [awaited(item) for item in value]
+    return Awaited(value) if isinstance(value, HANDLES) else value
+
+
+@asynccontextmanager
+async def open_sync(path: Path, **settings: Any) -> AsyncIterator[Any]:
+    db = Awaited(await asyncio.to_thread(te.open, path, **settings))
+    async with db:
+        yield db
+
+
+Open = Callable[..., AbstractAsyncContextManager[Any]]
+
+CLIENTS: dict[str, Open] = {"sync": open_sync, "aio": te.aio.open}
+
+CANCELLABLE = ["aio"]
+"""Those whose waits end when their task is cancelled."""
+
+
+def datas(items: Any) -> list[Any]:
+    """The payloads of the records among items."""
+    return [item.data for item in items if isinstance(item, te.Record)]
+
+
+async def all_of(items: Any) -> list[Any]:
+    return [item async for item in items]
+
+
+async def take(watch: Any, n: int) -> list[Any]:
+    """So many items of a watch."""
+    out: list[Any] = []
+    while len(out) < n:
+        item = await watch.next(wait=30)
+        assert item is not None, out
+        out.append(item)
+    return out
+
+
+async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
+    """What an engine thread does by itself, some time."""
+    async with asyncio.timeout(30):
+        while not await look():
+            await asyncio.sleep(0.005)

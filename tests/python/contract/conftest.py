@@ -1,0 +1,59 @@
+"""Each test runs once per client, in an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .adapter import CLIENTS, Open
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine; its `db` is open meanwhile."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        # A wait of the sync client holds a thread.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
+        async with asyncio.timeout(90):
+            if "db" not in given:
+                await test(**given)
+            else:
+                async with given["db"]() as db:
+                    await test(**{**given, "db": db})
+
+    with asyncio.Runner() as runner:
+        runner.run(run())
+    return True
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("TOPICS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(params=CLIENTS)
+def open_db(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens the test's directory, again and again."""
+    client: Open = CLIENTS[request.param]
+    return partial(client, tmp_path / "data")
+
+
+@pytest.fixture
+def db(open_db: Open) -> Any:
+    """An open database: the test gets it when it runs."""
+    return open_db

@@ -1,0 +1,164 @@
+"""A cancelled `await` loses nothing that was on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from .adapter import CANCELLABLE, Open, all_of, datas, eventually, take
+
+pytestmark = pytest.mark.parametrize("open_db", CANCELLABLE, indirect=True)
+
+
+async def cancel(task: asyncio.Task[Any]) -> Any:
+    """Cancels a task; its outcome if it came first."""
+    task.cancel()
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+
+
+async def turns(n: int) -> None:
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_claims_lose_no_job(db: Any, durable: bool) -> None:
+    jobs = await db.queue("jobs", leases_durable=durable)
+    taken = 0
+    for round_ in range(60):
+        claim = asyncio.create_task(jobs.claim("w", wait=60))
+        await turns(2)
+        await jobs.append(round_)
+        await turns(round_ % 20)
+        if round_ % 3 == 0:
+            await asyncio.sleep(0.001)
+        for job in await cancel(claim) or []:
+            taken += await job.ack()
+
+    async def all_back() -> bool:
+        queue = (await jobs.state()).queue
+        return queue["in_flight"] == 0 and queue["ready"] == 60 - taken
+
+    await eventually(all_back)
+    assert len(await jobs.claim("v", max=100)) == 60 - taken
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+async def test_reads_of_a_consumer_lose_no_record(db: Any, mode: str) -> None:
+    t = db.topic("t")
+    await t.append(list(range(200)))
+    c = await t.consumer("c", mode)
+    seen: list[Any] = []
+    for round_ in range(60):
+        read = asyncio.create_task(c.read(max_records=2))
+        await turns(round_ % 10)
+        if round_ % 3 == 0:
+            await asyncio.sleep(0.002)
+        seen += datas(await cancel(read) or [])
+    # What was on its way when it was cancelled comes back first, or a little later.
+    for _ in range(400):
+        seen += datas(await c.read(wait=0.002))
+        if len(seen) == 200:
+            break
+    assert sorted(seen) == list(range(200))
+
+
+async def test_a_watch_goes_on_after_a_cancelled_wait(db: Any) -> None:
+    a = db.topic("a")
+    await a.append(-1)
+    async with db.watch("a") as watch:
+        seen: list[Any] = []
+        for round_ in range(60):
+            wait = asyncio.create_task(watch.next(wait=60))
+            await turns(1)
+            await a.append(round_)
+            await turns(round_ % 6)
+            seen += datas([await cancel(wait)])
+        seen += datas(await take(watch, 60 - len(seen)))
+        assert seen == list(range(60))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(watch), 0.01)
+        await a.append("after")
+        assert (await anext(watch)).data == "after"
+
+
+async def test_work_goes_on_after_a_cancelled_wait(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    async with jobs.work("w", max=3) as stream:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.01)
+        await jobs.append([1, 2])
+        async with await anext(stream) as job:
+            assert job.data == 1
+    assert [j.data for j in await jobs.claim("v", 9, wait=30)] == [2]
+
+
+async def test_a_cancelled_block_gives_its_job_back(db: Any) -> None:
+    jobs = await db.queue("jobs", retry_backoff_ms=0)
+    await jobs.append("x")
+    (job,) = await jobs.claim("w")
+
+    async def work() -> None:
+        async with job:
+            await asyncio.sleep(3600)
+
+    task = asyncio.create_task(work())
+    await turns(3)
+    await cancel(task)
+    (again,) = await jobs.claim("v", wait=30)
+    assert (again.data, again.deliveries) == ("x", 2)
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+async def test_a_cancelled_write_is_stored_or_not_and_a_repeat_is_exact(
+    db: Any, durability: str
+) -> None:
+    t = db.topic("t", durability=durability)
+    await t.create()
+    for i in range(40):
+        write = asyncio.create_task(t.append([i, i], key=f"k{i}"))
+        await turns(i % 4)
+        await cancel(write)
+    for i in range(40):
+        await t.append([i, i], key=f"k{i}")
+    records = datas(await all_of(t.read()))
+    assert sorted(records) == sorted([*range(40), *range(40)])
+    assert records[::2] == records[1::2], "batches are whole"
+
+
+async def test_a_cancelled_read_fetches_again(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(2500)))
+    read = t.read()
+    seen: list[Any] = []
+    for i in range(2500):
+        step = asyncio.create_task(anext(read))
+        await turns(i % 3)
+        item = await cancel(step)
+        seen += datas([item])
+        if len(seen) >= 10:
+            break
+    seen += datas(await all_of(read))
+    assert seen == list(range(2500))
+
+
+async def test_waits_that_time_out_leave_nothing(open_db: Open) -> None:
+    async with open_db() as db:
+        t, jobs = db.topic("t"), await db.queue("jobs")
+        await t.append(1)
+        c = await t.consumer("c", start="end")
+        for _ in range(20):
+            async with db.watch("t") as watch:
+                for wait in (t.wait(1), jobs.claim("w", wait=60), c.read(wait=60), anext(watch)):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(wait, 0.002)
+        assert (await db.metrics())["watch_streams"] == 0
+        await t.append(2)
+        await jobs.append(3)
+        assert [j.data for j in await jobs.claim("w")] == [3]
+        assert datas(await c.read()) == [2]

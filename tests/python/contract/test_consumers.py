@@ -1,0 +1,138 @@
+"""Consumers: stored cursors, modes, budgets, seeks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+
+from .adapter import Open, datas
+
+
+async def test_a_consumer_goes_on_where_it_was(open_db: Open) -> None:
+    async with open_db() as db:
+        orders = db.topic("orders")
+        await orders.append(list(range(5)))
+        c = await orders.consumer("billing")
+        assert (c.topic, c.name, c.mode, c.cursor) == ("orders", "billing", "at_least_once", 0)
+        batch = await c.read(max_records=2)
+        assert (datas(batch), batch.next_from_seq, batch.lag) == ([0, 1], 2, 3)
+        await c.commit(batch.next_from_seq)
+        assert datas(await c.peek()) == [2, 3, 4]
+        assert datas(await c.read(checkpoint=False)) == [2, 3, 4]
+        assert c.cursor == 2
+        await c.commit(1)
+        assert c.cursor == 2, "a commit never goes back"
+        with pytest.raises(te.InvalidRequest):
+            await c.commit(9)
+    async with open_db() as db:
+        c = await db.topic("orders").consumer("billing")
+        assert c.cursor == 2
+        assert datas(await c.read()) == [2, 3, 4]
+
+
+async def test_at_most_once_is_stored_before_it_is_handed_out(open_db: Open) -> None:
+    async with open_db() as db:
+        await db.topic("t").append(list(range(5)))
+        c = await db.topic("t").consumer("once", "at_most_once")
+        assert datas(await c.read(max_records=3)) == [0, 1, 2]
+        assert c.cursor == 3
+        with pytest.raises(te.Conflict):
+            await db.topic("t").consumer("once", "at_least_once")
+    async with open_db() as db:
+        c = await db.topic("t").consumer("once")
+        assert c.mode == "at_most_once"
+        assert datas(await c.read()) == [3, 4]
+
+
+async def test_readers_of_at_most_once_share_without_a_repeat(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(60)))
+    seen: list[int] = []
+
+    async def reader() -> None:
+        c = await t.consumer("once", "at_most_once")
+        while batch := datas(await c.read(max_records=7)):
+            seen.extend(batch)
+
+    await asyncio.gather(*(reader() for _ in range(4)))
+    assert sorted(seen) == list(range(60))
+
+
+async def test_auto_commit_stores_what_came_before(open_db: Open) -> None:
+    async with open_db() as db:
+        await db.topic("t").append(list(range(6)))
+        c = await db.topic("t").consumer("c", auto_commit=True)
+        await c.read(max_records=2)
+        await c.read(max_records=2)
+        del c
+    async with open_db() as db:
+        c = await db.topic("t").consumer("c")
+        assert c.cursor in (0, 2), "never what the last read handed out"
+
+
+async def test_a_read_waits_for_a_record(db: Any) -> None:
+    for mode in ("at_least_once", "at_most_once"):
+        t = db.topic(mode)
+        await t.append("old")
+        c = await t.consumer("c", mode, start="end")
+        read = asyncio.create_task(c.read(wait=60))
+        await asyncio.sleep(0.02)
+        await t.append("new")
+        assert datas(await read) == ["new"]
+        assert len(await c.read(wait=0.01)) == 0
+
+
+async def test_budgets_filters_and_loss(db: Any) -> None:
+    t = db.topic("t", cap_records=6)
+    await t.append([te.New("x" * 100, tag=f"{'ab'[i % 2]}") for i in range(6)])
+    c = await t.consumer("c")
+    assert len(await c.read(max_bytes=250)) == 2
+    assert len(await c.read(max_bytes=1)) == 1, "one at least"
+    assert [r.tag for r in await c.read(match="b")] == ["b", "b"]
+    d = await t.consumer("d")
+    await t.append([1, 2])
+    gap, *rest = await d.read()
+    assert (gap.first, gap.last, gap.reason) == (1, 2, "cap")
+    assert len(rest) == 6
+
+
+async def test_seeks(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(5)))
+    c = await t.consumer("c")
+    assert await c.seek(3) == 3
+    assert datas(await c.read()) == [3, 4]
+    assert await c.seek(to="start") == 0
+    assert await c.seek(to="end") == 5
+    assert await c.seek(ts=0) == 0
+    assert c.cursor == 0
+    with pytest.raises(te.InvalidRequest):
+        await c.seek(1, to="end")
+    with pytest.raises(te.InvalidRequest):
+        await c.seek(6)
+
+
+async def test_consumers_are_listed_and_dropped(db: Any) -> None:
+    t = db.topic("t")
+    await t.append([1, 2, 3])
+    b = await t.consumer("b", "at_most_once")
+    a = await t.consumer("a", start="end")
+    await b.read(max_records=1)
+    listed = await t.consumers()
+    assert [(c.name, c.mode, c.cursor, c.lag) for c in listed] == [
+        ("a", "at_least_once", 3, 0),
+        ("b", "at_most_once", 1, 2),
+    ]
+    assert listed[1].lag_ms >= 0
+    assert await a.drop() is True
+    assert await a.drop() is False
+    assert await t.drop_consumer("b") is True
+    assert await t.drop_consumer("b") is False
+    assert await t.consumers() == []
+    with pytest.raises(te.NotFound) as caught:
+        await a.read()
+    assert caught.value.code == "consumer_not_found"

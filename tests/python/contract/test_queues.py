@@ -1,0 +1,209 @@
+"""Queues: claims, leases, fences, dead letters, redrive."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+
+from .adapter import Open, all_of, eventually
+
+
+async def test_a_job_is_done_or_given_back(db: Any) -> None:
+    jobs = await db.queue("jobs", retry_backoff_ms=0)
+    await jobs.append([{"n": 1}, {"n": 2}])
+    first, second = await jobs.claim("w", max=16)
+    assert (first.seq, first.data, first.deliveries, first.node) == (1, {"n": 1}, 1, "w")
+    assert first.lease_ms == (await jobs.state()).config["lease_ms"]
+    async with first:
+        pass
+    with pytest.raises(ZeroDivisionError):
+        async with second:
+            _ = 1 / 0
+    (again,) = await jobs.claim("w", wait=5)
+    assert (again.seq, again.deliveries) == (2, 2)
+    # I6: a stale lease changes nothing.
+    assert not await second.ack()
+    assert not await second.nack()
+    assert not await second.extend()
+    assert await again.ack()
+    assert await jobs.claim("w") == []
+    state = await jobs.state()
+    assert set(state.queue.values()) == {0}
+    assert state.type == "queue"
+
+
+async def test_a_block_whose_lease_ran_out_says_so(db: Any) -> None:
+    jobs = await db.queue("jobs", retry_backoff_ms=0)
+    await jobs.append("x")
+    (job,) = await jobs.claim("w")
+    others = []
+
+    async def work() -> None:
+        async with job:
+            assert await job.nack(0)
+            others.extend(await jobs.claim("v"))
+
+    with pytest.raises(te.Conflict):
+        await work()
+    assert await others[0].ack()
+
+
+async def test_a_lease_is_renewed_while_the_block_runs(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([1])
+    (job,) = await jobs.claim("w", lease_ms=150)
+    assert job.lease_ms == 150
+    async with job:
+        assert await jobs.claim("v", wait=0.5) == []
+    assert (await jobs.state()).count == 0
+
+
+async def test_a_lease_runs_out_and_can_be_extended(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append(["kept", "lost"])
+    kept, lost = await jobs.claim("w", 2, lease_ms=100)
+    assert await kept.extend(60_000)
+    (again,) = await jobs.claim("v", 2, wait=30)
+    assert (again.data, again.deliveries) == ("lost", 2)
+    assert not await lost.ack()
+    assert await kept.ack()
+
+
+async def test_options_of_jobs(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append(
+        [
+            te.New("last", lane=9),
+            te.New("a1", group="a"),
+            te.New("a2", group="a", tag="t"),
+            te.New("first", lane=0),
+            te.New("later", delay_ms=86_400_000),
+        ]
+    )
+    assert [j.data for j in await jobs.claim("w", max=9)] == ["first", "a1", "last"]
+    with pytest.raises(te.Conflict) as caught:
+        await db.topic("log").append(te.New(1, lane=3))
+    assert caught.value.code == "not_a_queue"
+    with pytest.raises(te.InvalidRequest):
+        await jobs.append(te.New(1, lane=10))
+    with pytest.raises(te.InvalidRequest):
+        await jobs.claim("")
+    with pytest.raises(te.InvalidRequest):
+        await jobs.claim("w", 0)
+
+
+async def test_a_peek_leases_nothing(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([te.New(1, lane=7), te.New(2), te.New(3, delay_ms=86_400_000)])
+    (job,) = await jobs.claim("w")
+    assert job.data == 2
+    seen = {p.data: p for p in await jobs.peek()}
+    assert {d: (p.state, p.lane, p.node) for d, p in seen.items()} == {
+        1: ("ready", 7, None),
+        2: ("leased", 5, "w"),
+        3: ("delayed", 5, None),
+    }
+    assert seen[2].lease_id == job.lease_id
+    assert [p.data for p in await jobs.peek(state="ready")] == [1]
+    await jobs.append(4)
+    assert [p.data for p in await jobs.peek(1)] == [4, 2, 3], "so many of each state"
+    with pytest.raises(te.InvalidRequest):
+        await jobs.peek(state="lost")
+    assert (await jobs.state()).queue["in_flight"] == 1
+
+
+async def test_a_claim_waits_for_a_job(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    claim = asyncio.create_task(jobs.claim("w", wait=60))
+    await asyncio.sleep(0.02)
+    await jobs.append(1)
+    (job,) = await claim
+    assert job.data == 1
+    assert await jobs.claim("w", wait=0.01) == []
+
+
+async def test_work_follows_and_gives_back(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([1, 2, 3])
+    stream = jobs.work("w", max=2)
+    async with await anext(stream) as job:
+        assert job.data == 1
+    assert (await anext(stream)).data == 2
+    await stream.close()
+    assert [j.data for j in await jobs.claim("v", max=9)] == [2, 3]
+
+
+async def test_dead_letters_and_back(open_db: Open) -> None:
+    async with open_db() as db:
+        jobs = await db.queue("jobs", max_deliveries=1, dead_letter="dead", retry_backoff_ms=0)
+        await jobs.append(["x"])
+        (job,) = await jobs.claim("w")
+        await job.nack()
+        assert await jobs.claim("w") == []
+        (dead,) = await all_of(db.topic("dead").read())
+        assert dead.meta["$dead_letter_from"] == "jobs"
+        assert dead.meta["$dead_letter_reason"] == "max_deliveries"
+    async with open_db() as db:
+        assert await db.redrive("dead", dry_run=True) == 1
+        assert await db.redrive("dead") == 1
+        (job,) = await (await db.queue("jobs")).claim("w")
+        assert (job.data, job.deliveries, job.record.meta) == ("x", 1, None)
+
+
+async def test_dead_jobs_are_revived(db: Any) -> None:
+    jobs = await db.queue("jobs", max_deliveries=1, retry_backoff_ms=0)
+    await jobs.append(["x"])
+    (job,) = await jobs.claim("w")
+    await job.nack()
+    assert await jobs.claim("w") == []
+    assert [p.state for p in await jobs.peek()] == ["dead"]
+    assert await jobs.redrive() == 1
+    assert [j.data for j in await jobs.claim("w")] == ["x"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_leases_over_a_restart(open_db: Open, durable: bool) -> None:
+    async with open_db() as db:
+        jobs = await db.queue("jobs", leases_durable=durable)
+        await jobs.append(1)
+        (job,) = await jobs.claim("w")
+    async with open_db() as db:
+        jobs = await db.queue("jobs")
+        assert len(await jobs.claim("v")) == (0 if durable else 1)
+        (seen,) = await jobs.peek()
+        assert (seen.lease_id == job.lease_id) is durable
+
+
+async def test_queues_are_dropped_like_topics(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    claim = asyncio.create_task(jobs.claim("w", wait=60))
+    await asyncio.sleep(0.02)
+    assert await jobs.drop()
+    with pytest.raises(te.NotFound):
+        await claim
+    assert not await jobs.drop()
+    assert await all_of(db.queues()) == []
+
+
+async def test_many_workers_share_a_queue_without_a_repeat(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append(list(range(100)))
+    done: list[int] = []
+
+    async def worker(name: str) -> None:
+        while found := await jobs.claim(name, max=3):
+            for job in found:
+                async with job:
+                    done.append(job.data)
+
+    await asyncio.gather(*(worker(f"w{i}") for i in range(4)))
+    assert sorted(done) == list(range(100))
+
+    async def empty() -> bool:
+        return (await jobs.state()).count == 0
+
+    await eventually(empty)

@@ -1,0 +1,155 @@
+"""Watches: starts, resume, patterns, gaps, ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+
+from .adapter import Open, all_of, datas, take
+
+
+async def test_from_a_cursor_then_live(db: Any) -> None:
+    orders = db.topic("orders")
+    await orders.append([1, 2, 3])
+    async with db.watch({"orders": 1}, events=True) as watch:
+        items = await take(watch, 3)
+        assert datas(items) == [2, 3]
+        assert items[2] == te.CaughtUp("orders", 3)
+        await orders.append({"id": 4}, tag="t", node="n", meta={"k": "v"})
+        record = await anext(watch)
+        assert (record.topic, record.seq, record.tag, record.node) == ("orders", 4, "t", "n")
+        assert (record.meta, record.data) == ({"k": "v"}, {"id": 4})
+        assert await watch.next(wait=0.01) is None
+        assert await watch.next(wait=0) is None
+
+
+async def test_starts(db: Any) -> None:
+    await db.topic("a").append([1, 2])
+    async with db.watch("a") as tail, db.watch({"a": te.EARLIEST}) as whole:
+        await db.topic("a").append(3)
+        assert datas(await take(tail, 1)) == [3]
+        assert datas(await take(whole, 3)) == [1, 2, 3]
+    with pytest.raises(te.NotFound):
+        async with db.watch("none") as watch:
+            await watch.next(wait=0)
+    async with db.watch("none", lenient=True) as watch:
+        await db.topic("none").append("x")
+        assert datas(await take(watch, 1)) == ["x"]
+    with pytest.raises(te.InvalidRequest):
+        async with db.watch([]) as watch:
+            await watch.next(wait=0)
+
+
+async def test_a_stored_cursor_resumes_without_a_gap_or_a_repeat(open_db: Open) -> None:
+    async with open_db() as db:
+        await db.topic("a").append([1, 2, 3, 4])
+        async with db.watch({"a": 0}) as watch:
+            assert datas(await take(watch, 2)) == [1, 2]
+            stored = watch.cursor
+        assert stored == watch.cursor == {"a": 2}
+    async with open_db() as db:
+        await db.topic("a").append(5)
+        async with db.watch(stored) as watch:
+            assert datas(await take(watch, 3)) == [3, 4, 5]
+            assert watch.cursor == {"a": 5}
+
+
+async def test_patterns(db: Any) -> None:
+    await db.topic("a").append(1)
+    async with db.watch({"a": 0, "p.*": te.TAIL}) as watch:
+        await db.topic("p.new").append([1, 2])
+        await db.topic("q").append(1)
+        got = {(i.topic, i.seq) for i in await take(watch, 3)}
+        assert got == {("a", 1), ("p.new", 1), ("p.new", 2)}
+
+
+async def test_filters(db: Any) -> None:
+    await db.topic("a").append(
+        [te.New(1, tag="x"), te.New(2, tag="y"), te.New(3, tag="x", node="me")]
+    )
+    async with db.watch({"a": 0}, match="x", node="me") as watch:
+        assert datas(await take(watch, 1)) == [1]
+        assert await watch.next(wait=0.01) is None
+        assert watch.cursor == {"a": 3}
+
+
+@pytest.mark.parametrize("gaps", ["yield", "raise", "skip"])
+async def test_loss_is_told(db: Any, gaps: str) -> None:
+    a = db.topic("a", cap_records=2)
+    for i in range(1, 6):
+        await a.append(i)
+    async with db.watch({"a": 0}, gaps=gaps) as watch:
+        if gaps == "raise":
+            with pytest.raises(te.DataLoss):
+                await anext(watch)
+            assert watch.cursor == {"a": 0}
+        if gaps == "yield":
+            assert await anext(watch) == te.Gap("a", 1, 3, "from_seq_too_old", 3)
+        assert datas(await take(watch, 2)) == [4, 5]
+        assert [g.last for g in watch.gaps] == [3]
+
+
+async def test_deleted_and_made_anew(db: Any) -> None:
+    await db.topic("a").append(1)
+    async with db.watch("a", events=True) as watch:
+        assert await take(watch, 1) == [te.CaughtUp("a", 1)]
+        await db.topic("a").drop()
+        assert await take(watch, 1) == [te.TopicDeleted("a")]
+        await db.topic("a").append("new")
+        assert datas(await take(watch, 1)) == ["new"]
+
+
+async def test_batches(db: Any) -> None:
+    await db.topic("a").append([1, 2, 3])
+    async with db.watch({"a": 0}) as watch:
+        batches = watch.batches(wait=0.01)
+        assert datas(await anext(batches)) == [1, 2, 3]
+        seen = [await anext(batches) for _ in range(3)]
+        assert [] in seen
+        assert all(not b for b in seen)
+
+
+async def test_strong_waits_for_the_sync(db: Any) -> None:
+    a = db.topic("a", durability="disk")
+    await a.append(1)
+    async with db.watch("a", strong=True) as watch:
+        await a.append(2)
+        assert datas(await take(watch, 1)) == [2]
+
+
+async def test_closing_a_watch_ends_its_iteration(db: Any) -> None:
+    await db.topic("a").append(1)
+    watch = db.watch("a")
+    follower = asyncio.create_task(all_of(watch))
+    await db.topic("a").append(2)
+    while watch.cursor != {"a": 2}:
+        await asyncio.sleep(0.001)
+    await watch.close()
+    await watch.close()
+    assert datas(await follower) == [2]
+    assert await all_of(watch) == []
+
+
+async def test_closing_the_database_is_an_error_to_a_watcher(open_db: Open) -> None:
+    async with open_db() as db:
+        await db.topic("a").append(1)
+        follower = asyncio.create_task(all_of(db.watch({"a": 0})))
+        await asyncio.sleep(0.01)
+        await db.close()
+        with pytest.raises(te.Closed):
+            await follower
+
+
+async def test_a_slow_watcher_misses_nothing(db: Any) -> None:
+    a = db.topic("a")
+    await a.append(b"0")
+    async with db.watch("a") as watch:
+        assert await watch.next(wait=0) is None
+        for i in range(0, 3000, 100):
+            await a.append_batch([str(n).encode() for n in range(i, i + 100)])
+        assert [int(d) for d in datas(await take(watch, 3000))] == list(range(3000))
+    assert (await db.metrics())["watch_streams"] == 0

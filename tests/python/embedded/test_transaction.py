@@ -1,0 +1,155 @@
+"""Transactions in process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import topics_engine as te
+from topics_engine import _core
+
+
+def data(db: te.Database, topic: str) -> list[object]:
+    return [r.data for r in db.topic(topic).read() if isinstance(r, te.Record)]
+
+
+def native(db: te.Database) -> _core.Transactions:
+    engine = db._backend
+    assert isinstance(engine, _core.Engine)
+    return _core.Transactions(engine)
+
+
+def test_consume_process_produce(db: te.Database) -> None:
+    source = db.topic("in")
+    source.append([1, 2, 3])
+    c = source.consumer("c")
+    jobs = db.queue("jobs")
+    jobs.append(["a", "b"])
+    job, _ = jobs.claim("w", max=2)
+    with db.transaction() as tx:
+        tx.append("out", [10, 20], tag="t", expect_head=0)
+        tx.append(db.topic("other"), {"x": 1}, node="n", meta={"k": "v"})
+        tx.commit(c, 2)
+        tx.ack(job)
+        assert tx.result is None
+    assert tx.result == te.Committed(0, False, {"other": (1, 1), "out": (1, 2)})
+    assert data(db, "out") == [10, 20]
+    assert c.cursor == 2
+    assert data(db, "jobs") == ["b"]
+    (record,) = db.topic("other").tail(1)
+    assert isinstance(record, te.Record)
+    assert (record.node, record.meta) == ("n", {"k": "v"})
+
+
+def attempt(
+    db: te.Database,
+    *rows: tuple[str, object, int | None],
+    ack: te.Job | None = None,
+    writer: str | None = None,
+    epoch: int | None = None,
+    key: str | None = None,
+) -> te.Committed:
+    with db.transaction(writer, epoch, key=key) as tx:
+        for topic, value, head in rows:
+            tx.append(topic, value, expect_head=head)
+        if ack is not None:
+            tx.ack(ack)
+    assert tx.result is not None
+    return tx.result
+
+
+def fail(db: te.Database) -> None:
+    with db.transaction() as tx:
+        tx.append("out", 1)
+        raise RuntimeError("no")
+
+
+def test_an_exception_aborts(db: te.Database) -> None:
+    with pytest.raises(RuntimeError, match="no"):
+        fail(db)
+    assert list(db.topics()) == []
+
+
+def test_nothing_happens_unless_everything_can(db: te.Database) -> None:
+    db.topic("out").append(1)
+    jobs = db.queue("jobs")
+    jobs.append(["a"])
+    (job,) = jobs.claim("w")
+    with pytest.raises(te.Conflict) as e:
+        attempt(db, ("out", 2, 7), ack=job)
+    assert (e.value.code, e.value.detail["head_seq"]) == ("head_mismatch", 1)
+    job.nack(0)
+    with pytest.raises(te.Conflict) as e:
+        attempt(db, ("out", 2, None), ack=job)
+    assert (e.value.code, e.value.detail) == ("lease_lost", {"queue": "jobs", "seq": 1})
+    assert (data(db, "out"), data(db, "jobs")) == ([1], ["a"])
+    with pytest.raises(te.Conflict):
+        attempt(db, ("out", 1, 1), ("out", 1, 2))
+
+
+def test_a_job_that_a_transaction_acked_is_done(db: te.Database) -> None:
+    jobs = db.queue("jobs")
+    jobs.append(["a", "b"])
+    for job in jobs.claim("w", max=2):
+        with job, db.transaction() as tx:
+            tx.append("done", job.data)
+            tx.ack(job)
+    assert data(db, "done") == ["a", "b"]
+    assert data(db, "jobs") == []
+
+
+def test_writers_and_keys(data_dir: Path) -> None:
+    with te.open(data_dir) as db:
+        for epoch, want in [(None, 1), (None, 2), (7, 7)]:
+            done = attempt(db, ("t", want, None), writer="w", epoch=epoch)
+            assert (done.epoch, done.deduped) == (want, False)
+        first = attempt(db, ("t", "k", None), key="k")
+    with te.open(data_dir) as db:
+        again = attempt(db, ("t", 7, None), writer="w", epoch=7)
+        assert again == te.Committed(7, True, {"t": (3, 3)})
+        with pytest.raises(te.Conflict) as e:
+            attempt(db, ("t", 6, None), writer="w", epoch=6)
+        assert (e.value.code, e.value.detail["last_epoch"]) == ("stale_epoch", 7)
+        assert attempt(db, ("t", "k", None), key="k") == te.Committed(0, True, first.topics)
+        with pytest.raises(te.Conflict):
+            attempt(db, ("t", "other", None), key="k")
+        with pytest.raises(te.InvalidRequest):
+            attempt(db, writer="w", key="k")
+        assert data(db, "t") == [1, 2, 7, "k"]
+
+
+def test_stages_outlive_the_process(data_dir: Path) -> None:
+    row = (b"1", False, "tag", None, None, 0)
+    with te.open(data_dir) as db:
+        txn = native(db)
+        records, size, repeated = txn.stage("w", "a", 0, [("t", [row, row], None)])
+        assert (records, repeated) == (2, False)
+        assert txn.stage("w", "a", 0, []) == (2, size, True)
+        assert list(db.topics()) == []
+        with pytest.raises(te.InvalidRequest, match=r"records\[0\]"):
+            txn.stage("w", "a", 1, [("t", [(b"{", False, None, None, None, 0)], None)])
+    with te.open(data_dir) as db:
+        txn = native(db)
+        assert txn.state("w") == (None, [("a", 1, 2, size)])
+        with pytest.raises(te.Conflict) as e:
+            txn.commit("w", 1, [("a", 2, None)])
+        assert e.value.code == "txn_incomplete"
+        epoch, deduped, topics = txn.commit("w", 1, [("a", 1, 2)], heads=[("t", 0)])
+        assert (epoch, deduped, [t[0] for t in topics]) == (1, False, ["t"])
+        assert txn.commit("w", 1, [("a", 1, 2)])[1]
+        assert not txn.abort("w", "a")
+        assert data(db, "t") == [1, 1]
+        with pytest.raises(te.NotFound):
+            txn.state("nobody")
+
+
+def test_staged_bytes_are_bounded(data_dir: Path) -> None:
+    with te.open(data_dir, txn_bytes=16384) as db:
+        txn = native(db)
+        row = (b"x" * 6000, True, None, None, None, 0)
+        txn.stage("w", "a", 0, [("t", [row], None)])
+        with pytest.raises(te.Throttled):
+            txn.stage("w", "b", 0, [("t", [row], None)])
+        assert txn.abort("w", "a")
+        txn.stage("w", "b", 0, [("t", [row], None)])
