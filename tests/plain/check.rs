@@ -3,7 +3,7 @@
 use topics_engine::{Engine, JobState, PeekedJob, ReadFrom, ReadRequest};
 
 use super::hand::{Hand, LOGS, Outcome, must, ok};
-use super::model::Phase;
+use super::queue::Phase;
 
 /// Records (seq, payload, tag) and losses, front included.
 type Contents = (Vec<(u64, String, String)>, Vec<(u64, u64)>);

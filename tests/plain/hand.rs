@@ -11,7 +11,8 @@ use topics_engine::{
 use topics_env::Clock;
 use topics_env::sim::{CrashOptions, SimClock, SimFs, env_on};
 
-use super::model::{Job, Log, Model, Phase, Rec};
+use super::model::{Log, Model, Rec};
+use super::queue::{Job, Phase};
 use super::step::Step;
 use crate::run::{DIR, Dice};
 
@@ -275,22 +276,24 @@ impl Hand {
         let peeked: BTreeMap<u64, _> = peeked.iter().map(|(j, _)| (j.seq, j.clone())).collect();
         for (seq, job) in &mut self.model.queue.jobs {
             let shown = peeked.get(seq);
-            match &mut job.phase {
-                Phase::Leased { id, lease_ms, deadline, .. } => {
-                    let held = shown.is_some_and(|j| j.lease_id == Some(*id));
-                    must!(held || *deadline <= mono, "I6: the lease {id} of {seq} is gone");
-                    *deadline = mono + *lease_ms;
-                    if !held {
-                        job.phase = Phase::Waiting;
+            let alive = job.phase.clone();
+            let logged = if alive == Phase::Waiting { job.lapsed.take() } else { Some(alive) };
+            // What had run out may begin anew, what had not must.
+            match logged {
+                Some(Phase::Leased { id, node, lease_ms, deadline }) => {
+                    let held = shown.is_some_and(|j| j.lease_id == Some(id));
+                    must!(held || deadline <= mono, "I6: the lease {id} of {seq} is gone");
+                    let deadline = mono + lease_ms;
+                    job.phase = Phase::Waiting;
+                    if held {
+                        job.phase = Phase::Leased { id, node, lease_ms, deadline };
                     }
                 }
-                Phase::Delayed(until) => match shown.and_then(|j| j.visible_at) {
-                    Some(at) => *until = mono + (at - wall),
-                    None => {
-                        must!(*until <= mono, "the delay of {seq} is gone");
-                        job.phase = Phase::Waiting;
-                    }
-                },
+                Some(Phase::Delayed(until)) => {
+                    let at = shown.and_then(|j| j.visible_at);
+                    must!(at.is_some() || until <= mono, "the delay of {seq} is gone");
+                    job.phase = at.map_or(Phase::Waiting, |at| Phase::Delayed(mono + at - wall));
+                }
                 _ => {}
             }
             // Fences of leases that are over are stale.

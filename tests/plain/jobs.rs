@@ -5,7 +5,8 @@ use std::time::Duration;
 use topics_engine::{Append, Claim, ConfigPatch, Held, JobState, NewRecord, Redrive, Settled};
 
 use super::hand::{DEAD, Hand, Outcome, must, ok};
-use super::model::{Phase, Rec};
+use super::model::Rec;
+use super::queue::Phase;
 use super::step::Step;
 
 const NODES: [&[u8]; 3] = [b"a", b"b", b"c"];

@@ -5,13 +5,14 @@
 //! * `check`: the engine's state against the model's.
 //! * `hand`: takes steps on both sides.
 //! * `jobs`, `readers`: the steps of queues; those of routers, watches and consumers.
-//! * `model`: the model.
+//! * `model`, `queue`: the model; that of the queue.
 //! * `step`: the operations and their choice.
 
 mod check;
 mod hand;
 mod jobs;
 mod model;
+mod queue;
 mod readers;
 mod step;
 
