@@ -3,10 +3,13 @@
 use topics_engine::{Engine, JobState, PeekedJob, ReadFrom, ReadRequest};
 
 use super::hand::{Hand, LOGS, Outcome, must, ok};
+use super::model::Log;
 use super::queue::Phase;
 
-/// Records (seq, payload, tag) and losses, front included.
-type Contents = (Vec<(u64, String, String)>, Vec<(u64, u64)>);
+/// Records and losses, front included.
+type Contents = (Vec<Shown>, Vec<(u64, u64)>);
+/// A record: seq, payload, tag, time.
+type Shown = (u64, String, String, u64);
 
 /// Everything that a topic has.
 pub fn read(engine: &Engine, topic: &str) -> Result<Contents, String> {
@@ -15,7 +18,7 @@ pub fn read(engine: &Engine, topic: &str) -> Result<Contents, String> {
     loop {
         let from = ReadFrom::After(at);
         let b = ok(engine.read(topic, &ReadRequest { from, ..ReadRequest::default() }))?;
-        out.extend(b.iter().map(|r| (r.seq, text(r.data), text(r.tag))));
+        out.extend(b.iter().map(|r| (r.seq, text(r.data), text(r.tag), r.ts)));
         if b.caught_up || b.next_from_seq == at {
             break;
         }
@@ -27,31 +30,49 @@ pub fn read(engine: &Engine, topic: &str) -> Result<Contents, String> {
     Ok((out, gaps))
 }
 
+impl Log {
+    /// The commit times of new records: never before the one of the record before, nor before the
+    /// write; later than that only if the clock was put back.
+    fn adopt_times(&mut self, got: &[Shown], latest: u64) -> Outcome {
+        let mut before = 0;
+        for (seq, _, _, ts) in got {
+            must!(*ts >= before, "{seq} is of {ts}, after {before}");
+            before = *ts;
+            let Some(rec) = self.records.get_mut(seq).filter(|r| r.ts == 0) else { continue };
+            must!((rec.wall..=latest).contains(ts), "{seq} is of {ts}, written at {}", rec.wall);
+            rec.ts = *ts;
+        }
+        Ok(())
+    }
+}
+
 impl Hand {
     /// Both sides show the same.
     pub fn check(&mut self) -> Outcome {
         let engine = self.engine();
-        for (name, log) in LOGS.iter().zip(&self.model.logs) {
+        self.latest = self.latest.max(self.wall());
+        for (name, log) in LOGS.iter().zip(&mut self.model.logs) {
             let Some(log) = log else {
                 let gone = engine.state(name, false).map_err(|e| e.code()).err();
                 must!(gone == Some("topic_not_found"), "{name} is there: {gone:?}");
                 continue;
             };
             let (got, _) = read(&engine, name)?;
-            let got: Vec<(u64, &str, &str)> =
-                got.iter().map(|(s, n, t)| (*s, n.as_str(), t.as_str())).collect();
-            let want: Vec<(u64, &str, &str)> =
-                log.after(0).map(|(s, r)| (s, r.name.as_str(), r.tag)).collect();
+            log.adopt_times(&got, self.latest).map_err(|e| format!("{name}: {e}"))?;
+            let want = log.after(0);
+            let want: Vec<Shown> =
+                want.map(|(s, r)| (s, r.name.clone(), r.tag.to_owned(), r.ts)).collect();
             must!(got == want, "{name} holds {got:?}, not {want:?}");
         }
         self.check_cursors()?;
+        self.check_writers()?;
         self.check_queue()
     }
 
     fn check_queue(&mut self) -> Outcome {
-        self.sweep();
         let (mono, wall) = (self.mono(), self.wall());
         let peeked = ok(self.engine().peek("q", None, 10_000))?;
+        self.shown(None, 10_000);
         let q = &self.model.queue;
         let ready = q.ready();
         let got = peeked.iter().filter(|(j, _)| j.state == JobState::Ready);
@@ -61,9 +82,9 @@ impl Hand {
             let Some(job) = q.jobs.get(&j.seq) else {
                 return Err(format!("the queue shows {j:?}"));
             };
-            must!(r.data == job.name.as_bytes(), "{} is not {}", j.seq, job.name);
+            must!(r.data == job.new.name.as_bytes(), "{} is not {}", j.seq, job.new.name);
             let told = (j.deliveries, j.lane);
-            let want = (job.deliveries, job.lane);
+            let want = (job.deliveries, job.new.lane);
             must!(told == want, "{}: (deliveries, lane) {told:?}, not {want:?}", j.seq);
             must!(fits(j, &job.phase, mono, wall), "{j:?} is {:?} at {wall}", job.phase);
         }
@@ -80,6 +101,8 @@ impl Hand {
             count(&|p| *p == Phase::Dead),
         );
         must!(told == want, "(ready, in flight, delayed, dead) is {told:?}, not {want:?}");
+        let (told, want) = ((s.dead_lettered, s.expired), (q.dead_lettered, q.expired));
+        must!(told == want, "(dead-lettered, expired) is {told:?}, not {want:?}");
         Ok(())
     }
 }

@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use topics_engine::{
     Append, ConfigPatch, Consumer, DeleteRequest, Durability, Engine, Guarantee, NewRecord,
-    Options, RouterRequest, TopicMatch, TopicType, Watch,
+    Options, RouterRequest, TopicMatch, TopicType, Watch, Work,
 };
 use topics_env::Clock;
-use topics_env::sim::{CrashOptions, SimClock, SimFs, env_on};
+use topics_env::sim::{SimClock, SimFs, env_on};
 
-use super::model::{Log, Model, Rec};
-use super::queue::{Job, Phase};
+use super::flaw::Flaw;
+use super::model::{Log, Model};
 use super::step::Step;
+use super::txns::{Keyed, STAGE_MS};
 use crate::run::{DIR, Dice};
 
 /// The logs' names, in the order of the model.
@@ -26,19 +28,29 @@ pub type Outcome = Result<(), String>;
 
 /// The engine and the model, side by side.
 pub struct Hand {
-    fs: Arc<SimFs>,
+    pub fs: Arc<SimFs>,
     pub clock: Arc<SimClock>,
-    engine: Option<Engine>,
+    pub engine: Option<Engine>,
     pub model: Model,
     pub handles: BTreeMap<usize, Consumer>,
     pub watch: Option<Watch>,
     pub class: Durability,
     pub guarantee: Guarantee,
     pub filters: [Option<&'static str>; 2],
+    pub queue_id: u64,
+    /// What the transactions under each key were.
+    pub keyed: [Option<Keyed>; 2],
+    /// A stream of jobs: its node, how many it may have, the leases that it got.
+    pub work: Option<(Work, usize, usize, Vec<u64>)>,
     shards: u32,
-    seed: u64,
+    pub seed: u64,
     opens: u64,
     names: usize,
+    flaw: Option<Flaw>,
+    /// The latest that the wall clock has shown.
+    pub latest: u64,
+    /// How often the flaw took effect.
+    pub hits: usize,
     /// Leases that are over: node, seq, id.
     pub stale: Vec<(usize, u64, u64)>,
 }
@@ -59,7 +71,7 @@ pub fn ok<T>(result: topics_engine::Result<T>) -> Result<T, String> {
 }
 
 impl Hand {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, flaw: Option<Flaw>) -> Self {
         let mut dice = Dice::new(seed ^ 0x9a17);
         let filter = |d: &mut Dice| (d.below(2) == 0).then_some("keep");
         let mut hand = Self {
@@ -72,13 +84,19 @@ impl Hand {
             class: *dice.pick(&[Durability::Disk, Durability::Fsync]),
             guarantee: *dice.pick(&[Guarantee::AtLeastOnce, Guarantee::ExactlyOnce]),
             filters: [filter(&mut dice), filter(&mut dice)],
+            queue_id: 0,
+            keyed: [None, None],
+            work: None,
             shards: 1 + dice.below(2) as u32,
             seed,
             opens: 0,
             names: 0,
+            flaw,
+            latest: 0,
+            hits: 0,
             stale: Vec::new(),
         };
-        hand.open();
+        hand.begin();
         let q = &mut hand.model.queue;
         (q.durable, q.letters) = (dice.below(2) == 0, dice.below(2) == 0);
         (q.lease_ms, q.max_deliveries) = (10_000, dice.below(4));
@@ -92,12 +110,14 @@ impl Hand {
             retry_backoff_ms: Some(1_000),
             ..ConfigPatch::default()
         };
-        hand.engine().create_topic("q", &patch).unwrap();
+        hand.queue_id = hand.engine().create_topic("q", &patch).unwrap().topic_id;
         hand.ensure(DEAD);
         hand
     }
 
-    fn open(&mut self) {
+    /// Opens, as another process.
+    pub fn begin(&mut self) {
+        self.engine = None;
         self.opens += 1;
         let env = env_on(&self.fs, &self.clock, self.seed ^ (self.opens << 32));
         let options = Options {
@@ -106,9 +126,17 @@ impl Hand {
             wal_file_min: 16 << 10,
             wal_file_max: 16 << 10,
             segment_max_events: 8,
+            txn_ttl: Duration::from_millis(STAGE_MS),
             ..Options::default()
         };
         self.engine = Some(Engine::open(env, Path::new(DIR), options).unwrap());
+    }
+
+    /// Whether the engine is to be wrong in this way, here and now.
+    pub fn flawed(&mut self, flaw: Flaw) -> bool {
+        let wrong = self.flaw == Some(flaw);
+        self.hits += usize::from(wrong);
+        wrong
     }
 
     pub fn engine(&self) -> Engine {
@@ -132,10 +160,14 @@ impl Hand {
     /// A log of this name is there.
     pub fn ensure(&mut self, topic: usize) {
         if self.model.logs[topic].is_none() {
-            let patch = ConfigPatch { durability: Some(self.class), ..ConfigPatch::default() };
+            let patch = self.log_config();
             let id = self.engine().create_topic(LOGS[topic], &patch).unwrap().topic_id;
             self.model.logs[topic] = Some(Log { id, ..Log::default() });
         }
+    }
+
+    pub fn log_config(&self) -> ConfigPatch {
+        ConfigPatch { durability: Some(self.class), ..ConfigPatch::default() }
     }
 
     pub fn request(&self, router: usize) -> RouterRequest {
@@ -160,30 +192,41 @@ impl Hand {
                 // What has run out and nobody has looked at still counts.
                 return Ok(());
             }
-            Step::Reopen => {
-                self.close_handles()?;
-                self.watch = None;
-                self.model.watch = None;
-                ok(self.engine().close())?;
-                self.engine = None;
-                self.open();
-                self.restarted()?;
+            Step::StepWall { ms } => {
+                self.latest = self.latest.max(self.wall());
+                self.clock.step_wall_ms(*ms);
             }
-            Step::Kill => {
-                let image = self.fs.kill_image();
-                self.another_life(&image)?;
-            }
+            Step::Reopen => self.reopen()?,
+            Step::Kill => self.kill()?,
             Step::Power { pick } => self.power(*pick)?,
             job if self.job(job)? => {}
+            txn if self.txn(txn)? => {}
+            consumer if self.consumer(consumer)? => {}
             reader => self.reader(reader)?,
         }
         self.check()
     }
 
     pub fn finish(&mut self) -> Outcome {
-        self.take(&Step::RouterProgress)?;
+        self.take(&Step::Ticks)?;
         self.take(&Step::Reopen)?;
-        self.take(&Step::RouterProgress)
+        self.take(&Step::Ticks)
+    }
+
+    /// The engine's owner gives it a turn: every 5 s it looks at everything.
+    pub fn tick(&mut self) -> Outcome {
+        ok(self.engine().tick())?;
+        let now = self.mono();
+        if self.model.swept_at.is_none_or(|at| now - at >= 5_000) {
+            self.model.swept_at = Some(now);
+            self.expire();
+            let before = self.wall() - STAGE_MS;
+            let wall = self.wall();
+            self.keyed.iter_mut().for_each(|k| *k = k.take().filter(|k| k.until > wall));
+            let writers = &mut self.model.writers;
+            writers.iter_mut().for_each(|w| w.stages.retain(|_, s| s.at >= before));
+        }
+        Ok(())
     }
 
     fn append(&mut self, topic: usize, n: usize, tag: &'static str) -> Outcome {
@@ -195,8 +238,9 @@ impl Hand {
         let records: Vec<NewRecord<'_>> = names.iter().map(|n| record(n, tag)).collect();
         let req = Append { records: &records, ..Append::default() };
         let a = ok(self.engine().append(LOGS[topic], &req))?;
+        let wall = self.wall();
         let log = self.model.logs[topic].as_mut().unwrap();
-        let first = names.iter().map(|n| log.push(Rec { name: n.clone(), tag })).min();
+        let first = names.iter().map(|n| log.push(n.clone(), tag, wall)).min();
         must!(Some(a.first_seq) == first, "first_seq {} is not {first:?}", a.first_seq);
         Ok(())
     }
@@ -222,87 +266,6 @@ impl Hand {
         must!(d.deleted && d.routers_removed.len() == routers, "{d:?}, not {routers} routers");
         self.model.drop_log(topic);
         self.handles.retain(|which, _| self.model.handles.contains_key(which));
-        Ok(())
-    }
-
-    fn power(&mut self, pick: u64) -> Outcome {
-        if self.class == Durability::Disk {
-            ok(self.engine().sync())?;
-        }
-        let mut cursor = self.fs.crash_cursor();
-        while cursor.advance() {}
-        let survivals = cursor.survivals(self.seed, &CrashOptions::default());
-        let survival = survivals[(pick % survivals.len() as u64) as usize];
-        let image = cursor.image(survival);
-        self.another_life(&image)
-    }
-
-    fn another_life(&mut self, image: &topics_env::sim::DiskImage) -> Outcome {
-        let old = self.engine.take();
-        self.fs = Arc::new(SimFs::from_image(image));
-        (self.watch, self.model.watch) = (None, None);
-        self.handles.clear();
-        self.model.handles.clear();
-        // On its own disk, which nobody sees again.
-        old.map_or(Ok(()), |e| ok(e.close()))?;
-        self.open();
-        self.restarted()
-    }
-
-    /// Adopts what a restart may change: seqs that were skipped, clocks that begin anew.
-    fn restarted(&mut self) -> Outcome {
-        let engine = self.engine();
-        let logs = LOGS.iter().zip(&mut self.model.logs);
-        for (name, log) in logs.filter_map(|(n, l)| l.as_mut().map(|l| (n, l))) {
-            let s = ok(engine.state(name, false))?;
-            must!(s.topic_id == log.id, "{name} is topic {}, not {}", s.topic_id, log.id);
-            must!(s.next_seq > log.head, "I2: {name}: next {} at {}", s.next_seq, log.head);
-            log.head = s.next_seq - 1;
-            log.gaps = s.gaps.iter().map(|g| (g.from, g.to)).collect();
-            // A loss in front of everything is a floor.
-            log.gaps.extend((s.evict_floor > 1).then(|| (1, s.evict_floor - 1)));
-        }
-        let s = ok(engine.state("q", false))?;
-        must!(s.next_seq > self.model.queue.head, "I2: q: next {}", s.next_seq);
-        self.model.queue.head = s.next_seq - 1;
-        let before = self.model.queue.jobs.clone();
-        self.model.queue.restarted();
-        self.leases_again(&before)
-    }
-
-    fn leases_again(&mut self, before: &BTreeMap<u64, Job>) -> Outcome {
-        let (mono, wall) = (self.mono(), self.wall());
-        let peeked = ok(self.engine().peek("q", None, 10_000))?;
-        let peeked: BTreeMap<u64, _> = peeked.iter().map(|(j, _)| (j.seq, j.clone())).collect();
-        for (seq, job) in &mut self.model.queue.jobs {
-            let shown = peeked.get(seq);
-            let alive = job.phase.clone();
-            let logged = if alive == Phase::Waiting { job.lapsed.take() } else { Some(alive) };
-            // What had run out may begin anew, what had not must.
-            match logged {
-                Some(Phase::Leased { id, node, lease_ms, deadline }) => {
-                    let held = shown.is_some_and(|j| j.lease_id == Some(id));
-                    must!(held || deadline <= mono, "I6: the lease {id} of {seq} is gone");
-                    let deadline = mono + lease_ms;
-                    job.phase = Phase::Waiting;
-                    if held {
-                        job.phase = Phase::Leased { id, node, lease_ms, deadline };
-                    }
-                }
-                Some(Phase::Delayed(until)) => {
-                    let at = shown.and_then(|j| j.visible_at);
-                    must!(at.is_some() || until <= mono, "the delay of {seq} is gone");
-                    job.phase = at.map_or(Phase::Waiting, |at| Phase::Delayed(mono + at - wall));
-                }
-                _ => {}
-            }
-            // Fences of leases that are over are stale.
-            if let Some(Phase::Leased { id, node, .. }) = before.get(seq).map(|j| &j.phase)
-                && !matches!(job.phase, Phase::Leased { .. })
-            {
-                self.stale.push((*node, *seq, *id));
-            }
-        }
         Ok(())
     }
 }

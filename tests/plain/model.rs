@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::queue::Queue;
+use super::queue::{NewJob, Queue};
 
 /// A record of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rec {
     pub name: String,
     pub tag: &'static str,
+    /// The wall clock when it was written.
+    pub wall: u64,
+    /// Its commit time, 0: nobody has looked yet.
+    pub ts: u64,
 }
 
 /// A topic that is a log.
@@ -24,8 +28,10 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn push(&mut self, rec: Rec) -> u64 {
+    /// A record gets the next seq.
+    pub fn push(&mut self, name: String, tag: &'static str, wall: u64) -> u64 {
         self.head += 1;
+        let rec = Rec { name, tag, wall, ts: 0 };
         self.ever.insert(self.head, rec.clone());
         self.records.insert(self.head, rec);
         self.head
@@ -69,6 +75,31 @@ pub struct Router {
     pub at: u64,
 }
 
+/// A row of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    Record { topic: usize, name: String, tag: &'static str },
+    Job(NewJob),
+}
+
+/// What a topic got by a transaction: its id, the first and last seq.
+pub type Got = BTreeMap<&'static str, (u64, u64, u64)>;
+
+/// A stage of a writer: rows by part, and when the newest part came.
+#[derive(Clone, Debug, Default)]
+pub struct Stage {
+    pub parts: BTreeMap<u32, Vec<Row>>,
+    pub at: u64,
+}
+
+/// A writer of transactions.
+#[derive(Clone, Debug, Default)]
+pub struct Writer {
+    /// The last epoch and its answer.
+    pub last: Option<(u64, Got)>,
+    pub stages: BTreeMap<usize, Stage>,
+}
+
 /// All of it. Logs: source, destination, destination of the destination, dead letters.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
@@ -79,6 +110,9 @@ pub struct Model {
     pub handles: BTreeMap<usize, Handle>,
     /// Cursors of the watch on source and destination, with the topic's id.
     pub watch: Option<[(u64, u64); 2]>,
+    pub writers: [Writer; 2],
+    /// When the engine last looked at everything by itself.
+    pub swept_at: Option<u64>,
 }
 
 impl Model {
@@ -98,7 +132,7 @@ impl Model {
         }
     }
 
-    /// What a router has to copy now: payloads in order.
+    /// What a router has to copy now, in order.
     pub fn due(&self, router: usize, filter: Option<&str>) -> Vec<Rec> {
         let (Some(r), Some(source)) = (&self.routers[router], &self.logs[router]) else {
             return Vec::new();

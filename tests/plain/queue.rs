@@ -19,16 +19,35 @@ pub enum Phase {
     Dead,
 }
 
-/// A job.
-#[derive(Clone, Debug)]
-pub struct Job {
+/// How a job is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
     pub name: String,
     pub lane: u8,
     pub group: usize,
+    /// Wall times; 0: at once, never.
+    pub visible_at: u64,
+    pub expires_at: u64,
+}
+
+/// A job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub new: NewJob,
     pub phase: Phase,
     pub deliveries: u32,
     /// The lease or delay that has run out: of a durable queue another process begins with it.
     pub lapsed: Option<Phase>,
+}
+
+impl Job {
+    pub fn expired(&self, wall: u64) -> bool {
+        (1..wall).contains(&self.new.expires_at)
+    }
+
+    pub fn leased(&self) -> bool {
+        matches!(self.phase, Phase::Leased { .. })
+    }
 }
 
 /// The queue and its rules.
@@ -43,9 +62,11 @@ pub struct Queue {
     pub lease_ms: u64,
     pub paused: bool,
     pub max_deliveries: u64,
+    pub dead_lettered: u64,
+    pub expired: u64,
 }
 
-/// What a claim does.
+/// What one look for jobs takes.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// Seqs in order.
@@ -55,10 +76,11 @@ pub struct Given {
 }
 
 impl Queue {
-    pub fn put(&mut self, name: String, lane: u8, group: usize, visible_at: u64) -> u64 {
+    pub fn put(&mut self, new: NewJob) -> u64 {
         self.head += 1;
-        let phase = if visible_at > 0 { Phase::Scheduled(visible_at) } else { Phase::Waiting };
-        self.jobs.insert(self.head, Job { name, lane, group, phase, deliveries: 0, lapsed: None });
+        let phase =
+            if new.visible_at > 0 { Phase::Scheduled(new.visible_at) } else { Phase::Waiting };
+        self.jobs.insert(self.head, Job { new, phase, deliveries: 0, lapsed: None });
         self.head
     }
 
@@ -82,15 +104,14 @@ impl Queue {
     /// The jobs that a claim may get, by lane and seq: one of a group at a time, in order.
     pub fn ready(&self) -> Vec<(u8, u64)> {
         let mut groups: BTreeMap<usize, bool> = BTreeMap::new();
-        let leased = |j: &Job| matches!(j.phase, Phase::Leased { .. });
-        for job in self.jobs.values().filter(|j| j.group > 0 && leased(j)) {
-            groups.insert(job.group, true);
+        for job in self.jobs.values().filter(|j| j.new.group > 0 && j.leased()) {
+            groups.insert(job.new.group, true);
         }
         let mut out = Vec::new();
         for (seq, job) in self.jobs.iter().filter(|(_, j)| j.phase != Phase::Dead) {
-            let first = job.group == 0 || groups.insert(job.group, true).is_none();
+            let first = job.new.group == 0 || groups.insert(job.new.group, true).is_none();
             if first && job.phase == Phase::Waiting {
-                out.push((job.lane, *seq));
+                out.push((job.new.lane, *seq));
             }
         }
         out.sort_unstable();
@@ -117,7 +138,7 @@ impl Queue {
     }
 
     /// Takes up to `max` jobs; leases get ids when the answer tells them.
-    pub fn claim(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> Given {
+    pub fn take(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> Given {
         let mut given = Given::default();
         while !self.paused && given.jobs.len() < max {
             let Some(seq) = self.turn(now) else { break };
@@ -125,12 +146,12 @@ impl Queue {
             let Some(job) = self.jobs.get_mut(&seq) else { break };
             let deadline = now + lease_ms;
             let lease = Phase::Leased { id: 0, node, lease_ms, deadline };
+            job.lapsed = None;
             if limit > 0 && u64::from(job.deliveries) >= limit {
                 job.phase = if letters { lease } else { Phase::Dead };
-                job.lapsed = None;
                 given.over.extend(letters.then_some(seq));
             } else {
-                (job.phase, job.lapsed) = (lease, None);
+                job.phase = lease;
                 job.deliveries += 1;
                 given.jobs.push(seq);
             }
@@ -139,10 +160,14 @@ impl Queue {
         given
     }
 
+    /// The jobs that have expired.
+    pub fn gone(&self, wall: u64) -> Vec<u64> {
+        self.jobs.iter().filter(|(_, j)| j.expired(wall)).map(|(s, _)| *s).collect()
+    }
+
     /// The jobs that are leased.
     pub fn leased(&self) -> Vec<u64> {
-        let leased = |j: &Job| matches!(j.phase, Phase::Leased { .. });
-        self.jobs.iter().filter(|(_, j)| leased(j)).map(|(s, _)| *s).collect()
+        self.jobs.iter().filter(|(_, j)| j.leased()).map(|(s, _)| *s).collect()
     }
 
     /// The process is another one.

@@ -7,7 +7,7 @@ use crate::run::Dice;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Append { topic: usize, n: usize, tag: usize },
-    Put { n: usize, lane: Option<u8>, group: usize, delay: u64 },
+    Put { n: usize, lane: Option<u8>, group: usize, delay: u64, ttl: u64 },
     DeleteRecords { topic: usize, back: u64 },
     DropTopic { topic: usize },
     Sync,
@@ -21,9 +21,12 @@ pub enum Step {
     Stale { pick: u64 },
     Redrive { letters: bool, limit: Option<usize> },
     Peek { state: usize, max: usize },
+    WorkOpen { node: usize, max: usize },
+    WorkNext,
+    WorkClose,
     CreateRouter { router: usize },
     DeleteRouter { router: usize },
-    RouterProgress,
+    Ticks,
     WatchOpen { from: usize },
     WatchNext,
     WatchClose,
@@ -33,11 +36,57 @@ pub enum Step {
     ConsumerPeek { which: usize, max: usize },
     ConsumerCommit { which: usize, back: u64 },
     ConsumerSeek { which: usize, to: u64 },
+    ConsumerSeekTime { which: usize, back: u64 },
     ConsumerClose { which: usize },
     ConsumerDelete { which: usize },
+    Stage { writer: usize, stage: usize, part: u32, to: usize, n: usize, delay: u64 },
+    Commit { writer: usize, stages: usize, epoch: Epoch, with: With },
+    Abort { writer: usize, stage: usize },
+    Transact { id: Id, to: usize, n: usize, delay: u64, with: With },
+    StepWall { ms: i64 },
     Reopen,
     Kill,
     Power { pick: u64 },
+}
+
+/// Which epoch a commit names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Epoch {
+    Next,
+    Same,
+    Older,
+    Jump,
+}
+
+/// Who a transaction in one call is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Id {
+    Nobody,
+    /// `None`: the epoch after the last.
+    Writer(usize, Option<Epoch>),
+    /// Under an idempotency key: the same once more, or another.
+    Key(usize, bool),
+}
+
+/// What a transaction does beside writing, and what is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct With {
+    pub head: bool,
+    pub acks: Option<u64>,
+    pub cursor: Option<(usize, u64)>,
+    pub wrong: Wrong,
+}
+
+/// The one thing for which a transaction is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Wrong {
+    #[default]
+    Nothing,
+    Head,
+    Lease,
+    Consumer,
+    /// The number of staged rows.
+    Count,
 }
 
 impl Step {
@@ -54,36 +103,44 @@ impl Step {
 pub fn steps(seed: u64, most: usize) -> Vec<Step> {
     let mut d = Dice::new(seed);
     let n = 4 + d.below(most as u64 - 3) as usize;
-    // A run is about jobs, about copies and readers, or about all of it.
-    let (jobs, readers) = [(36, 36), (72, 0), (0, 72)][d.below(3) as usize];
+    // A run is about jobs, about copies and readers, about transactions, or about all of it.
+    let (jobs, readers, txns) =
+        [(25, 25, 22), (72, 0, 0), (0, 72, 0), (15, 12, 45), (36, 0, 36)][d.below(5) as usize];
     (0..n)
-        .map(|_| match d.below(jobs + readers + 12) {
+        .map(|_| match d.below(jobs + readers + txns + 14) {
             x if x < jobs => job(&mut d),
             x if x < jobs + readers => reader(&mut d),
+            x if x < jobs + readers + txns => txn(&mut d),
             _ => common(&mut d),
         })
         .collect()
 }
 
 fn common(d: &mut Dice) -> Step {
-    match d.below(12) {
+    match d.below(14) {
         0..2 => Step::Sync,
         2..5 => Step::Checkpoint,
         5..7 => Step::Reopen,
         7..9 => Step::Kill,
         9..11 => Step::Power { pick: d.roll() },
+        11 => Step::Ticks,
+        12 => Step::StepWall { ms: d.below(40_000) as i64 - 20_000 },
         _ => Step::Pass { ms: d.below(15_000) },
     }
 }
 
 fn job(d: &mut Dice) -> Step {
     let some = |d: &mut Dice, n: u64| (d.below(3) == 0).then(|| d.below(n));
-    match d.below(40) {
+    match d.below(44) {
+        40..42 => Step::WorkNext,
+        42 => Step::WorkOpen { node: d.below(3) as usize, max: 1 + d.below(3) as usize },
+        43 => Step::WorkClose,
         0..9 => Step::Put {
             n: 1 + d.below(4) as usize,
             lane: some(d, 10).map(|l| l as u8),
             group: [0, 0, 1, 2][d.below(4) as usize],
             delay: [0, 0, 0, 700, 5_000][d.below(5) as usize],
+            ttl: [0, 0, 0, 0, 2_000, 9_000][d.below(6) as usize],
         },
         9..18 => Step::Claim {
             node: d.below(3) as usize,
@@ -108,13 +165,14 @@ fn job(d: &mut Dice) -> Step {
 fn reader(d: &mut Dice) -> Step {
     let (topic, router) = (d.below(2) as usize, d.below(2) as usize);
     let which = d.below(4) as usize;
-    match d.below(50) {
+    match d.below(52) {
+        50..52 => Step::ConsumerSeekTime { which, back: d.below(20_000) },
         0..10 => Step::Append { topic, n: 1 + d.below(4) as usize, tag: d.below(3) as usize },
         10..12 => Step::DeleteRecords { topic, back: d.below(6) },
         12 => Step::DropTopic { topic },
         13..17 => Step::CreateRouter { router },
         17 => Step::DeleteRouter { router },
-        18..24 => Step::RouterProgress,
+        18..24 => Step::Ticks,
         24..26 => Step::WatchOpen { from: d.below(3) as usize },
         26..30 => Step::WatchNext,
         30 => Step::WatchClose,
@@ -127,5 +185,60 @@ fn reader(d: &mut Dice) -> Step {
         46 => Step::ConsumerClose { which },
         47 => Step::ConsumerDelete { which },
         _ => Step::Pass { ms: [20, 1_500][d.below(2) as usize] },
+    }
+}
+
+fn txn(d: &mut Dice) -> Step {
+    let (writer, stage) = (d.below(2) as usize, d.below(2) as usize);
+    let delay = [0, 0, 700][d.below(3) as usize];
+    match d.below(32) {
+        0..9 => Step::Stage {
+            writer,
+            stage,
+            part: [0, 0, 1, 1, 2][d.below(5) as usize],
+            to: 1 + d.below(7) as usize,
+            n: 1 + d.below(2) as usize,
+            delay,
+        },
+        9..15 => {
+            let (stages, epoch) = (d.below(4) as usize, epoch(d));
+            Step::Commit { writer, stages, epoch, with: with(d) }
+        }
+        15 => Step::Abort { writer, stage },
+        16..28 => Step::Transact {
+            id: match d.below(6) {
+                0..2 => Id::Nobody,
+                2..4 => Id::Writer(writer, (d.below(3) > 0).then(|| epoch(d))),
+                _ => Id::Key(writer, d.below(3) > 0),
+            },
+            to: d.below(8) as usize,
+            n: 1 + d.below(3) as usize,
+            delay,
+            with: with(d),
+        },
+        28 => Step::Append { topic: 0, n: 1, tag: d.below(3) as usize },
+        29 => Step::Ticks,
+        _ => Step::Pass { ms: [800, 70_000, 130_000][d.below(3) as usize] },
+    }
+}
+
+fn epoch(d: &mut Dice) -> Epoch {
+    [Epoch::Next, Epoch::Next, Epoch::Next, Epoch::Same, Epoch::Same, Epoch::Older, Epoch::Jump]
+        [d.below(7) as usize]
+}
+
+fn with(d: &mut Dice) -> With {
+    let some = |d: &mut Dice| d.below(2) == 0;
+    With {
+        head: d.below(3) == 0,
+        acks: some(d).then(|| d.roll()),
+        cursor: some(d).then(|| (d.below(4) as usize, d.below(4))),
+        wrong: match d.below(16) {
+            0 => Wrong::Head,
+            1 => Wrong::Lease,
+            2 => Wrong::Consumer,
+            3 => Wrong::Count,
+            _ => Wrong::Nothing,
+        },
     }
 }

@@ -25,7 +25,9 @@ pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64) -> Option<Vec<u8>>
             // Not in the log yet: what was before.
             Shown::Leased { reserved: true, .. } => (0, deliveries - 1, 0, 0, &[][..]),
             Shown::Leased { id, node, lease_ms, .. } => (1, deliveries, *lease_ms, *id, &node[..]),
-            Shown::Delayed(until) => (2, deliveries, until.saturating_sub(mono), queue.last_lease(seq), &[][..]),
+            Shown::Delayed(until) => {
+                (2, deliveries, until.saturating_sub(mono), queue.last_lease(seq), &[][..])
+            }
             Shown::Ready | Shown::Dead | Shown::Scheduled(_) => (0, deliveries, 0, 0, &[][..]),
         };
         if kind == 0 && deliveries == 0 {

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
 use super::publish::{self, Ready};
+use super::staging::ONLY;
 use super::table::{KEYED, NAMELESS, nobody};
 use crate::api::Append;
 use crate::config::ConfigPatch;
@@ -25,8 +26,6 @@ const MAX_WRITERS: usize = 100_000;
 const MAX_KEY: usize = 256;
 /// The longest decision: it is one frame.
 const MAX_DECISION: usize = 16 << 20;
-/// The stage of a transaction in one call.
-const ONLY: &str = "-";
 
 /// Publishes stages of a writer.
 pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
@@ -43,7 +42,7 @@ pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) ->
 /// A transaction in one call.
 pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committed> {
     core.check_open()?;
-    let (writer, epoch) = identity(core, req)?;
+    let (mut writer, epoch) = identity(core, req)?;
     let _turn = core.txns.turn(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
@@ -55,6 +54,10 @@ pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committ
         Some(epoch) => epoch,
         None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
+    if !req.key.is_empty() {
+        // The same request after the key's window is another transaction.
+        writer = format!("{writer}.{:016x}", core.env.rng.next_u64());
+    }
     let rows = gather::rows_of(core, req.rows)?;
     let mut gathered = Gathered::default();
     let mut charge = None;

@@ -20,6 +20,8 @@ use crate::quota::{Charge, Quota};
 
 /// The longest name of a stage.
 const MAX_STAGE: usize = 128;
+/// The stage of a transaction in one call. No name that somebody gives is empty.
+pub(super) const ONLY: &str = "";
 /// What a file takes of the quota at least.
 const PAGE: u64 = 4096;
 
@@ -81,7 +83,8 @@ impl Staging {
                     continue;
                 }
             };
-            let own = [KEYED, NAMELESS].iter().any(|p| head.writer.starts_with(p));
+            let unnamed = [KEYED, NAMELESS].iter().any(|p| head.writer.starts_with(p));
+            let own = unnamed || head.stage == ONLY;
             if own || spent.contains(&file) {
                 txns.spend(file, 0);
                 continue;

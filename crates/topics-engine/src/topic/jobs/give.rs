@@ -30,7 +30,7 @@ const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 /// Jobs over their deliveries that one pass puts away.
 const BURIED: usize = 1000;
 /// How often one claim sweeps what has expired.
-const SWEEPS: usize = 3;
+pub(super) const SWEEPS: usize = 3;
 
 /// What one claim wants.
 #[derive(Clone, Debug)]
@@ -215,10 +215,16 @@ fn gather(
         if drop_gone(topic, pass, &slots) == 0 || round == SWEEPS {
             return Ok((batch, slots.into_iter().flatten().collect()));
         }
-        retention::expire(core, topic)?;
-        retention::sweep_records(core, topic)?;
+        sweep_expired(core, topic)?;
     }
     Err(Error::Internal("a claim has no end".into()))
+}
+
+/// What has expired goes now, not with the next sweep of all topics.
+pub(super) fn sweep_expired(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
+    retention::expire(core, topic)?;
+    retention::sweep_records(core, topic)?;
+    Ok(())
 }
 
 /// A record that expired or was deleted between is nobody's job. Returns how many there are.

@@ -482,6 +482,9 @@ fn expired_jobs_hide_no_others() {
             let p = w.engine().peek("q", Some(JobState::Ready), 1).unwrap();
             p.iter().map(|(j, _)| j.seq).collect::<Vec<_>>()
         };
+        if grouped {
+            assert_eq!(ready(&w), [4]);
+        }
         assert_eq!(seqs(&w.claim("a", 1)), [4], "grouped {grouped}");
         assert_eq!((w.counts().expired, w.counts().ready, ready(&w)), (3, 0, vec![]));
     }
