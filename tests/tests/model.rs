@@ -1,5 +1,5 @@
 //! Random operations, at most 50 each, restarts and crashes among them: topics against the oracle,
-//! queues, routers, watches and consumers against a plain model.
+//! queues, routers, watches, consumers and transactions against a plain model.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use topics_tests::plain;
 use topics_tests::run::Dice;
 
 fn main() -> ExitCode {
-    harness::main("model", &[("topics", topics), ("delivery", delivery)])
+    harness::main("model", &[("topics", topics), ("delivery", delivery), ("flaws", flaws)])
 }
 
-/// `TOPICS_MODEL_RUNS` runs in all (20 000), two fifths of them of delivery.
-fn share(parts: u64) -> usize {
-    (setting("TOPICS_MODEL_RUNS", 20_000) * parts / 5) as usize
+/// `TOPICS_MODEL_RUNS` runs of delivery (20 000); others a share of as many.
+fn share(of_ten: u64) -> usize {
+    (setting("TOPICS_MODEL_RUNS", 20_000) * of_ten / 10) as usize
 }
 
 /// The first word of a step.
@@ -32,7 +32,7 @@ fn topics() -> Outcome {
         let steps = steps(seed, 50);
         (steps.iter().map(word).collect(), try_run(&steps, seed).0)
     };
-    random_runs(share(3), run, trace)
+    random_runs(share(4), run, trace)
 }
 
 /// Operations of the delivery side against the plain model.
@@ -42,8 +42,39 @@ fn delivery() -> Outcome {
         let kinds = steps.iter().map(plain::Step::kind).collect();
         (kinds, plain::run(&steps, seed).into_iter().collect())
     };
-    random_runs(share(2), run, plain_trace)
+    random_runs(share(10), run, plain_trace)
 }
+
+/// An engine that is wrong in one way is noticed, and what shows it is short.
+fn flaws() -> Outcome {
+    let mut missed = String::new();
+    for flaw in plain::Flaw::ALL {
+        let mut dice = Dice::new(seed());
+        let (mut hit, mut noticed, mut example) = (0, 0, None);
+        for _ in 0..WRONG_RUNS {
+            let seed = dice.roll();
+            let steps = plain::steps(seed, 50);
+            let (hits, found) = plain::run_flawed(&steps, seed, Some(flaw));
+            hit += usize::from(hits > 0);
+            noticed += usize::from(hits > 0 && found.is_some());
+            example = example.or_else(|| (hits > 0 && found.is_some()).then_some((seed, steps)));
+        }
+        let small = example.map_or(usize::MAX, |(seed, steps)| {
+            let run = |s: &[plain::Step]| plain::run_flawed(s, seed, Some(flaw)).1;
+            shrink(&steps, |s| run(s).into_iter().collect()).len()
+        });
+        println!("    {flaw:?}: {noticed} of {hit} runs, shown by {small} steps");
+        if hit == 0 || noticed * 2 < hit || small > LONGEST {
+            missed += &format!("{flaw:?}: {noticed} of {hit} runs, {small} steps\n");
+        }
+    }
+    if missed.is_empty() { Ok(()) } else { Err(missed) }
+}
+
+/// Runs of each engine that is wrong on purpose.
+const WRONG_RUNS: usize = 150;
+/// The most steps that show one.
+const LONGEST: usize = 12;
 
 type Run = (Vec<String>, Vec<String>);
 
