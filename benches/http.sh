@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The HTTP figures: starts a server on a scratch directory, runs the client, stops the server.
+# The HTTP figures, then the same work beside the peers: starts a server on a scratch directory, runs
+# the clients, stops the server.
 set -euo pipefail
 bin=$1
+mkdir -p "${TOPICS_BENCH_DIR:-target}"
 dir=$(mktemp -d "${TOPICS_BENCH_DIR:-target}/http.XXXXXX")
 "$bin/topics" serve --port 0 --data-dir "$dir/data" >"$dir/out" 2>&1 &
 server=$!
@@ -11,4 +13,8 @@ for _ in $(seq 100); do
   [ -n "$url" ] && break
   sleep 0.1
 done
-target/release/bench-http "${url#http://}" "$dir"
+target/release/bench-http "${url#http://}" "$dir" ${TOPICS_BENCH_ROW:+"$TOPICS_BENCH_ROW"}
+if [ -z "${TOPICS_BENCH_ROW:-}" ]; then
+  "$(dirname "$0")/peers/install.sh" target/peers
+  target/release/bench-peers "${url#http://}" target/peers "$dir"
+fi

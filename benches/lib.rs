@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+pub mod net;
+
 /// Latencies of one row, in nanoseconds.
 #[derive(Default, Clone)]
 pub struct Samples(pub Vec<u64>);

@@ -62,7 +62,9 @@ def crate_licences() -> dict[str, str]:
         if line.startswith("host:")
     )
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
-    out = subprocess.check_output([*command, "--filter-platform", host], cwd=ROOT)
+    # The models of concurrency bring crates of their own.
+    features = ["--features", "topics-tests/shuttle"]
+    out = subprocess.check_output([*command, *features, "--filter-platform", host], cwd=ROOT)
     resolved = {node["id"] for node in json.loads(out)["resolve"]["nodes"]}
     return {
         f"{p['name']} {p['version']}": p["license"] or ""

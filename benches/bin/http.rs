@@ -1,109 +1,20 @@
 //! HTTP figures: a closed loop of raw sockets, one request in flight per connection.
 //!
 //! `bench-http HOST:PORT DIR [ROW]`: the server must be up; `DIR` is on the disk under test. `ROW`
-//! measures the rows of writes alone whose name contains it.
+//! measures the rows of writes, watchers and workers alone whose name contains it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use topics_benches::net::http::{Conn, find, request, write_request};
+use topics_benches::net::rate;
 use topics_benches::{Goal, Samples, Table, device_sync, median, settle};
 
-struct Conn {
-    stream: TcpStream,
-    buf: Vec<u8>,
-}
-
-impl Conn {
-    fn new(addr: &str) -> Self {
-        let stream = TcpStream::connect(addr).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self { stream, buf: vec![0; 1 << 20] }
-    }
-
-    /// Sends one request, which must succeed; returns the length of the answer's body.
-    fn call(&mut self, request: &[u8]) -> usize {
-        let (length, ok) = self.exchange(request);
-        assert!(ok, "{}", String::from_utf8_lossy(&self.buf[..length]));
-        length
-    }
-
-    /// Sends one request and reads one answer: the length of its body, and whether it is a success.
-    fn exchange(&mut self, request: &[u8]) -> (usize, bool) {
-        self.stream.write_all(request).unwrap();
-        let mut have = 0;
-        loop {
-            let n = self.stream.read(&mut self.buf[have..]).unwrap();
-            assert!(n > 0, "the server closed the connection");
-            have += n;
-            if let Some(end) = find(&self.buf[..have], b"\r\n\r\n") {
-                let head = std::str::from_utf8(&self.buf[..end]).unwrap();
-                let ok = head[9..12].starts_with('2');
-                let len = head
-                    .lines()
-                    .find_map(|l| {
-                        let (k, v) = l.split_once(':')?;
-                        k.eq_ignore_ascii_case("content-length").then(|| v.trim().parse().unwrap())
-                    })
-                    .unwrap_or(0);
-                let total = end + 4 + len;
-                if self.buf.len() < total {
-                    self.buf.resize(total, 0);
-                }
-                while have < total {
-                    let n = self.stream.read(&mut self.buf[have..total]).unwrap();
-                    assert!(n > 0);
-                    have += n;
-                }
-                return (len, ok);
-            }
-            if have == self.buf.len() {
-                self.buf.resize(have * 2, 0);
-            }
-        }
-    }
-}
-
-fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
-    hay.windows(needle.len()).position(|w| w == needle)
-}
-
-fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
-    format!(
-        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
-}
-
-fn write_body(records: usize) -> String {
-    let one = format!("{{\"data\":\"{}\"}}", "x".repeat(98));
-    format!("{{\"records\":[{}]}}", vec![one; records].join(","))
-}
-
-fn rate(addr: &str, conns: usize, request: &[u8], secs: f64) -> f64 {
-    let run = || {
-        let start = Instant::now();
-        let total: u64 = std::thread::scope(|s| {
-            let hs: Vec<_> = (0..conns)
-                .map(|_| {
-                    s.spawn(|| {
-                        let mut c = Conn::new(addr);
-                        let mut n = 0;
-                        while start.elapsed() < Duration::from_secs_f64(secs) {
-                            c.call(request);
-                            n += 1;
-                        }
-                        n
-                    })
-                })
-                .collect();
-            hs.into_iter().map(|h| h.join().unwrap()).sum()
-        });
-        total as f64 / start.elapsed().as_secs_f64()
-    };
-    median((0..3).map(|_| run()).collect())
+fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
+    rate(conns, 2.0, || Conn::new(addr), |c| c.call(request))
 }
 
 fn latency(addr: &str, request: &[u8], n: usize) -> f64 {
@@ -128,87 +39,233 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let mut setup = Conn::new(addr);
-    while !setup.exchange(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").1 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut setup = Conn::ready(addr);
     for class in ["memory", "disk", "fsync"] {
         let body = format!("{{\"durability\":\"{class}\"}}");
         setup.call(&request("PUT", &format!("/v0/topics/bench-{class}"), &body));
     }
-    let single =
-        |class: &str| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(1));
-    let many =
-        |class: &str, n| request("POST", &format!("/v0/topics/bench-{class}"), &write_body(n));
     let mut table = Table::new("HTTP (closed loop, 100-byte payloads, client on the same cores)");
+    let wanted = |work: &str| only.is_none_or(|row| work.contains(row));
     if only.is_none() {
-        one_connection(&mut table, addr, dir, &single);
+        one_connection(&mut table, addr, dir);
     }
-    let ones = [
-        ("disk", 16, Goal::Min(60e3)),
-        ("disk", 64, Goal::Min(60e3)),
-        ("memory", 64, Goal::None),
-        ("fsync", 16, Goal::Min(20e3)),
-        ("fsync", 64, Goal::Min(35e3)),
-    ];
-    let batches = [
-        ("disk", 16, 100, Goal::Min(2.0e6)),
-        ("fsync", 16, 100, Goal::Min(1.0e6)),
-        ("disk", 8, 1000, Goal::Min(3.5e6)),
-    ];
-    for (class, conns, goal) in ones {
-        let work = format!("{conns} connections × 1 record, {class}");
-        if only.is_none_or(|row| work.contains(row)) {
-            settle();
-            table.row(&work, rate(addr, conns, &single(class), 2.0), "/s", goal, "");
-        }
-    }
-    for (class, conns, n, goal) in batches {
-        let work = format!("{conns} connections × {n} records, {class}");
-        if only.is_none_or(|row| work.contains(row)) {
-            settle();
-            let figure = rate(addr, conns, &many(class, n), 2.0) * n as f64;
-            table.row(&work, figure, "rec/s", goal, "");
-        }
-    }
+    writes(&mut table, addr, &wanted);
     if only.is_none() {
         setup.call(&request("POST", "/v0/admin/checkpoint", "{}"));
         reads(&mut table, addr);
     }
+    watchers(&mut table, addr, &wanted);
+    if wanted("50 workers, claim 8 + ack") {
+        settle();
+        let figure = work(addr, 50);
+        table.row("50 workers, claim 8 + ack", figure, "jobs/s", Goal::Min(100e3), "");
+    }
     table.finish();
 }
 
-fn one_connection(
-    table: &mut Table,
-    addr: &str,
-    dir: &Path,
-    single: &impl Fn(&'static str) -> Vec<u8>,
-) {
-    table.row(
-        "1 connection, 1 record: p50",
-        latency(addr, &single("disk"), 3000),
-        "µs",
-        Goal::Max(115.0),
-        "",
-    );
+fn writes(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
+    let rows = [
+        ("disk", 16, 1, Goal::Min(60e3)),
+        ("disk", 64, 1, Goal::Min(60e3)),
+        ("memory", 64, 1, Goal::None),
+        ("fsync", 16, 1, Goal::Min(20e3)),
+        ("fsync", 64, 1, Goal::Min(35e3)),
+        ("disk", 16, 100, Goal::Min(2.0e6)),
+        ("fsync", 16, 100, Goal::Min(1.0e6)),
+        ("disk", 8, 1000, Goal::Min(3.5e6)),
+    ];
+    for (class, conns, n, goal) in rows {
+        let (what, unit) = if n == 1 { ("record", "/s") } else { ("records", "rec/s") };
+        let work = format!("{conns} connections × {n} {what}, {class}");
+        if wanted(&work) {
+            settle();
+            let request = write_request(&format!("bench-{class}"), n);
+            table.row(&work, throughput(addr, conns, &request) * n as f64, unit, goal, "");
+        }
+    }
+}
+
+fn one_connection(table: &mut Table, addr: &str, dir: &Path) {
+    let plain = latency(addr, &write_request("bench-disk", 1), 3000);
+    table.row("1 connection, 1 record: p50", plain, "µs", Goal::Max(115.0), "");
     settle();
     let device = device_sync(dir, 170, 500).us(0.5);
-    let synced = latency(addr, &single("fsync"), 500);
-    let notes = format!("device p50 {device:.0} µs in the same run");
-    table.row(
-        "1 connection, 1 record, synced: p50",
-        synced,
-        "µs",
-        Goal::Max(device + 150.0),
-        &notes,
-    );
+    let synced = latency(addr, &write_request("bench-fsync", 1), 500);
+    let (goal, notes) = (Goal::Max(device + 150.0), format!("device p50 {device:.0} µs beside it"));
+    table.row("1 connection, 1 record, synced: p50", synced, "µs", goal, &notes);
 }
 
 fn reads(table: &mut Table, addr: &str) {
     let diff = request("POST", "/v0/topics/bench-disk/diff", "{\"from_seq\":0,\"limit\":1000}");
     for (conns, goal) in [(1, 2.5e6), (4, 5e6)] {
-        let figure = rate(addr, conns, &diff, 2.0) * 1000.0;
+        let figure = throughput(addr, conns, &diff) * 1000.0;
         let work = format!("diff limit 1000 as JSON, {conns} connections");
         table.row(&work, figure, "rec/s", Goal::Min(goal), "sealed, page cache warm");
     }
+}
+
+/// One subscription over SSE.
+struct Watcher {
+    stream: TcpStream,
+    /// What came and was not looked through, with room behind it.
+    buf: Vec<u8>,
+    have: usize,
+}
+
+impl Watcher {
+    fn new(addr: &str, topic: &str) -> Self {
+        let mut stream = Conn::new(addr).into_stream();
+        let head = format!(
+            "GET /v0/watch?topic={topic}&tail=0 HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut watcher = Self { stream, buf: vec![0; 1 << 14], have: 0 };
+        while !watcher.saw(b"event: caught-up") {}
+        watcher
+    }
+
+    /// Reads once; whether `what` has come, and then everything so far is dropped.
+    fn saw(&mut self, what: &[u8]) -> bool {
+        if self.have == self.buf.len() {
+            self.buf.resize(self.have * 2, 0);
+        }
+        let n = self.stream.read(&mut self.buf[self.have..]).unwrap();
+        assert!(n > 0, "the server ended the stream");
+        self.have += n;
+        let found = find(&self.buf[..self.have], what).is_some();
+        if found {
+            self.have = 0;
+        }
+        found
+    }
+}
+
+fn watchers(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
+    for (count, p50, p99) in [(1, 400.0, None), (100, 1800.0, None), (1000, 7500.0, Some(18e3))] {
+        let work = format!("write → SSE frame, {count} watchers: p50");
+        if !wanted(&work) {
+            continue;
+        }
+        let mut samples = delivered(addr, count, (20_000 / count).clamp(40, 2000));
+        table.row(&work, samples.us(0.5), "µs", Goal::Max(p50), "");
+        let goal = p99.map_or(Goal::None, Goal::Max);
+        table.row(&work.replace("p50", "p99"), samples.us(0.99), "µs", goal, "");
+    }
+}
+
+/// From before a write until each of `count` watchers has read its frame.
+fn delivered(addr: &str, count: usize, writes: usize) -> Samples {
+    let topic = format!("bench-watched-{count}");
+    let mut writer = Conn::new(addr);
+    writer.call(&request("PUT", &format!("/v0/topics/{topic}"), "{\"durability\":\"disk\"}"));
+    let write = write_request(&topic, 1);
+    let mut watchers: Vec<Watcher> = (0..count).map(|_| Watcher::new(addr, &topic)).collect();
+    let (go, gone) = std::sync::mpsc::channel::<Instant>();
+    let (done, next) = std::sync::mpsc::channel::<()>();
+    let reader = std::thread::spawn(move || {
+        let mut samples = Samples::default();
+        let mut waiting: Vec<usize> = Vec::new();
+        while let Ok(start) = gone.recv() {
+            waiting.extend(0..count);
+            while !waiting.is_empty() {
+                let mut fds: Vec<PollFd<'_>> = waiting
+                    .iter()
+                    .map(|&i| PollFd::new(&watchers[i].stream, PollFlags::IN))
+                    .collect();
+                poll(&mut fds, None).unwrap();
+                let ready: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
+                let mut ready = ready.into_iter();
+                waiting.retain(|&i| {
+                    let came = ready.next() == Some(true) && watchers[i].saw(b"event: record");
+                    if came {
+                        samples.0.push(start.elapsed().as_nanos() as u64);
+                    }
+                    !came
+                });
+            }
+            done.send(()).unwrap();
+        }
+        samples
+    });
+    for _ in 0..writes {
+        go.send(Instant::now()).unwrap();
+        writer.call(&write);
+        next.recv().unwrap();
+    }
+    drop(go);
+    reader.join().unwrap()
+}
+
+/// Jobs per second that `workers` claim, eight at a time, and ack.
+fn work(addr: &str, workers: usize) -> f64 {
+    const JOBS: usize = 500_000;
+    let mut setup = Conn::new(addr);
+    setup.call(&request("PUT", "/v0/topics/bench-jobs", "{\"type\":\"queue\"}"));
+    let fill = write_request("bench-jobs", 1000);
+    let names = std::sync::atomic::AtomicUsize::new(0);
+    let open = || {
+        let worker = names.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Worker::new(addr, &format!("worker-{worker}"))
+    };
+    let runs = (0..3).map(|_| {
+        (0..JOBS / 1000).for_each(|_| setup.call(&fill));
+        let clients: Vec<Worker> = (0..workers).map(|_| open()).collect();
+        let start = Instant::now();
+        let done: usize = std::thread::scope(|s| {
+            let loops = clients.into_iter().map(|mut w| {
+                s.spawn(move || {
+                    let mut done = 0;
+                    while start.elapsed() < Duration::from_secs(2) {
+                        done += w.round();
+                    }
+                    done
+                })
+            });
+            loops.collect::<Vec<_>>().into_iter().map(|h| h.join().unwrap()).sum()
+        });
+        done as f64 / start.elapsed().as_secs_f64()
+    });
+    median(runs.collect())
+}
+
+struct Worker {
+    conn: Conn,
+    node: String,
+    claim: Vec<u8>,
+}
+
+impl Worker {
+    fn new(addr: &str, node: &str) -> Self {
+        let claim = format!("{{\"node\":\"{node}\",\"max\":8}}");
+        let claim = request("POST", "/v0/topics/bench-jobs/claim", &claim);
+        Self { conn: Conn::new(addr), node: node.into(), claim }
+    }
+
+    /// Claims and acks; how many jobs.
+    fn round(&mut self) -> usize {
+        let body = self.conn.body(&self.claim);
+        let (seqs, leases) = (values(body, b"\"$seq\":"), values(body, b"\"lease_id\":"));
+        let count = seqs.len();
+        assert_eq!(count, leases.len());
+        if count == 0 {
+            return 0;
+        }
+        let (seqs, leases) = (seqs.join(","), leases.join(","));
+        let ack =
+            format!("{{\"node\":\"{}\",\"seqs\":[{seqs}],\"lease_ids\":[{leases}]}}", self.node);
+        let answer = self.conn.body(&request("POST", "/v0/topics/bench-jobs/ack", &ack));
+        assert!(find(answer, format!("\"acked\":[{seqs}]").as_bytes()).is_some(), "all are ours");
+        count
+    }
+}
+
+/// What stands behind each `name`, up to the next comma or bracket.
+fn values(json: &[u8], name: &[u8]) -> Vec<String> {
+    let (mut rest, mut out) = (json, Vec::new());
+    while let Some(at) = find(rest, name) {
+        rest = &rest[at + name.len()..];
+        let end = rest.iter().position(|b| b",}]".contains(b)).unwrap();
+        out.push(String::from_utf8_lossy(&rest[..end]).into_owned());
+    }
+    out
 }

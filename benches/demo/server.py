@@ -45,9 +45,9 @@ class Server:
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if "listening on http://" not in line:
+        if "listening on http" not in line:
             raise RuntimeError(f"the server did not start: {line!r}, exit {self.wait()}")
-        self.port = int(line.split("listening on http://", 1)[1].split()[0].rsplit(":", 1)[1])
+        self.port = int(line.split("listening on http", 1)[1].split()[0].rsplit(":", 1)[1])
         while not self._ready():
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self.wait()}")

@@ -63,6 +63,7 @@ from .errors import (
     Unauthorized,
     Unavailable,
 )
+from .remote import connect
 
 __all__ = [
     "EARLIEST",
@@ -106,6 +107,7 @@ __all__ = [
     "Watch",
     "__version__",
     "aio",
+    "connect",
     "open",
     "verify",
 ]

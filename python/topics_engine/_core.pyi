@@ -13,6 +13,7 @@ from typing_extensions import CapsuleType
 __all__ = [
     "ACCEPT_ARROW",
     "ACCEPT_JSON",
+    "BODY_ARROW",
     "BODY_NDJSON",
     "BODY_OCTETS",
     "ArrowStream",
@@ -25,6 +26,7 @@ __all__ = [
     "Gate",
     "Handed",
     "Http",
+    "Pump",
     "Queue",
     "Taken",
     "Transactions",
@@ -34,6 +36,7 @@ __all__ = [
     "__version__",
     "defaults",
     "error_body",
+    "parse_answer",
     "repair",
     "retry_after",
     "verify",
@@ -45,6 +48,7 @@ __version__: Final[str]
 BODY_NDJSON: Final[int]
 """The body is `application/x-ndjson`: one `data` a line."""
 BODY_OCTETS: Final[int]
+BODY_ARROW: Final[int]
 """The body is `application/octet-stream`: one binary record."""
 ACCEPT_ARROW: Final[int]
 """`diff`: answer 200 with an Arrow IPC stream (`application/vnd.apache.arrow.stream`)."""
@@ -78,6 +82,11 @@ def retry_after(body: bytes) -> int:
 
 _Row: TypeAlias = tuple[int, int, str | None, str | None, bytes | None, bytes, bool]
 """`(seq, ts, node, tag, meta, raw, binary)`."""
+
+def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[bytes]]:
+    """A server's JSON answer without `member`; the records in that; and what else each of them
+    says, as JSON, which is empty when none says more.
+    """
 
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
@@ -421,7 +430,8 @@ class Bridge:
 class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
-    `ticks` are the calls of `sweep` that a body, the first and the next request may take.
+    `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
+    client that takes nothing.
     """
 
     def __new__(
@@ -430,7 +440,7 @@ class Gate:
         status_lines: Mapping[int, bytes],
         loopback: bool,
         max_body: int,
-        ticks: tuple[int, int, int],
+        ticks: tuple[int, int, int, int],
         too_slow_head: bytes,
         too_slow_body: bytes,
     ) -> Gate: ...
@@ -445,9 +455,11 @@ class Gate:
 
 @final
 class Connection:
-    """The `asyncio.Protocol` of one connection, until `complete()` makes another take over."""
+    """The `asyncio.Protocol` of one connection, until `complete(fresh)` makes another take over."""
 
-    def __new__(cls, gate: Gate, complete: Callable[[], Any], server_state: Any) -> Connection: ...
+    def __new__(
+        cls, gate: Gate, complete: Callable[[bool], Any], server_state: Any
+    ) -> Connection: ...
     def connection_made(self, transport: Any) -> None: ...
     def connection_lost(self, _exc: Exception | None) -> None: ...
     def data_received(self, data: bytes) -> None: ...
@@ -455,6 +467,28 @@ class Connection:
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def shutdown(self) -> None: ...
+
+@final
+class Pump:
+    """Writes one stream to its transport where the bridge is drained.
+
+    Belongs to the loop of `http`. `ended` is called once, when the stream has ended.
+    """
+
+    def __new__(
+        cls, http: Http, token: int, transport: Any, ended: Callable[[], object]
+    ) -> Pump: ...
+    def begin(self) -> None:
+        """From now on the stream is written here."""
+
+    def pause(self) -> None:
+        """The transport takes nothing for now."""
+
+    def resume(self) -> None:
+        """The transport takes more."""
+
+    def close(self) -> None:
+        """Nothing more is written here. Idempotent."""
 
 @final
 class Http:
@@ -500,8 +534,9 @@ class Http:
 
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
         """What the stream opened by this call has: pieces (of bytes, or messages of a socket), and
-        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end.
-        `None` when there is no such stream. `cancel` ends it.
+        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end;
+        3: it failed, and its client must not take what it got for all. `None` when there is no
+        such stream. `cancel` ends it.
         """
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:

@@ -28,15 +28,21 @@ SERVER = frozenset(
         "api_keys",
         "body_timeout_ms",
         "cors_origins",
+        "header_timeout_ms",
         "hot_protocol",
         "host",
+        "idle_timeout_ms",
         "max_body_bytes",
         "max_inflight_per_key",
         "max_sse_connections",
         "max_sse_connections_per_key",
+        "max_streams_per_connection",
         "port",
         "probe_auth",
         "shutdown_timeout_ms",
+        "stall_timeout_ms",
+        "tls_cert",
+        "tls_key",
     }
 )
 """The server's settings, which share the file."""

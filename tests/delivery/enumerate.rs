@@ -262,7 +262,7 @@ fn recover(
     report: &mut Report,
 ) {
     let wall = script.wall(at);
-    let mut mount = Mount::new(image, probes.seed, wall);
+    let mut mount = Mount::new(image, probes, wall);
     if let Err(e) = mount.open(&probes.options) {
         return report.fail(&format!("after call {at}:"), &[format!("the open is refused: {e}")]);
     }

@@ -17,9 +17,11 @@ mod see;
 mod tests;
 mod workloads;
 
+use crate::run::HookSpec;
+
 pub use enumerate::{Report, enumerate, second};
 pub use judge::judge;
-pub use note::{Facts, Note, Past, Span};
+pub use note::{Facts, Note, Past, Span, Unit};
 pub use script::Script;
 pub use see::{Seen, see};
 pub use workloads::{ALL, Workload};
@@ -27,7 +29,13 @@ pub use workloads::{ALL, Workload};
 /// Runs a workload on an empty disk.
 #[must_use]
 pub fn run(workload: &Workload, seed: u64) -> Script {
-    let mut script = Script::new(seed, workload.shards);
+    run_with(workload, seed, HookSpec::None)
+}
+
+/// The same under a hook.
+#[must_use]
+pub fn run_with(workload: &Workload, seed: u64, hook: HookSpec) -> Script {
+    let mut script = Script::new(seed, workload.shards, hook);
     (workload.run)(&mut script);
     script.end();
     script

@@ -1,8 +1,9 @@
 //! What was called and answered in a script, and how far the disk was then.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use topics_engine::{Durability, RouterRequest};
+use topics_engine::{Committed, Durability, RouterRequest};
 
 /// Calls of the disk before a call began and when it returned.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,49 @@ pub struct Shown {
     /// Seq → payload.
     pub records: BTreeMap<u64, String>,
     pub evict_floor: u64,
+}
+
+/// A cursor that a transaction moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub topic: String,
+    /// The topic's id; 0: there was none.
+    pub id: u64,
+    pub consumer: &'static str,
+    pub seq: u64,
+    /// Where the cursor was; one that is further on stays.
+    pub before: u64,
+}
+
+/// A transaction. A repeat of it is the same one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    /// Its place in the script.
+    pub number: usize,
+    /// `None`: it is of nobody, and remembered only by its key.
+    pub writer: Option<&'static str>,
+    pub epoch: Option<u64>,
+    pub key: &'static str,
+    /// The stages that it publishes, and how many parts they have; none: it was one call.
+    pub stages: Vec<(&'static str, u32)>,
+    /// Its rows by topic, in the order in which they appear there.
+    pub rows: Vec<(String, Vec<Written>)>,
+    pub moves: Vec<Moved>,
+    pub acks: Vec<Leased>,
+    pub heads: Vec<(&'static str, u64)>,
+    /// When it was called first, wall clock.
+    pub wall: u64,
+}
+
+/// A part of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub writer: &'static str,
+    pub stage: &'static str,
+    pub part: u32,
+    pub rows: Vec<(String, Vec<Written>)>,
+    /// When its stage may be swept, wall clock.
+    pub until: u64,
 }
 
 /// A call and its answer; what it meant to do counts from its beginning on.
@@ -91,6 +135,18 @@ pub enum Note {
     Unrouted {
         router: String,
     },
+    /// Rows were staged.
+    Staged(Arc<Part>),
+    /// A stage was given up, or swept.
+    Aborted {
+        writer: &'static str,
+        stage: &'static str,
+    },
+    /// A transaction; `None`: nobody knows whether it is decided. One that was refused is not noted.
+    Txn {
+        unit: Arc<Unit>,
+        answer: Option<Committed>,
+    },
     /// Records handed out by a consumer that hands out at most once, and its cursor afterwards.
     HandedOut {
         id: u64,
@@ -126,6 +182,31 @@ pub enum Note {
         consumer: &'static str,
         at: u64,
     },
+}
+
+impl Note {
+    /// Rows that were acked: topic, its id, the first seq, the rows.
+    pub fn puts(&self) -> Vec<(&str, u64, u64, &[Written])> {
+        match self {
+            Self::Put { topic, id, first, records } => vec![(topic, *id, *first, records)],
+            Self::Txn { unit, answer: Some(answer) } => {
+                let rows = |t: &str| unit.rows.iter().find(|r| r.0 == t).map(|r| r.1.as_slice());
+                let got = answer.topics.iter();
+                got.filter_map(|t| Some((&*t.topic, t.topic_id, t.first_seq, rows(&t.topic)?)))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Jobs that were acked.
+    pub fn acks(&self) -> &[Leased] {
+        match self {
+            Self::Acked(jobs) => jobs,
+            Self::Txn { unit, .. } => &unit.acks,
+            _ => &[],
+        }
+    }
 }
 
 /// How far a call had come when the disk stopped.
@@ -172,14 +253,15 @@ impl<'a> Past<'a> {
         let synced = notes.iter().rev();
         let synced = synced.filter(|(s, n)| s.to <= at && matches!(n, Note::Synced));
         let synced = synced.map(|(s, _)| s.from).next();
-        let far = |s: &Span| match synced {
+        let far = |s: &Span, n: &Note| match synced {
+            _ if matches!(n, Note::Txn { answer: None, .. }) => Far::Begun,
             Some(sync) if s.to <= sync => Far::Synced,
             _ if s.to <= at => Far::Done,
             _ => Far::Begun,
         };
         let begun = notes.iter().filter(|(s, _)| s.from < at || s.to <= at);
         let ever = notes;
-        let notes = begun.map(|(s, n)| (far(s), n)).collect();
+        let notes = begun.map(|(s, n)| (far(s, n), n)).collect();
         Self { notes, ever, killed, wall, facts }
     }
 
@@ -187,5 +269,14 @@ impl<'a> Past<'a> {
     pub fn kept(&self, topic: &str, far: Far) -> bool {
         let synced = self.facts.classes.get(topic).is_none_or(|c| *c == Durability::Fsync);
         far == Far::Synced || (far == Far::Done && (self.killed || synced))
+    }
+
+    /// The same for what this note says of a topic: a transaction is kept once it is answered,
+    /// whatever the class.
+    pub fn keeps(&self, topic: &str, far: Far, note: &Note) -> bool {
+        match note {
+            Note::Txn { .. } => far != Far::Begun,
+            _ => self.kept(topic, far),
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! Drives an engine and notes, for each call, how far the disk was when it began and ended.
 
+mod txns;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use topics_engine::{
@@ -12,9 +14,10 @@ use topics_engine::{
 use topics_env::Clock;
 use topics_env::sim::{SimClock, SimFs, env_on};
 
-use super::note::{Facts, Leased, Note, Shown, Span, Written};
+pub use self::txns::{Came, call, stage};
+use super::note::{Facts, Leased, Note, Part, Shown, Span, Unit, Written};
 use crate::oracle::{Observation, observe};
-use crate::run::DIR;
+use crate::run::{DIR, HookSpec};
 
 /// A run.
 pub struct Script {
@@ -31,6 +34,15 @@ pub struct Script {
     names: usize,
     engine: Option<Engine>,
     consumers: BTreeMap<&'static str, Reader>,
+    pub hook: HookSpec,
+    /// The parts that are staged, by writer, stage and number.
+    parts: BTreeMap<(&'static str, &'static str, u32), Arc<Part>>,
+    /// Every transaction that was not refused.
+    pub units: Vec<Arc<Unit>>,
+    /// Writes that were answered by a callback.
+    told: Arc<Mutex<Vec<(Span, Note)>>>,
+    /// Faults of this life that were met.
+    fired: usize,
 }
 
 /// A handle of a consumer.
@@ -68,7 +80,7 @@ pub fn shown(seen: &Observation) -> BTreeMap<String, Shown> {
 }
 
 impl Script {
-    pub fn new(seed: u64, shards: u32) -> Self {
+    pub fn new(seed: u64, shards: u32, hook: HookSpec) -> Self {
         let mut s = Self {
             lives: vec![(Arc::new(SimFs::new()), 0)],
             clock: Arc::new(SimClock::new(1_700_000_000_000)),
@@ -81,6 +93,11 @@ impl Script {
             names: 0,
             engine: None,
             consumers: BTreeMap::new(),
+            hook,
+            parts: BTreeMap::new(),
+            units: Vec::new(),
+            told: Arc::default(),
+            fired: 0,
         };
         s.open();
         s
@@ -102,6 +119,7 @@ impl Script {
         let from = self.calls();
         let fs = &self.lives[self.lives.len() - 1].0;
         let env = env_on(fs, &self.clock, self.seed ^ (self.opens << 32));
+        let env = self.hook.on(env, fs);
         self.engine = Some(Engine::open(env, Path::new(DIR), options(self.shards)).unwrap());
         // What recovery serves is durable.
         self.note(from, Note::Synced);
@@ -135,6 +153,7 @@ impl Script {
         // What the old engine does when it is dropped reaches nobody.
         self.consumers.clear();
         self.engine = None;
+        self.fired = 0;
         self.open();
     }
 

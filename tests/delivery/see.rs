@@ -1,5 +1,7 @@
 //! What a recovery shows, probed by calls: plain data for the oracle.
 
+mod txns;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +13,12 @@ use topics_engine::{
 };
 use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 
-use super::note::{Leased, Note, Written};
+pub use self::txns::TxnsSeen;
+use super::note::{Leased, Note, Part, Unit, Written};
 use super::script::Script;
 use crate::crash::{panic_text, reopened};
 use crate::oracle::{Observation, observe};
-use crate::run::DIR;
+use crate::run::{DIR, HookSpec};
 
 /// A job that the probe was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +68,7 @@ pub struct Seen {
     pub rested: Vec<RouterInfo>,
     pub queue: Option<QueueSeen>,
     pub consumers: Vec<ConsumerSeen>,
+    pub txns: Option<TxnsSeen>,
 }
 
 /// What there is to probe in a script.
@@ -75,18 +79,26 @@ pub struct Probes {
     /// Every lease ever given.
     leases: Vec<Leased>,
     routers: bool,
+    /// Every transaction, by its number, and every part of a stage.
+    units: Vec<Arc<Unit>>,
+    parts: Vec<Arc<Part>>,
+    hook: HookSpec,
 }
 
 impl Probes {
     pub fn of(script: &Script) -> Self {
         let mut leases: Vec<Leased> = Vec::new();
+        let mut parts = Vec::new();
         for (_, note) in &script.notes {
-            if let Note::Claimed(jobs) = note {
-                leases.extend(jobs.iter().cloned());
+            match note {
+                Note::Claimed(jobs) => leases.extend(jobs.iter().cloned()),
+                Note::Staged(part) => parts.push(part.clone()),
+                _ => {}
             }
         }
         let routers = script.notes.iter().any(|(_, n)| matches!(n, Note::Routed { .. }));
-        Self { options: script.options(), seed: script.seed, leases, routers }
+        let (options, seed, units) = (script.options(), script.seed, script.units.clone());
+        Self { options, seed, leases, routers, units, parts, hook: script.hook.clone() }
     }
 }
 
@@ -94,8 +106,15 @@ impl Probes {
 pub fn written<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<(&'a str, &'a Written)> {
     let mut out = Vec::new();
     for note in notes {
-        if let Note::Put { topic, records, .. } = note {
-            out.extend(records.iter().map(|r| (topic.as_str(), r)));
+        match note {
+            Note::Put { topic, records, .. } => {
+                out.extend(records.iter().map(|r| (topic.as_str(), r)));
+            }
+            Note::Txn { unit, .. } => {
+                let rows = unit.rows.iter();
+                out.extend(rows.flat_map(|(t, rows)| rows.iter().map(|r| (t.as_str(), r))));
+            }
+            _ => {}
         }
     }
     out
@@ -107,18 +126,21 @@ pub struct Mount {
     pub clock: Arc<SimClock>,
     seed: u64,
     opens: u64,
+    hook: HookSpec,
 }
 
 impl Mount {
-    pub fn new(image: &DiskImage, seed: u64, wall: u64) -> Self {
-        let seed = seed ^ image.hash().rotate_left(17);
+    pub fn new(image: &DiskImage, probes: &Probes, wall: u64) -> Self {
+        let seed = probes.seed ^ image.hash().rotate_left(17);
         let fs = Arc::new(SimFs::from_image(image));
-        Self { fs, clock: Arc::new(SimClock::new(wall)), seed, opens: 0 }
+        let (clock, hook) = (Arc::new(SimClock::new(wall)), probes.hook.clone());
+        Self { fs, clock, seed, opens: 0, hook }
     }
 
     pub fn open(&mut self, options: &Options) -> topics_engine::Result<Engine> {
         self.opens += 1;
         let env = env_on(&self.fs, &self.clock, self.seed ^ (self.opens << 32));
+        let env = self.hook.on(env, &self.fs);
         Engine::open(env, Path::new(DIR), options.clone())
     }
 }
@@ -126,9 +148,15 @@ impl Mount {
 /// Recovers an image and probes it; a panic is a problem like any other.
 pub fn see(image: &DiskImage, probes: &Probes, wall: u64) -> Seen {
     let mut seen = Seen::default();
-    let mut mount = Mount::new(image, probes.seed, wall);
+    let mut mount = Mount::new(image, probes, wall);
     let thorough = image.hash().is_multiple_of(4);
-    let run = std::panic::AssertUnwindSafe(|| all(&mut mount, probes, wall, thorough, &mut seen));
+    let once_more = (image.hash() % 8).checked_sub(4);
+    let run = std::panic::AssertUnwindSafe(|| {
+        all(&mut mount, probes, wall, thorough, &mut seen);
+        if let Some(how) = once_more.filter(|_| seen.txns.is_some()) {
+            txns::again(image, probes, wall, how == 0, &mut seen);
+        }
+    });
     if let Err(panic) = std::panic::catch_unwind(run) {
         seen.problems.push(format!("panic: {}", panic_text(&*panic)));
     }
@@ -144,6 +172,9 @@ fn all(mount: &mut Mount, probes: &Probes, wall: u64, thorough: bool, seen: &mut
     seen.problems.extend(problems);
     seen.first = first;
     seen.routers = engine.routers("");
+    if !probes.units.is_empty() || !probes.parts.is_empty() {
+        txns::look(&engine, probes, seen);
+    }
     if probes.routers {
         rest(mount, &engine, wall, seen);
     }

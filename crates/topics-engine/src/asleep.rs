@@ -8,9 +8,9 @@
 //! and as long as it says) is checked here when the topic is first asked for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use topics_env::sync::{Mutex, RwLock};
 use topics_storage::segment::SegmentMeta;
 use topics_storage::snapshot::{Glance, ReplayPos, Table};
 

@@ -3,8 +3,8 @@
 //! `topics-storage` knows how files become durable and which are needed; this is the order.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};
@@ -59,6 +59,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
     let written = write(core, everything, &mut held);
     match &written {
         Ok((_, mark, moved)) => {
+            core.metrics.checkpoints.add(1);
             rounds.failed = 0;
             core.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
             let settled = &core.disk.settled_rounds;
@@ -69,6 +70,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
         Err(e) if full(e) || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
+    core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
     let trimmed = written.and_then(|(n, ..)| {
         core.disk.checkpoints.trim(&core.wal)?;
         Ok(n)

@@ -1,10 +1,10 @@
 //! Time as retention sees it: the wall clock, guarded against steps.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use topics_env::Clock;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 /// A step of the wall clock against the monotonic one that is larger than this is not believed at
 /// once.

@@ -5,12 +5,12 @@ use std::fmt;
 use std::ops::{Bound, Deref};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use parking_lot::{Mutex, RwLock};
 use topics_env::Env;
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use topics_env::sync::{Mutex, RwLock};
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{DirLock, Paths};
@@ -27,7 +27,7 @@ use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
-use crate::metrics::{Metrics, MetricsSnapshot};
+use crate::metrics::{HistogramSnapshot, Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::quota::Quota;
 use crate::router::Routers;
@@ -210,7 +210,29 @@ impl Core {
     /// What the engine counts.
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
         let (watch_streams, watch_sessions, ready_topics, pressure_ppm) = self.delivery.gauges();
+        let (wal, (txn_parts, txn_bytes)) = (self.wal.counters(), self.staging.held());
+        let fsync =
+            HistogramSnapshot { buckets: wal.sync_times, count: wal.syncs, sum_ns: wal.sync_ns };
         MetricsSnapshot {
+            fsync,
+            routers: self.routers.len() as u64,
+            ready: u64::from(self.check_open().is_ok()),
+            recovery_ppm: 1_000_000,
+            txns_open: self.txns.pending(),
+            txn_parts,
+            txn_bytes,
+            wal_groups: wal.groups,
+            wal_batches: wal.batches,
+            wal_frames: wal.frames,
+            wal_bytes: wal.bytes,
+            wal_fsyncs: wal.syncs,
+            wal_gathered: wal.gathered,
+            wal_rotations: wal.rotations,
+            wal_disk_bytes: self.wal.bytes_on_disk(),
+            staged_batches: wal.staged,
+            staged_bytes: wal.staged_bytes,
+            read_only_shards: wal.read_only,
+            cold_reads: self.segments.cold_reads(),
             watch_streams,
             watch_sessions,
             ready_topics,
@@ -296,7 +318,7 @@ impl Core {
                 Error::Throttled {
                     limit: "staging_bytes",
                     max: self.options.staging_bytes as u64,
-                    retry_after_ms: 100,
+                    retry_after_ms: if self.delivery.is_full() { 1000 } else { 100 },
                 }
             }
             e => e.into(),

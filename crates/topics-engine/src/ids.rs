@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
 use topics_storage::format::record::{Body, HeadWatermark};
 use topics_storage::wal::{Batch, Level, Ticket};
 

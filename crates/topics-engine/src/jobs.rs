@@ -11,8 +11,9 @@ impl Engine {
         topic::claim(self.core(), &self.find(queue)?, req)
     }
 
-    /// The same without blocking: `done` is called once, from the thread that serves queues (of an
-    /// engine without threads: from [`Engine::tick`]). The returned id withdraws it.
+    /// The same without blocking: `done` is called once, from here when jobs are there at once, else
+    /// from the thread that serves queues (of an engine without threads: from [`Engine::tick`]). The
+    /// returned id withdraws it.
     pub fn claim_async(&self, queue: &str, req: &Claim<'_>, done: Completion<Claimed>) -> u64 {
         match self.find(queue) {
             Ok(topic) => topic::claim_async(self.core(), &topic, req, 0, done),
@@ -33,6 +34,29 @@ impl Engine {
     /// Acks jobs: they are deleted.
     pub fn ack(&self, queue: &str, held: &Held<'_>) -> Result<Settled> {
         topic::ack(self.core(), &self.find(queue)?, held)
+    }
+
+    /// The same for event loops: `done` is called once, from here or when the class is reached; a
+    /// group is led by [`Engine::drive`]. Gives `done` back, and changes nothing, when something has
+    /// to be waited for first: that is for a thread that may.
+    pub fn ack_async(
+        &self,
+        queue: &str,
+        held: &Held<'_>,
+        done: Completion<Settled>,
+    ) -> std::result::Result<(), Completion<Settled>> {
+        match self.find(queue) {
+            Ok(topic) => topic::ack_async(self.core(), &topic, held, done),
+            Err(e) => {
+                done(Err(e));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether [`Engine::nack`] and [`Engine::extend`] of this queue wait for nothing.
+    pub fn leases_at_once(&self, queue: &str) -> Result<bool> {
+        self.find(queue).map(|topic| topic::leases_at_once(&topic))
     }
 
     /// Releases jobs, now or after a delay of at most a day; `None`: after the queue's backoff.

@@ -27,6 +27,7 @@ mod recovery;
 mod router;
 mod snapshot;
 mod space;
+mod survey;
 mod topic;
 mod txn;
 mod verify;
@@ -48,9 +49,13 @@ pub use queue::api::{
     Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Settled,
 };
 pub use router::{Guarantee, RouterInfo, RouterRequest};
-pub use topic::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, Work};
+pub use survey::{Survey, Surveyed};
+pub use topic::{
+    Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, SegmentMap, Stretch,
+    Tier, Work,
+};
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
-    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState,
+    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
 };
 pub use verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};

@@ -1,11 +1,11 @@
 //! What happens without being asked: expiry, idle reservations, forgetting keys, giving space back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::thread::{self, JoinHandle};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
 use crate::capture;
@@ -116,6 +116,7 @@ impl Core {
         if !self.options.background {
             return Ok(());
         }
+        self.sweeps.1.store(self.time.mono_ms(), Ordering::Relaxed);
         let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
         let run = move || {
             topics_env::real::give_way();
@@ -129,7 +130,7 @@ impl Core {
                 stopped = stop.0.lock();
             }
         };
-        let thread = std::thread::Builder::new().name("topics-maintain".into()).spawn(run);
+        let thread = thread::Builder::new().name("topics-maintain".into()).spawn(run);
         let thread = thread.map_err(|e| StorageError::io("start the maintenance thread", e))?;
         *self.background.thread.lock() = Some(thread);
         Ok(())
@@ -140,7 +141,7 @@ impl Core {
         *self.background.stop.0.lock() = true;
         self.background.stop.1.notify_all();
         if let Some(thread) = self.background.thread.lock().take()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
             log::error!("the maintenance thread panicked");

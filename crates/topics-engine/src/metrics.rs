@@ -72,6 +72,7 @@ macro_rules! metrics {
             pub append: Histogram,
             pub sync_wait: Histogram,
             pub delivery: Histogram,
+            pub scheduling: Histogram,
         }
 
         /// The counters at one moment.
@@ -84,8 +85,12 @@ macro_rules! metrics {
             pub append: HistogramSnapshot,
             /// Time that writes waited for a sync.
             pub sync_wait: HistogramSnapshot,
-            /// Time from a topic becoming dirty to its service.
+            /// Time from a topic becoming dirty until whoever wants it was served.
             pub delivery: HistogramSnapshot,
+            /// Time that a dirty topic waited for its worker, without what it was made to rest.
+            pub scheduling: HistogramSnapshot,
+            /// Time of each sync of a log file.
+            pub fsync: HistogramSnapshot,
             /// Open watch streams.
             pub watch_streams: u64,
             /// Watch sessions.
@@ -96,6 +101,42 @@ macro_rules! metrics {
             pub pressure_ppm: u64,
             /// Topics.
             pub topics: u64,
+            /// Routers.
+            pub routers: u64,
+            /// 1 while calls are taken, 0 once the engine closes.
+            pub ready: u64,
+            /// How far recovery has come, in millionths: an engine that answers is past it.
+            pub recovery_ppm: u64,
+            /// Decisions of transactions that are not carried out.
+            pub txns_open: u64,
+            /// Parts of transactions that wait for a commit.
+            pub txn_parts: u64,
+            /// Their bytes on disk.
+            pub txn_bytes: u64,
+            /// Groups written to the log.
+            pub wal_groups: u64,
+            /// Batches in them.
+            pub wal_batches: u64,
+            /// Frames in them.
+            pub wal_frames: u64,
+            /// Bytes of them.
+            pub wal_bytes: u64,
+            /// Syncs of log files.
+            pub wal_fsyncs: u64,
+            /// Syncs that were held back under pressure so that they cover more.
+            pub wal_gathered: u64,
+            /// Log files begun.
+            pub wal_rotations: u64,
+            /// Bytes of all log files, the part made ready ahead included.
+            pub wal_disk_bytes: u64,
+            /// Batches staged and not written.
+            pub staged_batches: u64,
+            /// Their bytes.
+            pub staged_bytes: u64,
+            /// Shards that take no writes: they failed, or have no space.
+            pub read_only_shards: u64,
+            /// Reads of segments in the cold tier.
+            pub cold_reads: u64,
             /// Live idempotency keys.
             pub idempotency_keys: u64,
             /// Bytes of the records of `ephemeral` topics.
@@ -116,6 +157,7 @@ macro_rules! metrics {
                     append: self.append.snapshot(),
                     sync_wait: self.sync_wait.snapshot(),
                     delivery: self.delivery.snapshot(),
+                    scheduling: self.scheduling.snapshot(),
                     ..MetricsSnapshot::default()
                 }
             }
@@ -130,6 +172,8 @@ metrics! {
     router_copies,
     /// Times that a watcher fell behind its queue.
     watch_lags,
+    /// Times that delivery came under strain.
+    strains,
     /// Writes applied.
     appends,
     /// Their records.
@@ -171,6 +215,30 @@ metrics! {
     claims,
     /// Jobs acked.
     acked_jobs,
+    /// Jobs released by their workers.
+    nacked_jobs,
+    /// Leases extended.
+    extended_jobs,
+    /// Leases that ran out.
+    lease_expiries,
+    /// Jobs that expired before they were done.
+    expired_jobs,
+    /// Dead letters moved back, and dead jobs revived.
+    redriven_jobs,
+    /// Parts of transactions staged.
+    txn_stages,
+    /// Transactions decided.
+    txn_commits,
+    /// Transactions refused, or not logged.
+    txn_refused,
+    /// Stages given up by their writers.
+    txn_aborts,
+    /// Stages given up because nobody committed them in time.
+    txn_expired,
+    /// Checkpoints that succeeded.
+    checkpoints,
+    /// Checkpoints that failed.
+    checkpoint_failures,
     /// Jobs moved to dead-letter topics.
     dead_letters,
     /// Times that applying a frame had to read a file (never while running; recovery may).

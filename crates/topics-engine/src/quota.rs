@@ -1,7 +1,8 @@
 //! Bounded resources: what is taken releases itself when it is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 

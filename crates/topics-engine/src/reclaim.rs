@@ -5,9 +5,9 @@
 //! names them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use roaring::RoaringBitmap;
+use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
 use crate::capture::full;

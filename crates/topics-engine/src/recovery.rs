@@ -5,10 +5,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
 use topics_env::Env;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::AtomicU64;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::Paths;

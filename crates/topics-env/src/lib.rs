@@ -6,6 +6,7 @@
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
+//! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
 #![deny(missing_docs)]
 
 use std::fmt::Debug;
@@ -18,6 +19,7 @@ mod pages;
 pub mod real;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod sync;
 #[cfg(test)]
 mod tests;
 #[cfg(target_os = "linux")]

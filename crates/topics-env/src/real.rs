@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::sync::Mutex;
 use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode, Rng};
 
 mod system;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use io_uring::squeue::Flags;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, Probe, opcode};
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::real::{RealFile, RealFs};
+use crate::sync::Mutex;
+use crate::sync::thread;
 use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode, WriteSyncError};
 
 const WRITE: u64 = 1;
@@ -228,7 +229,7 @@ impl UringFile {
                     }
                 }
                 // The kernel holds `buf` until both entries are complete: wait, whatever it says.
-                Err(_) => std::thread::yield_now(),
+                Err(_) => thread::yield_now(),
             }
             for entry in ring.0.completion() {
                 match entry.user_data() {

@@ -6,7 +6,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use topics_engine::{ReadBatch, RecordView};
 
 /// `(seq, ts, node, tag, meta, raw, binary)`.
-type Row<'py> = (
+pub(crate) type Row<'py> = (
     u64,
     u64,
     Option<Bound<'py, PyString>>,

@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyList};
 use topics_wire::service::{Reply, Service, Sink};
 
 use crate::completions::Completions;
-use crate::hot::Waiting;
+use crate::hot::{Pumps, Waiting};
 
 /// A completion.
 pub(crate) enum Done {
@@ -22,11 +22,17 @@ pub(crate) struct Queue {
     pub done: Completions<Done>,
     /// The hot connections that wait for a reply.
     pub hot: Waiting,
+    /// The streams that are written where this is drained.
+    pub pumps: Pumps,
 }
 
 impl Queue {
     pub fn new() -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { done: Completions::new()?, hot: Waiting::default() }))
+        Ok(Arc::new(Self {
+            done: Completions::new()?,
+            hot: Waiting::default(),
+            pumps: Pumps::default(),
+        }))
     }
 }
 
@@ -71,12 +77,16 @@ impl Bridge {
         // Waiting reads are read here; small replies are not worth releasing the GIL, but nobody
         // knows their number beforehand.
         let done = py.detach(|| self.replies());
-        let mut items = Vec::new();
+        let (mut items, mut streams) = (Vec::new(), Vec::new());
         for (token, reply) in done {
-            if let Some(reply) = self.queue.hot.settle(py, token, reply) {
+            if reply.status == 0 {
+                streams.push(token);
+            } else if let Some(reply) = self.queue.hot.settle(py, token, reply) {
                 items.push((token, reply.status, PyBytes::new(py, &reply.body)));
             }
         }
+        self.queue.pumps.run(py, &mut streams);
+        items.extend(streams.into_iter().map(|token| (token, 0, PyBytes::new(py, b""))));
         PyList::new(py, items)
     }
 }

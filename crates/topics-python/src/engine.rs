@@ -387,8 +387,18 @@ impl Engine {
     ) -> PyResult<ArrowStream> {
         let skip_nodes = nodes_of(skip_nodes);
         let matching = match_of(py, r#match)?;
-        let request =
-            ScanRequest { after, upto, skip_nodes, matching, topic_id, binary, batch_bytes };
+        let ahead = true;
+        let request = ScanRequest {
+            after,
+            upto,
+            skip_nodes,
+            matching,
+            topic_id,
+            binary,
+            batch_bytes,
+            ahead,
+            ..ScanRequest::default()
+        };
         let scan = self.shared.run(py, |e| Scan::begin(e.clone(), topic, request))?;
         Ok(ArrowStream::new(scan))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_wire::service::{Next, Reply, Request, Service};
+use topics_wire::service::{Next, Pulled, Reply, Request, Service};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
@@ -18,6 +18,8 @@ use crate::shared::Shared;
 pub(crate) const BODY_NDJSON: u32 = 1;
 /// The body is `application/octet-stream`.
 pub(crate) const BODY_OCTETS: u32 = 2;
+/// The body is `application/vnd.apache.arrow.stream`.
+pub(crate) const BODY_ARROW: u32 = 16;
 /// Answer a read with an Arrow IPC stream.
 pub(crate) const ACCEPT_ARROW: u32 = 4;
 /// Answer metrics with JSON.
@@ -52,6 +54,18 @@ impl Http {
         // A small read may still be a large answer, and wait for a page of a file.
         let small = request.body.len() <= SMALL_BODY && request.route == "write";
         if small { run() } else { py.detach(run) }
+    }
+
+    /// What a stream has; `None`: it is over.
+    pub fn pulled(&self, token: u64) -> Option<Pulled> {
+        let outcome = caught(|| {
+            self.shared.engine()?;
+            Ok(self.service.pull(token))
+        });
+        outcome.unwrap_or_else(|failure| {
+            log::error!("a stream: {}", failure.message);
+            None
+        })
     }
 }
 
@@ -99,6 +113,7 @@ impl Http {
         let kind = match flags {
             f if f & BODY_NDJSON != 0 => Body::Lines,
             f if f & BODY_OCTETS != 0 => Body::Octets,
+            f if f & BODY_ARROW != 0 => Body::Arrow,
             _ => Body::Json,
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
@@ -111,23 +126,15 @@ impl Http {
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
-    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end.
+    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end, 3 for one that
+    /// the client must not take for the end.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
-        let run = || {
-            let outcome = caught(|| {
-                self.shared.engine()?;
-                Ok(self.service.pull(token))
-            });
-            outcome.unwrap_or_else(|failure| {
-                log::error!("a stream: {}", failure.message);
-                None
-            })
-        };
-        let pulled = py.detach(run)?;
+        let pulled = py.detach(|| self.pulled(token))?;
         let next = match pulled.next {
             Next::More => 0,
             Next::Wait => 1,
             Next::End => 2,
+            Next::Fail => 3,
         };
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }

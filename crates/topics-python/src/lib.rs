@@ -3,6 +3,7 @@
 //! Thin on purpose. What a request means is known below; here are the GIL, signals, forks, and the
 //! way from engine threads to an event loop. The surface is stated in `_core.pyi`.
 
+mod answer;
 mod args;
 mod arrow;
 mod batch;
@@ -29,6 +30,8 @@ mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
+    use crate::answer::parse_answer;
+    #[pymodule_export]
     use crate::arrow::ArrowStream;
     #[pymodule_export]
     use crate::batch::Batch;
@@ -43,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]
-    use crate::hot::{Connection, Gate};
+    use crate::hot::{Connection, Gate, Pump};
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]
@@ -62,6 +65,7 @@ mod _core {
         m.add("__version__", env!("CARGO_PKG_VERSION"))?;
         m.add("BODY_NDJSON", crate::http::BODY_NDJSON)?;
         m.add("BODY_OCTETS", crate::http::BODY_OCTETS)?;
+        m.add("BODY_ARROW", crate::http::BODY_ARROW)?;
         m.add("ACCEPT_ARROW", crate::http::ACCEPT_ARROW)?;
         m.add("ACCEPT_JSON", crate::http::ACCEPT_JSON)
     }

@@ -82,6 +82,7 @@ impl Watch {
             queue_bytes: args.queue_bytes,
             heartbeat_ms: None,
             stall_ms: args.stall_ms,
+            paced: false,
         };
         let watch = shared.run(py, |e| Ok(e.watch(&req)?))?;
         let closer = watch.closer();

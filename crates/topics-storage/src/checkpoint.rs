@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use topics_env::Env;
+use topics_env::sync::Mutex;
 
 use crate::dir::{Paths, reserve};
 use crate::segment::{Part, SegmentName, Segments};

@@ -20,6 +20,7 @@ mod render;
 pub mod routers;
 pub mod service;
 pub mod small;
+pub mod split;
 pub mod watch;
 pub mod write;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use topics_engine::{
-    BUCKETS, Durability, Engine, HistogramSnapshot, MetricsSnapshot, TopicSummary,
+    BUCKETS, Durability, Engine, HistogramSnapshot, MetricsSnapshot, Survey, Surveyed,
 };
 
 use crate::config;
@@ -11,7 +11,7 @@ use crate::grant::Grant;
 use crate::json::push_str;
 use crate::render::Object;
 
-/// Topics with gauges of their own.
+/// Topics, and consumers, with gauges of their own.
 const TOPICS: usize = 1000;
 
 const REASONS: [&str; 8] =
@@ -22,29 +22,50 @@ const CLASSES: [Durability; 4] =
 
 struct Seen {
     snapshot: MetricsSnapshot,
-    topics: Vec<TopicSummary>,
-    truncated: bool,
+    survey: Survey,
 }
 
 fn look(engine: &Engine, grant: &Grant) -> Seen {
-    let mut topics = Vec::new();
-    for prefix in grant.within("") {
-        topics.extend(engine.list(&prefix, None, TOPICS + 1 - topics.len()));
-    }
-    let truncated = topics.len() > TOPICS;
-    topics.truncate(TOPICS);
-    Seen { snapshot: engine.metrics(), topics, truncated }
+    // What cannot be looked at any more is shown as empty: the engine is closing.
+    let survey = engine.survey(&grant.within(""), TOPICS).unwrap_or_default();
+    Seen { snapshot: engine.metrics(), survey }
 }
 
+type Row = (&'static str, &'static str, u64);
+
 /// Name, help and value of each counter.
-fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 21] {
+fn counters(m: &MetricsSnapshot) -> Vec<Row> {
+    let mut all = records(m).to_vec();
+    all.extend(jobs(m));
+    all.extend([
+        ("throttled", "Calls refused as throttled", m.throttled),
+        ("failed_batches", "Batches that failed after they were staged", m.failed_batches),
+        ("watch_records", "Records handed to watchers", m.watch_records),
+        ("router_copies", "Copies that routers made", m.router_copies),
+        ("watch_lags", "Times that a watcher fell behind its queue", m.watch_lags),
+        ("strains", "Times that delivery came under strain", m.strains),
+        ("wal_groups", "Groups written to the log", m.wal_groups),
+        ("wal_batches", "Batches written to the log", m.wal_batches),
+        ("wal_frames", "Frames written to the log", m.wal_frames),
+        ("wal_bytes", "Bytes written to the log", m.wal_bytes),
+        ("wal_fsyncs", "Syncs of log files", m.wal_fsyncs),
+        ("wal_gathered", "Syncs held back under pressure to cover more", m.wal_gathered),
+        ("wal_rotations", "Log files begun", m.wal_rotations),
+        ("checkpoints", "Checkpoints that succeeded", m.checkpoints),
+        ("checkpoint_failures", "Checkpoints that failed", m.checkpoint_failures),
+        ("segments_rewritten", "Segments written anew or merged", m.segments_rewritten),
+        ("cold_reads", "Reads of segments in the cold tier", m.cold_reads),
+        ("clock_steps", "Steps of the wall clock of more than an hour", m.clock_steps),
+    ]);
+    all
+}
+
+fn records(m: &MetricsSnapshot) -> [Row; 16] {
     [
         ("appends", "Writes applied", m.appends),
         ("append_records", "Records of the writes applied", m.append_records),
         ("append_bytes", "Payload bytes of the writes applied", m.append_bytes),
         ("dedupe_hits", "Writes answered from an idempotency key", m.dedupe_hits),
-        ("throttled", "Calls refused as throttled", m.throttled),
-        ("failed_batches", "Batches that failed after they were staged", m.failed_batches),
         ("reads", "Reads", m.reads),
         ("read_records", "Records returned by reads", m.read_records),
         ("read_bytes", "Payload bytes returned by reads", m.read_bytes),
@@ -56,23 +77,76 @@ fn counters(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 21] {
         ("topics_created", "Topics created", m.topics_created),
         ("topics_deleted", "Topics deleted", m.topics_deleted),
         ("orphan_frames", "Frames of absent topics passed over by recovery", m.orphan_frames),
-        ("watch_records", "Records handed to watchers", m.watch_records),
-        ("router_copies", "Copies that routers made", m.router_copies),
-        ("watch_lags", "Times that a watcher fell behind its queue", m.watch_lags),
-        ("clock_steps", "Steps of the wall clock of more than an hour", m.clock_steps),
+        ("apply_reads", "Times that applying a frame had to read a file", m.apply_reads),
     ]
 }
 
-fn gauges(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 8] {
+/// Queues and transactions.
+fn jobs(m: &MetricsSnapshot) -> [Row; 13] {
     [
+        ("claims", "Jobs given to workers", m.claims),
+        ("acked_jobs", "Jobs acked", m.acked_jobs),
+        ("nacked_jobs", "Jobs released by their workers", m.nacked_jobs),
+        ("extended_jobs", "Leases extended", m.extended_jobs),
+        ("lease_expiries", "Leases that ran out", m.lease_expiries),
+        ("expired_jobs", "Jobs that expired before they were done", m.expired_jobs),
+        ("dead_letters", "Jobs moved to dead-letter topics", m.dead_letters),
+        ("redriven_jobs", "Dead letters moved back, dead jobs revived", m.redriven_jobs),
+        ("txn_stages", "Parts of transactions staged", m.txn_stages),
+        ("txn_commits", "Transactions decided", m.txn_commits),
+        ("txn_refused", "Transactions refused, or not logged", m.txn_refused),
+        ("txn_aborts", "Stages given up by their writers", m.txn_aborts),
+        ("txn_expired", "Stages that nobody committed in time", m.txn_expired),
+    ]
+}
+
+fn gauges(seen: &Seen) -> [Row; 29] {
+    let (m, s) = (&seen.snapshot, &seen.survey);
+    [
+        ("ready", "Whether calls are taken", m.ready),
+        ("recovery_progress_ppm", "How far recovery has come, in millionths", m.recovery_ppm),
         ("topics", "Topics", m.topics),
+        ("queues", "Topics that are queues", s.queues),
+        ("routers", "Routers", m.routers),
+        ("consumers", "Consumers", s.consumers),
+        ("live_records", "Live records", s.records),
+        ("live_bytes", "Live payload bytes", m.live_bytes),
+        ("resident_records", "Records with a resident index entry", m.resident_records),
         ("idempotency_keys", "Live idempotency keys", m.idempotency_keys),
         ("ephemeral_bytes", "Payload bytes of ephemeral topics", m.ephemeral_bytes),
+        ("jobs_ready", "Jobs of all queues that could be claimed", s.jobs.ready),
+        ("queue_leases", "Jobs of all queues that are leased", s.jobs.in_flight),
+        ("jobs_delayed", "Jobs of all queues that wait for their time", s.jobs.delayed),
+        ("jobs_dead", "Jobs of all queues that are dead", s.jobs.dead),
+        ("txns_open", "Decided transactions that are not carried out", m.txns_open),
+        ("txn_parts", "Parts of transactions that wait for a commit", m.txn_parts),
+        ("txn_bytes", "Bytes of the parts that wait, on disk", m.txn_bytes),
         ("watch_streams", "Open watch streams", m.watch_streams),
         ("watch_sessions", "Watch sessions", m.watch_sessions),
         ("ready_topics", "Topics that wait for a delivery worker", m.ready_topics),
         ("pressure_ppm", "The governor's pressure in millionths", m.pressure_ppm),
-        ("resident_records", "Records with a resident index entry", m.resident_records),
+        ("staged_batches", "Batches staged and not written", m.staged_batches),
+        ("staged_bytes", "Bytes staged and not written", m.staged_bytes),
+        ("read_only_shards", "Log shards that take no writes", m.read_only_shards),
+        ("wal_disk_bytes", "Bytes of all log files", m.wal_disk_bytes),
+        ("topics_with_gauges", "Topics with gauges of their own", s.topics.len() as u64),
+        ("topics_truncated", "Whether there are more topics than that", s.truncated.into()),
+        ("consumers_truncated", "Whether more consumers have no gauge", s.lags_truncated.into()),
+    ]
+}
+
+fn consumers(survey: &Survey) -> impl Iterator<Item = (&str, &str, u64)> {
+    let all = survey.topics.iter().flat_map(|t| t.lags.iter().map(|l| (&*t.summary.topic, l)));
+    all.map(|(topic, (name, lag))| (topic, &**name, *lag))
+}
+
+fn histograms(m: &MetricsSnapshot) -> [(&'static str, &'static str, &HistogramSnapshot); 5] {
+    [
+        ("append", "Time of a write from call to answer", &m.append),
+        ("fsync", "Time of each sync of a log file", &m.fsync),
+        ("sync_wait", "Time that writes waited for a sync", &m.sync_wait),
+        ("scheduling", "Time that a dirty topic waited for its worker", &m.scheduling),
+        ("delivery", "Time from a topic becoming dirty until it was served", &m.delivery),
     ]
 }
 
@@ -80,7 +154,7 @@ fn gauges(m: &MetricsSnapshot) -> [(&'static str, &'static str, u64); 8] {
 #[must_use]
 pub fn prometheus(engine: &Engine, grant: &Grant) -> Vec<u8> {
     let seen = look(engine, grant);
-    let mut out = String::with_capacity(8192 + seen.topics.len() * 256);
+    let mut out = String::with_capacity(16_384 + seen.survey.topics.len() * 384);
     // Writing to a string does not fail.
     let _ = write_text(&mut out, &seen);
     out.into_bytes()
@@ -96,7 +170,7 @@ fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
         head(out, &format!("{name}_total"), help, "counter")?;
         writeln!(out, "topics_{name}_total {value}")?;
     }
-    for (name, help, value) in gauges(m) {
+    for (name, help, value) in gauges(seen) {
         head(out, name, help, "gauge")?;
         writeln!(out, "topics_{name} {value}")?;
     }
@@ -104,15 +178,15 @@ fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
     for (reason, count) in REASONS.iter().zip(m.tombstones) {
         writeln!(out, "topics_tombstones_total{{reason=\"{reason}\"}} {count}")?;
     }
-    histogram(out, "append_seconds", "Time of a write from call to answer", &m.append)?;
-    histogram(out, "sync_wait_seconds", "Time that writes waited for a sync", &m.sync_wait)?;
-    histogram(
-        out,
-        "delivery_seconds",
-        "Time that a dirty topic waited for its worker",
-        &m.delivery,
-    )?;
-    per_topic(out, seen)
+    for (name, help, h) in histograms(m) {
+        histogram(out, &format!("{name}_seconds"), help, h)?;
+    }
+    head(out, "topics_by_class", "Topics by durability class", "gauge")?;
+    for (class, count) in CLASSES.into_iter().zip(seen.survey.by_class) {
+        let word = config::durability(class);
+        writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
+    }
+    per_topic(out, &seen.survey)
 }
 
 fn histogram(out: &mut String, name: &str, help: &str, h: &HistogramSnapshot) -> std::fmt::Result {
@@ -128,38 +202,44 @@ fn histogram(out: &mut String, name: &str, help: &str, h: &HistogramSnapshot) ->
     writeln!(out, "topics_{name}_count {}", h.count)
 }
 
-fn per_topic(out: &mut String, seen: &Seen) -> std::fmt::Result {
-    type Value = fn(&TopicSummary) -> u64;
-    let series: [(&str, &str, Value); 4] = [
-        ("topic_head_seq", "Last seq of a topic", |t| t.head_seq),
-        ("topic_earliest_seq", "First live seq of a topic", |t| t.earliest_seq),
-        ("topic_records", "Live records of a topic", |t| t.count),
-        ("topic_bytes", "Live bytes of a topic", |t| t.bytes),
+fn per_topic(out: &mut String, survey: &Survey) -> std::fmt::Result {
+    type Value = fn(&Surveyed) -> Option<u64>;
+    let series: [(&str, &str, Value); 8] = [
+        ("topic_head_seq", "Last seq of a topic", |t| Some(t.summary.head_seq)),
+        ("topic_earliest_seq", "First live seq of a topic", |t| Some(t.summary.earliest_seq)),
+        ("topic_records", "Live records of a topic", |t| Some(t.summary.count)),
+        ("topic_bytes", "Live bytes of a topic", |t| Some(t.summary.bytes)),
+        ("queue_ready", "Jobs of a queue that could be claimed", |t| Some(t.queue?.ready)),
+        ("queue_in_flight", "Jobs of a queue that are leased", |t| Some(t.queue?.in_flight)),
+        ("queue_delayed", "Jobs of a queue that wait", |t| Some(t.queue?.delayed)),
+        ("queue_dead", "Jobs of a queue that are dead", |t| Some(t.queue?.dead)),
     ];
     for (name, help, value) in series {
         head(out, name, help, "gauge")?;
-        for t in &seen.topics {
-            // A topic's name needs no escapes.
-            writeln!(out, "topics_{name}{{topic=\"{}\"}} {}", t.topic, value(t))?;
+        for t in &survey.topics {
+            if let Some(value) = value(t) {
+                // A topic's name needs no escapes.
+                writeln!(out, "topics_{name}{{topic=\"{}\"}} {value}", t.summary.topic)?;
+            }
         }
     }
-    head(out, "topics_by_class", "Topics with gauges of their own, by class", "gauge")?;
-    for class in CLASSES {
-        let count = seen.topics.iter().filter(|t| t.durability == class).count();
-        let word = config::durability(class);
-        writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
+    head(out, "consumer_lag", "Records between a consumer's cursor and the head", "gauge")?;
+    for (topic, name, lag) in consumers(survey) {
+        writeln!(out, "topics_consumer_lag{{topic=\"{topic}\",consumer=\"{name}\"}} {lag}")?;
     }
-    head(out, "topics_truncated", "Whether there are more topics than have gauges", "gauge")?;
-    writeln!(out, "topics_topics_truncated {}", u8::from(seen.truncated))
+    Ok(())
 }
 
 /// The same as one JSON object.
 #[must_use]
 pub fn json(engine: &Engine, grant: &Grant) -> Vec<u8> {
-    let seen = look(engine, grant);
+    json_of(&look(engine, grant))
+}
+
+fn json_of(seen: &Seen) -> Vec<u8> {
     let m = &seen.snapshot;
     let mut o = Object::new(4096);
-    for (name, _, value) in counters(m).into_iter().chain(gauges(m)) {
+    for (name, _, value) in counters(m).into_iter().chain(gauges(seen)) {
         o.int(name, value);
     }
     let mut tombstones = Object::new(256);
@@ -167,29 +247,53 @@ pub fn json(engine: &Engine, grant: &Grant) -> Vec<u8> {
         tombstones.int(reason, count);
     }
     o.raw("tombstones", &tombstones.finish());
-    for (name, h) in [("append", &m.append), ("sync_wait", &m.sync_wait), ("delivery", &m.delivery)]
-    {
+    for (name, _, h) in histograms(m) {
         let mut inner = Object::new(128);
         inner.int("count", h.count).int("sum_ns", h.sum_ns);
         inner.int("p50_ns", quantile(h, 50)).int("p99_ns", quantile(h, 99));
         o.raw(name, &inner.finish());
     }
-    let list = o.key("per_topic");
-    list.push(b'{');
-    for (i, t) in seen.topics.iter().enumerate() {
-        if i > 0 {
-            list.push(b',');
-        }
-        push_str(list, t.topic.as_bytes());
-        list.push(b':');
-        let mut inner = Object::new(128);
-        inner.int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
-        inner.int("count", t.count).int("bytes", t.bytes);
-        list.extend_from_slice(&inner.finish());
+    let mut classes = Object::new(96);
+    for (class, count) in CLASSES.into_iter().zip(seen.survey.by_class) {
+        classes.int(config::durability(class), count);
     }
-    list.push(b'}');
-    o.flag("per_topic_truncated", seen.truncated);
+    o.raw("topics_by_class", &classes.finish());
+    named(o.key("per_topic"), seen.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
+    o.flag("per_topic_truncated", seen.survey.truncated);
     o.finish()
+}
+
+fn topic(t: &Surveyed) -> Vec<u8> {
+    let mut o = Object::new(160);
+    o.int("head_seq", t.summary.head_seq).int("earliest_seq", t.summary.earliest_seq);
+    o.int("count", t.summary.count).int("bytes", t.summary.bytes);
+    if let Some(q) = t.queue {
+        o.int("ready", q.ready).int("in_flight", q.in_flight);
+        o.int("delayed", q.delayed).int("dead", q.dead);
+    }
+    if !t.lags.is_empty() {
+        let lag = |(name, lag): &(std::sync::Arc<str>, u64)| {
+            let mut text = Vec::new();
+            crate::json::push_u64(&mut text, *lag);
+            (name.to_string(), text)
+        };
+        named(o.key("consumer_lag"), t.lags.iter().map(lag));
+    }
+    o.finish()
+}
+
+/// An object of values by name.
+fn named(out: &mut Vec<u8>, all: impl Iterator<Item = (impl AsRef<str>, Vec<u8>)>) {
+    out.push(b'{');
+    for (i, (name, value)) in all.enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        push_str(out, name.as_ref().as_bytes());
+        out.push(b':');
+        out.extend_from_slice(&value);
+    }
+    out.push(b'}');
 }
 
 /// The upper bound of the bucket that holds a percentile; 0 when nothing was counted.
@@ -207,6 +311,8 @@ fn quantile(h: &HistogramSnapshot, percent: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use topics_engine::{QueueState, TopicSummary, TopicType};
+
     use super::*;
 
     fn seen() -> Seen {
@@ -216,8 +322,8 @@ mod tests {
         snapshot.append.count = 100;
         snapshot.append.sum_ns = 2_000_000_000;
         snapshot.tombstones[1] = 7;
-        let topic = TopicSummary {
-            kind: topics_engine::TopicType::Log,
+        let summary = TopicSummary {
+            kind: TopicType::Queue,
             topic: "a.b".into(),
             head_seq: 9,
             earliest_seq: 2,
@@ -226,7 +332,33 @@ mod tests {
             durability: Durability::Fsync,
             effective_priority: 0,
         };
-        Seen { snapshot, topics: vec![topic], truncated: true }
+        let queue = Some(QueueState { ready: 5, in_flight: 3, ..QueueState::default() });
+        let topic = Surveyed { summary, queue, lags: vec![("c".into(), 4)] };
+        let survey = Survey {
+            by_class: [0, 0, 0, 1],
+            topics: vec![topic],
+            truncated: true,
+            ..Survey::default()
+        };
+        Seen { snapshot, survey }
+    }
+
+    /// The families of a text, each with one TYPE before its samples.
+    fn families(text: &str) -> std::collections::BTreeSet<String> {
+        let mut families = std::collections::BTreeSet::new();
+        for line in text.lines() {
+            if let Some(line) = line.strip_prefix("# TYPE ") {
+                let name = line.split(' ').next().unwrap();
+                assert!(families.insert(name.to_owned()), "{line}");
+            } else if !line.starts_with('#') {
+                let sample = line.split(['{', ' ']).next().unwrap();
+                let base =
+                    ["_bucket", "_sum", "_count"].iter().find_map(|e| sample.strip_suffix(e));
+                let known = families.contains(sample) || base.is_some_and(|b| families.contains(b));
+                assert!(known, "{line}");
+            }
+        }
+        families
     }
 
     #[test]
@@ -242,16 +374,45 @@ mod tests {
             "topics_append_seconds_bucket{le=\"+Inf\"} 100",
             "topics_append_seconds_sum 2",
             "topics_topic_head_seq{topic=\"a.b\"} 9",
+            "topics_queue_ready{topic=\"a.b\"} 5",
+            "topics_queue_in_flight{topic=\"a.b\"} 3",
+            "topics_consumer_lag{topic=\"a.b\",consumer=\"c\"} 4",
             "topics_topics_by_class{durability=\"fsync\"} 1",
             "topics_topics_truncated 1",
         ] {
             assert!(out.lines().any(|l| l == line), "{line}\n{out}");
         }
-        // One TYPE a family, before its samples.
-        let mut families = std::collections::HashSet::new();
-        for line in out.lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
-            assert!(families.insert(line.split(' ').next().unwrap().to_owned()), "{line}");
+        families(&out);
+    }
+
+    #[test]
+    fn the_docs_name_every_family_and_no_other() {
+        let mut out = String::new();
+        write_text(&mut out, &seen()).unwrap();
+        let docs = include_str!("../../../docs/operations.md");
+        let named: std::collections::BTreeSet<String> = docs
+            .split('`')
+            .filter(|word| word.starts_with("topics_") && !word.contains([' ', '(', '.']))
+            .map(|word| word.split('{').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(named, families(&out));
+    }
+
+    #[test]
+    fn the_json_has_the_same_and_each_name_once() {
+        let seen = seen();
+        let text = String::from_utf8(json_of(&seen)).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut names = std::collections::BTreeSet::new();
+        let rows = counters(&seen.snapshot).into_iter().chain(gauges(&seen));
+        for (name, _, wanted) in rows {
+            assert!(names.insert(name), "{name} is there twice");
+            assert_eq!(value[name].as_u64(), Some(wanted), "{name}");
         }
+        assert_eq!(value["per_topic"]["a.b"]["in_flight"], 3);
+        assert_eq!(value["per_topic"]["a.b"]["consumer_lag"]["c"], 4);
+        assert_eq!(value["topics_by_class"]["fsync"], 1);
+        assert_eq!(value["append"]["p99_ns"], 1 << 13);
     }
 
     #[test]

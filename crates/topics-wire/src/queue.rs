@@ -86,6 +86,15 @@ pub struct Held {
     pub lease_ms: Option<u64>,
 }
 
+impl Held {
+    /// As the engine takes them.
+    #[must_use]
+    pub fn held(&self) -> topics_engine::Held<'_> {
+        let (node, lease_ids) = (self.node.as_bytes(), self.lease_ids.as_deref());
+        topics_engine::Held { node, seqs: &self.seqs, lease_ids }
+    }
+}
+
 /// `{node, seqs, lease_ids?, delay_ms?, lease_ms?}`.
 pub fn held(bytes: &[u8]) -> Result<Held, Failure> {
     let mut h = Held { delay_ms: Some(0), ..Held::default() };
@@ -185,7 +194,7 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
     push_record(&mut bytes, &record, true, true);
     let mut o = Object::reopen(bytes);
     o.int("lease_id", lease.lease_id).int("deadline", lease.deadline);
-    o.int("deliveries", lease.deliveries.into());
+    o.int("lease_ms", c.lease_ms).int("deliveries", lease.deliveries.into());
     out.extend_from_slice(&o.finish());
 }
 

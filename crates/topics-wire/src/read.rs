@@ -74,7 +74,7 @@ fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Res
         "topic_id" => r.topic_id = Some(s.u64(Place::field("topic_id"))?),
         "include_tags" => d.include_tags = s.bool(Place::field("include_tags"))?,
         "include_meta" => d.include_meta = s.bool(Place::field("include_meta"))?,
-        "node" => r.skip_nodes = nodes(s)?,
+        "node" => r.skip_nodes = nodes(s, "node")?,
         "match" => r.matching = Some(matching(s)?),
         "consistency" => r.strong = strong(&s.text(Place::field("consistency"))?)?,
         _ => s.skip()?,
@@ -116,12 +116,12 @@ impl Start {
 }
 
 /// One node, or several.
-pub(crate) fn nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
-    let place = Place::field("node");
+pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilter, Failure> {
+    let place = Place::field(field);
     let mut nodes = Vec::new();
     if s.peek() == Some(b'[') {
         s.array(|s, index| {
-            let place = Place { within: "node", index: Some(index), field: "" };
+            let place = Place { within: field, index: Some(index), field: "" };
             if index >= 64 {
                 return Err(place.refuse("is one too many: at most 64 nodes"));
             }

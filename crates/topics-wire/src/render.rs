@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use topics_engine::{
-    CreatedTopic, Deleted, DeletedTopic, Guarantee, Repair, Report, RouterInfo, TopicMatch,
-    TopicState, TopicSummary,
+    CreatedTopic, Deleted, DeletedTopic, Guarantee, Repair, Report, RouterInfo, SegmentMap,
+    TopicMatch, TopicState, TopicSummary,
 };
 
 use crate::config;
@@ -123,6 +123,31 @@ pub(crate) struct Performance {
     pub wal_append_ns: Option<u64>,
     pub fsync_ns: Option<u64>,
     pub records_scanned: Option<u64>,
+}
+
+/// Where the records of a topic lie.
+#[must_use]
+pub fn segments(topic: &str, map: &SegmentMap) -> Vec<u8> {
+    let mut list = vec![b'['];
+    for (i, s) in map.stretches.iter().enumerate() {
+        if i > 0 {
+            list.push(b',');
+        }
+        let mut o = Object::new(192);
+        o.name("tier", s.tier.as_str()).int("first_seq", s.first_seq).int("last_seq", s.last_seq);
+        o.int("count", s.count).int("bytes", s.bytes);
+        o.int("first_ts", s.first_ts).int("last_ts", s.last_ts);
+        if let Some(file_no) = s.file_no {
+            o.int("file_no", file_no).int("file_bytes", s.file_bytes).flag("sealed", s.sealed);
+        }
+        list.extend_from_slice(&o.finish());
+    }
+    list.push(b']');
+    let mut o = Object::new(list.len() + 160);
+    o.name("topic", topic).int("topic_id", map.topic_id);
+    o.int("head_seq", map.head_seq).int("earliest_seq", map.earliest_seq);
+    o.raw("segments", &list);
+    o.finish()
 }
 
 /// The state of a topic.

@@ -8,7 +8,7 @@ async with te.aio.open("./topics-data") as db:
 """
 
 from .consumer import Consumer
-from .database import Database, Opening, open, verify
+from .database import Connecting, Database, Opening, connect, open, verify
 from .queue import Job, Queue, Work
 from .reading import Read
 from .router import Router
@@ -17,6 +17,7 @@ from .transaction import Transaction
 from .watching import Watch
 
 __all__ = [
+    "Connecting",
     "Consumer",
     "Database",
     "Job",
@@ -28,6 +29,7 @@ __all__ = [
     "Transaction",
     "Watch",
     "Work",
+    "connect",
     "open",
     "verify",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, cast
 
 from ..client import consumer as plain
 from ..client.consumer import ConsumerBatch, Mode, batch_of
@@ -10,6 +11,9 @@ from ..client.watching import left
 from ..errors import Conflict
 from .bridge import Bridge
 from .twin import Twin, like, twin
+
+if TYPE_CHECKING:
+    from .. import _core
 
 
 class Consumer(Twin[plain.Consumer]):
@@ -48,7 +52,7 @@ class Consumer(Twin[plain.Consumer]):
         match: str | None = None,
         fail_if_busy: bool = False,
     ) -> ConsumerBatch:
-        native = self._sync._native
+        native = cast("_core.Consumer", self._sync._native)
         deadline = time.monotonic() + wait
         while True:
             bridge = self._bridge()
@@ -73,7 +77,7 @@ class Consumer(Twin[plain.Consumer]):
     async def _turn(self, bridge: Bridge) -> None:
         """Waits until no other reader of `at_most_once` reads."""
         token = bridge.token()
-        self._sync._native.turn(bridge.calls, token)
+        cast("_core.Consumer", self._sync._native).turn(bridge.calls, token)
         await bridge.answer(token)
 
     peek = twin(plain.Consumer.peek)

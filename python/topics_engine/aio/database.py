@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import settings
 from ..client import database as plain
@@ -15,14 +15,18 @@ from ..client.values import TopicInfo, Verification
 from . import bridge
 from .queue import Queue
 from .router import Router
+from .spawning import runner_of
 from .topic import Topic
 from .transaction import Transaction
 from .twin import Closing, Twin, long_twin, made, twin
 from .watching import Watch
 
+if TYPE_CHECKING:
+    from ..remote import Verify
+
 
 class Database(Twin[plain.Database], Closing):
-    """Topics, in this process, for any number of event loops and their threads. Use it in an
+    """Topics, in this process or of a server, for any number of event loops and their threads. Use it in an
     `async with` block, or `close` it.
     """
 
@@ -31,11 +35,11 @@ class Database(Twin[plain.Database], Closing):
     def __init__(self, database: plain.Database) -> None:
         super().__init__(database)
         # Its bridge counts it, from before it was opened.
-        self._counted = True
+        self._counted = not self._elsewhere
 
     @property
     def path(self) -> str:
-        """The data directory."""
+        """The data directory, or the URL of the server."""
         return self._sync.path
 
     @property
@@ -64,7 +68,7 @@ class Database(Twin[plain.Database], Closing):
         return self._listed(lambda: list(self._sync.queues(prefix)))
 
     async def _listed(self, look: Callable[[], list[TopicInfo]]) -> AsyncIterator[TopicInfo]:
-        for info in await self._bridge().run(look):
+        for info in await self._runner().run(look):
             yield info
 
     queue = twin(plain.Database.queue, Queue)
@@ -81,7 +85,7 @@ class Database(Twin[plain.Database], Closing):
     async def close(self) -> None:
         """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
         if not self.closed:
-            await bridge.here().run_long(self._sync.close)
+            await runner_of(self._sync._backend).run_long(self._sync.close)
         if self._counted:
             self._counted = False
             bridge.closed()
@@ -137,6 +141,50 @@ class Opening:
 def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
     """Opens a data directory, creating it when missing; see `topics_engine.open`."""
     return Opening(path, given)
+
+
+class Connecting:
+    """A connection to a server: `await` it, or use it in an `async with` block."""
+
+    def __init__(self, url: str, key: str | None, given: dict[str, Any]) -> None:
+        from ..remote import over_loops
+
+        self._database = Database(over_loops(url, key, **given))
+
+    async def _there(self) -> Database:
+        return self._database
+
+    def __await__(self) -> Generator[Any, None, Database]:
+        return self._there().__await__()
+
+    async def __aenter__(self) -> Database:
+        return self._database
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._database.close()
+
+
+def connect(
+    url: str,
+    key: str | None = None,
+    *,
+    deadline: float = 30.0,
+    timeout: float = 10.0,
+    connect_timeout: float = 5.0,
+    pool: int = 16,
+    heartbeat: float = 5.0,
+    verify: Verify = True,
+) -> Connecting:
+    """A server's topics, with the handles of an open directory; see `topics_engine.connect`."""
+    given = {
+        "deadline": deadline,
+        "timeout": timeout,
+        "connect_timeout": connect_timeout,
+        "pool": pool,
+        "heartbeat": heartbeat,
+        "verify": verify,
+    }
+    return Connecting(url, key, given)
 
 
 async def verify(path: str | os.PathLike[str]) -> Verification:

@@ -9,16 +9,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .. import _core
 from ..client import queue as plain
 from ..client.queue import Leased, jobs_of
 from ..client.watching import left
 from ..errors import TopicsError
 from .bridge import here
+from .spawning import runner_of
 from .topic import Handle
 from .twin import Closing, like, twin
 
 if TYPE_CHECKING:
-    from .. import _core
+    from ..client.backend import Flow
 
 # The longest that the engine lets one claim wait, in seconds.
 LONGEST = 30.0
@@ -37,17 +39,17 @@ class Job(Leased):
 
     async def ack(self) -> bool:
         """Done: the job is deleted. False when the lease is another's by now."""
-        done, _, _ = await here().run(self._queue.ack, *self._held())
+        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._held())
         return bool(done)
 
     async def nack(self, delay_ms: int | None = None) -> bool:
         """Gives the job back, by default after the queue's backoff."""
-        done, _, _ = await here().run(self._queue.nack, *self._held(), delay_ms)
+        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._held(), delay_ms)
         return bool(done)
 
     async def extend(self, lease_ms: int | None = None) -> bool:
         """The lease runs out so long from now."""
-        done, _, _ = await here().run(self._queue.extend, *self._held(), lease_ms)
+        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._held(), lease_ms)
         return bool(done)
 
     async def __aenter__(self) -> Job:
@@ -76,7 +78,7 @@ class Job(Leased):
 class Work(Closing, AsyncIterator[Job]):
     """Follows a queue: jobs are leased as there is room for them; closing gives them back."""
 
-    def __init__(self, queue: plain.Queue, node: str, native: _core.Work) -> None:
+    def __init__(self, queue: plain.Queue, node: str, native: Flow) -> None:
         self._queue, self._node, self._native = queue, node, native
         self._jobs: deque[Job] = deque()
         self._closed = False
@@ -92,7 +94,14 @@ class Work(Closing, AsyncIterator[Job]):
         return self._jobs.popleft()
 
     async def _fetch(self) -> None:
-        answer = await here().wait(None, self._native.next_later, LONGEST)
+        native = self._native
+        if not isinstance(native, _core.Work):
+            found = await runner_of(native).run(native.next, LONGEST)
+            self._closed = found is None
+            if found is not None:
+                self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
+            return
+        answer = await here().wait(None, native.next_later, LONGEST)
         if answer is None:
             self._closed = True
         else:
@@ -104,7 +113,7 @@ class Work(Closing, AsyncIterator[Job]):
         if not self._closed:
             self._closed = True
             self._jobs.clear()
-            await here().run(self._native.close)
+            await runner_of(self._native).run(self._native.close)
 
 
 class Queue(Handle[plain.Queue]):
@@ -115,11 +124,14 @@ class Queue(Handle[plain.Queue]):
     peek = twin(plain.Queue.peek)
     redrive = twin(plain.Queue.redrive)
 
-    @like(plain.Queue.claim)
+    @like(plain.Queue.claim, of_all=True)
     async def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:
         native = self._sync._native
+        if not isinstance(native, _core.Queue):
+            got = await self._runner().run(native.claim, node, max, lease_ms, wait)
+            return jobs_of(Job, self._sync, node, got)
         deadline = time.monotonic() + wait
         while True:
             rest = left(deadline) or 0.0

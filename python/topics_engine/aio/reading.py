@@ -51,7 +51,7 @@ class Read(Twin[plain.Read], Closing, AsyncIterator[Item]):
 
     async def _fetch(self) -> None:
         if not self._sync._done:
-            page = await self._bridge().run(self._sync._read_page)
+            page = await self._runner().run(self._sync._read_page)
             self._sync._took(page)
 
     def __aiter__(self) -> Read:

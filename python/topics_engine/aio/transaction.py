@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..client import transaction as plain
 from ..client.transaction import Committed
-from .bridge import here
+from .spawning import runner_of
 from .twin import Twin, given
 
 
@@ -31,4 +31,4 @@ class Transaction(Twin[plain.Transaction]):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            await here().run(self._sync._happen)
+            await runner_of(self._sync._native).run(self._sync._happen)

@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
+from ..client.backend import Elsewhere
 from .bridge import Bridge, here
+from .spawning import SPAWNED, Runner
 
 if TYPE_CHECKING:
     from .. import _core
@@ -30,6 +32,16 @@ class Twin(Generic[S]):
     def _engine(self) -> _core.Engine:
         return cast("_core.Engine", self._sync._backend)  # type: ignore[attr-defined]
 
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether verbs wait for a server: they are spawned, and no thread waits."""
+        return isinstance(self._sync._backend, Elsewhere)  # type: ignore[attr-defined]
+
+    def _runner(self) -> Runner:
+        """What runs sync verbs for the running loop, if what they stand on is open here."""
+        self._engine.check()
+        return SPAWNED if self._elsewhere else here()
+
     def _bridge(self) -> Bridge:
         """The running loop's bridge, if the engine is open here."""
         self._engine.check()
@@ -48,7 +60,7 @@ def twin(verb: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> 
 
     @functools.wraps(verb)
     async def run(self: Twin[Any], /, *args: Any, **kwargs: Any) -> Any:
-        found = await self._bridge().run(verb, self._sync, *args, **kwargs)
+        found = await self._runner().run(verb, self._sync, *args, **kwargs)
         return found if kind is None else kind(found)
 
     return run
@@ -59,7 +71,7 @@ def long_twin(verb: Callable[Concatenate[Any, P], R]) -> Awaited[P, R]:
 
     @functools.wraps(verb)
     async def run(self: Twin[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._bridge().run_long(verb, self._sync, *args, **kwargs)
+        return await self._runner().run_long(verb, self._sync, *args, **kwargs)
 
     return run
 
@@ -87,11 +99,22 @@ def given(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P
 
 def like(
     verb: Callable[Concatenate[Any, P], Any],
+    *,
+    of_all: bool = False,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Awaited[P, R]]:
-    """Arguments and documentation are those of the sync verb."""
+    """Arguments and documentation are those of the sync verb. What is declared is how an engine of
+    this process waits, unless `of_all`; of a server it is the sync verb that is spawned.
+    """
 
     def declare(run: Callable[..., Coroutine[Any, Any, R]]) -> Awaited[P, R]:
-        return functools.wraps(verb)(run)
+        @functools.wraps(verb)
+        async def either(self: Twin[Any], /, *args: Any, **kwargs: Any) -> R:
+            if self._elsewhere and not of_all:
+                found: R = await self._runner().run(verb, self._sync, *args, **kwargs)
+                return found
+            return await run(self, *args, **kwargs)
+
+        return either
 
     return declare
 

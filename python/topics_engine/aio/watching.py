@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..client import watching as plain
+from ..client.backend import Elsewhere
 from ..client.values import Gap
 from ..client.watching import Event, left
 from .bridge import here
+from .spawning import runner_of
 from .twin import Closing, Twin
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
         """
         if self._busy:
             await asyncio.sleep(0)
+        if isinstance(self._sync._source, Elsewhere):
+            return await runner_of(self._sync._source).run(self._sync._fetch, wait)
         native = cast("_core.Watch", self._sync._source)
         deadline = None if wait is None else time.monotonic() + wait
         bridge, self._busy = here(), True
@@ -89,4 +93,14 @@ class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
 
     async def close(self) -> None:
         """Ends the iteration. Idempotent."""
-        self._sync.close()
+        if isinstance(self._sync._source, Elsewhere):
+            await runner_of(self._sync._source).run(self._sync.close)
+        else:
+            self._sync.close()
+
+    async def __aenter__(self) -> Watch:
+        # A watch of a server begins here, or at its first wait; of this process it has begun.
+        if isinstance(self._sync._source, Elsewhere):
+            source: Any = self._sync._source
+            await runner_of(source).run(source.begin)
+        return self

@@ -16,7 +16,7 @@ from .compress import THREADED, deflate, inflate, wanted
 from .cors import Cors
 from .keys import Client
 from .life import Life
-from .matching import Found, Router, decode_name, raw_path
+from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
     ARROW,
     JSON,
@@ -38,9 +38,17 @@ from .route import Route
 from .settings import Settings
 from .slots import Slots
 from .socket import converse, deny
-from .streaming import send_events
+from .streaming import send_stream
 
 log = logging.getLogger("topics_engine.asgi")
+
+BODIES = {
+    JSON: 0,
+    NDJSON: _core.BODY_NDJSON,
+    OCTETS: _core.BODY_OCTETS,
+    ARROW: _core.BODY_ARROW,
+}
+OFFERS = {ARROW: _core.ACCEPT_ARROW, JSON: _core.ACCEPT_JSON}
 
 
 class App:
@@ -56,15 +64,10 @@ class App:
         self._settings = settings
         self._router = Router()
         self._cors = Cors(settings.cors_origins)
+        self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
         self._in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
-        self._flags = {
-            NDJSON: _core.BODY_NDJSON,
-            OCTETS: _core.BODY_OCTETS,
-            ARROW: _core.ACCEPT_ARROW,
-            JSON: _core.ACCEPT_JSON,
-        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -134,23 +137,31 @@ class App:
         if found.route.verb == "socket":
             message = "this is a WebSocket: connect with Upgrade: websocket"
             raise HttpError(400, "invalid_request", message)
-        if found.route.streams:
+        if found.route.endless:
             with self._streams.one(client.label), self.life.using() as bridge:
                 return await self._stream(bridge, found, client, request, send)
         with self._in_flight.one(client.label):
-            return await self._verb(found, client, request, offer)
+            if not found.route.streams:
+                return await self._verb(found, client, request, offer)
+            body, _ = await self._posted(found.route, request)
+            with self.life.using() as bridge:
+                return await self._stream(bridge, found, client, request, send, body)
 
     async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
-        route, flags, body = found.route, 0, b""
-        if request.method in ("POST", "PUT") and request.has_body():
-            kind = body_type(route, request)
-            flags = 0 if kind == JSON else self._flags[kind]
-            body = await self._body(request)
+        route = found.route
+        body, flags = await self._posted(route, request)
         if offer == ARROW or (offer == JSON and PROMETHEUS in route.offers):
-            flags |= self._flags[offer]
+            flags |= OFFERS[offer]
         with self.life.using() as bridge:
             status, answer = await _call(bridge, found, client, request, body, flags)
         return core_response(status, answer, offer)
+
+    async def _posted(self, route: Route, request: Request) -> tuple[bytes, int]:
+        """The body, and the flags of what it is."""
+        if request.method not in ("POST", "PUT") or not request.has_body():
+            return b"", 0
+        flags = BODIES[body_type(route, request)]
+        return await self._body(request), flags
 
     async def _body(self, request: Request) -> bytes:
         limit = self._settings.max_body_bytes
@@ -177,7 +188,7 @@ class App:
                     raise HttpError(503, "shutting_down", "the server is going down")
                 await send({"type": "websocket.accept"})
                 with contextlib.suppress(Disconnected, OSError):
-                    await converse(bridge, token, client, receive, send)
+                    await converse(bridge, token, client, receive, send, self._stall)
         except HttpError as error:
             await deny(scope, receive, send, error)
 
@@ -187,21 +198,27 @@ class App:
         return self._streams.total
 
     async def _stream(
-        self, bridge: LoopBridge, found: Found, client: Client, request: Request, send: Send
+        self,
+        bridge: LoopBridge,
+        found: Found,
+        client: Client,
+        request: Request,
+        send: Send,
+        body: bytes = b"",
     ) -> Response | None:
-        name, part = decode_name(found.name), decode_name(found.part)
+        route = found.route
+        name, part = decode_name(found.name), decode_part(found.part)
         query: bytes = request.scope.get("query_string", b"")
         last_id = request.headers.get(b"last-event-id", b"")
-        token, answer = bridge.call(
-            found.route.verb, name, query, b"", 0, last_id, part, client.grant
-        )
+        token, answer = bridge.call(route.verb, name, query, body, 0, last_id, part, client.grant)
         assert answer is not None, "a stream opens within the call"
         status, opening = answer
         if status != 200:
             return core_response(status, opening, JSON)
         with contextlib.suppress(Disconnected, OSError):
             extra = self._cors.headers(request)
-            await send_events(bridge, token, opening, request, send, extra)
+            kind = route.offers[0]
+            await send_stream(bridge, token, opening, request, send, kind, extra, self._stall)
         return None
 
 
@@ -209,7 +226,7 @@ async def _call(
     bridge: LoopBridge, found: Found, client: Client, request: Request, body: bytes, flags: int
 ) -> Answer:
     route = found.route
-    name, part = decode_name(found.name), decode_name(found.part)
+    name, part = decode_name(found.name), decode_part(found.part)
     query: bytes = request.scope.get("query_string", b"")
     key = request.headers.get(b"idempotency-key", b"")
     token, answer = bridge.call(route.verb, name, query, body, flags, key, part, client.grant)

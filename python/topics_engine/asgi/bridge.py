@@ -7,11 +7,13 @@ they come; one flush at the end of a loop tick writes all of them as one group.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from ..loops import Pending
 from .messages import HttpError
 
+T = TypeVar("T")
 Answer = tuple[int, bytes]
 Completion = tuple[int, int, bytes]
 
@@ -117,6 +119,10 @@ class LoopBridge:
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
         """What a stream has now; `None`: it is over."""
         return self._http.pull(token)
+
+    def pump(self, begin: Callable[..., T], token: int, ended: Callable[[], object]) -> T:
+        """Has a stream written by whoever offers that, instead of being pulled."""
+        return begin(self._http, token, ended)
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
         """A message of a socket's client; the answer is pulled."""

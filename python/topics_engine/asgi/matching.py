@@ -10,7 +10,9 @@ from .routes import ROUTES, Route
 
 
 class Found(NamedTuple):
-    """A route, the topic, queue or router that the path names, and what else it names."""
+    """A route, the topic, queue or router that the path names, and what else it names: still
+    encoded, with a slash between two.
+    """
 
     route: Route
     name: bytes
@@ -76,7 +78,8 @@ class Router:
             )
         if not route.named:
             parameters.insert(0, b"")
-        return Found(route, *(*parameters, b"", b"")[:2])
+        name, *rest = (*parameters, b"")
+        return Found(route, name, b"/".join(part for part in rest if part))
 
     def methods(self, path: bytes) -> list[str]:
         """The methods that a path has; raises 404."""
@@ -118,6 +121,14 @@ def decode_name(encoded: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         raise _bad_name() from None
+
+
+def decode_part(encoded: bytes) -> str:
+    """What else a path names; only the last of several may have a slash of its own."""
+    *first, last = (decode_name(part) for part in encoded.split(b"/"))
+    if any("/" in part for part in first):
+        raise _bad_name()
+    return "/".join([*first, last])
 
 
 def _bad_name() -> HttpError:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from .. import _core
-from .messages import JSON, NDJSON, OCTETS
+from .messages import ARROW, JSON, NDJSON, OCTETS
 from .route import Field, Route
 from .routes import CONFIG, ROUTES
 
@@ -127,7 +127,7 @@ def operation_id(route: Route) -> str:
 
 
 def _body(route: Route, kind: bytes) -> dict[str, Any]:
-    if kind == OCTETS:
+    if kind in (OCTETS, ARROW):
         return {"type": "string", "format": "binary"}
     if kind == NDJSON:
         return {"type": "string", "description": "one JSON value a line"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .messages import JSON
+from .messages import ARROW, JSON
 
 Scope = Literal["read", "write", "delete", "admin"]
 Kind = Literal[
@@ -48,10 +48,10 @@ class Route:
     """One row of the table.
 
     `needs` are the scopes that a key must have; none: the route is open, or, of a socket, each
-    message has a scope of its own. `waits` marks a verb that
-    may be held back on purpose; it is given up when the client goes. `streams` marks an answer
-    without end. `offers` are the content types of the answer, the first by default; `takes` those
-    of the body. `codes` are the errors of this verb, beyond those that every route has.
+    message has a scope of its own. `waits` marks a verb that may be held back on purpose; it is
+    given up when the client goes. `streams` marks an answer that is sent as it is made, one of
+    events without end. `offers` are the content types of the answer, the first by default; `takes`
+    those of the body. `codes` are the errors of this verb, beyond those that every route has.
     """
 
     method: str
@@ -78,6 +78,11 @@ class Route:
     def open(self) -> bool:
         """Whether no key is needed."""
         return not self.needs and self.verb != "socket"
+
+    @property
+    def endless(self) -> bool:
+        """Whether the answer ends only with its client, or the server."""
+        return self.streams and ARROW not in self.offers
 
     @property
     def named(self) -> bool:

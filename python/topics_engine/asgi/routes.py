@@ -81,6 +81,30 @@ CLAIM = fields(
     "max: integer: most jobs, 1 unless given, at most 1000",
     "lease_ms: integer: how long the leases last, the queue's unless given",
 )
+RANGE = fields(
+    'from_seq: string or integer: records after this; "earliest" begins at the first that is kept',
+    "to_seq: integer: the last record, the head unless given",
+)
+SCAN = RANGE + fields(
+    "columns: array of strings: only these, in the schema's order",
+    'data_type: string: "string" or "binary"; as the first record is unless given',
+    "node: string or array of strings: records of these nodes are passed over",
+    "nodes: string or array of strings: only records of these nodes",
+    "match: match: only records with this tag",
+    "ts_from: integer: only records committed at or after this time, ms",
+    "ts_to: integer: only records committed before this time, ms",
+    'consistency: string: "eventual", or "strong" for what has been synced',
+    "topic_id: integer: the id that the cursor was made with",
+)
+WORK = fields(
+    "expect_heads: object: topic to the head that it must have",
+    "commits: array of objects: `topic`, `consumer`, `seq`",
+    "acks: array of objects: `queue`, `node`, `seqs`, `lease_ids`",
+)
+TXN = (
+    *"txn_incomplete stale_epoch topic_not_found consumer_not_found topic_full".split(),
+    *"head_mismatch lease_lost not_a_queue batch_too_large record_too_large".split(),
+)
 ROUTER = fields(
     "source!: string: the topic that is copied from",
     "dest!: string: the topic that is copied to",
@@ -131,11 +155,11 @@ TOPICS: tuple[Route, ...] = (
         "POST", "/v0/topics/:t", "write", ("write",), "append a batch of records",
         query=fields(
             "return_seqs: boolean: list every seq",
-            "tag: string: of records that are no JSON body",
+            "tag: string: of records that are no JSON body and have none",
             "node: string: of records that are no JSON body",
             "key: string: idempotency key of records that are no JSON body",
         ),
-        body=WRITE, statuses=(200, 201), takes=(JSON, NDJSON, OCTETS),
+        body=WRITE, statuses=(200, 201), takes=(JSON, NDJSON, OCTETS, ARROW),
         codes=(
             *QUEUE, "batch_too_large", "record_too_large", "head_mismatch", "topic_full",
             "idempotency_mismatch", "topic_exists_incompatible",
@@ -159,6 +183,24 @@ TOPICS: tuple[Route, ...] = (
     Route(
         "POST", "/v0/topics/:t/seek", "seek", ("read",), "the cursor before a point in time",
         body=fields("ts!: integer: milliseconds since 1970"), codes=TOPIC, answer="seq",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/scan", "scan", ("read",), "a whole range as an Arrow stream",
+        body=SCAN, codes=TOPIC, offers=(ARROW,), streams=True,
+        answer="topic seq ts node tag meta data gap_to gap_reason",
+    ),
+    Route(
+        "POST", "/v0/topics/:t/split", "split", ("read",), "a range in parts of about one size",
+        body=RANGE[1:] + fields(
+            "from_seq: integer: records after this",
+            "max_records: integer: records of a part, 1000000 unless given",
+            "max_bytes: integer: payload bytes of a part, 256 MiB unless given",
+        ),
+        codes=TOPIC, answer="topic topic_id head_seq from_seq to_seq records bytes splits",
+    ),
+    Route(
+        "GET", "/v0/topics/:t/segments", "segments", ("read",), "where the records lie, by tier",
+        codes=TOPIC, answer="topic topic_id head_seq earliest_seq segments",
     ),
     Route(
         "POST", "/v0/state", "states", ("read",), "the state of many topics",
@@ -212,7 +254,7 @@ QUEUES: tuple[Route, ...] = (
             "limit: integer: at most so many",
             "dry_run: boolean: only count",
         ),
-        codes=(*QUEUE, "batch_too_large"), answer="topic moved dry_run",
+        codes=(*TOPIC, "batch_too_large"), answer="topic moved dry_run",
     ),
 )
 
@@ -334,6 +376,52 @@ CONSUMERS: tuple[Route, ...] = (
     ),
 )
 
+TXNS: tuple[Route, ...] = (
+    Route(
+        "POST", "/v0/txn", "txn", ("write",), "a transaction in one request",
+        body=fields(
+            "appends: array of objects: `topic`, `records`, `node`, `expect_head`",
+            "idempotency_key: string: a repeat returns the first answer, for two minutes",
+            "writer: string: a repeat of its last epoch returns the first answer",
+            "epoch: integer: of the writer, rising; the one after its last unless given",
+        ) + WORK,
+        codes=(*TXN, "idempotency_mismatch"), answer="committed deduped topics",
+    ),
+    Route(
+        "GET", "/v0/txn", "txns", ("write",), "writers in name order, a page at a time",
+        query=PAGE, answer="writers next_cursor",
+    ),
+    Route(
+        "GET", "/v0/txn/:writer", "txn_writer", ("write",),
+        "the last epoch of a writer, and what it has staged",
+        codes=("txn_not_found", "invalid_request"), answer="writer last_epoch staged",
+    ),
+    Route(
+        "POST", "/v0/txn/:writer/stage/:id", "txn_stage", ("write",),
+        "rows that a commit will publish",
+        query=fields(
+            "part!: integer: of the stage, from 0; one that is staged already stays as it is",
+            "topic: string: of Arrow rows that have no column `topic`",
+        ),
+        body=fields("appends!: array of objects: `topic`, `records`, `node`"), takes=(JSON, ARROW),
+        codes=("batch_too_large", "record_too_large"), answer="staged bytes deduped",
+    ),
+    Route(
+        "DELETE", "/v0/txn/:writer/stage/:id", "txn_abort", ("write",),
+        "give a stage up; what is published stays",
+        codes=("invalid_request",), answer="writer id aborted",
+    ),
+    Route(
+        "POST", "/v0/txn/:writer/commit", "txn_commit", ("write",),
+        "publish stages, with cursors and acks: all or nothing",
+        body=fields(
+            "epoch!: integer: of the writer, rising; its last one again answers as the first time",
+            "stages: array of objects: `id`, `parts`, `records`",
+        ) + WORK,
+        codes=TXN, answer="committed deduped topics",
+    ),
+)
+
 SERVER: tuple[Route, ...] = (
     Route(
         "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
@@ -359,6 +447,6 @@ SERVER: tuple[Route, ...] = (
 )
 
 # fmt: on
-ROUTES: tuple[Route, ...] = TOPICS + QUEUES + WATCHES + ROUTERS + CONSUMERS + SERVER
+ROUTES: tuple[Route, ...] = TOPICS + TXNS + QUEUES + WATCHES + ROUTERS + CONSUMERS + SERVER
 
 __all__ = ["ROUTES", "Field", "Route"]

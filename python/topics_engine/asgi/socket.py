@@ -9,7 +9,7 @@ from typing import Any
 from .bridge import LoopBridge
 from .keys import Client
 from .messages import HttpError, Receive, Scope, Send
-from .streaming import END, MORE, STALL_SECONDS
+from .streaming import END, MORE
 
 DENIED_SECONDS = 0.2
 GOING_AWAY, NOT_TEXT, LET_GO = 1001, 1003, 1008
@@ -34,7 +34,7 @@ async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> 
 
 
 async def converse(
-    bridge: LoopBridge, token: int, client: Client, receive: Receive, send: Send
+    bridge: LoopBridge, token: int, client: Client, receive: Receive, send: Send, stall: float
 ) -> None:
     """Answers a client until it leaves. A message is taken when what was to be sent is sent: who
     does not read is not read from."""
@@ -42,7 +42,7 @@ async def converse(
     incoming = _next(receive, wake.set)
     try:
         while True:
-            if not await _send_all(bridge, token, send):
+            if not await _send_all(bridge, token, send, stall):
                 await send({"type": "websocket.close", "code": GOING_AWAY})
                 return
             if not incoming.done():
@@ -71,7 +71,7 @@ def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
     return incoming
 
 
-async def _send_all(bridge: LoopBridge, token: int, send: Send) -> bool:
+async def _send_all(bridge: LoopBridge, token: int, send: Send, stall: float) -> bool:
     """Sends what there is; false when that was the last."""
     after = MORE
     while after == MORE:
@@ -80,6 +80,6 @@ async def _send_all(bridge: LoopBridge, token: int, send: Send) -> bool:
             return False
         pieces, after = pulled
         for piece in pieces:
-            async with asyncio.timeout(STALL_SECONDS):
+            async with asyncio.timeout(stall):
                 await send({"type": "websocket.send", "text": piece.decode()})
     return after != END

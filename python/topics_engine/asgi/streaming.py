@@ -3,53 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
-from .bridge import LoopBridge
-from .messages import Header, Request, Send
+from .bridge import LoopBridge, Wake
+from .messages import ARROW, EVENTS, Header, Request, Send
 
-STALL_SECONDS = 30.0
-"""A client that takes nothing for so long is let go."""
-HEADERS: tuple[Header, ...] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-)
+HEADERS: dict[bytes, tuple[Header, ...]] = {
+    EVENTS: (
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+    ),
+    ARROW: ((b"content-type", ARROW), (b"cache-control", b"no-store")),
+}
+PATIENCE = 10
+"""How many times as long a range waits for its client, who may work on what he has; it holds
+little meanwhile."""
 ABORT = "topics.abort"
-MORE, WAIT, END = 0, 1, 2
+PUMP = "topics.pump"
+MORE, WAIT, END, FAIL = 0, 1, 2, 3
+
+
+class Closing(Protocol):
+    """What writes a stream, until it is closed."""
+
+    def close(self) -> None: ...
 
 
 class Stalled(Exception):
     """The client takes nothing."""
 
 
-async def send_events(
+async def send_stream(
     bridge: LoopBridge,
     token: int,
     opening: bytes,
     request: Request,
     send: Send,
+    kind: bytes,
     extra: list[Header],
+    stall: float,
 ) -> None:
-    """Sends a stream until it ends, its client goes, or takes nothing any more."""
-    # The body of a GET is passed over: what comes next is the client's leaving.
+    """Sends a stream until it ends, its client goes, or takes nothing for `stall` seconds."""
+    # The body has been read, or is passed over: what comes next is the client's leaving.
     gone = asyncio.ensure_future(request.disconnected())
     wake = bridge.wake_of(token)
     gone.add_done_callback(lambda _: wake.set())
     try:
-        headers = [*HEADERS, *extra]
+        headers = [*HEADERS[kind], *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send(send, opening)
-        while not gone.done():
-            pulled = bridge.pull(token)
-            if pulled is None:
-                break
-            pieces, after = pulled
-            for piece in pieces:
-                await _send(send, piece)
-            if after == END:
-                break
-            if after == WAIT:
-                await wake.wait()
+        stall *= 1 if kind == EVENTS else PATIENCE
+        await _send(send, opening, stall)
+        pump = (request.scope.get("extensions") or {}).get(PUMP)
+        if pump is None or kind != EVENTS:
+            if not await _pull(bridge, token, send, gone, wake, stall) and abort(request):
+                # Whoever looks only at the framing of the response sees it, too.
+                return
+        else:
+            await _pumped(bridge, token, pump["begin"], gone)
         if not gone.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     except Stalled:
@@ -59,16 +71,57 @@ async def send_events(
         bridge.give_up(token)
 
 
-async def _send(send: Send, piece: bytes) -> None:
+async def _pull(
+    bridge: LoopBridge,
+    token: int,
+    send: Send,
+    gone: asyncio.Future[None],
+    wake: Wake,
+    stall: float,
+) -> bool:
+    """Whether the stream has not failed."""
+    while not gone.done():
+        pulled = bridge.pull(token)
+        if pulled is None:
+            break
+        pieces, after = pulled
+        for piece in pieces:
+            await _send(send, piece, stall)
+        if after in (END, FAIL):
+            return after == END
+        if after == WAIT:
+            await wake.wait()
+    return True
+
+
+async def _pumped(
+    bridge: LoopBridge,
+    token: int,
+    begin: Callable[..., Closing],
+    gone: asyncio.Future[None],
+) -> None:
+    """The connection's server writes the stream; it also ends a client that takes nothing."""
+    ended = asyncio.Event()
+    pump = bridge.pump(begin, token, ended.set)
+    gone.add_done_callback(lambda _: ended.set())
     try:
-        async with asyncio.timeout(STALL_SECONDS):
+        await ended.wait()
+    finally:
+        pump.close()
+
+
+async def _send(send: Send, piece: bytes, stall: float) -> None:
+    try:
+        async with asyncio.timeout(stall):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise Stalled from None
 
 
-def abort(request: Request) -> None:
-    """Ends a connection whose client takes nothing, where the server offers that."""
+def abort(request: Request) -> bool:
+    """Ends a connection before its response has ended, where the server offers that."""
     offered = request.scope.get("extensions") or {}
-    if ABORT in offered:
-        offered[ABORT]["abort"]()
+    if ABORT not in offered:
+        return False
+    offered[ABORT]["abort"]()
+    return True

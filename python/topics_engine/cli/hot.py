@@ -1,13 +1,12 @@
 """What uvicorn is given as its protocol: hot requests are answered natively.
 
 The native protocol may only be faster than the application, never different. At the first request
-that is anything but plainly hot a connection becomes a `BoundedProtocol`, and stays one.
+that is anything but plainly hot a connection becomes a `PumpedProtocol`, and stays one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 import uvicorn
@@ -19,29 +18,26 @@ from ..asgi import App, Settings
 from ..asgi.access import LoopbackGuard, OpenGuard
 from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.messages import body_too_slow
-from .protocol import (
-    HEADER_SECONDS,
-    KEEP_ALIVE_SECONDS,
-    BoundedProtocol,
-    farewell,
-    headers_too_slow,
-)
+from .limits import Limits, headers_too_slow
+from .protocol import farewell
+from .pumped import PumpedProtocol
 
 
 class HotProtocols:
     """Makes the protocol of each connection; one gate decides for all of them what is hot."""
 
     def __init__(self, app: App, settings: Settings) -> None:
+        limits = self._limits = Limits.of(settings)
         body_seconds = settings.body_timeout_ms / 1000
         # Timeouts are counted in ticks, so that no request sets a timer.
-        self._tick = max(0.01, min(1.0, body_seconds / 4))
-        ticks = (body_seconds, HEADER_SECONDS, KEEP_ALIVE_SECONDS)
+        ticks = (body_seconds, limits.header, limits.idle, limits.stall)
+        self._tick = max(0.01, min(1.0, min(ticks) / 4))
         self._gate = _core.Gate(
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
             max_body=settings.max_body_bytes,
             ticks=tuple(round(seconds / self._tick) for seconds in ticks),  # type: ignore[arg-type]
-            too_slow_head=farewell(headers_too_slow()),
+            too_slow_head=farewell(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
         )
         self._ticking = False
@@ -66,7 +62,11 @@ class HotProtocols:
         if not self._ticking:
             self._ticking = True
             loop.call_later(self._tick, self._sweep, loop)
-        complete = partial(BoundedProtocol, config, server_state, app_state, loop)
+        state = (config, server_state, app_state, loop)
+
+        def complete(fresh: bool) -> PumpedProtocol:
+            return PumpedProtocol(*state, limits=self._limits, fresh=fresh)
+
         return _core.Connection(self._gate, complete, server_state)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:

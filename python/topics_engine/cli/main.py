@@ -44,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
 def _server_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--host", help="address to listen on (TOPICS_HOST, 127.0.0.1)")
     serve.add_argument("--port", help="0 picks one and prints it (TOPICS_PORT, 4000)")
+    serve.add_argument("--tls-cert", help="certificate file: serve over TLS (TOPICS_TLS_CERT)")
+    serve.add_argument("--tls-key", help="file of its key (TOPICS_TLS_KEY)")
     serve.add_argument("--hints", action="store_true", help="print commands to try")
     serve.add_argument("--access-log", action="store_true", help="log every request")
 
@@ -139,7 +141,9 @@ def run(args: argparse.Namespace) -> int:
         # uvicorn is imported by those who serve only.
         from .serve import serve
 
-        settings = resolve(given | {"host": args.host, "port": args.port}).settings
+        for name in ("host", "port", "tls_cert", "tls_key"):
+            given[name] = getattr(args, name)
+        settings = resolve(given).settings
         return serve(settings, hints=args.hints, access_log=args.access_log)
     resolved = resolve(given)
     if args.command == "config":

@@ -1,4 +1,5 @@
-"""uvicorn's HTTP/1.1 protocol, bounded where a client sends slowly or without end.
+"""uvicorn's HTTP/1.1 protocol, bounded where a client sends or takes slowly or without end, and the
+place where a connection turns out to be HTTP/2.
 
 uvicorn times a connection only between two requests, and its parser takes headers of any size. What
 is refused here never becomes a request of the application.
@@ -8,28 +9,59 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from typing import Any
 
+import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
 from ..asgi.streaming import ABORT
+from .http2 import PREFACE, Http2Protocol
+from .limits import Limits, Outflow, headers_too_slow
 
-HEADER_SECONDS = 30.0
-KEEP_ALIVE_SECONDS = 75
+DEFAULTS = Limits()
+WS = b"websocket"
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Headers arrive within a time and a size, or the connection ends."""
+    """Headers arrive within a time and a size, and answers are taken, or the connection ends.
 
-    _timer: asyncio.TimerHandle | None = None
-    _header_bytes = 0
+    `fresh` says that these are the first bytes of the connection: HTTP/2 begins there, or not at
+    all.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: Limits = DEFAULTS,
+        fresh: bool = True,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        # What was received while it may be the beginning of HTTP/2; `None` when that is decided.
+        self._opening: bytes | None = b"" if fresh else None
+        self._timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        # The request asks for a protocol that there is not.
+        self._declined = False
+        self._outflow: Outflow | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._outflow = Outflow(self.loop, transport, self._limits.stall)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_are_here()
+        self._unset_keepalive_if_required()
+        if self._outflow is not None:
+            self._outflow.over()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -39,12 +71,28 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_are_here()
-        # For a stream whose client takes nothing: what waits to be sent is not waited for.
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
+        if self._declined:
+            return
+        self.scope["extensions"] = self._extensions()
         super().on_headers_complete()
 
+    def _extensions(self) -> dict[str, dict[object, object]]:
+        """What the application may ask of the server."""
+        # For a stream whose client takes nothing: what waits to be sent is not waited for.
+        return {ABORT: {"abort": self.transport.abort}}
+
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._opening is not None:
+            data = self._opening + data
+            if len(data) < len(PREFACE) and PREFACE.startswith(data):
+                self._opening = data
+                return
+            self._opening = None
+            if data.startswith(PREFACE):
+                self._become_http2(data)
+                return
+        self._feed(data)
         if self._timer is None:
             return
         self._header_bytes += len(data)
@@ -54,9 +102,75 @@ class BoundedProtocol(HttpToolsProtocol):
             message = f"at most {MAX_HEADER_BYTES} bytes of headers"
             self._refuse(HttpError(431, "headers_too_large", message))
 
+    def on_message_complete(self) -> None:
+        if not self._declined:
+            super().on_message_complete()
+
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            elif self._declined:
+                self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Takes a request as if it had not asked for another protocol.
+
+        The parser stops behind the headers of one that has, as if no body followed; what follows
+        would be read as the next request.
+        """
+        self._declined = False
+        version = self.parser.get_http_version()
+        lines = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                words = (word.strip() for word in value.split(b","))
+                value = b", ".join(w for w in words if w.lower() in (b"close", b"keep-alive"))
+            if name not in (b"upgrade", b"http2-settings"):
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(b"".join((*lines, b"\r\n", rest)))
+
+    def _become_http2(self, data: bytes) -> None:
+        self._headers_are_here()
+        self.connections.discard(self)
+        state = (self.config, self.server_state, self.app_state, self.loop)
+        protocol = Http2Protocol(*state, self._limits)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(data)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing():
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._outflow is not None:
+            self._outflow.watch()
+
     def _await_headers(self) -> None:
         self._header_bytes = 0
-        self._timer = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+        self._timer = self.loop.call_later(self._limits.header, self._too_slow)
 
     def _headers_are_here(self) -> None:
         if self._timer is not None:
@@ -64,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        self._refuse(headers_too_slow())
+        self._refuse(headers_too_slow(self._limits.header))
 
     def send_400_response(self, msg: str) -> None:
         """What the parser refuses, in the words of every other refusal."""
@@ -78,12 +192,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(farewell(error))
         self.transport.close()
-
-
-def headers_too_slow() -> HttpError:
-    """The headers did not arrive in time."""
-    message = f"the headers did not arrive within {HEADER_SECONDS:g} s"
-    return HttpError(408, "request_timeout", message)
+        self._watch()
 
 
 def farewell(error: HttpError) -> bytes:

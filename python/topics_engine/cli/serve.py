@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -19,8 +20,10 @@ from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from .exits import Exit, exit_for
 from .hot import HotProtocols
+from .limits import Limits
 from .output import complain
-from .protocol import KEEP_ALIVE_SECONDS, BoundedProtocol
+from .protocol import BoundedProtocol
+from .tls import Config, TlsRefused, context
 
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
@@ -72,9 +75,9 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, scheme: str) -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) -> int:
@@ -83,28 +86,35 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     keys = bool(Keys.parse(settings.api_keys))
     check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
     try:
+        tls = context(settings.tls_cert, settings.tls_key)
+    except TlsRefused as refusal:
+        complain(str(refusal))
+        return Exit.USAGE
+    try:
         sock = listen(settings.host, settings.port)
     except OSError as error:
         complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
         return Exit.FAILED
-    url = url_of(sock)
+    url = url_of(sock, "https" if tls else "http")
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     app = build(settings, url=url)
     # uvicorn's access log is written by its own protocol.
     hot = settings.hot_protocol and not access_log
-    config = uvicorn.Config(
+    limits = Limits.of(settings)
+    plain = partial(BoundedProtocol, limits=limits)
+    config = Config(
         app,
-        loop="uvloop",
-        http=HotProtocols(app, settings) if hot else BoundedProtocol,  # type: ignore[arg-type]
+        tls=tls,
+        http=HotProtocols(app, settings) if hot else plain,
         ws="websockets-sansio",
         ws_max_size=settings.max_body_bytes,
         lifespan="on",
         log_config=None,
         access_log=access_log,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=limits.idle,
         timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
         backlog=2048,
     )

@@ -1,30 +1,164 @@
 """What the handles stand on: verbs that take and give bytes, stated in `_core.pyi`.
 
-The native engine is one backend. A connection to a server is another; it belongs beside this file
-and needs nothing of the handles changed.
+The native engine is one backend, a connection to a server (`topics_engine.remote`) is the other.
+What is an object of its own in the native module is made here, so that no handle asks which it has.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import _core
 
 if TYPE_CHECKING:
     from .._core import _Acked as Acked
+    from .._core import _Acks, _Committed, _Jobs, _Outcome, _Rows, _Seen, _Verbs
     from .._core import _NewRow as NewRow
     from .._core import _Page as Page
     from .._core import _Source as Source
     from .._core import _Stream as Stream
     from .._core import _Told as Told
-    from .._core import _Verbs as Backend
     from .._core import _WatchStart as WatchStart
+
+    class Flow(Protocol):
+        """A stream of jobs, as `_core.Work` has it."""
+
+        def next(self, wait: float = 0.0) -> _Jobs | None: ...
+        def close(self) -> None: ...
+
+    class Leases(Protocol):
+        """The jobs of a queue, as `_core.Queue` has them."""
+
+        def claim(
+            self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
+        ) -> _Jobs: ...
+        def peek(self, state: str | None = None, max: int = 100) -> _Seen: ...
+        def ack(
+            self, node: str, seqs: list[int], lease_ids: list[int] | None = None
+        ) -> _Outcome: ...
+        def nack(
+            self,
+            node: str,
+            seqs: list[int],
+            lease_ids: list[int] | None = None,
+            delay_ms: int | None = None,
+        ) -> _Outcome: ...
+        def extend(
+            self,
+            node: str,
+            seqs: list[int],
+            lease_ids: list[int] | None = None,
+            lease_ms: int | None = None,
+        ) -> _Outcome: ...
+        def redrive(
+            self,
+            to: str | None = None,
+            match: str | None = None,
+            seqs: list[int] | None = None,
+            limit: int | None = None,
+            dry_run: bool = False,
+        ) -> int: ...
+        def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Flow: ...
+
+    class Place(Protocol):
+        """A consumer, as `_core.Consumer` has it."""
+
+        @property
+        def mode(self) -> str: ...
+        @property
+        def cursor(self) -> int: ...
+        def read(
+            self,
+            max_bytes: int = ...,
+            max_records: int = 2000,
+            checkpoint: bool = True,
+            wait: float = 0.0,
+            match: str | None = None,
+            fail_if_busy: bool = False,
+        ) -> Page: ...
+        def commit(self, seq: int) -> None: ...
+        def seek(
+            self, *, seq: int | None = None, ts: int | None = None, to: str | None = None
+        ) -> int: ...
+        def drop(self) -> bool: ...
+
+    class Transacting(Protocol):
+        """Transactions, as `_core.Transactions` has them."""
+
+        def transact(
+            self,
+            rows: list[_Rows],
+            *,
+            writer: str | None = None,
+            epoch: int | None = None,
+            key: str | None = None,
+            heads: list[tuple[str, int]] = ...,
+            commits: list[tuple[str, str, int]] = ...,
+            acks: list[_Acks] = ...,
+        ) -> _Committed: ...
+
+    class Backend(_Verbs, Protocol):
+        """Verbs, here or elsewhere."""
+
+        def check(self) -> None: ...
+        def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]: ...
+        def delete_consumer(self, topic: str, name: str) -> bool: ...
+
+
+class Elsewhere:
+    """A backend, or a part of one, whose verbs wait for a server and not for this process's disk:
+    it makes its own queues, consumers and transactions.
+    """
+
+    __slots__ = ()
+
+
+def queue_of(backend: Backend, name: str) -> Leases:
+    """The jobs of a queue."""
+    if isinstance(backend, _core.Engine):
+        return _core.Queue(backend, name)
+    made: Leases = _elsewhere(backend).queue(name)
+    return made
+
+
+def consumer_of(
+    backend: Backend, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
+) -> Place:
+    """A consumer, which is made if it is not there."""
+    if isinstance(backend, _core.Engine):
+        return _core.Consumer(backend, topic, name, mode, start, auto_commit)
+    made: Place = _elsewhere(backend).consumer(topic, name, mode, start, auto_commit)
+    return made
+
+
+def transactions_of(backend: Backend) -> Transacting:
+    """Where transactions happen."""
+    if isinstance(backend, _core.Engine):
+        return _core.Transactions(backend)
+    made: Transacting = _elsewhere(backend).transactions()
+    return made
+
+
+def _elsewhere(backend: Backend) -> Any:
+    assert isinstance(backend, Elsewhere)
+    return backend
+
 
 __all__ = [
     "Acked",
     "Backend",
+    "Elsewhere",
+    "Flow",
+    "Leases",
     "NewRow",
     "Page",
+    "Place",
     "Source",
     "Stream",
     "Told",
+    "Transacting",
     "WatchStart",
+    "consumer_of",
+    "queue_of",
+    "transactions_of",
 ]

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
-from .. import _core
 from .reading import Item, all_of
 
 if TYPE_CHECKING:
-    from .backend import Backend, Page
+    from .backend import Backend, Page, Place
 
 Mode = Literal["at_least_once", "at_most_once"]
 
@@ -53,7 +52,7 @@ class Consumer:
 
     __slots__ = ("_backend", "_native", "name", "topic")
 
-    def __init__(self, backend: Backend, native: _core.Consumer, topic: str, name: str) -> None:
+    def __init__(self, backend: Backend, native: Place, topic: str, name: str) -> None:
         self._backend = backend
         self._native = native
         self.topic = topic

@@ -1,4 +1,4 @@
-"""An open data directory."""
+"""An open data directory, or a connection to a server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _core, settings
-from ..errors import InvalidRequest
+from ..errors import Forbidden, InvalidRequest
 from . import show
+from .backend import transactions_of
 from .closing import Closing
 from .queue import Queue
 from .router import Router
@@ -29,7 +30,7 @@ _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class Database(Closing):
-    """Topics, in this process; thread-safe. Use it in a `with` block, or `close` it."""
+    """Topics, in this process or of a server; thread-safe. Use it in a `with` block, or `close` it."""
 
     def __init__(self, backend: Backend, resolved: settings.Resolved | None = None) -> None:
         self._backend = backend
@@ -39,7 +40,7 @@ class Database(Closing):
 
     @property
     def path(self) -> str:
-        """The data directory."""
+        """The data directory, or the URL of the server."""
         return self._backend.path
 
     @property
@@ -53,8 +54,13 @@ class Database(Closing):
 
     def queue(self, /, name: str, **config: Any) -> Queue:
         """A handle of a queue, which is created if it is not there."""
-        queue = Queue(cast("_core.Engine", self._backend), name, config)
-        queue.create()
+        queue = Queue(self._backend, name, config)
+        try:
+            queue.create()
+        except Forbidden:
+            # Only an administrator's key makes one; others use what is there.
+            if queue.state().type != "queue":
+                raise
         return queue
 
     def queues(self, prefix: str = "") -> Iterator[TopicInfo]:
@@ -63,7 +69,7 @@ class Database(Closing):
 
     def redrive(self, /, topic: str, **how: Any) -> int:
         """Moves the dead letters of a topic back to where they came from; see `Queue.redrive`."""
-        return Queue(cast("_core.Engine", self._backend), topic, {}).redrive(**how)
+        return Queue(self._backend, topic, {}).redrive(**how)
 
     def __getitem__(self, name: str) -> Topic:
         return self.topic(name)
@@ -152,8 +158,7 @@ class Database(Closing):
         `key` does the same for two minutes. Where the disk failed on the way (`Unavailable`),
         repeat: what was decided is finished, and not done twice.
         """
-        native = _core.Transactions(cast("_core.Engine", self._backend))
-        return Transaction(native, writer, epoch, key)
+        return Transaction(transactions_of(self._backend), writer, epoch, key)
 
     def sync(self) -> None:
         """Returns when everything acked before is durable."""

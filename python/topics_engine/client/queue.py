@@ -7,14 +7,17 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from .. import _core
 from ..errors import Conflict, TopicsError
+from .backend import queue_of
 from .reading import records_of
 from .topic import Topic
 from .values import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from .._core import _Jobs
+    from .backend import Backend, Leases
 
 
 JobState = Literal["ready", "leased", "delayed", "dead"]
@@ -61,7 +64,7 @@ class Leased(Held):
     deliveries: int
     node: str
     lease_ms: int
-    _queue: _core.Queue = field(repr=False)
+    _queue: Leases = field(repr=False)
     _settled: threading.Event = field(default_factory=threading.Event, repr=False)
     """Set when a transaction has acked it."""
 
@@ -125,9 +128,9 @@ class Queue(Topic):
 
     __slots__ = ("_native",)
 
-    def __init__(self, engine: _core.Engine, name: str, config: Mapping[str, Any]) -> None:
-        super().__init__(engine, name, {"type": "queue", **config})
-        self._native = _core.Queue(engine, name)
+    def __init__(self, backend: Backend, name: str, config: Mapping[str, Any]) -> None:
+        super().__init__(backend, name, {"type": "queue", **config})
+        self._native = queue_of(backend, name)
 
     def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
@@ -170,7 +173,7 @@ class Queue(Topic):
 J = TypeVar("J", bound=Leased)
 
 
-def jobs_of(kind: type[J], queue: Queue, node: str, found: _core._Jobs) -> list[J]:
+def jobs_of(kind: type[J], queue: Queue, node: str, found: _Jobs) -> list[J]:
     """The jobs of a claim."""
     leases, lease_ms, page = found
     records = records_of(queue.name, page)

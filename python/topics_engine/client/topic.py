@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from .. import _core
 from . import show
+from .backend import consumer_of
 from .consumer import Consumer, ConsumerInfo, Mode
 from .encoding import dump, rows
 from .reading import Item, OnGap, Read, all_of
@@ -139,20 +139,19 @@ class Topic:
         `at_least_once` (the default) stores it by `commit`, or with `auto_commit` at the next read;
         `at_most_once` stores it durably before records are handed out.
         """
-        engine = cast("_core.Engine", self._backend)
-        native = _core.Consumer(engine, self.name, name, mode, start, auto_commit)
-        return Consumer(engine, native, self.name, name)
+        place = consumer_of(self._backend, self.name, name, mode, start, auto_commit)
+        return Consumer(self._backend, place, self.name, name)
 
     def consumers(self) -> list[ConsumerInfo]:
         """The topic's consumers in name order."""
-        found = cast("_core.Engine", self._backend).consumers(self.name)
+        found = self._backend.consumers(self.name)
         return [
             ConsumerInfo(self.name, name, cast("Mode", mode), *rest) for name, mode, *rest in found
         ]
 
     def drop_consumer(self, name: str) -> bool:
         """Deletes a consumer and its cursor; false when there was none."""
-        return cast("_core.Engine", self._backend).delete_consumer(self.name, name)
+        return self._backend.delete_consumer(self.name, name)
 
     def seek(self, ts: int | datetime) -> int:
         """The cursor just before the first record at or after a time (epoch ms, or aware)."""

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import _core
 from ..errors import Conflict
 from .encoding import rows
 
 if TYPE_CHECKING:
-    from .backend import NewRow
+    from .backend import NewRow, Transacting
     from .queue import Leased
 
 
@@ -50,7 +49,7 @@ class Transaction:
     __slots__ = ("_acks", "_commits", "_heads", "_jobs", "_native", "_options", "_rows", "result")
 
     def __init__(
-        self, native: _core.Transactions, writer: str | None, epoch: int | None, key: str | None
+        self, native: Transacting, writer: str | None, epoch: int | None, key: str | None
     ) -> None:
         self._native = native
         self._options = (writer, epoch, key)

@@ -106,14 +106,15 @@ fn origins(past: &Past<'_>, id: u64, now: Option<&TopicObs>) -> BTreeMap<String,
     now.iter().flat_map(|t| &t.records).for_each(|r| put(&text(&r.data), r.seq));
     for (_, note) in past.ever {
         match note {
-            Note::Put { id: i, first, records, .. } if *i == id => {
-                records.iter().zip(*first..).for_each(|(r, seq)| put(&r.name, seq));
-            }
             Note::Look(all) => {
                 let looks = all.values().filter(|t| t.id == id).flat_map(|t| &t.records);
                 looks.for_each(|(seq, name)| put(name, *seq));
             }
-            _ => {}
+            note => {
+                for (_, _, first, records) in note.puts().into_iter().filter(|p| p.1 == id) {
+                    records.iter().zip(first..).for_each(|(r, seq)| put(&r.name, seq));
+                }
+            }
         }
     }
     out

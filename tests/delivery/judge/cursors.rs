@@ -74,6 +74,12 @@ fn take<'a>(
                 c.handed.clear();
             }
         }
+        Note::Txn { unit, .. } => {
+            for m in &unit.moves {
+                let at = Some(m.seq.max(m.before));
+                set(&m.topic, m.id, m.consumer, at, past.keeps(&m.topic, far, note));
+            }
+        }
         Note::Passed { topic, id, consumer, at } => {
             if let Some(c) = all.get_mut(&(*id, *consumer))
                 && past.kept(topic, far)

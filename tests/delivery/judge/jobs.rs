@@ -29,20 +29,22 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
     let mut must: BTreeSet<&str> = BTreeSet::new();
     let mut gone: BTreeSet<&str> = BTreeSet::new();
+    let mut acked: BTreeSet<&str> = BTreeSet::new();
     for (far, note) in &past.notes {
         match note {
-            Note::Put { topic, records, .. } if topic == "q" && past.kept("q", *far) => {
-                must.extend(records.iter().map(|r| r.name.as_str()));
-            }
-            Note::Acked(jobs) => {
-                for job in jobs {
-                    must.remove(job.name.as_str());
-                    if past.kept("q", *far) {
-                        gone.insert(&job.name);
-                    }
-                }
+            Note::Put { .. } | Note::Txn { .. } if past.keeps("q", *far, note) => {
+                // A repeat says again what was put, and may have been acked since.
+                let puts = note.puts().into_iter().filter(|p| p.0 == "q").flat_map(|p| p.3);
+                must.extend(puts.map(|r| r.name.as_str()).filter(|n| !acked.contains(n)));
             }
             _ => {}
+        }
+        for job in note.acks() {
+            must.remove(job.name.as_str());
+            acked.insert(&job.name);
+            if past.keeps("q", *far, note) {
+                gone.insert(&job.name);
+            }
         }
     }
     for name in must.iter().filter(|n| !there.contains_key(**n)) {
@@ -81,7 +83,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     // After a redrive a job may be another record; what was in place before is settled no more.
     let mut unsure = false;
     for (far, note) in &past.notes {
-        let kept = past.kept("q", *far);
+        let kept = past.keeps("q", *far, note);
         let mut next = |job: &Leased, lease| {
             let h = held.entry(job.seq).or_insert_with(|| Held { may: vec![None] });
             if kept {
@@ -95,9 +97,9 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
                 all.extend(jobs);
             }
             Note::Extended(jobs) => jobs.iter().for_each(|j| next(j, Some(j))),
-            Note::Released(jobs) | Note::Acked(jobs) => jobs.iter().for_each(|j| next(j, None)),
+            Note::Released(jobs) => jobs.iter().for_each(|j| next(j, None)),
             Note::Redriven => unsure |= *far == Far::Begun,
-            _ => {}
+            note => note.acks().iter().for_each(|j| next(j, None)),
         }
     }
     let mut valid: BTreeMap<u64, Vec<u64>> = BTreeMap::new();

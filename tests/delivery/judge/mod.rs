@@ -5,11 +5,13 @@
 //! * `copies`: routers (I7).
 //! * `jobs`: leases, places, order of jobs (I6).
 //! * `cursors`: consumers (I8).
+//! * `units`: transactions (I5).
 
 mod copies;
 mod cursors;
 mod jobs;
 mod records;
+mod units;
 
 use super::note::Past;
 use super::see::Seen;
@@ -26,5 +28,8 @@ pub fn judge(past: &Past<'_>, seen: &Seen) -> Vec<String> {
         jobs::judge(past, queue, &mut out);
     }
     cursors::judge(past, seen, &mut out);
+    if let Some(txns) = &seen.txns {
+        units::judge(past, seen, txns, &mut out);
+    }
     out
 }

@@ -25,15 +25,16 @@ pub fn placed<'a>(past: &Past<'a>, out: &mut Vec<String>) -> Placed<'a> {
     for (far, note) in &past.notes {
         match note {
             _ if *far == Far::Begun => {}
-            Note::Put { id, first, records, .. } => {
-                records.iter().zip(*first..).for_each(|(r, seq)| put(*id, seq, &r.name));
-            }
             Note::Look(all) => {
                 for t in all.values() {
                     t.records.iter().for_each(|(seq, name)| put(t.id, *seq, name));
                 }
             }
-            _ => {}
+            note => {
+                for (_, id, first, records) in note.puts() {
+                    records.iter().zip(first..).for_each(|(r, seq)| put(id, seq, &r.name));
+                }
+            }
         }
     }
     placed
@@ -124,11 +125,8 @@ fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &m
     };
     let taken = |seq: u64| deleted(seq) || (evicts && seq < t.state.evict_floor);
     let mut missing = BTreeSet::new();
-    for (_, note) in past.notes.iter().filter(|(far, _)| past.kept(topic, *far)) {
+    for (_, note) in past.notes.iter().filter(|(far, n)| past.keeps(topic, *far, n)) {
         match note {
-            Note::Put { topic: p, id: i, first, records } if p == topic && *i == id => {
-                missing.extend((*first..).take(records.len()));
-            }
             Note::Look(all) => {
                 let Some(look) = all.get(topic).filter(|l| l.id == id) else { continue };
                 missing.extend(look.records.keys());
@@ -142,7 +140,10 @@ fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &m
                     }
                 }
             }
-            _ => {}
+            note => {
+                let mine = note.puts().into_iter().filter(|p| p.0 == topic && p.1 == id);
+                missing.extend(mine.flat_map(|(_, _, first, r)| (first..).take(r.len())));
+            }
         }
     }
     for seq in missing {

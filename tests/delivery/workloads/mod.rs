@@ -3,6 +3,7 @@
 mod consumers;
 mod queues;
 mod routers;
+mod txns;
 
 use topics_engine::{ConfigPatch, Durability};
 
@@ -42,6 +43,21 @@ pub const ALL: &[Workload] = &[
     w("disk_modes", consumers::disk_modes, 1),
     w("auto_commit", consumers::auto_commit, 1),
     w("recreated", consumers::recreated, 1),
+    w("txn_staged", txns::staged, 3),
+    w("txn_one_call", txns::one_call, 2),
+    w("txn_process", txns::process, 3),
+    w("txn_fan_out", txns::fan_out, 2),
+    w("txn_repeated", txns::repeated, 2),
+    w("txn_aborted", txns::aborted, 1),
+    w("txn_swept", txns::swept, 2),
+    w("txn_dropped", txns::dropped, 2),
+    w("txn_beside", txns::beside, 3),
+    w("txn_checkpointed", txns::checkpointed, 2),
+    w("txn_full", txns::full, 3),
+    w("txn_undecided", txns::undecided, 1),
+    w("txn_poisoned", txns::poisoned, 3),
+    w("txn_writers", txns::writers, 1),
+    w("txn_routed", txns::routed, 3),
 ];
 
 fn class(durability: Durability) -> ConfigPatch {

@@ -1,18 +1,19 @@
 """One way to drive every client: that of `te.aio`.
 
-The sync client is driven through threads: a verb is a call in one, an iterator's step too. A client
-that is added later needs an entry in `CLIENTS`, and no change to the tests.
+The sync clients are driven through threads: a verb is a call in one, an iterator's step too. The
+remote ones have a server of their own on the directory of the test.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import topics_engine as te
+from benches.demo.server import Server
 
 # What is made without waiting for anything.
 AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "transaction"}
@@ -78,9 +79,37 @@ async def open_sync(path: Path, **settings: Any) -> AsyncIterator[Any]:
         yield db
 
 
+@asynccontextmanager
+async def served(path: Path, settings: Mapping[str, Any]) -> AsyncIterator[Server]:
+    """A server, for as long as one client is open."""
+    env = {f"TOPICS_{name.upper()}": str(value) for name, value in settings.items()}
+    server = Server(path, env=env)
+    await asyncio.to_thread(server.start)
+    try:
+        yield server
+        assert await asyncio.to_thread(server.stop) == 0
+    finally:
+        await asyncio.to_thread(server.ensure_dead)
+
+
+@asynccontextmanager
+async def connect_sync(path: Path, **settings: Any) -> AsyncIterator[Any]:
+    async with served(path, settings) as server:
+        async with Awaited(te.connect(server.url)) as db:
+            yield db
+
+
+@asynccontextmanager
+async def connect_aio(path: Path, **settings: Any) -> AsyncIterator[Any]:
+    async with served(path, settings) as server, te.aio.connect(server.url) as db:
+        yield db
+
+
 Open = Callable[..., AbstractAsyncContextManager[Any]]
 
-CLIENTS: dict[str, Open] = {"sync": open_sync, "aio": te.aio.open}
+EMBEDDED: dict[str, Open] = {"sync": open_sync, "aio": te.aio.open}
+REMOTE: dict[str, Open] = {"remote": connect_sync, "remote-aio": connect_aio}
+CLIENTS: dict[str, Open] = EMBEDDED | REMOTE
 
 CANCELLABLE = ["aio"]
 """Those whose waits end when their task is cancelled."""

@@ -11,7 +11,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import Open, all_of, datas
+from .adapter import EMBEDDED, Open, all_of, datas
 
 
 async def test_a_close_is_idempotent_and_final(open_db: Open) -> None:
@@ -86,7 +86,9 @@ async def test_a_close_wakes_every_waiter(open_db: Open) -> None:
         assert [type(outcome) for outcome in outcomes] == [te.Closed] * len(waits)
 
 
+@pytest.mark.parametrize("open_db", EMBEDDED, indirect=True)
 async def test_a_second_open_is_locked(open_db: Open) -> None:
+    # A server's directory is locked by the server: test_serve.py.
     async with open_db():
         with pytest.raises(te.Locked) as caught:
             async with open_db():
@@ -107,9 +109,15 @@ async def test_what_was_acked_is_there_after_a_reopen(open_db: Open, tmp_path: P
     assert te.verify(tmp_path / "data").ok
 
 
-async def test_settings(open_db: Open) -> None:
+@pytest.mark.parametrize("open_db", EMBEDDED, indirect=True)
+async def test_settings_are_said(open_db: Open) -> None:
+    # A client does not know what its server was started with.
     async with open_db(max_topics=1) as db:
         assert db.settings["max_topics"] == 1
+
+
+async def test_a_cap_is_no_overload(open_db: Open) -> None:
+    async with open_db(max_topics=1) as db:
         await db.topic("a").append(1)
         with pytest.raises(te.Throttled) as caught:
             await db.topic("b").append(1)

@@ -125,6 +125,8 @@ async def test_closing_a_watch_ends_its_iteration(db: Any) -> None:
     await db.topic("a").append(1)
     watch = db.watch("a")
     follower = asyncio.create_task(all_of(watch))
+    while watch.cursor != {"a": 1}:
+        await asyncio.sleep(0.001)
     await db.topic("a").append(2)
     while watch.cursor != {"a": 2}:
         await asyncio.sleep(0.001)

@@ -152,9 +152,12 @@ class Driver:
         headers: dict[str, str] | None = None,
         query: bytes = b"",
         leave: asyncio.Event | None = None,
+        taken: asyncio.Event | None = None,
         scope: dict[str, Any] | None = None,
     ) -> Sent:
-        """One request. `leave` is when the client hangs up; without it, it stays."""
+        """One request. `leave` is when the client hangs up; without it, it stays. It takes no more
+        than the head of the response before `taken`.
+        """
         chunks = [body] if isinstance(body, bytes) else list(body)
         given = {"host": "127.0.0.1:4000"}
         if any(chunks):
@@ -181,6 +184,8 @@ class Driver:
         sent = Sent()
 
         async def send(message: Any) -> None:
+            if taken is not None and message["type"] == "http.response.body":
+                await taken.wait()
             sent.take(message)
 
         await self.app(full, receive, send)

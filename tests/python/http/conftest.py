@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import socket
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from benches.demo.server import Server
+
+from .h2_client import Http2Connection, Http2Port
 
 # Small enough that a test can reach each limit.
 LIMITS = {
@@ -38,12 +41,19 @@ class Reply(NamedTuple):
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
+def connection(port: int, timeout: float = 30) -> Any:
+    """A connection of the kind that the port is for."""
+    if isinstance(port, Http2Port):
+        return Http2Connection("127.0.0.1", port, timeout)
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+
+
 class Http:
     """One keep-alive connection."""
 
     def __init__(self, port: int, timeout: float = 30) -> None:
         self.port = port
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        self._connection = connection(port, timeout)
 
     def __call__(
         self,
@@ -101,10 +111,28 @@ def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from _serve(tmp_path_factory.mktemp("plain") / "data", hot=False)
 
 
-@pytest.fixture(params=["hot", "plain"])
-def server(request: pytest.FixtureRequest) -> Server:
-    """Both servers in turn, for all tests that do not end them; topics of a test carry its name."""
-    live: Server = request.getfixturevalue(f"{request.param}_server")
+@pytest.fixture(scope="session")
+def h2_server(hot_server: Server) -> Server:
+    """The same server, to whom clients speak HTTP/2."""
+    twin = copy.copy(hot_server)
+    twin.port = Http2Port(twin.port)
+    return twin
+
+
+@pytest.fixture(params=["hot", "plain", "h2"])
+def door(request: pytest.FixtureRequest) -> str:
+    """The ways into the application, one after the other."""
+    return str(request.param)
+
+
+# Of tests that speak HTTP/1.1 themselves.
+HTTP1 = pytest.mark.parametrize("door", ["hot", "plain"], indirect=True)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, door: str) -> Server:
+    """A server for all tests that do not end it; topics of a test carry its name."""
+    live: Server = request.getfixturevalue(f"{door}_server")
     return live
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import Any, NamedTuple
+
+from .conftest import connection
 
 
 class Event(NamedTuple):
@@ -19,7 +20,7 @@ class Events:
     def __init__(
         self, port: int, path: str, headers: dict[str, str] | None = None, timeout: float = 30
     ) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        self._connection = connection(port, timeout)
         self._connection.request("GET", path, headers=headers or {})
         self.response = self._connection.getresponse()
         self.status = self.response.status

@@ -160,6 +160,8 @@ def test_every_route_reaches_its_verb(route: Any) -> None:
         driver = Driver()
         await driver.ready()
         path = re.sub("/:[tqr]", "/a%3Ab%2e", route.path)
+        # Only the last name in a path may have a slash of its own.
+        path = re.sub("/:[a-z]+(?=/.*:)", "/b%2E", path)
         path = re.sub("/:[a-z]+", "/c%2Fd", path)
         body = b"{}" if route.method in ("POST", "PUT") else b""
         sent = await driver.request(
@@ -178,7 +180,8 @@ def test_every_route_reaches_its_verb(route: Any) -> None:
             return
         call = driver.http.calls[0]
         name = "a:b." if route.named else ""
-        part = "c/d" if path.endswith("c%2Fd") or "c%2Fd/" in path else ""
+        parts = [p for p, there in (("b.", "/b%2E/"), ("c/d", "/c%2Fd")) if there in path]
+        part = "/".join(parts)
         assert (call.route, call.name, call.part, call.body) == (route.verb, name, part, body)
         assert (call.query, call.key, call.flags) == (b"touch=true", b"k", 0)
 

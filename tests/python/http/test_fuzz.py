@@ -37,6 +37,10 @@ STATUS = {
     "head_mismatch": {409},
     "idempotency_mismatch": {409},
     "not_a_queue": {409},
+    "lease_lost": {409},
+    "txn_incomplete": {409},
+    "stale_epoch": {409},
+    "txn_not_found": {404},
     "router_not_found": {404},
     "consumer_not_found": {404},
     "router_cycle": {409},
@@ -109,6 +113,26 @@ held = st.fixed_dictionaries(
         "lease_ms": edge_numbers,
     },
 )
+span = {
+    "from_seq": st.one_of(edge_numbers, st.just("earliest")),
+    "to_seq": edge_numbers,
+}
+appends = st.lists(
+    st.fixed_dictionaries(
+        {"topic": names, "records": st.lists(records, max_size=3)},
+        optional={"node": short, "expect_head": edge_numbers},
+    ),
+    max_size=3,
+)
+work = {
+    "expect_heads": st.dictionaries(names, edge_numbers, max_size=2),
+    "commits": st.lists(
+        st.fixed_dictionaries({"topic": names, "consumer": short, "seq": edge_numbers}), max_size=2
+    ),
+    "acks": st.lists(
+        st.fixed_dictionaries({"queue": names, "node": short, "seqs": st.just([1])}), max_size=2
+    ),
+}
 BODIES: dict[str, st.SearchStrategy[Any]] = {
     "create": configs,
     "write": st.fixed_dictionaries(
@@ -137,6 +161,43 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "include_meta": st.booleans(),
             "wait_ms": st.sampled_from([0, 1, 2]),
             "max_batch_bytes": edge_numbers,
+        },
+    ),
+    "scan": st.fixed_dictionaries(
+        {},
+        optional={
+            **span,
+            "columns": st.lists(st.sampled_from(["seq", "data", "gap_to", "x"]), max_size=3),
+            "nodes": st.one_of(short, st.lists(short, max_size=3)),
+            "match": matches,
+            "ts_from": edge_numbers,
+            "ts_to": edge_numbers,
+            "consistency": st.sampled_from(["strong", "eventual", "x"]),
+            "topic_id": edge_numbers,
+            "data_type": st.sampled_from(["binary", "x"]),
+        },
+    ),
+    "split": st.fixed_dictionaries(
+        {}, optional={**span, "max_records": edge_numbers, "max_bytes": edge_numbers}
+    ),
+    "txn": st.fixed_dictionaries(
+        {"appends": appends},
+        optional={
+            **work,
+            "writer": names,
+            "epoch": st.integers(0, 3),
+            "idempotency_key": short,
+        },
+    ),
+    "txn_stage": st.fixed_dictionaries({"appends": appends}),
+    "txn_commit": st.fixed_dictionaries(
+        {"epoch": edge_numbers},
+        optional={
+            **work,
+            "stages": st.lists(
+                st.fixed_dictionaries({"id": short, "parts": st.sampled_from([0, 1, 2**32])}),
+                max_size=2,
+            ),
         },
     ),
     "delete": st.fixed_dictionaries({}, optional={"before_seq": edge_numbers, "match": matches}),
@@ -247,9 +308,8 @@ def bodies(draw: st.DrawFn, verb: str) -> bytes:
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Route, str, str, bytes | None, dict[str, str]]:
     # `sync`, `checkpoint` and `verify` do no parsing, and do real work on the disk.
-    # A stream has no end.
     idle = ("sync", "checkpoint", "verify")
-    cheap = [r for r in ROUTES if r.verb not in idle and not r.streams]
+    cheap = [r for r in ROUTES if r.verb not in idle and not r.endless]
     route: Route = draw(st.sampled_from(cheap + [r for r in cheap if r.verb in BODIES] * 3))
     path = re.sub(r":[a-z]+", lambda _: quote(draw(names), safe=""), route.path)
     query = draw(
@@ -284,14 +344,6 @@ def requests(draw: st.DrawFn) -> tuple[Route, str, str, bytes | None, dict[str, 
     return route, method, path, body, headers
 
 
-@settings(
-    max_examples=REQUESTS // PER_EXAMPLE,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
-@given(batch=st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
 def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
     for route, method, path, body, headers in batch:
         note(f"{method} {path} {body!r} {headers}")
@@ -305,11 +357,21 @@ def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
             json.loads(reply.body)
 
 
-def test_no_generated_request_is_500(api: Http) -> None:
+def test_no_generated_request_is_500(api: Http, door: str) -> None:
     seen: dict[int, int] = {}
-    run_requests(api, seen)
+    # The application has had all of them by two ways when it gets those of HTTP/2.
+    most = REQUESTS // 4 if door == "h2" else REQUESTS
+    batches = st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE)
+    run = settings(
+        max_examples=most // PER_EXAMPLE,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )(given(batch=batches)(run_requests))
+    run(api, seen)
     print(f"{sum(seen.values())} requests: {dict(sorted(seen.items()))}")
-    assert sum(seen.values()) >= REQUESTS
+    assert sum(seen.values()) >= most
     # A generator that only ever fails tests nothing.
-    assert seen[200] > REQUESTS // 20
+    assert seen[200] > most // 20
     assert api("GET", "/v0/ready").status == 200

@@ -18,7 +18,7 @@ from topics_engine import _core
 from topics_engine.asgi import Settings, build
 from topics_engine.asgi.messages import CLOSE, HttpError
 from topics_engine.cli.hot import HotProtocols
-from topics_engine.cli.protocol import HEADER_SECONDS, KEEP_ALIVE_SECONDS
+from topics_engine.cli.limits import Limits
 
 from .conftest import LIMITS
 
@@ -98,6 +98,27 @@ EXCHANGES: dict[str, bytes] = {
     "bare line feeds": request("t", one()).replace(b"\r\n", b"\n"),
     "NUL in a header": request("t", one(), "Idempotency-Key: a\0b"),
     "space before the colon": request("t", one(), "Idempotency-Key : k"),
+    "queue": request(
+        "q", {"records": [{"data": n} for n in range(9)], "config": {"type": "queue"}}
+    ),
+    "claim": request("q/claim", {"node": "a", "max": 4}),
+    "claim of a log": request("t/claim", {"node": "a"}),
+    "claim without a node": request("q/claim", {}),
+    "ack": request("q/ack", {"node": "a", "seqs": [1]}),
+    "ack again": request("q/ack", {"node": "a", "seqs": [1]}),
+    "ack of another's": request("q/ack", {"node": "b", "seqs": [2]}),
+    "ack with a lease that is not there": request(
+        "q/ack", {"node": "a", "seqs": [2], "lease_ids": [1]}
+    ),
+    "ack of too many": request("q/ack", {"node": "a", "seqs": list(range(1001))}),
+    "ack of nothing": request("nobody/ack", {"node": "a", "seqs": [1]}),
+    "extend": request("q/extend", {"node": "a", "seqs": [2, 3], "lease_ms": 60_000}),
+    "nack": request("q/nack", {"node": "a", "seqs": [2], "delay_ms": 0}),
+    "nack of a log": request("t/nack", {"node": "a", "seqs": [2]}),
+    "claimed again": request("q/claim", {"node": "b", "max": 1}),
+    "claimed, acked, claimed": request("q/claim", {"node": "c", "max": 9})
+    + request("q/ack", {"node": "c", "seqs": [5, 6, 7]})
+    + request("q/claim", {"node": "c", "wait_ms": 20}),
     "pipelined": request("p", one()) + request("p", one(2, sync=True)) + request("p/diff", {}),
     "pipelined, then not hot": request("p", one()) + request("p/seek", {"ts": 1}),
     "pipelined behind a wait": request("p/diff", {"from_seq": 99, "wait_ms": 50})
@@ -112,6 +133,8 @@ VARIES = (
     (rb'"topic_id":\d+', b'"topic_id":0'),
     (rb'"\$ts":\d+', b'"$ts":0'),
     (rb'"lag_ms":\d+', b'"lag_ms":0'),
+    (rb'"(deadlines?|lease_id)":\d+', rb'"\1":0'),
+    (rb'"deadlines":\[[\d,]*\]', b'"deadlines":[]'),
 )
 
 
@@ -215,6 +238,7 @@ class Hot:
         self.gate = self.protocols._gate
         self.state = MagicMock(connections=set(), default_headers=[(b"date", b"today")])
         self.handed_over: list[MagicMock] = []
+        self.fresh: list[bool] = []
 
     async def __aenter__(self) -> Hot:
         self.app.life.start()
@@ -227,7 +251,8 @@ class Hot:
         await self.app.life.finish(5)
 
     def connect(self) -> tuple[_core.Connection, Transport]:
-        def complete() -> MagicMock:
+        def complete(fresh: bool) -> MagicMock:
+            self.fresh.append(fresh)
             self.handed_over.append(MagicMock())
             return self.handed_over[-1]
 
@@ -357,7 +382,7 @@ def test_slow_clients_are_ended(tmp_path: Path) -> None:
             connection.data_received(request("t", one()))
             await hot.answers(done, 1)
             ticks = {}
-            for tick in range(round(KEEP_ALIVE_SECONDS / BODY_SECONDS * TICKS) + 2):
+            for tick in range(round(Limits().idle / BODY_SECONDS * TICKS) + 2):
                 hot.gate.sweep()
                 for name, transport in (("silent", silent), ("half", half), ("done", done)):
                     if transport.closed:
@@ -365,8 +390,8 @@ def test_slow_clients_are_ended(tmp_path: Path) -> None:
             per_second = TICKS / BODY_SECONDS
             assert ticks == {
                 "half": TICKS,
-                "silent": round(HEADER_SECONDS * per_second),
-                "done": round(KEEP_ALIVE_SECONDS * per_second),
+                "silent": round(Limits().header * per_second),
+                "done": round(Limits().idle * per_second),
             }
             late = HttpError(408, "request_timeout", "the body did not arrive within 2 s")
             assert half.written[0].endswith(late.response().body)

@@ -17,7 +17,7 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .conftest import Http, once, raw_exchange
+from .conftest import HTTP1, Http, once, raw_exchange
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -103,6 +103,7 @@ def test_a_damaged_directory_is_exit_4(own_server: Server) -> None:
     assert "STORE" in refused.stderr
 
 
+@HTTP1
 def test_a_client_that_leaves_frees_its_wait(server: Server, api: Http, topic: str) -> None:
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
     body = b'{"from_seq":1,"wait_ms":30000}'
@@ -140,6 +141,7 @@ def test_a_waiting_diff_is_woken_by_a_write(server: Server, api: Http, topic: st
     assert [[r["data"] for r in a.json["records"]] for a in answers] == [[2]] * 8
 
 
+@HTTP1
 def test_pipelined_requests_are_answered_in_order(server: Server, topic: str) -> None:
     def request(value: int, last: bool) -> bytes:
         body = b'{"records":[{"data":%d}]}' % value

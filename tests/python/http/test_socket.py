@@ -13,7 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from benches.demo.server import Server
 
-from .conftest import Http
+from .conftest import HTTP1, Http
 from .test_routes import until, write
 from .test_watch import streams
 
@@ -58,10 +58,13 @@ def socket(server: Server) -> Iterator[Socket]:
     made.close()
 
 
+@HTTP1
 def test_subscribe_and_publish(api: Http, socket: Socket, topic: str) -> None:
     write(api, topic, {"n": 1})
     told = socket.ask("subscribe", "subscribed", topic=topic, from_seq=0)
-    assert told["topics"] == {topic: {"from_seq": 0, "head_seq": 1, "earliest_seq": 1}}
+    topic_id = api("GET", f"/v0/topics/{topic}").json["topic_id"]
+    joined = {"from_seq": 0, "topic_id": topic_id, "head_seq": 1, "earliest_seq": 1}
+    assert told["topics"] == {topic: joined}
     first = socket.take()
     assert (first["op"], first["topic"], first["to_seq"]) == ("record", topic, 1)
     assert [r["data"] for r in first["records"]] == [{"n": 1}]
@@ -87,6 +90,7 @@ def test_subscribe_and_publish(api: Http, socket: Socket, topic: str) -> None:
     assert (gone["topic"], gone["reason"]) == (topic, "deleted")
 
 
+@HTTP1
 def test_unsubscribe_and_losses(api: Http, socket: Socket, topic: str) -> None:
     api("PUT", f"/v0/topics/{topic}", {"cap_records": 1})
     write(api, topic, 1, 2, 3)
@@ -101,6 +105,7 @@ def test_unsubscribe_and_losses(api: Http, socket: Socket, topic: str) -> None:
     assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["ended"] == 0
 
 
+@HTTP1
 def test_many_messages_in_order(api: Http, socket: Socket, topic: str) -> None:
     socket.ask("publish", "ack", topic=topic, records=[{"data": -1}])
     socket.ask("subscribe", "subscribed", topic=topic)
@@ -116,6 +121,7 @@ def test_many_messages_in_order(api: Http, socket: Socket, topic: str) -> None:
     assert got == list(range(500))
 
 
+@HTTP1
 def test_refusals(socket: Socket, topic: str) -> None:
     assert socket.refused("{") == "invalid_request"
     assert socket.refused({"op": "dance"}) == "invalid_request"
@@ -132,6 +138,7 @@ def test_refusals(socket: Socket, topic: str) -> None:
     assert closed.value.rcvd.code == 1003
 
 
+@HTTP1
 def test_a_socket_that_goes_leaves_nothing(server: Server, api: Http, topic: str) -> None:
     write(api, topic, 1)
     before = streams(api)
@@ -142,6 +149,7 @@ def test_a_socket_that_goes_leaves_nothing(server: Server, api: Http, topic: str
     until(lambda: streams(api) == before)
 
 
+@HTTP1
 def test_pages_from_elsewhere_get_no_socket(server: Server, api: Http) -> None:
     with pytest.raises(InvalidStatus) as refused:
         Socket(server.port, origin="https://evil.example")

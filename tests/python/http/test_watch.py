@@ -24,7 +24,9 @@ def wid(api: Http, topic: str) -> str:
     answer = made.json
     assert answer["stream_url"] == f"/v0/watch/{answer['wid']}"
     assert answer["session_ttl_ms"] == 300_000
-    assert answer["topics"] == {topic: {"from_seq": 0, "head_seq": 2, "earliest_seq": 1}}
+    topic_id = api("GET", f"/v0/topics/{topic}").json["topic_id"]
+    joined = {"from_seq": 0, "topic_id": topic_id, "head_seq": 2, "earliest_seq": 1}
+    assert answer["topics"] == {topic: joined}
     assert len(answer["wid"]) == 32
     return str(answer["wid"])
 

@@ -1,6 +1,8 @@
 //! What is delivered.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use topics_env::sync::OnceLock;
 
 use crate::api::{NodeFilter, ReadBatch, ReadFrom, ReadRequest, Tombstone, TopicMatch};
 use crate::error::Error;
@@ -148,6 +150,16 @@ pub enum Event {
         topic_id: u64,
         /// Why.
         error: Error,
+    },
+    /// The engine is under strain and the topic's priority is the lowest: what was written waits.
+    /// Nothing is lost. Told only to streams that asked for it.
+    Paced {
+        /// The topic.
+        topic: Arc<str>,
+        /// Its id.
+        topic_id: u64,
+        /// How long it waits at most.
+        retry_after_ms: u64,
     },
     /// Nothing happened for the heartbeat's time.
     Heartbeat,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use topics_storage::wal::{Level, Ticket};
 
 use super::frame::{Frame, WatchOptions};
@@ -63,6 +63,8 @@ pub(crate) struct Interest {
     manual: AtomicI64,
     /// Only routers want the topic.
     routed: AtomicBool,
+    /// Its watchers were told that it waits under strain.
+    paced: AtomicBool,
     wanted: Mutex<Wanted>,
 }
 
@@ -95,6 +97,7 @@ impl Interest {
             served_at: AtomicU64::new(0),
             manual: AtomicI64::new(NONE),
             routed: AtomicBool::new(false),
+            paced: AtomicBool::new(false),
             wanted: Mutex::new(Wanted::default()),
         };
         interest.learn(&topic.state.read().config.clone());
@@ -139,6 +142,24 @@ impl Interest {
     pub(super) fn begin(&self, now: u64) {
         self.state.store(SERVING, Ordering::SeqCst);
         self.served_at.store(now, Ordering::Relaxed);
+        self.paced.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether its watchers are yet to be told that it waits; they are after this.
+    pub(super) fn unpaced(&self) -> bool {
+        !self.paced.swap(true, Ordering::Relaxed)
+    }
+
+    /// Tells the live watchers that want to know that the topic waits, this long at most.
+    pub(super) fn pace(&self, retry_after_ms: u64) {
+        let Some(topic) = self.topic() else { return };
+        let told: Vec<_> = {
+            let wanted = self.wanted.lock();
+            let members = wanted.groups.iter().flat_map(|g| g.members.values());
+            let told = members.filter(|m| m.stream.pace(m.part, &topic, retry_after_ms));
+            told.map(|m| m.stream.clone()).collect()
+        };
+        told.iter().for_each(|s| s.wake());
     }
 
     /// The worker is done; true: it must be queued again.

@@ -40,6 +40,8 @@ pub(crate) struct Waiting<T> {
     pub item: T,
     /// When it became dirty; reset only by a service.
     pub since: u64,
+    /// How much of that time it was made to rest, ns: nobody is late for it.
+    pub rested: u64,
 }
 
 /// The ready set. Whoever uses it makes sure that nothing is in it twice.
@@ -68,15 +70,25 @@ impl<T: Schedule> Ready<T> {
         std::array::from_fn(|b| self.bands[b].len())
     }
 
+    /// Those that wait in the lowest band.
+    pub(crate) fn lowest(&self) -> impl Iterator<Item = &Waiting<T>> {
+        self.bands[0].iter()
+    }
+
     /// Takes one in that became dirty at `since`.
     pub(crate) fn push(&mut self, item: T, since: u64, now: u64, strained: bool) {
-        let b = self.place(&item, since, now, strained);
+        self.put(Waiting { item, since, rested: 0 }, now, strained);
+    }
+
+    /// Takes one in that has waited already.
+    pub(crate) fn put(&mut self, waiting: Waiting<T>, now: u64, strained: bool) {
+        let (b, since) = (self.place(&waiting.item, waiting.since, now, strained), waiting.since);
         let queue = &mut self.bands[b];
         let at = match queue.back() {
             Some(last) if last.since > since => queue.partition_point(|w| w.since <= since),
             _ => queue.len(),
         };
-        queue.insert(at, Waiting { item, since });
+        queue.insert(at, waiting);
     }
 
     fn place(&self, item: &T, since: u64, now: u64, strained: bool) -> usize {

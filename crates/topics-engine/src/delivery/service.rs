@@ -1,7 +1,8 @@
 //! Serving a dirty topic: each group reads once, each watcher gets a pointer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use topics_env::sync::atomic::Ordering;
 
 use super::frame::WatchOptions;
 use super::interest::Interest;

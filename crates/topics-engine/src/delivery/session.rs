@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use super::stream::Stream;
 use super::watch::{Watch, WatchRequest, WatchStart};

@@ -5,12 +5,12 @@
 //! workers up to its bounds. A part that finds it full goes back to its backlog: what it missed is
 //! read again from its own cursor when the queue has drained.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 
 use super::frame::{Event, Frame, WatchOptions};
 use crate::api::{GapReason, ReadBatch, Tombstone};
@@ -23,6 +23,9 @@ pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;
 
 /// Topics that one stream may come to, those that joined by a pattern included.
 const MAX_PARTS: usize = 4096;
+
+/// Room that a queue keeps when it is empty, in items.
+const SPARE: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -59,8 +62,8 @@ struct Outbound {
     parts: Vec<Part>,
     by_topic: HashMap<u64, u32>,
     backlog: VecDeque<u32>,
-    /// Names whose topics are gone.
-    missing: Vec<Arc<str>>,
+    /// Names without a topic: a new one joins.
+    missing: HashSet<Arc<str>>,
     ended: Option<Error>,
     /// A push found the queue full, and it has not been emptied since.
     lagging: bool,
@@ -79,6 +82,8 @@ pub(super) struct Bounds {
     pub bytes: usize,
     pub heartbeat_ns: Option<u64>,
     pub stall_ns: Option<u64>,
+    /// Whether it is told of topics that wait under strain.
+    pub paced: bool,
 }
 
 /// What became of a push.
@@ -128,10 +133,11 @@ impl Stream {
         id: u64,
         options: WatchOptions,
         patterns: Vec<String>,
+        names: HashSet<Arc<str>>,
         bounds: Bounds,
         now: u64,
     ) -> Arc<Self> {
-        let out = Outbound { taken_at: now, event_at: now, ..Outbound::default() };
+        let out = Outbound { missing: names, taken_at: now, event_at: now, ..Outbound::default() };
         Arc::new(Self {
             id,
             options: Arc::new(options),
@@ -153,7 +159,15 @@ impl Stream {
     /// Whether a new topic of this name belongs here.
     pub(super) fn wants(&self, topic: &str) -> bool {
         self.patterns.iter().any(|p| name::matches_pattern(p, topic))
-            || self.out.lock().missing.iter().any(|m| **m == *topic)
+            || self.out.lock().missing.contains(topic)
+    }
+
+    /// Whether no new topic can belong here: there is no pattern, and every name has a topic. What
+    /// was kept for names that have been found goes.
+    pub(super) fn complete(&self) -> bool {
+        let mut out = self.out.lock();
+        out.missing.shrink_to_fit();
+        self.patterns.is_empty() && out.missing.is_empty()
     }
 
     /// Takes a topic in, from a cursor. False when it is there, or there is no room.
@@ -194,7 +208,7 @@ impl Stream {
             }
         } as u32;
         out.by_topic.insert(topic.id(), at);
-        out.missing.retain(|m| **m != *topic.name);
+        out.missing.remove(&topic.name);
         out.backlog.push_back(at);
         true
     }
@@ -248,6 +262,23 @@ impl Stream {
         (Outcome::Taken, out.rouse())
     }
 
+    /// The topic waits; says whether [`Self::wake`] is due. A full queue has other troubles.
+    pub(super) fn pace(&self, part: u32, topic: &Topic, retry_after_ms: u64) -> bool {
+        if !self.bounds.paced {
+            return false;
+        }
+        let mut out = self.out.lock();
+        let p = &out.parts[part as usize];
+        let live = p.mode == Mode::Live && p.topic.id() == topic.id();
+        if !live || out.queue.len() + 2 > self.bounds.frames {
+            return false;
+        }
+        let (next, topic_id) = (p.pushed, topic.id());
+        let event = Event::Paced { topic: topic.name.clone(), topic_id, retry_after_ms };
+        out.queue(part, event, next, 0);
+        out.rouse()
+    }
+
     /// What the watcher's end has read for a part.
     pub(super) fn deliver(&self, part: u32, batch: ReadBatch) {
         let mut out = self.out.lock();
@@ -289,8 +320,8 @@ impl Stream {
             Some(error) => Event::Failed { topic: topic.clone(), topic_id, error },
         };
         out.queue(part, event, next, 0);
-        if deleted && !out.missing.contains(&topic) {
-            out.missing.push(topic);
+        if deleted {
+            out.missing.insert(topic);
         }
         true
     }
@@ -344,12 +375,18 @@ impl Stream {
             return Ok(Next::Event(item.event));
         }
         out.lagging = false;
+        if out.queue.capacity() > SPARE {
+            out.queue = VecDeque::new();
+        }
         while let Some(part) = out.backlog.pop_front() {
             let p = &out.parts[part as usize];
             if p.mode == Mode::Backlog {
                 let (topic, cursor, id) = (p.topic.clone(), p.cursor, p.id);
                 return Ok(Next::Read(Backlog { part, topic, cursor, id }));
             }
+        }
+        if out.backlog.capacity() > SPARE {
+            out.backlog = VecDeque::new();
         }
         out.taken_at = now;
         if self.bounds.heartbeat_ns.is_some_and(|ns| now.saturating_sub(out.event_at) >= ns) {

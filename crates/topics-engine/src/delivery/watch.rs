@@ -1,5 +1,6 @@
 //! The watcher's end of a stream.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,6 +59,8 @@ pub struct WatchRequest {
     pub heartbeat_ms: Option<u64>,
     /// Ends a stream that is full and not taken from for this long; default none.
     pub stall_ms: Option<u64>,
+    /// [`Event::Paced`] when a topic has to wait under strain; default no.
+    pub paced: bool,
 }
 
 impl Default for WatchRequest {
@@ -71,6 +74,7 @@ impl Default for WatchRequest {
             queue_bytes: 16 << 20,
             heartbeat_ms: None,
             stall_ms: None,
+            paced: false,
         }
     }
 }
@@ -151,16 +155,16 @@ impl Watch {
             bytes: req.queue_bytes,
             heartbeat_ns: req.heartbeat_ms.map(ns),
             stall_ns: req.stall_ms.map(ns),
+            paced: req.paced,
         };
         let shared = core.delivery.shared();
-        let mut patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
-        if req.lenient {
-            patterns.extend(req.topics.iter().map(|(t, _)| t.clone()));
-        }
-        patterns.extend(known.iter().map(|(t, _)| t.clone()));
-        let expects = !patterns.is_empty();
-        let now = core.time.mono_ns();
-        let stream = Stream::new(shared.stream_id(), req.options.clone(), patterns, bounds, now);
+        let patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
+        // Names whose topics may come later.
+        let later = req.topics.iter().filter(|_| req.lenient).chain(known);
+        let names: HashSet<Arc<str>> = later.map(|(t, _)| t.as_str().into()).collect();
+        let expects = !patterns.is_empty() || !names.is_empty();
+        let (now, id) = (core.time.mono_ns(), shared.stream_id());
+        let stream = Stream::new(id, req.options.clone(), patterns, names, bounds, now);
         // From here on dropping it undoes what is done.
         let watch = Self { core: core.clone(), stream, session: None };
         shared.streams.lock().insert(watch.stream.id(), Arc::downgrade(&watch.stream));
@@ -177,6 +181,9 @@ impl Watch {
         }
         for (pattern, start) in &req.patterns {
             watch.begin_matching(pattern, *start)?;
+        }
+        if expects {
+            shared.content(&watch.stream);
         }
         core.delivery.start(core)?;
         // A close that has told all streams did not know this one.

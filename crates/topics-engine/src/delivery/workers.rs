@@ -2,24 +2,28 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use topics_env::Clock;
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use topics_env::sync::thread::{self, JoinHandle};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
 use super::governor::{Governor, SAMPLE_NS, Sample, Verdict};
 use super::interest::Interest;
-use super::ready::{Ready, Waiting};
+use super::ready::{Ready, Schedule, Waiting};
 use super::service;
 use super::session::Sessions;
 use super::stream::Stream;
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::priority;
 use crate::topic::Topic;
+
+/// The pressure, in millionths, that counts as full.
+const FULL_PPM: u64 = 950_000;
 
 /// A ready set and its worker.
 #[derive(Default)]
@@ -31,8 +35,9 @@ struct Shard {
 #[derive(Default)]
 struct Inner {
     ready: Ready<Arc<Interest>>,
-    /// Topics that rest so that their next frame holds more, by the end of their rest.
-    resting: BTreeMap<(u64, u64), Waiting<Arc<Interest>>>,
+    /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
+    /// began.
+    resting: BTreeMap<(u64, u64), (Waiting<Arc<Interest>>, u64)>,
     rests: u64,
     /// Topics to be looked at again at a time.
     reminders: BTreeMap<(u64, u64), Arc<Interest>>,
@@ -56,7 +61,7 @@ pub(crate) struct Shared {
     pressure: AtomicU64,
     coalesce_ns: AtomicU64,
     strained: AtomicBool,
-    /// Scheduling latency since the last sample: sum and number.
+    /// Scheduling latency since the last sample, without rests: sum and number.
     latency: (AtomicU64, AtomicU64),
     pub streams: Mutex<HashMap<u64, Weak<Stream>>>,
     next_stream: AtomicU64,
@@ -109,9 +114,12 @@ impl Shared {
 
     fn turn(&self, inner: &mut Inner, now: u64) -> Turn {
         let strained = self.strained.load(Ordering::Relaxed);
-        while let Some(rested) = inner.resting.first_entry().filter(|e| e.key().0 <= now) {
-            let w = rested.remove();
-            inner.ready.push(w.item, w.since, now, strained);
+        let window = self.coalesce_ns.load(Ordering::Relaxed);
+        let over = |until: u64| until <= now || window == 0;
+        while let Some(rested) = inner.resting.first_entry().filter(|e| over(e.key().0)) {
+            let ((until, _), (mut w, from)) = rested.remove_entry();
+            w.rested += until.min(now).saturating_sub(from);
+            inner.ready.put(w, now, strained);
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
             let interest = due.remove();
@@ -119,15 +127,14 @@ impl Shared {
                 inner.ready.push(interest, now, now, strained);
             }
         }
-        let window = self.coalesce_ns.load(Ordering::Relaxed);
         while let Some(w) = inner.ready.pop(now, strained) {
             let until = w.item.served_at.load(Ordering::Relaxed) + window;
-            if window == 0 || until <= now {
+            if over(until) {
                 return Turn::Serve(w);
             }
             inner.rests += 1;
             let n = inner.rests;
-            inner.resting.insert((until, n), w);
+            inner.resting.insert((until, n), (w, now));
         }
         let rest = inner.resting.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
@@ -142,14 +149,15 @@ impl Shared {
 
     fn serve(&self, core: &Arc<Core>, w: Waiting<Arc<Interest>>) {
         let now = self.now();
-        let waited = now.saturating_sub(w.since);
-        core.metrics.delivery.record(waited);
-        self.latency.0.fetch_add(waited, Ordering::Relaxed);
+        let late = now.saturating_sub(w.since).saturating_sub(w.rested);
+        core.metrics.scheduling.record(late);
+        self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
         w.item.begin(now);
         let more = service::serve(core, &w.item);
+        let now = self.now();
+        core.metrics.delivery.record(now.saturating_sub(w.since));
         if w.item.end(more) {
-            let now = self.now();
             self.queue(w.item, now, now);
         }
     }
@@ -159,8 +167,20 @@ impl Shared {
         self.shards.iter().map(|s| s.inner.lock().ready.len()).sum()
     }
 
+    /// How many wait, by band.
+    #[cfg(test)]
+    pub(super) fn bands(&self) -> [usize; super::ready::BANDS] {
+        let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
+        std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
+    }
+
+    /// The pressure is as high as it gets: what finds the staging full is refused at once.
+    pub(super) fn is_full(&self) -> bool {
+        self.pressure.load(Ordering::Relaxed) >= FULL_PPM
+    }
+
     /// Looks at the pressure when that is due.
-    fn sample(&self, core: &Core) {
+    pub(super) fn sample(&self, core: &Core) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
         if now.saturating_sub(last) < SAMPLE_NS {
@@ -177,13 +197,49 @@ impl Shared {
             ready: self.depth(),
             workers: self.shards.len(),
             latency_ns: sum.checked_div(n),
-            storage: if at == 0 { 0.0 } else { spent / now.saturating_sub(at).max(1) as f64 },
+            storage: match at {
+                0 => 0.0,
+                at => spent / (now.saturating_sub(at).max(1) as f64 * core.wal.shards() as f64),
+            },
         };
         (governor.1, governor.2) = (now, sync_ns);
-        let Verdict { pressure, coalesce_ns, strained, .. } = governor.0.observe(sample);
+        let verdict = governor.0.observe(sample);
+        drop(governor);
+        self.obey(core, verdict);
+    }
+
+    /// Does what the governor says.
+    pub(super) fn obey(&self, core: &Core, verdict: Verdict) {
+        let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
         self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
-        self.strained.store(strained, Ordering::Relaxed);
+        core.wal.set_commit_window(commit_ns);
+        if self.strained.swap(strained, Ordering::Relaxed) != strained {
+            core.metrics.strains.add(u64::from(strained));
+            log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
+        }
+        if strained {
+            self.pace();
+        }
+    }
+
+    /// Tells the watchers of topics that wait in the lowest band, which is not served under
+    /// strain; once for each time that a topic waits.
+    fn pace(&self) {
+        let now = self.now();
+        for shard in &self.shards {
+            let paused: Vec<_> = {
+                let inner = shard.inner.lock();
+                let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
+                untold.map(|w| (w.item.clone(), w.since)).collect()
+            };
+            for (interest, since) in paused {
+                let waited = now.saturating_sub(since) / 1_000_000;
+                let p = interest.base(now).saturating_add(priority::age(waited));
+                // A hundred a second lift it out of the band.
+                interest.pace(u64::from(p.min(0).unsigned_abs()) * 10);
+            }
+        }
     }
 
     /// New topics are offered to this stream.
@@ -191,6 +247,16 @@ impl Shared {
         let mut expecting = self.expecting.lock();
         expecting.insert(stream.id(), Arc::downgrade(stream));
         self.expects.store(expecting.len(), Ordering::SeqCst);
+    }
+
+    /// New topics are no longer offered to this stream if none can belong to it.
+    pub(super) fn content(&self, stream: &Stream) {
+        let mut expecting = self.expecting.lock();
+        // A delete of one of its topics has the name missed first, and the stream expected then.
+        if stream.complete() {
+            expecting.remove(&stream.id());
+            self.expects.store(expecting.len(), Ordering::SeqCst);
+        }
     }
 
     /// Offers a topic to the streams that wait for new ones; it joins from its start.
@@ -288,8 +354,7 @@ impl Delivery {
         for i in 0..self.shared.shards.len() {
             let (shared, core) = (self.shared.clone(), Arc::downgrade(core));
             let name = format!("topics-deliver-{i}");
-            let thread =
-                std::thread::Builder::new().name(name).spawn(move || run(&shared, i, &core));
+            let thread = thread::Builder::new().name(name).spawn(move || run(&shared, i, &core));
             threads.push(
                 thread.map_err(|e| Error::from(StorageError::io("start a delivery thread", e)))?,
             );
@@ -319,6 +384,9 @@ impl Delivery {
     /// Ends streams that stalled, forgets sessions that nobody came back to.
     pub(crate) fn tick(&self, core: &Arc<Core>) {
         self.run_dry(core);
+        if core.options.background {
+            self.shared.sample(core);
+        }
         let now = self.shared.now();
         self.shared.lagging.lock().retain(|s| s.look(now));
         self.shared.sessions.collect(now);
@@ -339,10 +407,15 @@ impl Delivery {
             shard.wake.notify_all();
         }
         for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 log::error!("a delivery thread panicked");
             }
         }
+    }
+
+    /// The pressure is as high as it gets.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.is_full()
     }
 
     /// (streams, sessions, topics that wait, pressure in millionths).

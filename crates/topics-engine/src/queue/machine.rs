@@ -199,8 +199,9 @@ impl Queue {
         self.attach(row.seq, Job { lane, group, special: true, phase, ..Job::plain() });
     }
 
-    /// Leases and delays that have run out: their jobs may be claimed again.
-    pub fn sweep(&mut self, now: Now) {
+    /// Leases and delays that have run out: their jobs may be claimed again. How many were leases.
+    pub fn sweep(&mut self, now: Now) -> u64 {
+        let leased = self.leased;
         while let Some(&(at, seq)) = self.due.first().filter(|d| d.0 <= now.mono) {
             self.due.remove(&(at, seq));
             self.set(seq, Phase::Waiting);
@@ -209,6 +210,7 @@ impl Queue {
             self.scheduled.remove(&(at, seq));
             self.set(seq, Phase::Waiting);
         }
+        (leased - self.leased) as u64
     }
 
     /// The next job for a claim, if there is one. `fresh` finds the first record from a seq on;

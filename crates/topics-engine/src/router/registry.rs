@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use topics_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use topics_env::sync::{Mutex, RwLock};
 use topics_storage::snapshot::Section;
 
 use super::define::{Definition, decode_all, encode_all};
@@ -46,7 +46,7 @@ impl Routers {
         self.named.read().values().cloned().collect()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::SeqCst)
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use topics_env::sync::{Mutex, RwLock};
 use topics_storage::format::record::Forward;
 
 use super::copy;

@@ -3,8 +3,8 @@
 //! The blocking and the asynchronous call share every stage; they differ in how they wait.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
@@ -277,6 +277,9 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
+    // Under full pressure waiting for room only makes the queue longer.
+    let refuse = wait == Wait::Bounded && core.delivery.is_full();
+    let wait = if refuse { Wait::No } else { wait };
     loop {
         let room = core.room(shard, p.frames().len() + CONTROL + p.topic.len(), wait)?;
         let mut a = topic.append.lock();

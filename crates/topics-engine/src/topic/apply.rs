@@ -4,8 +4,8 @@
 //! deletes by union, configs and reservations in log order, records only above what is indexed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::format::frame::{self, Frame, FrameType};
 use topics_storage::format::record::{self, Body};
 use topics_storage::segment::{AttrRow, TagMatch, TopicKey};

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
@@ -219,6 +219,14 @@ impl State {
             },
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Records between each stored cursor and the head.
+    pub(crate) fn lags(&self, head: u64) -> Vec<(Arc<str>, u64)> {
+        let all = self.consumers.iter().flat_map(|c| &c.0);
+        all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect()
     }
 }
 

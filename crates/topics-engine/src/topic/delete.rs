@@ -1,11 +1,11 @@
 //! Deleting records: plan outside of locks → stage with the bound head → applied when committed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{self, Body, MatchKind};
 use topics_storage::segment::{SegmentMeta, TagMatch};
-use topics_storage::wal::Ticket;
+use topics_storage::wal::{Level, Ticket};
 
 use super::append::apply_level;
 use super::flight::{Flight, Frames, Order, Undo};
@@ -109,24 +109,67 @@ fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
     Ok(())
 }
 
-fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result<(u64, Ticket)> {
+/// A delete on its way.
+pub(super) struct Staged {
+    pub ticket: Ticket,
+    /// What it waits for.
+    pub level: Level,
+    flight: Arc<Flight>,
+}
+
+/// The same for whoever waits for nothing: `None` when there is something to be waited for first.
+pub(super) fn stage_seqs(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+) -> Result<Option<Staged>> {
+    if capped(topic) {
+        return Ok(None);
+    }
+    let body = record::Delete { seqs: ranges(seqs), ..record::Delete::default() };
+    match stage(core, topic, body, Wait::No, false) {
+        Err(Error::Throttled { limit: "staging_bytes", .. }) => Ok(None),
+        outcome => outcome,
+    }
+}
+
+fn capped(topic: &Topic) -> bool {
+    let config = topic.append.lock().config.clone();
+    config.cap_records > 0 || config.cap_bytes > 0
+}
+
+fn run(core: &Arc<Core>, topic: &Arc<Topic>, body: record::Delete) -> Result<(u64, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
-    let capped = {
-        let config = topic.append.lock().config.clone();
-        config.cap_records > 0 || config.cap_bytes > 0
-    };
     // With a cap, writes must see exactly what is live: the delete is made alone.
-    let alone = if capped { Some(topic.alone(core)?) } else { None };
+    let alone = if capped(topic) { Some(topic.alone(core)?) } else { None };
+    let staged = stage(core, topic, body, Wait::Bounded, alone.is_some())?;
+    let Staged { ticket, level, flight } =
+        staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
+    core.wait(ticket, level)?;
+    drop(alone);
+    Ok((flight.removed.load(Ordering::Acquire), ticket))
+}
+
+fn stage(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    mut body: record::Delete,
+    wait: Wait,
+    alone: bool,
+) -> Result<Option<Staged>> {
     loop {
         let (hints, structure) = plan(core, topic, &body)?;
-        let room = core.room(core.shard(topic.id()), 4096 + body.seqs.len() * 20, Wait::Bounded)?;
+        let room = core.room(core.shard(topic.id()), 4096 + body.seqs.len() * 20, wait)?;
         let mut a = topic.append.lock();
         if a.closed || topic.life() != Life::Live {
             return Err(Error::TopicNotFound(topic.name.to_string()));
         }
-        if a.held && alone.is_none() {
+        if a.held && !alone {
             drop(a);
+            if wait == Wait::No {
+                return Ok(None);
+            }
             topic.wait_unheld();
             continue;
         }
@@ -150,9 +193,7 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, mut body: record::Delete) -> Result
         let (ticket, flight) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);
         })?;
-        core.wait(ticket, level)?;
-        drop(alone);
-        return Ok((flight.removed.load(Ordering::Acquire), ticket));
+        return Ok(Some(Staged { ticket, level, flight }));
     }
 }
 

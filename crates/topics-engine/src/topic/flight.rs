@@ -1,8 +1,8 @@
 //! A staged batch on its way: what becomes of it changes the topic.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, Room, Ticket};

@@ -1,11 +1,11 @@
 //! Who waits for a topic's head, and waking them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::delivery::Interest;
 

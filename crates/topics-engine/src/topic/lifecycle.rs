@@ -5,8 +5,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
+use topics_env::sync::thread;
 use topics_storage::format::record::{
     Body, ConfigUpdate, EvictWatermark, HeadWatermark, TopicCreate, TopicDelete,
 };
@@ -112,7 +113,7 @@ impl Topic {
             if let Err(Error::Closed) = outcome {
                 return outcome;
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
         Ok(())
     }

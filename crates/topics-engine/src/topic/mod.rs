@@ -13,7 +13,7 @@
 //! | `reserve` | seqs reserved ahead |
 //! | `held` | records that are shown before they are written, or never are |
 //! | `lifecycle` | create, update, delete, and what must be alone |
-//! | `view` | what the topic says about itself |
+//! | `view`, `map` | what the topic says about itself, and where its records lie |
 //! | `jobs` | claims, acks, dead letters of a queue |
 //! | `consumer` | stored cursors and who reads by them |
 //! | `snap`, `sections` | what a checkpoint copies, installs and captures |
@@ -22,10 +22,10 @@
 //! what is staged, so seq order is queue order; `state` is what readers see.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
 mod append;
@@ -41,6 +41,7 @@ mod index;
 mod jobs;
 mod lifecycle;
 mod load;
+mod map;
 mod part;
 mod planned;
 mod prepare;
@@ -66,12 +67,14 @@ pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
-    Desk, ack, claim, claim_async, expire_jobs, extend, finish as finish_moves, nack, peek,
-    queue_state, redrive,
+    Desk, ack, ack_async, at_once as leases_at_once, claim, claim_async, expire_jobs, extend,
+    finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
 };
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
+pub(crate) use map::segment_map;
+pub use map::{SegmentMap, Stretch, Tier};
 pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};
-pub(crate) use read::{read, read_with, seek};
+pub(crate) use read::{read, read_with, seek, synced_seq};
 pub(crate) use retention::{expire, expire_before_write, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use state::{State, Weight};

@@ -4,8 +4,8 @@
 //! class, and nothing of the topic may be applied in between.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame;
 use topics_storage::format::record::{self, Body, TxnPart};

@@ -5,8 +5,8 @@
 //! pieces is seen at the next; a loss that would be crossed ends the read in front of it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Frame};
@@ -657,6 +657,14 @@ impl State {
         }
         u64::MAX
     }
+}
+
+/// The last seq up to which everything is durable.
+pub(crate) fn synced_seq(core: &Core, topic: &Topic) -> Result<u64> {
+    topic.check_sound()?;
+    let synced = core.wal.positions(core.shard(topic.id())).synced;
+    let head = topic.gate.head();
+    Ok(topic.state.read().synced_to(synced).min(head))
 }
 
 /// The cursor just before the first record at or after `ts`.

@@ -4,8 +4,8 @@
 //! decided by the clock: a read looks where it would be now, the sweep logs it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;

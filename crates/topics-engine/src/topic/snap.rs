@@ -2,9 +2,9 @@
 //! and a topic made from a snapshot.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use roaring::RoaringBitmap;
+use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{SegmentMeta, TopicKey};
 use topics_storage::snapshot::{GapSnap, IdempotencySnap, ReplayPos, TopicSnap};
 use topics_storage::wal::FileKey;

@@ -1,7 +1,8 @@
 //! What a topic says about itself.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use topics_env::sync::atomic::Ordering;
 
 use super::retention::{self, Expired, Need};
 use super::state::State;

@@ -151,3 +151,16 @@ pub struct StagedState {
     /// Bytes that they take on disk.
     pub bytes: u64,
 }
+
+/// A line of a list of writers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriterSummary {
+    /// The writer.
+    pub writer: String,
+    /// The last epoch that was committed.
+    pub last_epoch: Option<u64>,
+    /// Rows that are staged.
+    pub records: u64,
+    /// Bytes that they take on disk.
+    pub bytes: u64,
+}

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
 use super::publish::{self, Ready};
-use super::staging::ONLY;
+use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, nobody};
 use crate::api::Append;
 use crate::config::ConfigPatch;
@@ -62,7 +62,7 @@ pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committ
     let mut gathered = Gathered::default();
     let mut charge = None;
     if !rows.is_empty() {
-        let (_, file, taken) = core.staging.write(&writer, ONLY, 0, &rows, now)?;
+        let (_, file, taken) = core.staging.write(&writer, OWN, 0, &rows, now)?;
         gathered.files.push(file);
         gather::add(&mut gathered.rows, rows);
         charge = Some(taken);
@@ -219,6 +219,7 @@ fn decide(
         Ok(held) => held,
         Err(e) => {
             // A decision that failed may be in the log all the same, until that has gone on.
+            core.metrics.txn_refused.add(1);
             let lsn = core.wal.positions(0).written + 1;
             if staged {
                 core.staging.doubt(who.0, &files, lsn);
@@ -228,6 +229,7 @@ fn decide(
             return Err(e);
         }
     };
+    core.metrics.txn_commits.add(1);
     core.staging.decided(who.0, &files);
     publish::publish(core, who, held)?;
     publish::end(core, who.0, who.1)

@@ -101,6 +101,21 @@ pub(super) fn stages(core: &Arc<Core>, writer: &str, list: &[TxnStage<'_>]) -> R
     Ok(out)
 }
 
+/// The topics of what is staged. What is missing or lost is for the commit to say.
+pub(super) fn topics(core: &Core, writer: &str, list: &[TxnStage<'_>]) -> Result<BTreeSet<String>> {
+    let mut out = BTreeSet::new();
+    for s in list {
+        for (_, _, number) in core.staging.parts(writer, s.stage) {
+            match core.staging.files.read(number, MAX_FILE) {
+                Ok((_, rows, _)) => out.extend(rows.into_iter().map(|r| r.topic)),
+                Err(StorageError::Missing { .. } | StorageError::Corrupt { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(out)
+}
+
 /// Reads the files that a decision names. Anything that is not as it was decided is damage.
 pub(super) fn decided(core: &Core, files: &[TxnFile]) -> Result<ByTopic> {
     let mut out = ByTopic::new();

@@ -25,7 +25,7 @@ mod verbs;
 
 pub use api::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
-    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState,
+    TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
 };
 pub(crate) use publish::{pass, recovered};
 pub(crate) use staging::Staging;

@@ -152,7 +152,7 @@ pub(crate) fn pass(core: &Arc<Core>) -> Result<()> {
     let now = core.time.steady();
     core.txns.expire(now);
     let ttl = core.options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;
-    core.staging.expire(&core.txns, now.saturating_sub(ttl));
+    core.metrics.txn_expired.add(core.staging.expire(&core.txns, now.saturating_sub(ttl)));
     if core.wal.poisoned(0).is_none() {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
     }

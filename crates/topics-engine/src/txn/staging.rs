@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
 use topics_storage::txn::{self, Rows, StageHeader, Stages};
 
 use super::api::{StageRequest, Staged, StagedState};
 use super::gather;
-use super::table::{KEYED, NAMELESS, Txns};
+use super::table::Txns;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::name;
@@ -20,8 +20,8 @@ use crate::quota::{Charge, Quota};
 
 /// The longest name of a stage.
 const MAX_STAGE: usize = 128;
-/// The stage of a transaction in one call. No name that somebody gives is empty.
-pub(super) const ONLY: &str = "";
+/// The stage of a transaction in one call; no name that somebody gives is empty.
+pub(super) const OWN: &str = "";
 /// What a file takes of the quota at least.
 const PAGE: u64 = 4096;
 
@@ -83,9 +83,7 @@ impl Staging {
                     continue;
                 }
             };
-            let unnamed = [KEYED, NAMELESS].iter().any(|p| head.writer.starts_with(p));
-            let own = unnamed || head.stage == ONLY;
-            if own || spent.contains(&file) {
+            if head.stage == OWN || spent.contains(&file) {
                 txns.spend(file, 0);
                 continue;
             }
@@ -148,6 +146,17 @@ impl Staging {
         .collect()
     }
 
+    /// Rows and bytes of each stage, with its writer.
+    pub(super) fn sizes(&self) -> Vec<(String, u64, u64)> {
+        let table = self.table.lock();
+        let sizes = table.iter().map(|((writer, _), parts)| {
+            let parts = parts.values();
+            let (rows, bytes) = parts.fold((0, 0), |(n, b), p| (n + p.rows, b + p.len));
+            (writer.clone(), rows, bytes)
+        });
+        sizes.collect()
+    }
+
     /// A decision names these files: they are its own.
     pub(super) fn decided(&self, writer: &str, files: &[TxnFile]) {
         self.each(writer, |p| !files.iter().any(|f| f.name == txn::name(p.number)));
@@ -183,8 +192,9 @@ impl Staging {
     }
 
     /// Gives up the stages to which nothing was added since `before`, but for those of a writer
-    /// that is busy.
-    pub(super) fn expire(&self, txns: &Txns, before: u64) {
+    /// that is busy; how many.
+    pub(super) fn expire(&self, txns: &Txns, before: u64) -> u64 {
+        let mut given_up = 0;
         let old: Vec<_> = {
             let table = self.table.lock();
             let old = table.iter().filter(|(_, parts)| parts.values().all(|p| p.at < before));
@@ -193,9 +203,17 @@ impl Staging {
         for (writer, stage) in old {
             if let Some(_turn) = txns.try_turn(&writer) {
                 log::info!("stage {stage:?} of writer {writer:?} was not committed in time");
-                self.abort(txns, &writer, &stage);
+                given_up += u64::from(self.abort(txns, &writer, &stage));
             }
         }
+        given_up
+    }
+
+    /// Parts that wait for a commit, and their bytes on disk.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let table = self.table.lock();
+        let parts = table.values().flat_map(BTreeMap::values);
+        parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))
     }
 
     /// Removes spent files; `lsn` is how far shard 0 is synced.
@@ -242,6 +260,7 @@ pub(super) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> R
     let now = core.time.steady();
     let (head, _, charge) = staging.write(writer, req.stage, req.part, &rows, now)?;
     staging.keep(&head, head.len, now, charge);
+    core.metrics.txn_stages.add(1);
     Ok(Staged { records: head.rows, bytes: head.len, repeated: false })
 }
 
@@ -252,6 +271,7 @@ pub(super) fn abort(core: &Arc<Core>, writer: &str, stage: &str) -> Result<bool>
     core.check_open()?;
     let _turn = core.txns.turn(writer);
     let found = core.staging.abort(&core.txns, writer, stage);
+    core.metrics.txn_aborts.add(u64::from(found));
     if found && core.wal.poisoned(0).is_none() {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
     }

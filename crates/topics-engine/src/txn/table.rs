@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart};
 use topics_storage::snapshot::Section;
@@ -155,6 +155,11 @@ impl Txns {
         self.inner.lock().open.get(&(writer.to_owned(), epoch)).cloned()
     }
 
+    /// How many decisions are not carried out.
+    pub(crate) fn pending(&self) -> u64 {
+        self.inner.lock().open.len() as u64
+    }
+
     /// Open decisions, of one writer or key, or of all.
     pub(super) fn all_open(&self, writer: Option<&str>) -> Vec<(String, u64)> {
         let inner = self.inner.lock();
@@ -177,6 +182,13 @@ impl Txns {
             last_seq: *last_seq,
         });
         Some(Committed { epoch: last.body.epoch, deduped: false, topics: topics.collect() })
+    }
+
+    /// The last epochs of the writers that somebody named.
+    pub(super) fn epochs(&self) -> Vec<(String, u64)> {
+        let inner = self.inner.lock();
+        let named = inner.last.iter().filter(|(writer, _)| !writer.starts_with('$'));
+        named.map(|(writer, last)| (writer.clone(), last.body.epoch)).collect()
     }
 
     /// How many writers are remembered.

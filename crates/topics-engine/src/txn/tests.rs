@@ -322,6 +322,36 @@ fn i5_crash_points_notice_what_is_left_out() {
     }
 }
 
+/// The rows of a call that did not live to decide are nobody's: no later commit can list them.
+#[test]
+fn a_call_that_dies_leaves_no_stage() {
+    let w = World::new();
+    w.put("t", &["before"]);
+    w.engine().sync().unwrap();
+    let from = w.fs.ops_len();
+    let records = [rec("row")];
+    let rows = [TxnRows { topic: "t", records: &records, ..TxnRows::default() }];
+    let named = TxnRequest { writer: Some("w"), rows: &rows, ..TxnRequest::default() };
+    w.engine().transact(&named).unwrap();
+    let mut left = 0;
+    for at in from..=w.fs.ops_len() {
+        w.fs.crash_states(at, 7, &HOW, &mut |state| {
+            let mut again = World::unopened(small());
+            again.fs = Arc::new(SimFs::from_image(&state.image));
+            left += usize::from(again.staged_files() > 0);
+            again.open();
+            if let Ok(state) = again.engine().writer_state("w") {
+                assert!(state.staged.is_empty(), "after call {at}: {state:?}");
+            }
+            again.clock.advance_ms(10_000);
+            again.engine().sync().unwrap();
+            again.engine().tick().unwrap();
+            assert_eq!(again.staged_files(), 0, "after call {at}");
+        });
+    }
+    assert!(left > 0, "no crash leaves a file");
+}
+
 #[test]
 fn what_stands_against_it_is_found_before_anything_happens() {
     let w = World::new();

@@ -1,7 +1,12 @@
 //! The façade of transactions: delegation only.
 
-use super::api::{CommitRequest, Committed, StageRequest, Staged, TxnRequest, WriterState};
-use super::{commit, staging};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::api::{
+    CommitRequest, Committed, StageRequest, Staged, TxnRequest, TxnStage, WriterState,
+    WriterSummary,
+};
+use super::{commit, gather, staging};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::name;
@@ -41,5 +46,28 @@ impl Engine {
             return Err(Error::TxnNotFound(writer.to_owned()));
         }
         Ok(WriterState { last_epoch: last.map(|l| l.epoch), staged })
+    }
+
+    /// The topics of the rows that stages of a writer hold: of those parts that are there.
+    pub fn staged_topics(&self, writer: &str, stages: &[TxnStage<'_>]) -> Result<BTreeSet<String>> {
+        gather::topics(self.core(), writer, stages)
+    }
+
+    /// The writers whose names begin with `prefix` and come after `after`, by name.
+    #[must_use]
+    pub fn writers(&self, prefix: &str, after: Option<&str>) -> Vec<WriterSummary> {
+        let core = self.core();
+        let mut all: BTreeMap<String, WriterSummary> = BTreeMap::new();
+        for (writer, epoch) in core.txns.epochs() {
+            all.entry(writer).or_default().last_epoch = Some(epoch);
+        }
+        for (writer, records, bytes) in core.staging.sizes() {
+            let one = all.entry(writer).or_default();
+            one.records += records;
+            one.bytes += bytes;
+        }
+        let wanted = |w: &str| w.starts_with(prefix) && after.is_none_or(|after| w > after);
+        let all = all.into_iter().filter(|(writer, _)| wanted(writer));
+        all.map(|(writer, one)| WriterSummary { writer, ..one }).collect()
     }
 }

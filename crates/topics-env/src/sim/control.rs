@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::crash::{CrashCursor, CrashOptions, CrashState};
 use super::disk::{DiskImage, ROOT};
 use super::fault::{CallFilter, CallKind, FaultKind};
 use super::fs::normal;
 use super::journal::{Op, PageFate, Scope};
 use super::state::State;
+use crate::sync::Mutex;
 
 /// A broken rule of order, seen by the monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::disk::{Ino, Name};
 use super::fault::{CallKind, FaultKind};
 use super::journal::{Op, Scope};
 use super::state::State;
+use crate::sync::Mutex;
 use crate::{File, LockGuard};
 
 #[derive(Debug)]

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 
 use super::{Past, SimFs};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Hook, Site, Verdict};
 
 /// Lets everything run and counts the visits of every site.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
@@ -11,6 +10,7 @@ use super::control::{Past, Violation};
 use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
 use super::fault::{CallKind, FaultKind, Faults};
 use super::journal::{DiskState, Fate, Op, PageFate, Scope};
+use crate::sync::thread::{self, ThreadId};
 
 /// A mutating call and the path it was made on.
 #[derive(Clone, Debug)]
@@ -160,7 +160,7 @@ impl State {
     /// A sync or rename: when this thread's next one is to be deferred, it is put aside and the
     /// caller is told that it succeeded.
     pub(super) fn mutate_or_defer(&mut self, op: Op, path: &Name) {
-        let me = std::thread::current().id();
+        let me = thread::current().id();
         match self.armed.iter().position(|&(t, _)| t == me) {
             Some(at) => {
                 let entry = Entry { op, path: path.clone() };
@@ -177,7 +177,7 @@ impl State {
     }
 
     pub(super) fn arm(&mut self, past: Past) {
-        self.armed.push((std::thread::current().id(), past));
+        self.armed.push((thread::current().id(), past));
     }
 
     /// Lets a deferred call happen now.

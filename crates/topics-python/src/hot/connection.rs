@@ -66,7 +66,7 @@ struct Io {
 #[pyclass(frozen)]
 pub(crate) struct Connection {
     gate: Py<Gate>,
-    /// Makes the complete protocol.
+    /// Makes the complete protocol; it is told whether these are the first bytes.
     complete: Py<PyAny>,
     server_state: Py<PyAny>,
     id: u64,
@@ -319,13 +319,14 @@ impl Connection {
     /// From here on the connection is the complete protocol's.
     fn hand_over(slf: &Bound<'_, Self>, rest: &[u8]) -> PyResult<()> {
         let (me, py) = (slf.get(), slf.py());
-        let (transport, paused, last) = {
+        let (transport, paused, last, fresh) = {
             let mut io = me.io.lock();
-            (io.transport.take(), std::mem::take(&mut io.paused), io.last)
+            let fresh = io.phase == Phase::First;
+            (io.transport.take(), std::mem::take(&mut io.paused), io.last, fresh)
         };
         let Some(transport) = transport else { return Ok(()) };
         Self::leave(slf)?;
-        let protocol = me.complete.call0(py)?;
+        let protocol = me.complete.call1(py, (fresh,))?;
         transport.call_method1(py, intern!(py, "set_protocol"), (&protocol,))?;
         protocol.call_method1(py, intern!(py, "connection_made"), (&transport,))?;
         if paused {
@@ -345,6 +346,16 @@ impl Connection {
             (io.phase, now - io.since)
         };
         let patience = gate.patience();
+        let most = match phase {
+            Phase::First => patience.first,
+            Phase::Body => patience.body,
+            Phase::Next => patience.next,
+            Phase::Busy => return,
+        };
+        // A connection that was closed stays for as long as its client takes nothing.
+        if waited > most + patience.stall {
+            return self.transport(py, "abort");
+        }
         let farewell = match phase {
             Phase::First if waited > patience.first => gate.too_slow_head(py),
             Phase::Body if waited > patience.body => {

@@ -38,7 +38,8 @@ pub(crate) struct Gate {
     status_lines: HashMap<u16, Vec<u8>>,
     loopback: bool,
     max_body: usize,
-    /// Ticks of `sweep` that a body, the first request and the next request may take.
+    /// Ticks of `sweep` that a body, the first request and the next request may take, and a client
+    /// that takes nothing.
     patience: Patience,
     too_slow_head: Py<PyBytes>,
     too_slow_body: Py<PyBytes>,
@@ -53,6 +54,7 @@ pub(super) struct Patience {
     pub body: u64,
     pub first: u64,
     pub next: u64,
+    pub stall: u64,
 }
 
 #[pymethods]
@@ -63,17 +65,17 @@ impl Gate {
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
-        ticks: (u64, u64, u64),
+        ticks: (u64, u64, u64, u64),
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
     ) -> PyResult<Self> {
-        let (body, first, next) = ticks;
+        let (body, first, next, stall) = ticks;
         Ok(Self {
             open: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
             max_body,
-            patience: Patience { body, first, next },
+            patience: Patience { body, first, next, stall },
             too_slow_head,
             too_slow_body,
             common: Mutex::default(),

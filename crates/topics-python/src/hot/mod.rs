@@ -10,6 +10,8 @@
 
 mod connection;
 mod gate;
+mod pump;
 
 pub(crate) use connection::{Connection, Waiting};
 pub(crate) use gate::Gate;
+pub(crate) use pump::{Pump, Pumps};

@@ -1,10 +1,11 @@
 //! What an opened segment keeps: its files, whether its index was checked, its deletes.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use roaring::RoaringBitmap;
+use topics_env::sync::{Mutex, OnceLock};
 use topics_env::{File, OpenMode};
 
 use super::index::{
@@ -42,7 +43,8 @@ pub fn io_error(path: &Path, e: std::io::Error) -> StorageError {
 #[derive(Debug)]
 enum Source {
     Hot(Arc<dyn File>),
-    Cold(Arc<dyn SegmentStore>, SegmentName),
+    /// And the counter of its reads.
+    Cold(Arc<dyn SegmentStore>, SegmentName, Arc<AtomicU64>),
 }
 
 /// An opened `.data`.
@@ -63,7 +65,8 @@ impl Data {
             let Some(cold) = &segs.cold else {
                 return Err(StorageError::Missing { what: "the cold tier".into() });
             };
-            (Source::Cold(cold.clone(), name), format!("cold:{}", name.file(Part::Data)))
+            let source = Source::Cold(cold.clone(), name, segs.cold_reads.clone());
+            (source, format!("cold:{}", name.file(Part::Data)))
         } else {
             let file = segs.env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
             (Source::Hot(file), show(&path))
@@ -85,7 +88,8 @@ impl Data {
             Source::Hot(file) => {
                 read_up_to(&**file, buf, at).map_err(|e| StorageError::io(self.file.clone(), e))?
             }
-            Source::Cold(store, name) => {
+            Source::Cold(store, name, reads) => {
+                reads.fetch_add(1, Ordering::Relaxed);
                 let bytes = store.read_range(name, Part::Data, at, buf.len())?;
                 let n = bytes.len().min(buf.len());
                 buf[..n].copy_from_slice(&bytes[..n]);

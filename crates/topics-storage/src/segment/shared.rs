@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use topics_env::Env;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::core::Core;
 use super::layout::DataHeader;
@@ -61,6 +61,8 @@ pub struct Segments {
     failed_fs_syncs: Mutex<u64>,
     corrupt: AtomicU64,
     rebuilt: AtomicU64,
+    /// Reads of the cold tier.
+    pub(super) cold_reads: Arc<AtomicU64>,
 }
 
 impl Segments {
@@ -89,6 +91,7 @@ impl Segments {
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
+            cold_reads: Arc::default(),
             options,
         })
     }
@@ -182,6 +185,11 @@ impl Segments {
     /// `.attrs` that was damaged or missing and had to be made from the records.
     pub fn damage_counts(&self) -> (u64, u64) {
         (self.corrupt.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
+    }
+
+    /// Reads of the cold tier since the start.
+    pub fn cold_reads(&self) -> u64 {
+        self.cold_reads.load(Ordering::Relaxed)
     }
 
     pub(super) fn count_corrupt(&self, file: &str, seq: u64, offset: u32) {

@@ -1,9 +1,9 @@
 //! The topics of a snapshot as they were encoded: found by name or id, decoded one at a time.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
 use bincode::BorrowDecode;
+use topics_env::sync::OnceLock;
 
 use super::{
     GapSnap, IdempotencySnap, ReplayPos, Section, SnapshotBody, TopicSnap, decode_limited,

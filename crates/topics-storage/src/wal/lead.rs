@@ -195,8 +195,7 @@ fn publish(st: &mut State, w: &Write, written: Written) {
     st.counters.frames += built.frames;
     st.counters.bytes += group.len() as u64;
     if w.linked {
-        st.counters.syncs += 1;
-        st.counters.sync_ns += took;
+        st.counters.synced(took);
         st.sync_offset = st.offset;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         st.covered(ticket, lsn);

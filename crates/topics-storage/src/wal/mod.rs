@@ -26,10 +26,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::AtomicU32;
+use topics_env::sync::thread;
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -233,6 +235,8 @@ struct Shared {
     linked: bool,
     /// The next key: files of all shards share one sequence.
     next_key: AtomicU32,
+    /// Least time from one sync to the next while several wait for it, ns.
+    commit_window: AtomicU64,
 }
 
 /// The log of a directory.
@@ -241,7 +245,7 @@ pub struct Wal {
     shards: Vec<Arc<Shard>>,
     /// Files of shards outside the layout, for reads.
     elsewhere: BTreeMap<FileKey, Arc<WalFile>>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 impl Wal {
@@ -258,7 +262,8 @@ impl Wal {
         let linked = env.fs.backend() != "posix";
         let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
-        let shared = Arc::new(Shared { env, paths, options, linked, next_key });
+        let commit_window = AtomicU64::new(0);
+        let shared = Arc::new(Shared { env, paths, options, linked, next_key, commit_window });
         let elsewhere = elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
@@ -269,7 +274,7 @@ impl Wal {
             for shard in &shards {
                 let shard = shard.clone();
                 let name = format!("topics-sync-{}", shard.id);
-                let thread = std::thread::Builder::new().name(name).spawn(move || shard.run());
+                let thread = thread::Builder::new().name(name).spawn(move || shard.run());
                 threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
             }
         }
@@ -339,6 +344,15 @@ impl Wal {
         self.shards[shard].full()
     }
 
+    /// The least time, in ns, from the beginning of one sync to that of the next while more than
+    /// one waits for it: under pressure a sync covers more. A lone caller never waits for it, nor
+    /// does [`Self::sync`]. 0: none.
+    pub fn set_commit_window(&self, ns: u64) {
+        if let Some(shard) = self.shards.first() {
+            shard.shared.commit_window.store(ns, Ordering::Relaxed);
+        }
+    }
+
     /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
     /// be where the file is. [`StorageError::Missing`] when the file is gone.
     pub fn read(
@@ -406,7 +420,7 @@ impl Wal {
             }
         }
         for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 log::error!("a sync thread panicked");
             }
         }
@@ -436,15 +450,34 @@ pub struct Counters {
     pub syncs: u64,
     /// Nanoseconds they took.
     pub sync_ns: u64,
+    /// The same as a histogram: the `i`-th counts syncs below `2^(i + 8)` ns, the last all others.
+    pub sync_times: [u64; SYNC_BUCKETS],
+    /// Syncs that waited for company before they began.
+    pub gathered: u64,
     /// Files begun.
     pub rotations: u64,
     /// Batches staged now.
     pub staged: u64,
+    /// Bytes that these keep.
+    pub staged_bytes: u64,
     /// Shards that are poisoned.
     pub poisoned: u64,
+    /// Shards that take no ordinary writes: poisoned, or without space.
+    pub read_only: u64,
 }
 
+/// Buckets of [`Counters::sync_times`].
+pub const SYNC_BUCKETS: usize = 32;
+
 impl Counters {
+    /// A sync has returned after so many nanoseconds.
+    fn synced(&mut self, ns: u64) {
+        self.syncs += 1;
+        self.sync_ns += ns;
+        let bits = (64 - ns.leading_zeros()) as usize;
+        self.sync_times[bits.saturating_sub(8).min(SYNC_BUCKETS - 1)] += 1;
+    }
+
     fn plus(self, o: &Self) -> Self {
         Self {
             groups: self.groups + o.groups,
@@ -453,9 +486,13 @@ impl Counters {
             bytes: self.bytes + o.bytes,
             syncs: self.syncs + o.syncs,
             sync_ns: self.sync_ns + o.sync_ns,
+            sync_times: std::array::from_fn(|i| self.sync_times[i] + o.sync_times[i]),
+            gathered: self.gathered + o.gathered,
             rotations: self.rotations + o.rotations,
             staged: self.staged + o.staged,
+            staged_bytes: self.staged_bytes + o.staged_bytes,
             poisoned: self.poisoned + o.poisoned,
+            read_only: self.read_only + o.read_only,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Condvar;
+use topics_env::sync::Condvar;
 
 use super::Level;
 use crate::{Result, StorageError};
@@ -112,6 +112,13 @@ impl Outcomes {
     /// The first ticket whose sync a callback waits for.
     pub fn first_synced_call(&self) -> Option<u64> {
         self.callbacks[1].first_key_value().map(|(n, _)| *n)
+    }
+
+    /// Whether more than one waits for a sync, `own` of them among neither waiters nor callbacks.
+    pub fn company(&self, own: usize) -> bool {
+        let blocked = self.waiters.iter().filter(|w| w.level == Level::Synced);
+        let calls = self.callbacks[1].values().flatten().map(|_| ());
+        blocked.map(|_| ()).chain(calls).nth(1usize.saturating_sub(own)).is_some()
     }
 
     /// Callbacks whose outcome is known now.

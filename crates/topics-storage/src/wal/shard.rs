@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::{Condvar, Mutex, MutexGuard, RwLock, thread, thread_local};
 
 use super::cache::TailCache;
 use super::outcome::{Callback, Waiter};
@@ -41,6 +41,8 @@ pub(super) struct Shard {
     pub flags: Condvar,
     /// The shard's thread.
     pub wake: Condvar,
+    /// Whoever waits for company before a sync.
+    pub company: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     pub cache: RwLock<TailCache>,
     /// Bytes of all files, the preallocated part included.
@@ -81,7 +83,7 @@ struct Unwind<'a>(&'a Shard);
 
 impl Drop for Unwind<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             let error = StorageError::Poisoned { detail: "a commit panicked".into() };
             let mut st = self.0.state.lock();
             st.abandon(&error);
@@ -107,6 +109,7 @@ impl Shard {
             state: Mutex::new(state),
             flags: Condvar::new(),
             wake: Condvar::new(),
+            company: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
@@ -237,7 +240,7 @@ impl Shard {
             return self.lead(st, Some((n, level)));
         }
         if st.alive() && st.needs_sync(n, level) && !st.syncing {
-            return self.run_sync(st);
+            return self.sync_together(st);
         }
         WAKE.with(|wake| {
             st.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
@@ -253,6 +256,9 @@ impl Shard {
             let effects = st.begin_drain();
             self.unlocked(&mut st, || self.run_effects(&effects));
             st.end_drain(effects);
+        }
+        if st.gathering && (!st.alive() || st.closing || st.sync_wanted) {
+            self.company.notify_all();
         }
         let woken = st.take_woken();
         let due = st.outcomes.due();
@@ -336,6 +342,7 @@ impl Shard {
                 return Ok(st.synced_lsn);
             }
             if synced || st.syncing {
+                self.hurry(&mut st);
                 self.flags.wait(&mut st);
             } else {
                 st = self.run_sync(st);
@@ -355,7 +362,9 @@ impl Shard {
     pub fn counters(&self) -> Counters {
         let st = self.state.lock();
         let poisoned = u64::from(st.poisoned.is_some());
-        Counters { staged: st.queue.len() as u64, poisoned, ..st.counters }
+        let (staged, staged_bytes) = (st.queue.len() as u64, st.queued_bytes as u64);
+        let read_only = u64::from(st.no_space || st.poisoned.is_some());
+        Counters { staged, staged_bytes, poisoned, read_only, ..st.counters }
     }
 
     /// The shard fails until restart: what was not durable is unknown, and nobody is told that

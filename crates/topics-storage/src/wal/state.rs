@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Condvar;
+use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
 use super::succession::Prepared;
@@ -143,6 +144,12 @@ pub(super) struct State {
     pub closed: bool,
     pub thread: Thread,
     pub sync_wanted: bool,
+    /// When the last sync began, monotonic.
+    pub sync_began: u64,
+    /// The syncing flag is held by a caller who waits for company.
+    pub gathering: bool,
+    /// Whoever gathers goes on at once.
+    pub hurry: bool,
     pub lead_wanted: bool,
     pub counters: Counters,
 }
@@ -347,6 +354,14 @@ impl State {
     pub fn sync_called_for(&self) -> bool {
         let first = self.outcomes.first_synced_call();
         first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
+    }
+
+    /// How long the next sync may wait for company, if it has any: the window is counted from the
+    /// beginning of the last one.
+    pub fn window(&self, ns: u64, now: u64, company: bool) -> Option<Duration> {
+        let patient = ns > 0 && company && !self.hurry && !self.sync_wanted && !self.closing;
+        let rest = (self.sync_began + ns).saturating_sub(now);
+        (patient && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))
     }
 
     /// Takes the waiters off the list that have something to do: their outcome is known, or one

@@ -5,8 +5,8 @@
 //! preceded by a Start frame that holds the first lsn; a valid Start ends the file before it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use topics_env::sync::atomic::Ordering;
 use topics_env::{File, OpenMode};
 
 use super::shard::{Guard, Shard};
@@ -236,6 +236,7 @@ impl Shard {
     fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         loop {
             if st.syncing || st.preparing {
+                self.hurry(&mut st);
                 self.flags.wait(&mut st);
             } else if st.dirty() || (st.alive() && !st.unsynced.is_empty()) {
                 st = self.run_sync(st);

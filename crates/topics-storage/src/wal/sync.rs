@@ -1,6 +1,7 @@
 //! Making a shard's log durable: the sync, the thread that runs it when no caller does, the close.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::shard::{Guard, Shard};
@@ -18,6 +19,7 @@ impl Shard {
     /// nothing above the last success is ever acked (I10).
     pub fn run_sync<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.sync_wanted = false;
+        st.hurry = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         let Some(file) = st.file.clone().filter(|_| lsn > st.synced_lsn) else {
             st.covered(ticket, lsn);
@@ -26,6 +28,7 @@ impl Shard {
         st.syncing = true;
         st.sync_offset = st.offset;
         let env = &self.shared.env;
+        st.sync_began = env.clock.mono_ns();
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
             let outcome = env.sync("wal.group", &*file.file);
@@ -40,10 +43,45 @@ impl Shard {
             // A write failed meanwhile: no other result counts.
             return self.poison(st, &[], &e);
         }
-        st.counters.syncs += 1;
-        st.counters.sync_ns += took;
+        st.counters.synced(took);
         st.covered(ticket, lsn);
         self.settle(st)
+    }
+
+    /// The same for a caller who waits for it. While others do too, and the engine is under
+    /// pressure, it is held back for a moment so that it covers more.
+    pub fn sync_together<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+        if let Some(mut rest) = self.window(&st, 1) {
+            st.counters.gathered += 1;
+            (st.syncing, st.gathering) = (true, true);
+            let until = Instant::now() + rest;
+            while rest > Duration::ZERO && st.alive() && !(st.hurry || st.sync_wanted || st.closing)
+            {
+                self.company.wait_for(&mut st, rest);
+                rest = until.saturating_duration_since(Instant::now());
+            }
+            (st.syncing, st.gathering) = (false, false);
+            if !st.alive() {
+                return self.settle(st);
+            }
+        }
+        self.run_sync(st)
+    }
+
+    /// How long the next sync is held back; `own`: callers who are on no list.
+    fn window(&self, st: &State, own: usize) -> Option<Duration> {
+        match self.shared.commit_window.load(Ordering::Relaxed) {
+            0 => None,
+            ns => st.window(ns, self.shared.env.clock.mono_ns(), st.outcomes.company(own)),
+        }
+    }
+
+    /// Somebody needs the next sync now: nobody holds it back.
+    pub fn hurry(&self, st: &mut State) {
+        if st.gathering && !st.hurry {
+            st.hurry = true;
+            self.company.notify_all();
+        }
     }
 
     /// The shard's thread: syncs that nobody's own wait runs, idle tails, batches that nobody
@@ -53,7 +91,7 @@ impl Shard {
         let mut timers = Timers::default();
         let mut st = self.state.lock();
         while !st.closed {
-            timers.observe(&st, interval);
+            timers.observe(&st, interval, self.window(&st, 0));
             if st.wants_file() {
                 st = self.prepare(st);
             } else if timers.lead_due(&st) {
@@ -84,6 +122,7 @@ impl Shard {
                 return Ok(());
             }
             st.closing = true;
+            this.company.notify_all();
         }
         let result = if clean { this.close_clean() } else { Ok(()) };
         let mut st = this.state.lock();
@@ -129,7 +168,7 @@ impl Shard {
         for (file, len, capacity) in used.into_iter().chain(next) {
             if len < capacity && file.set_len(len).is_ok() {
                 let freed = capacity - len;
-                self.disk_bytes.fetch_sub(freed, std::sync::atomic::Ordering::Relaxed);
+                self.disk_bytes.fetch_sub(freed, Ordering::Relaxed);
             }
         }
     }
@@ -142,10 +181,14 @@ struct Timers {
     tail: Option<Instant>,
     /// When the batch with this ticket is to be written.
     front: Option<(u64, Instant)>,
+    /// Until when a sync that callbacks wait for is held back.
+    company: Option<Instant>,
 }
 
 impl Timers {
-    fn observe(&mut self, st: &State, interval: Duration) {
+    fn observe(&mut self, st: &State, interval: Duration, window: Option<Duration>) {
+        let held = window.filter(|_| !st.syncing && st.sync_called_for());
+        self.company = held.map(|rest| self.company.unwrap_or_else(|| Instant::now() + rest));
         self.tail = st.dirty().then(|| self.tail.unwrap_or_else(|| Instant::now() + interval));
         let front = st.queue.front().filter(|_| st.alive()).map(|q| q.n);
         self.front = match (front, self.front) {
@@ -165,7 +208,8 @@ impl Timers {
             return false;
         }
         let late = |at| Instant::now() >= at;
-        st.sync_wanted || st.sync_called_for() || self.tail.is_some_and(late)
+        let called = st.sync_called_for() && self.company.is_none_or(late);
+        st.sync_wanted || called || self.tail.is_some_and(late)
     }
 
     /// The next deadline. One that has passed while somebody else leads or syncs is looked at
@@ -175,7 +219,7 @@ impl Timers {
         let later = |at: Instant, step| if at > now { at } else { now + step };
         let tail = self.tail.map(|at| later(at, interval));
         let front = self.front.map(|(_, at)| later(at, STAGED_DELAY));
-        tail.into_iter().chain(front).min()
+        tail.into_iter().chain(front).chain(self.company).min()
     }
 }
 

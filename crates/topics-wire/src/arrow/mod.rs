@@ -4,8 +4,11 @@
 
 mod ahead;
 mod columns;
+mod request;
 mod rows;
 mod scan;
+mod shape;
+mod stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +18,14 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef, TimeU
 use topics_engine::ReadBatch;
 
 use crate::error::Failure;
-use columns::Constant;
+use shape::Shape;
 
 pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
+pub use request::parse;
 pub use scan::{Scan, ScanRequest};
+pub use shape::Columns;
+pub use stream::IpcStream;
 
 /// The numbers that a stream carries in its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,13 +75,15 @@ pub fn ipc(topic: &str, pages: &[ReadBatch]) -> Result<Vec<u8>, Failure> {
         head_seq: last.head_seq,
         to_seq: last.next_from_seq,
     });
-    let schema = schema(binary, pinned);
     let rows = |p: &ReadBatch| p.len() + usize::from(p.tombstone.is_some());
-    let constant = Constant::new(&schema, topic, pages.iter().map(rows).max().unwrap_or(0));
+    let most = pages.iter().map(rows).max().unwrap_or(0);
+    let shape = Shape::new(topic, schema(binary, pinned), Columns::ALL, most)?;
     let write = || -> Result<Vec<u8>, ArrowError> {
-        let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
-        for page in pages.iter().filter(|p| rows(p) > 0) {
-            writer.write(&rows::build(&schema, &constant, page)?)?;
+        let mut writer = StreamWriter::try_new(Vec::new(), &shape.shown)?;
+        for page in pages {
+            if let Some(batch) = rows::build(&shape, page)? {
+                writer.write(&batch)?;
+            }
         }
         writer.into_inner()
     };

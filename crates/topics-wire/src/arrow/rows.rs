@@ -7,18 +7,12 @@ use arrow_array::{
     ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
 use arrow_buffer::NullBuffer;
-use arrow_schema::{ArrowError, DataType, SchemaRef};
+use arrow_schema::{ArrowError, DataType};
 use topics_engine::{ReadBatch, RecordView, Tombstone};
 
-use super::columns::{Constant, Filled, Row};
+use super::columns::{Filled, Row};
+use super::shape::{DATA, GAP_REASON, GAP_TO, META, NODE, Shape, TAG};
 use crate::json::Scanner;
-
-/// Columns of the schema, by position.
-const NODE: usize = 3;
-const META: usize = 5;
-const DATA: usize = 6;
-const GAP_TO: usize = 7;
-const GAP_REASON: usize = 8;
 
 /// What the records of a page have; a column that none of them has is a constant one.
 #[derive(Default)]
@@ -34,61 +28,69 @@ fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// A gap comes before the records of its page.
-pub(super) fn build(
-    schema: &SchemaRef,
-    constant: &Constant,
-    page: &ReadBatch,
-) -> Result<RecordBatch, ArrowError> {
+/// The rows of a page, if there are any. A gap comes before the records.
+pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, ArrowError> {
     let gap = page.tombstone.as_ref();
-    let rows = page.len() + usize::from(gap.is_some());
+    let shown = || page.iter().filter(|r| shape.keeps(r));
+    let (records, bytes) = match shape.only.0.is_empty() {
+        true => (page.len(), page.payload_bytes()),
+        false => shown().fold((0, 0), |(n, bytes), r| (n + 1, bytes + r.data.len())),
+    };
+    let rows = records + usize::from(gap.is_some());
+    if rows == 0 {
+        return Ok(None);
+    }
+    let has_data = shape.columns.has(DATA);
     let mut seen = Seen::default();
-    let mut filled = Filled::new(rows, page.payload_bytes());
+    let mut filled = Filled::new(rows, if has_data { bytes } else { 0 });
     let first = gap.map(|g| Row { seq: int(g.gap_from), time: 0, data: &[] });
-    let records = page.iter().map(|r| {
+    let filling = shown().map(|r| {
         seen.note(&r);
-        Row { seq: int(r.seq), time: int(r.ts).saturating_mul(1000), data: r.data }
+        let data = if has_data { r.data } else { &[] };
+        Row { seq: int(r.seq), time: int(r.ts).saturating_mul(1000), data }
     });
     filled
-        .fill(first.into_iter().chain(records))
-        .ok_or_else(|| ArrowError::OffsetOverflowError(page.payload_bytes()))?;
+        .fill(first.into_iter().chain(filling))
+        .ok_or_else(|| ArrowError::OffsetOverflowError(bytes))?;
     let columns = filled.finish();
     // Only the row of a gap has neither time nor data.
     let nulls = gap.map(|_| NullBuffer::from_iter((0..rows).map(|i| i > 0)));
     let times = TimestampMicrosecondArray::try_new(columns.times, nulls.clone())?;
-    let kind = |column: usize| schema.field(column).data_type();
-    let data: ArrayRef = if kind(DATA) == &DataType::Binary {
+    let data: ArrayRef = if shape.kind(DATA) == &DataType::Binary {
         Arc::new(BinaryArray::try_new(columns.offsets, columns.data, nulls)?)
-    } else if let Some(seq) = seen.binary {
+    } else if let Some(seq) = seen.binary.filter(|_| has_data) {
         return Err(ArrowError::InvalidArgumentError(format!(
             "record {seq} is binary, not JSON text: read with dataType=binary"
         )));
     } else {
         Arc::new(StringArray::try_new(columns.offsets, columns.data, nulls)?)
     };
-    let null = |column| Ok(constant.null(kind(column), rows));
+    let null = |column: usize| Ok(shape.constant.null(shape.kind(column), rows));
     // Made a second time for each column that needs it.
-    let all = || gap.map(|_| None).into_iter().chain(page.iter().map(Some));
-    let column = |has: bool, part: fn(RecordView<'_>) -> &[u8]| match has {
+    let all = || gap.map(|_| None).into_iter().chain(shown().map(Some));
+    let column = |at: usize, has: bool, part: fn(RecordView<'_>) -> &[u8]| match has
+        && shape.columns.has(at)
+    {
         true => text(rows, all().map(|r| r.map(part))),
-        false => null(NODE),
+        false => null(at),
     };
     let (gap_to, reason) = match gap {
         Some(gap) => loss(gap, rows),
         None => (null(GAP_TO)?, null(GAP_REASON)?),
     };
-    let columns = vec![
-        constant.topic(rows),
+    let columns = [
+        shape.constant.topic(rows),
         Arc::new(Int64Array::try_new(columns.seqs, None)?),
         Arc::new(times.with_timezone("UTC")),
-        column(seen.node, |r| r.node)?,
-        column(seen.tag, |r| r.tag)?,
-        if seen.meta { meta(all())? } else { null(META)? },
+        column(NODE, seen.node, |r| r.node)?,
+        column(TAG, seen.tag, |r| r.tag)?,
+        if seen.meta && shape.columns.has(META) { meta(all())? } else { null(META)? },
         data,
         gap_to,
         reason,
     ];
-    RecordBatch::try_new(schema.clone(), columns)
+    let columns = shape.columns.positions().map(|at| columns[at].clone()).collect();
+    RecordBatch::try_new(shape.shown.clone(), columns).map(Some)
 }
 
 impl Seen {

@@ -6,8 +6,8 @@ use arrow_schema::{ArrowError, SchemaRef};
 use topics_engine::{Engine, NodeFilter, ReadBuffers, ReadFrom, ReadRequest, TopicMatch};
 
 use super::ahead::{Ahead, Make, Range};
-use super::columns::Constant;
-use super::{FFI_ArrowArrayStream, Pinned, rows, schema};
+use super::shape::Shape;
+use super::{Columns, FFI_ArrowArrayStream, Pinned, rows, schema};
 use crate::error::Failure;
 
 /// What is scanned.
@@ -19,14 +19,26 @@ pub struct ScanRequest {
     pub upto: Option<u64>,
     /// Nodes to skip.
     pub skip_nodes: NodeFilter,
+    /// Only records of these nodes; empty: of any.
+    pub only_nodes: NodeFilter,
     /// Only records with these tags.
     pub matching: Option<TopicMatch>,
+    /// Only records committed at or after this time, ms.
+    pub ts_from: Option<u64>,
+    /// Only records committed before this time, ms.
+    pub ts_to: Option<u64>,
+    /// Only what has been synced.
+    pub strong: bool,
     /// The topic id that the cursor was made with.
     pub topic_id: Option<u64>,
     /// Type `data` as binary; `None`: as the first record is.
     pub binary: Option<bool>,
+    /// The columns.
+    pub columns: Columns,
     /// Payload bytes of one batch.
     pub batch_bytes: usize,
+    /// Whether threads of its own read ahead.
+    pub ahead: bool,
 }
 
 /// Rows of one batch at most.
@@ -42,6 +54,8 @@ pub struct Scan {
     pages: Ahead<ReadBuffers, Maker>,
     pinned: Pinned,
     schema: SchemaRef,
+    /// Threads beside the caller's.
+    helpers: usize,
     request: ReadRequest,
     /// Where what is not planned yet begins; `None`: the first batch says it.
     planned_to: Option<u64>,
@@ -54,10 +68,21 @@ impl Scan {
     /// Begins a scan.
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
         let state = engine.state(topic, true)?;
-        let to_seq = r.upto.map_or(state.head_seq, |upto| upto.min(state.head_seq));
+        let head = match r.strong {
+            true => engine.synced_seq(topic)?.min(state.head_seq),
+            false => state.head_seq,
+        };
+        let mut to_seq = r.upto.map_or(head, |upto| upto.min(head));
+        if let Some(ts) = r.ts_to {
+            to_seq = to_seq.min(engine.seek(topic, ts)?);
+        }
+        let mut after = r.after;
+        if let Some(ts) = r.ts_from {
+            after = after.max(Some(engine.seek(topic, ts)?));
+        }
         let pinned = Pinned { topic_id: state.topic_id, head_seq: state.head_seq, to_seq };
         let request = ReadRequest {
-            from: r.after.map_or(ReadFrom::Earliest, ReadFrom::After),
+            from: after.map_or(ReadFrom::Earliest, ReadFrom::After),
             upto: Some(to_seq),
             limit: BATCH_ROWS,
             max_bytes: r.batch_bytes,
@@ -74,17 +99,18 @@ impl Scan {
             }
         };
         // A cursor at the end, or beyond it with the topic's own id, has nothing to read.
-        let done = r.after.is_some_and(|after| after >= to_seq && after <= state.head_seq);
-        let schema = schema(binary, pinned);
-        let most = to_seq.saturating_sub(r.after.unwrap_or(0)).min(BATCH_ROWS as u64) as usize + 1;
-        let constant = Constant::new(&schema, topic, most);
+        let done = after.is_some_and(|after| after >= to_seq && after <= state.head_seq);
+        let most = to_seq.saturating_sub(after.unwrap_or(0)).min(BATCH_ROWS as u64) as usize + 1;
+        let mut shape = Shape::new(topic, schema(binary, pinned), r.columns, most)?;
+        shape.only = r.only_nodes;
+        let schema = shape.shown.clone();
         let later = ReadRequest { topic_id: Some(pinned.topic_id), ..request.clone() };
-        let (topic, schema_too) = (topic.to_owned(), schema.clone());
-        let maker = Maker { engine, topic, request: later, pinned, schema: schema_too, constant };
+        let maker = Maker { engine, topic: topic.to_owned(), request: later, pinned, shape };
         Ok(Self {
             pages: Ahead::new(maker),
             pinned,
             schema,
+            helpers: if r.ahead { HELPERS } else { 0 },
             request,
             planned_to: None,
             span: 0,
@@ -96,6 +122,11 @@ impl Scan {
     #[must_use]
     pub fn pinned(&self) -> Pinned {
         self.pinned
+    }
+
+    /// The schema of the batches.
+    pub(super) fn schema_ref(&self) -> SchemaRef {
+        self.schema.clone()
     }
 
     /// The schema in Arrow's C form.
@@ -170,16 +201,17 @@ impl Scan {
                 self.planned_to = Some(next);
             }
         }
-        if !matching && end - next > self.span {
+        if self.helpers > 0 && !matching && end - next > self.span {
             let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            self.pages.help(HELPERS.min(threads - 1));
+            self.pages.help(self.helpers.min(threads - 1));
         }
         self.plan();
     }
 
     /// Keeps every thread busy.
     fn plan(&mut self) {
-        let most = self.pages.threads() * 2;
+        // Without helpers nothing is read ahead.
+        let most = if self.helpers == 0 { 1 } else { self.pages.threads() * 2 };
         while let Some(after) = self.planned_to.filter(|after| *after < self.pinned.to_seq)
             && self.pages.planned() < most
         {
@@ -197,8 +229,7 @@ struct Maker {
     topic: String,
     request: ReadRequest,
     pinned: Pinned,
-    schema: SchemaRef,
-    constant: Constant,
+    shape: Shape,
 }
 
 /// What one read found.
@@ -233,11 +264,7 @@ impl Maker {
             return Err(ArrowError::InvalidArgumentError(message));
         }
         let gap = found.tombstone.is_some();
-        let rows = if found.is_empty() && !gap {
-            None
-        } else {
-            Some(rows::build(&self.schema, &self.constant, &found)?)
-        };
+        let rows = rows::build(&self.shape, &found)?;
         let (next, bytes) = (found.next_from_seq, found.payload_bytes());
         buffers.recycle(found);
         Ok(Page { next, gap, bytes, rows })

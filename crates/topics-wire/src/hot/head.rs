@@ -4,7 +4,14 @@
 pub const MAX_HEAD: usize = 4096;
 
 /// The verbs, by what follows the topic's name in the path.
-const VERBS: [(&[u8], &str); 2] = [(b"", "write"), (b"/diff", "diff")];
+const VERBS: [(&[u8], &str); 6] = [
+    (b"", "write"),
+    (b"/diff", "diff"),
+    (b"/claim", "claim"),
+    (b"/ack", "ack"),
+    (b"/nack", "nack"),
+    (b"/extend", "extend"),
+];
 
 const PREFIX: &[u8] = b"POST /v0/topics/";
 const VERSION: &[u8] = b" HTTP/1.1";

@@ -10,10 +10,12 @@ mod pool;
 mod queues;
 mod reads;
 mod routers;
+mod scans;
 mod sessions;
 mod socket;
 mod streams;
 mod timer;
+mod txns;
 mod verbs;
 mod wait;
 
@@ -37,6 +39,7 @@ use reads::Readers;
 use sessions::Sessions;
 use streams::Streams;
 use timer::Timer;
+use txns::Writers;
 use wait::Waits;
 
 /// An answer.
@@ -110,6 +113,7 @@ pub struct Service {
     readers: Readers,
     streams: Streams,
     sessions: Sessions,
+    writers: Writers,
     timer: Timer,
     pool: Pool,
     born_ns: u64,
@@ -139,6 +143,7 @@ impl Service {
             readers: Readers::default(),
             streams: Streams::default(),
             sessions: Sessions::default(),
+            writers: Writers::default(),
             timer,
             pool: Pool::default(),
             ready: AtomicBool::new(true),
@@ -213,5 +218,7 @@ impl Drop for Service {
     }
 }
 
+#[cfg(test)]
+mod scan_tests;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
-//! Queues: a claim waits in the engine, the rest runs on a thread of the pool.
+//! Queues: a claim waits in the engine, what has to wait for the disk runs on a thread of the pool,
+//! the rest within the call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use topics_engine::{Claim, Claimed, Held, Settled, TopicType};
 
+use super::handover::handover;
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
 use crate::error::Failure;
@@ -31,14 +33,12 @@ impl Service {
     pub(super) fn queues(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
         Some(match r.route {
             "claim" => self.claim(r, start_ns),
-            "ack" => {
-                self.settle(r, start_ns, "acked", |s, queue, held, _| s.engine.ack(queue, held))
-            }
-            "nack" => self.settle(r, start_ns, "nacked", |s, queue, held, asked| {
-                s.engine.nack(queue, held, asked.delay_ms)
+            "ack" => self.ack(r, start_ns),
+            "nack" => self.settle(r, start_ns, "nacked", |s, queue, asked| {
+                s.engine.nack(queue, &asked.held(), asked.delay_ms)
             }),
-            "extend" => self.settle(r, start_ns, "extended", |s, queue, held, asked| {
-                s.engine.extend(queue, held, asked.lease_ms)
+            "extend" => self.settle(r, start_ns, "extended", |s, queue, asked| {
+                s.engine.extend(queue, &asked.held(), asked.lease_ms)
             }),
             "jobs" => self.jobs(r, start_ns),
             "redrive" => self.redrive(r, start_ns),
@@ -53,40 +53,42 @@ impl Service {
         let claiming = Claiming { topic: topic.clone(), id: 0, start_ns };
         self.claims.0.lock().insert(token, claiming);
         self.pending.fetch_add(1, Ordering::Relaxed);
-        let (service, node) = (self.clone(), c.node.clone());
-        let done = Box::new(move |outcome: topics_engine::Result<Claimed>| {
-            service.claimed(token, &topic, &node, outcome);
+        let (service, sink, node) = (self.clone(), self.clone(), c.node.clone());
+        let (done, left) = handover(move |reply| sink.sink.reply(token, reply));
+        let answered = Box::new(move |outcome: topics_engine::Result<Claimed>| {
+            if let Some(reply) = service.claimed(token, &topic, &node, outcome) {
+                done(reply);
+            }
         });
         let ask = Claim { node: c.node.as_bytes(), max: c.max, lease_ms: c.lease_ms, wait };
-        let id = self.engine.claim_async(r.name, &ask, done);
+        let id = self.engine.claim_async(r.name, &ask, answered);
         if let Some(claiming) = self.claims.0.lock().get_mut(&token) {
             claiming.id = id;
         }
-        Ok(None)
+        Ok(left())
     }
 
-    /// What the engine says to a claim. Jobs for a client that has gone are given back at once.
+    /// The reply to a claim. Jobs for a client that has gone are given back at once.
     pub(super) fn claimed(
         self: &Arc<Self>,
         token: u64,
         topic: &str,
         node: &str,
         outcome: topics_engine::Result<Claimed>,
-    ) {
+    ) -> Option<Reply> {
         let Some(claiming) = self.claims.0.lock().remove(&token) else {
             if let Ok(claimed) = outcome
                 && !claimed.is_empty()
             {
                 self.give_back(topic.to_owned(), node.to_owned(), &claimed);
             }
-            return;
+            return None;
         };
         self.pending.fetch_sub(1, Ordering::Relaxed);
-        let reply = match outcome {
+        Some(match outcome {
             Ok(c) => Reply::ok(self.timed(queue::claimed(topic, &c), claiming.start_ns)),
             Err(e) => Failure::from(e).into(),
-        };
-        self.sink.reply(token, reply);
+        })
     }
 
     fn give_back(self: &Arc<Self>, topic: String, node: String, claimed: &Claimed) {
@@ -121,24 +123,65 @@ impl Service {
         }
     }
 
+    fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let asked = queue::held(r.body)?;
+        let (token, topic) = (r.token, r.name.to_owned());
+        let (service, sink) = (self.clone(), self.clone());
+        let (done, left) = handover(move |reply| {
+            sink.pending.fetch_sub(1, Ordering::Relaxed);
+            sink.sink.reply(token, reply);
+        });
+        let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
+            done(match outcome {
+                Ok(settled) => service.settled(&topic, "acked", &settled, start_ns),
+                Err(e) => Failure::from(e).into(),
+            });
+        });
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        if self.engine.ack_async(r.name, &asked.held(), answered).is_err() {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            return self.settle_later(r, start_ns, asked, "acked", |s, queue, asked| {
+                s.engine.ack(queue, &asked.held())
+            });
+        }
+        let answer = left();
+        match &answer {
+            Some(_) => drop(self.pending.fetch_sub(1, Ordering::Relaxed)),
+            None => self.staged.store(true, Ordering::Relaxed),
+        }
+        Ok(answer)
+    }
+
+    fn settled(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {
+        Reply::ok(self.timed(queue::settled(topic, done, settled), start_ns))
+    }
+
     fn settle(
         self: &Arc<Self>,
         r: &Request<'_>,
         start_ns: u64,
         done: &'static str,
-        verb: impl FnOnce(&Self, &str, &Held<'_>, &queue::Held) -> topics_engine::Result<Settled>
-        + Send
-        + 'static,
+        verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
     ) -> Answer {
         let asked = queue::held(r.body)?;
+        if self.engine.leases_at_once(r.name)? {
+            let settled = verb(self, r.name, &asked)?;
+            return Ok(Some(self.settled(r.name, done, &settled, start_ns)));
+        }
+        self.settle_later(r, start_ns, asked, done, verb)
+    }
+
+    fn settle_later(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        start_ns: u64,
+        asked: queue::Held,
+        done: &'static str,
+        verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
+    ) -> Answer {
         self.later(r, move |s, topic| {
-            let held = Held {
-                node: asked.node.as_bytes(),
-                seqs: &asked.seqs,
-                lease_ids: asked.lease_ids.as_deref(),
-            };
-            let settled = verb(s, topic, &held, &asked)?;
-            Ok(Reply::ok(s.timed(queue::settled(topic, done, &settled), start_ns)))
+            let settled = verb(s, topic, &asked)?;
+            Ok(s.settled(topic, done, &settled, start_ns))
         })
     }
 

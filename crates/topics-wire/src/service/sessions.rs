@@ -14,7 +14,7 @@ use crate::limits::HEARTBEAT_MS;
 use crate::query::Query;
 use crate::render::Object;
 use crate::watch::ids::{self, LastId, Trail};
-use crate::watch::{self, Asked};
+use crate::watch::{self, Asked, frames};
 
 /// What is kept of a session that the engine may have forgotten, at least.
 const KEPT_NS: u64 = 600_000_000_000;
@@ -104,7 +104,7 @@ impl Service {
         };
         let watch = self.engine.attach(id, &back)?;
         let watching = Watching::new(watch, Some(trail), heartbeat_ms);
-        self.open(r.token, Kind::Watching(Box::new(watching)))
+        self.open(r.token, Kind::Watching(Box::new(watching)), frames::OPEN.to_vec())
     }
 
     /// A stream without a session.
@@ -121,6 +121,6 @@ impl Service {
         }
         let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
         let watching = Watching::new(self.engine.watch(&watch)?, None, heartbeat_ms);
-        self.open(r.token, Kind::Watching(Box::new(watching)))
+        self.open(r.token, Kind::Watching(Box::new(watching)), frames::OPEN.to_vec())
     }
 }

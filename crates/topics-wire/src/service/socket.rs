@@ -154,6 +154,13 @@ fn tell(event: Event) -> Option<Vec<u8>> {
             o.name("code", failure.code).name("message", &failure.message).name("topic", &topic);
             o.finish()
         }
+        Event::Paced { topic, retry_after_ms, .. } => {
+            let failure = frames::paced(retry_after_ms);
+            let mut o = message("error", None);
+            o.name("code", failure.code).name("message", &failure.message).name("topic", &topic);
+            o.int("retry_after_ms", retry_after_ms);
+            o.finish()
+        }
         _ => return None,
     })
 }
@@ -162,7 +169,7 @@ impl Service {
     pub(super) fn open_socket(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (grant, subscriptions) = (r.grant.clone(), Vec::new());
         let socket = Socket { grant, subscriptions, outbox: Outbox::default() };
-        self.open(r.token, Kind::Socket(Box::new(socket)))
+        self.open(r.token, Kind::Socket(Box::new(socket)), Vec::new())
     }
 
     /// A message of a socket's client; what it is told comes with the next pull. `scopes` are the

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use topics_engine::{Claimed, Error, Event, Watch, Work};
 
+use super::scans::Scanning;
 use super::sessions::SharedTrail;
 use super::socket::Socket;
 use super::verbs::Answer;
@@ -31,6 +32,8 @@ pub enum Next {
     Wait,
     /// This was the last.
     End,
+    /// It cannot go on, and what it said so far is not all: the client must not take it so.
+    Fail,
 }
 
 /// What a pull made: pieces to be sent one by one, and what is next.
@@ -46,6 +49,7 @@ pub(super) enum Kind {
     Watching(Box<Watching>),
     Working(Working),
     Socket(Box<Socket>),
+    Scanning(Scanning),
 }
 
 pub(super) struct Stream {
@@ -127,6 +131,10 @@ impl Watching {
                 Event::Failed { topic, topic_id, error } => {
                     self.push_id(out, &topic, topic_id);
                     let data = frames::error(&Failure::from(error), Some(&topic));
+                    out.extend_from_slice(&frames::event("error", &data));
+                }
+                Event::Paced { topic, retry_after_ms, .. } => {
+                    let data = frames::error(&frames::paced(retry_after_ms), Some(&topic));
                     out.extend_from_slice(&frames::event("error", &data));
                 }
                 _ => out.extend_from_slice(&frames::heartbeat(wall_ms)),
@@ -237,7 +245,7 @@ impl Service {
     }
 
     /// Takes a stream in; its connection pulls.
-    pub(super) fn open(&self, token: u64, kind: Kind) -> Answer {
+    pub(super) fn open(&self, token: u64, kind: Kind, opening: Vec<u8>) -> Answer {
         if let Kind::Watching(w) = &kind {
             let sink = self.sink.clone();
             w.watch.on_ready(move || sink.due(token));
@@ -248,7 +256,7 @@ impl Service {
         let stream = Stream { kind, timer_ns: None, told_ns: self.clock.mono_ns(), over: false };
         self.streams.0.lock().insert(token, Arc::new(Mutex::new(stream)));
         self.pending.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Reply::ok(frames::OPEN.to_vec())))
+        Ok(Some(Reply::ok(opening)))
     }
 
     fn open_work(self: &Arc<Self>, r: &Request<'_>) -> Answer {
@@ -262,7 +270,7 @@ impl Service {
             claim: None,
             wait: Duration::from_millis(asked.wait_ms),
         };
-        self.open(r.token, Kind::Working(working))
+        self.open(r.token, Kind::Working(working), frames::OPEN.to_vec())
     }
 
     /// What a stream has now. `None`: there is no such stream, or it is over.
@@ -281,12 +289,17 @@ impl Service {
             Kind::Watching(w) => w.pull(&mut out, self.clock.wall_ms()),
             Kind::Working(w) => w.pull(self, token, &mut out),
             Kind::Socket(socket) => socket.pull(&mut pieces, PULL),
+            Kind::Scanning(scanning) => scanning.pull(self, token, &mut pieces),
         };
         let next = match (outcome, &mut s.kind) {
             (Ok(next), _) => next,
             (Err(failure), Kind::Socket(socket)) => {
                 pieces.push(socket.last_words(&failure));
                 Next::End
+            }
+            (Err(failure), Kind::Scanning(_)) => {
+                log::warn!("a scan ends early: {}", failure.message);
+                Next::Fail
             }
             (Err(failure), _) => {
                 out.extend_from_slice(&frames::event("error", &frames::error(&failure, None)));
@@ -302,7 +315,7 @@ impl Service {
         match next {
             Next::Wait => self.beat(s, token),
             Next::More => {}
-            Next::End => s.over = true,
+            Next::End | Next::Fail => s.over = true,
         }
         Some(Pulled { pieces, next })
     }
@@ -347,7 +360,7 @@ impl Service {
             Kind::Working(Working { work, .. }) => {
                 drop(Held { work: Some(work), service: self.clone() });
             }
-            Kind::Watching(_) | Kind::Socket(_) => drop(kind),
+            Kind::Watching(_) | Kind::Socket(_) | Kind::Scanning(_) => drop(kind),
         }
     }
 }

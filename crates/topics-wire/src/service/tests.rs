@@ -29,29 +29,30 @@ impl Sink for Inbox {
     }
 }
 
-struct World {
-    service: Arc<Service>,
+pub(super) struct World {
+    pub(super) service: Arc<Service>,
+    pub(super) clock: Arc<SimClock>,
     inbox: Arc<Inbox>,
     token: u64,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
         let env = env_on(&Arc::new(SimFs::new()), &clock, 1);
         let options = Options { background: false, ..Options::default() };
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
         let inbox = Arc::new(Inbox::default());
-        let service = Service::new(engine, clock, Limits::default(), inbox.clone());
+        let service = Service::new(engine, clock.clone(), Limits::default(), inbox.clone());
         // Verbs of the pool run in the call.
         service.pool.stop();
-        let mut world = Self { service, inbox, token: 0 };
+        let mut world = Self { service, clock, inbox, token: 0 };
         // The first topic's id waits for a sync, which nobody makes here.
         world.ask("create", "zero", json!(null));
         world
     }
 
-    fn send(&mut self, route: &str, name: &str, part: &str, body: Value) -> u64 {
+    pub(super) fn send(&mut self, route: &str, name: &str, part: &str, body: Value) -> u64 {
         self.token += 1;
         let (body, grant) = (body.to_string(), Grant::all());
         let body = if body == "null" { &[][..] } else { body.as_bytes() };
@@ -74,14 +75,18 @@ impl World {
         }
     }
 
-    fn reply(&self, token: u64) -> Option<Value> {
+    pub(super) fn raw_reply(&self, token: u64) -> Option<Reply> {
         self.pump();
         let mut all = self.inbox.replies.lock();
         let at = all.iter().position(|(t, _)| *t == token)?;
-        Some(serde_json::from_slice(&all.remove(at).1.body).unwrap())
+        Some(all.remove(at).1)
     }
 
-    fn ask(&mut self, route: &str, name: &str, body: Value) -> Value {
+    fn reply(&self, token: u64) -> Option<Value> {
+        Some(serde_json::from_slice(&self.raw_reply(token)?.body).unwrap())
+    }
+
+    pub(super) fn ask(&mut self, route: &str, name: &str, body: Value) -> Value {
         let token = self.send(route, name, "", body);
         self.reply(token).unwrap()
     }
@@ -90,7 +95,7 @@ impl World {
         self.ask("create", "q", json!({"type": "queue"}));
     }
 
-    fn put(&mut self, topic: &str, data: Value) {
+    pub(super) fn put(&mut self, topic: &str, data: Value) {
         let answer = self.ask("write", topic, json!({"records": [{"data": data}]}));
         assert!(answer["error"].is_null(), "{answer}");
     }
@@ -121,7 +126,7 @@ fn jobs_for_a_client_that_has_gone_are_given_back() {
         &topics_engine::Claim { node: b"gone", ..Default::default() },
         Box::new({
             let service = w.service.clone();
-            move |outcome| service.claimed(77, "q", "gone", outcome)
+            move |outcome| assert!(service.claimed(77, "q", "gone", outcome).is_none())
         }),
     );
     let claimed = w.ask("claim", "q", json!({"node": "here"}));

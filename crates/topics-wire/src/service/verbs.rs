@@ -11,6 +11,7 @@ use crate::error::Failure;
 use crate::grant::Grant;
 use crate::query::Query;
 use crate::render::{self, Object, Performance};
+use crate::write::{Body, Table};
 use crate::{config, limits, small, write};
 
 pub(super) type Answer = Result<Option<Reply>, Failure>;
@@ -24,6 +25,8 @@ impl Service {
             Self::topics,
             Self::queues,
             Self::streams,
+            Self::scans,
+            Self::txns,
             Self::sessions,
             Self::routers,
             Self::consumers,
@@ -58,11 +61,12 @@ impl Service {
             "verify" => self.later(r, move |s, _| {
                 Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
             }),
-            "metrics" => Ok(Some(Reply::ok(if r.json {
-                crate::metrics::json(&self.engine, r.grant)
-            } else {
-                crate::metrics::prometheus(&self.engine, r.grant)
-            }))),
+            // All topics are looked at.
+            "metrics" => {
+                let text = if r.json { crate::metrics::json } else { crate::metrics::prometheus };
+                let grant = r.grant.clone();
+                self.later(r, move |s, _| Ok(Reply::ok(text(&s.engine, &grant))))
+            }
             "health" => self.now(self.health(), start_ns),
             "ready" => self.ready(start_ns),
             _ => return None,
@@ -143,7 +147,14 @@ impl Service {
 
     fn write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
-        let w = write::parse(r.kind, r.body, &query, r.key, &self.limits)?;
+        let table;
+        let w = match r.kind {
+            Body::Arrow => {
+                table = Table::read(r.body, self.limits.batch_records)?;
+                write::parse_table(&table, &query, r.key, &self.limits)?
+            }
+            kind => write::parse(kind, r.body, &query, r.key, &self.limits)?,
+        };
         if let Some(config) = &w.config {
             r.grant.check_config()?;
             if let Some(Some(name)) = &config.dead_letter {

@@ -1,7 +1,7 @@
 //! Events as server-sent events. The bytes of records are encoded once for all watchers that want
 //! the same; only the id is a watcher's own.
 
-use topics_engine::{Claimed, Frame, RecordView, Tombstone};
+use topics_engine::{Claimed, Error, Frame, RecordView, Tombstone};
 
 use crate::error::Failure;
 use crate::json::{push_str, push_u64};
@@ -127,6 +127,12 @@ pub fn error(failure: &Failure, topic: Option<&str>) -> Vec<u8> {
     o.finish()
 }
 
+/// What a client is told whose topic waits because the engine is under strain.
+#[must_use]
+pub fn paced(retry_after_ms: u64) -> Failure {
+    Failure::from(Error::Throttled { limit: "delivery", max: 0, retry_after_ms })
+}
+
 /// The `i`-th job of a claim.
 #[must_use]
 pub fn job(topic: &str, c: &Claimed, i: usize) -> Vec<u8> {
@@ -145,9 +151,13 @@ mod tests {
         assert_eq!(event("x", b"{}"), b"event: x\ndata: {}\n\n");
         assert_eq!(event("x", b"{\r\n}"), b"event: x\ndata: {  }\n\n");
         assert_eq!(heartbeat(17), b": hb 17\n\n");
-        let gone = Failure::from(topics_engine::Error::SessionGone);
+        let gone = Failure::from(Error::SessionGone);
         let json: serde_json::Value = serde_json::from_slice(&error(&gone, Some("a"))).unwrap();
         assert_eq!((json["code"].as_u64(), json["topics"][0].as_str()), (Some(410), Some("a")));
+        let json: serde_json::Value =
+            serde_json::from_slice(&error(&paced(70), Some("a"))).unwrap();
+        assert_eq!((json["code"].as_u64(), json["error"].as_str()), (Some(429), Some("throttled")));
+        assert_eq!(json["retry_after_ms"].as_u64(), Some(70));
     }
 
     #[test]

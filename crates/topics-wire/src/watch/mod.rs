@@ -39,6 +39,7 @@ pub(crate) fn topics<'a>(
         let from = ReadFrom::After(seq);
         let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
         if let Ok(at) = engine.read(name, &look) {
+            t.int("topic_id", at.topic_id);
             t.int("head_seq", at.head_seq).int("earliest_seq", at.earliest_seq);
         }
         out.extend_from_slice(&t.finish());

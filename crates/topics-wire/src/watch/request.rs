@@ -114,6 +114,7 @@ fn begin(lenient: bool) -> Asked {
     a.watch.lenient = lenient;
     a.watch.heartbeat_ms = Some(HEARTBEAT_MS);
     a.watch.stall_ms = Some(STALL_MS);
+    a.watch.paced = true;
     a
 }
 
@@ -140,7 +141,7 @@ fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked, l: &Limits) -> Result<(
     let w = &mut a.watch;
     let o = &mut w.options;
     match key {
-        "node" => o.skip_nodes = nodes(s)?.0,
+        "node" => o.skip_nodes = nodes(s, "node")?.0,
         "match" => o.matching = Some(matching(s)?),
         "limit" => set_size(Some(s.u64(Place::field("limit"))?), &mut o.limit, l.limit),
         "max_batch_bytes" => {

@@ -1,5 +1,6 @@
 //! The write: three kinds of body in, the answer out.
 
+mod table;
 pub mod txn;
 
 use std::borrow::Cow;
@@ -14,6 +15,8 @@ use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::query::Query;
 use crate::render::{Object, Performance};
 
+pub use table::Table;
+
 /// One record of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Record<'a> {
@@ -21,7 +24,7 @@ struct Record<'a> {
     binary: bool,
     tag: Cow<'a, str>,
     node: Cow<'a, str>,
-    meta: &'a str,
+    meta: Cow<'a, str>,
     ttl_ms: u64,
     lane: Option<u8>,
     group: Cow<'a, str>,
@@ -56,6 +59,8 @@ pub enum Body {
     Lines,
     /// `application/octet-stream`: one binary record.
     Octets,
+    /// `application/vnd.apache.arrow.stream`: rows, read as a [`Table`].
+    Arrow,
 }
 
 /// Reads a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
@@ -75,7 +80,32 @@ pub fn parse<'a>(
             let data = Cow::Borrowed(body);
             w.records.push(Record { data, binary: true, ..Record::default() });
         }
+        Body::Arrow => return Err(Failure::new("internal", "columns are read as a table")),
     }
+    finish(kind, w, query, limits)
+}
+
+/// The same for rows of a table.
+pub fn parse_table<'a>(
+    table: &'a Table,
+    query: &Query<'a>,
+    header_key: &'a [u8],
+    limits: &Limits,
+) -> Result<Write<'a>, Failure> {
+    let mut w = Write { key: header_key.into(), ..Write::default() };
+    w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
+    for (_, record) in table.rows(false)? {
+        w.records.push(record?);
+    }
+    finish(Body::Arrow, w, query, limits)
+}
+
+fn finish<'a>(
+    kind: Body,
+    mut w: Write<'a>,
+    query: &Query<'a>,
+    limits: &Limits,
+) -> Result<Write<'a>, Failure> {
     if kind != Body::Json {
         from_query(&mut w, query)?;
     }
@@ -148,7 +178,7 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> 
             Some("data_b64") => data_b64 = Some(octets(s, place.at("data_b64"))?),
             Some("tag") => r.tag = s.text(place.at("tag"))?,
             Some("node") => r.node = s.text(place.at("node"))?,
-            Some("meta") => r.meta = meta(s, place.at("meta"))?,
+            Some("meta") => r.meta = meta(s, place.at("meta"))?.into(),
             Some("ttl_ms") => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
             Some("delay_ms") => r.delay_ms = s.u64(place.at("delay_ms"))?,
             Some("deliver_at") => r.deliver_at = s.u64(place.at("deliver_at"))?,
@@ -234,7 +264,7 @@ fn from_query<'a>(w: &mut Write<'a>, query: &Query<'a>) -> Result<(), Failure> {
         w.key = key.into_owned().into_bytes().into();
     }
     if let Some(tag) = query.get("tag")? {
-        for record in &mut w.records {
+        for record in w.records.iter_mut().filter(|r| r.tag.is_empty()) {
             record.tag = tag.clone();
         }
     }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use topics_engine::{
     CommitRequest, Committed, Held, NewRecord, StageRequest, Staged, TxnAck, TxnCursor, TxnRequest,
-    TxnRows, TxnStage, TxnWork, WriterState,
+    TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
 };
 
-use super::{Record, Write, body_key, check_record, check_size, records};
+use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
 use crate::json::{Place, Reader, Scanner};
 use crate::limits::{KEY_BYTES, Limits};
@@ -56,6 +56,33 @@ enum Kind {
 pub fn stage<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let t = parse(Kind::Stage, body, limits)?;
     if t.rows.is_empty() { Err(Place::field("appends").refuse("must not be empty")) } else { Ok(t) }
+}
+
+/// Columns of rows, each with its `topic` unless all are for one.
+pub fn stage_table<'a>(
+    table: &'a Table,
+    topic: Option<&'a str>,
+    limits: &Limits,
+) -> Result<Txn<'a>, Failure> {
+    let mut t = Txn::default();
+    for (index, (named, record)) in table.rows(topic.is_none())?.enumerate() {
+        let record = record?;
+        check_record(index, &record, limits)?;
+        let topic = match topic {
+            Some(topic) => Cow::Borrowed(topic),
+            None => named.filter(|name| !name.is_empty()).ok_or_else(|| {
+                Place { within: "records", index: Some(index), field: "topic" }.refuse("is missing")
+            })?,
+        };
+        // Rows of a topic mostly come one after the other.
+        let at = t.rows.iter().rposition(|r| r.topic == topic);
+        let at = at.unwrap_or_else(|| {
+            t.rows.push(Rows { topic, write: Write::default() });
+            t.rows.len() - 1
+        });
+        t.rows[at].write.records.push(record);
+    }
+    if t.rows.is_empty() { Err(Place::field("records").refuse("must not be empty")) } else { Ok(t) }
 }
 
 /// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
@@ -246,6 +273,12 @@ impl Txn<'_> {
         rows.chain(heads).chain(commits).chain(self.acks.iter().map(|a| &*a.queue))
     }
 
+    /// The writer that it names.
+    #[must_use]
+    pub fn writer(&self) -> Option<&str> {
+        self.writer.as_deref()
+    }
+
     fn with_rows<R>(&self, run: impl FnOnce(&[TxnRows<'_>]) -> R) -> R {
         let records: Vec<Vec<NewRecord<'_>>> = self
             .rows
@@ -331,7 +364,7 @@ pub fn committed(c: &Committed) -> Vec<u8> {
 
 /// A writer.
 #[must_use]
-pub fn writer(s: &WriterState) -> Vec<u8> {
+pub fn writer(name: &str, s: &WriterState) -> Vec<u8> {
     let mut staged = vec![b'['];
     for (i, one) in s.staged.iter().enumerate() {
         if i > 0 {
@@ -344,7 +377,29 @@ pub fn writer(s: &WriterState) -> Vec<u8> {
     }
     staged.push(b']');
     let mut o = Object::new(64);
-    o.maybe("last_epoch", s.last_epoch).raw("staged", &staged);
+    o.name("writer", name).maybe("last_epoch", s.last_epoch).raw("staged", &staged);
+    o.finish()
+}
+
+/// A page of writers.
+#[must_use]
+pub fn writers(found: &[WriterSummary], next: Option<&str>) -> Vec<u8> {
+    let mut list = vec![b'['];
+    for (i, w) in found.iter().enumerate() {
+        if i > 0 {
+            list.push(b',');
+        }
+        let mut o = Object::new(96);
+        o.name("writer", &w.writer).maybe("last_epoch", w.last_epoch);
+        o.int("records", w.records).int("bytes", w.bytes);
+        list.extend_from_slice(&o.finish());
+    }
+    list.push(b']');
+    let mut o = Object::new(list.len() + 64);
+    o.raw("writers", &list);
+    if let Some(next) = next {
+        o.name("next_cursor", next);
+    }
     o.finish()
 }
 
@@ -432,7 +487,10 @@ mod tests {
             committed(&c),
             br#"{"committed":true,"deduped":true,"topics":{"a.b":{"topic_id":3,"first_seq":1,"last_seq":2}}}"#
         );
-        assert_eq!(writer(&WriterState::default()), br#"{"last_epoch":null,"staged":[]}"#);
+        assert_eq!(
+            writer("w", &WriterState::default()),
+            br#"{"writer":"w","last_epoch":null,"staged":[]}"#
+        );
         let s = Staged { records: 2, bytes: 300, repeated: false };
         assert_eq!(staged(&s), br#"{"staged":2,"bytes":300,"deduped":false}"#);
     }

@@ -2,6 +2,7 @@
 
 mod live;
 mod many;
+mod pressure;
 mod sessions;
 mod slow;
 
@@ -19,6 +20,7 @@ enum Told {
     Caught(String, u64),
     Deleted(String),
     Failed(String, &'static str),
+    Paced(String, u64),
     Beat,
 }
 use Told::*;
@@ -54,6 +56,9 @@ fn tell(event: &Event) -> Vec<Told> {
         Event::CaughtUp { topic, seq, .. } => vec![Caught(topic.to_string(), *seq)],
         Event::TopicDeleted { topic, .. } => vec![Deleted(topic.to_string())],
         Event::Failed { topic, error, .. } => vec![Failed(topic.to_string(), error.code())],
+        Event::Paced { topic, retry_after_ms, .. } => {
+            vec![Paced(topic.to_string(), *retry_after_ms)]
+        }
         Event::Heartbeat => vec![Beat],
     }
 }

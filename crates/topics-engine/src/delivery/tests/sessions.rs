@@ -71,3 +71,28 @@ fn an_ended_session_ends_its_streams() {
     assert_eq!(stream.try_next().unwrap_err().code(), "session_gone");
     assert!(!w.engine().end_session(info.id));
 }
+
+#[test]
+fn what_is_created_while_there_is_no_stream_is_read_from_its_start() {
+    let w = World::new();
+    w.put("p.old", &["0"]);
+    let mut req = on(&[("named", tail())]);
+    req.patterns = vec![("p.*".into(), tail())];
+    req.lenient = true;
+    let records = |watch: &mut Watch| {
+        let mut told = drain(watch);
+        told.retain(|t| matches!(t, Record(..)));
+        told.sort_by_key(|t| format!("{t:?}"));
+        told
+    };
+    let info = w.engine().create_session(&req).unwrap();
+    w.say("p.first", "1");
+    w.say("named", "2");
+    let mut stream = w.engine().attach(info.id, &[]).unwrap();
+    assert_eq!(records(&mut stream), [record("named", 1, "2"), record("p.first", 1, "1")]);
+    drop(stream);
+    w.say("p.second", "3");
+    w.say("p.old", "4");
+    let mut stream = w.engine().attach(info.id, &[]).unwrap();
+    assert_eq!(records(&mut stream), [record("p.old", 2, "4"), record("p.second", 1, "3")]);
+}

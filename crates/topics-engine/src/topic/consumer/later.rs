@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
 use topics_storage::wal::Level;
 
 use super::super::Life;

@@ -8,14 +8,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::atomic::{AtomicUsize, Ordering};
+use topics_env::sync::thread::{self, JoinHandle};
+use topics_env::sync::{Condvar, Mutex};
 
 use super::super::{Life, Topic};
-use super::give::{self, Want};
+use super::give::{self, Dead, Want};
 use super::{config_of, now};
 use crate::core::Core;
 use crate::engine::Completion;
@@ -114,6 +114,11 @@ impl Desk {
         }
     }
 
+    /// Whether claims of this queue wait.
+    pub(super) fn serves(&self, topic_id: u64) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 && self.inner.0.lock().lines.contains_key(&topic_id)
+    }
+
     fn rouse(&self, topic_id: u64) {
         if self.inner.0.lock().ring(topic_id) {
             self.inner.1.notify_one();
@@ -185,7 +190,7 @@ impl Desk {
                 }
             }
         };
-        let spawned = std::thread::Builder::new().name("topics-queues".into()).spawn(run);
+        let spawned = thread::Builder::new().name("topics-queues".into()).spawn(run);
         spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
     }
 
@@ -276,7 +281,7 @@ impl Desk {
     /// Nobody waits any more: the engine closes.
     pub(crate) fn close(&self) {
         if let Some(thread) = self.shut()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
             log::error!("the queues' thread panicked");
@@ -327,7 +332,7 @@ fn serve(
     }
     let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
     let wants: Vec<Want> = waiting.iter().map(|w| w.1.want.clone()).collect();
-    let given = match give::give(core, topic, &wants, &order) {
+    let given = match give::give(core, topic, &wants, &order, Dead::Bury) {
         Ok(given) => given,
         Err(e) => {
             waiting.into_iter().for_each(|w| finish(core, w.1, Err(e.clone())));

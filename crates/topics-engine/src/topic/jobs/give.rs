@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::super::index::Unknown;
@@ -81,7 +81,7 @@ pub(super) fn claim_for(
     let want = Want::new(core, req, stream)?;
     if config.claim_jitter_ms == 0 {
         let order = vec![0; want.room(topic)];
-        let mut given = give(core, topic, std::slice::from_ref(&want), &order)?;
+        let mut given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Bury)?;
         if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
             return Ok(c);
         }
@@ -128,8 +128,27 @@ pub(crate) fn claim_async(
     stream: u64,
     done: Completion<Claimed>,
 ) -> u64 {
-    match config_of(topic).and_then(|_| Want::new(core, req, stream)) {
-        Ok(want) => {
+    match config_of(topic).and_then(|config| Ok((config, Want::new(core, req, stream)?))) {
+        Ok((config, want)) => {
+            // A lease that is logged is waited for, and nobody is served before those who wait.
+            let here = config.claim_jitter_ms == 0
+                && !config.leases_durable
+                && !core.desk.serves(topic.id());
+            if here {
+                let order = vec![0; want.room(topic)];
+                let given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Leave);
+                match given.map(|mut given| given.pop().filter(|c| !c.is_empty())) {
+                    Ok(None) => {}
+                    Ok(Some(claimed)) => {
+                        done(Ok(claimed));
+                        return 0;
+                    }
+                    Err(e) => {
+                        done(Err(e));
+                        return 0;
+                    }
+                }
+            }
             let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
             core.desk.wait(core, topic, waiter)
         }
@@ -174,19 +193,30 @@ impl Pass {
     }
 }
 
+/// What a pass does with jobs that have had all their deliveries and go to another topic, which is
+/// waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dead {
+    /// They go there.
+    Bury,
+    /// It ends at the first of them.
+    Leave,
+}
+
 /// One pass for all of the wants: the `i`-th job goes to the want that `order` names.
 pub(super) fn give(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     wants: &[Want],
     order: &[usize],
+    dead: Dead,
 ) -> Result<Vec<Claimed>> {
     core.check_open()?;
     topic.check_sound()?;
     topic.touch(core.time.wall());
     load(core, topic)?;
     let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
-    let outcome = gather(core, topic, wants, &mut pass)
+    let outcome = gather(core, topic, wants, dead, &mut pass)
         .and_then(|records| lease(core, topic, wants, &pass, records));
     if outcome.is_err() {
         with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
@@ -197,22 +227,25 @@ pub(super) fn give(
 /// Records, and the slot of each job that was picked.
 type Records = (ReadBatch, Vec<usize>);
 
-/// Reserves jobs and reads their records. What has expired stands in nobody's way: it is swept.
+/// Reserves jobs and reads their records. What has expired stands in nobody's way: it is swept by a
+/// pass that may wait.
 fn gather(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     wants: &[Want],
+    dead: Dead,
     pass: &mut Pass,
 ) -> Result<Records> {
     for round in 0.. {
-        let picked = pick(core, topic, wants, pass);
+        let picked = pick(core, topic, (wants, dead), pass);
         if !pass.over.is_empty() {
             moving::bury(core, topic, &std::mem::take(&mut pass.over));
         }
         picked?;
         let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
         let (batch, slots) = fetch(core, topic, &seqs, false)?;
-        if drop_gone(topic, pass, &slots) == 0 || round == SWEEPS {
+        let gone = drop_gone(topic, pass, &slots);
+        if gone == 0 || round == SWEEPS || dead == Dead::Leave {
             return Ok((batch, slots.into_iter().flatten().collect()));
         }
         sweep_expired(core, topic)?;
@@ -252,13 +285,13 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
 }
 
 /// Reserves jobs in the order of their turns.
-fn pick(core: &Core, topic: &Topic, wants: &[Want], pass: &mut Pass) -> Result<()> {
+fn pick(core: &Core, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> Result<()> {
     loop {
         let now = now(core);
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
-            match pick_known(core, &mut state, wants, now, head, pass) {
+            match pick_known(core, &mut state, asked, now, head, pass) {
                 Ok(()) => return Ok(()),
                 Err(Unknown(file_no)) => file_no,
             }
@@ -270,7 +303,7 @@ fn pick(core: &Core, topic: &Topic, wants: &[Want], pass: &mut Pass) -> Result<(
 fn pick_known(
     core: &Core,
     state: &mut State,
-    wants: &[Want],
+    (wants, dead): (&[Want], Dead),
     now: Now,
     head: u64,
     pass: &mut Pass,
@@ -278,7 +311,7 @@ fn pick_known(
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
     queue.begin(core.disk.generation);
-    queue.sweep(now);
+    core.metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
     }
@@ -293,6 +326,8 @@ fn pick_known(
             if config.dead_letter.is_none() {
                 queue.bury(t.seq, now);
                 pass.end(queue, t.seq);
+            } else if dead == Dead::Leave {
+                return Ok(());
             } else {
                 queue.take(t.seq, now);
                 pass.over.push(t.seq);

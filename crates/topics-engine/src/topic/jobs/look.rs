@@ -15,14 +15,14 @@ use crate::queue::api::{JobState, Peeked, PeekedJob, QueueState};
 use crate::queue::{Now, Queue, Shown};
 
 /// Counts of a queue, as far as its jobs are known (see `load`).
-pub(super) fn counts(core: &Core, topic: &Topic) -> QueueState {
+pub(crate) fn counts(core: &Core, topic: &Topic) -> QueueState {
     let now = now(core);
     let head = topic.gate.head();
     let mut state = topic.state.write();
     let hidden = state.hidden(head).0;
     let live = state.count.saturating_sub(hidden);
     let queue = state.queue.get_or_insert_default();
-    queue.sweep(now);
+    core.metrics.lease_expiries.add(queue.sweep(now));
     let (in_flight, delayed, dead) = queue.counts();
     QueueState {
         ready: live.saturating_sub(in_flight + delayed + dead),
@@ -98,7 +98,7 @@ fn listed(
     let State { queue, index, floor, .. } = state;
     let queue = queue.get_or_insert_default();
     let (now, wall) = (now(core), core.time.wall());
-    queue.sweep(now);
+    core.metrics.lease_expiries.add(queue.sweep(now));
     let mut out = Vec::new();
     if want.is_none_or(|w| w == JobState::Ready) {
         let fresh = |from: u64| {

@@ -12,6 +12,8 @@
 mod desk;
 mod give;
 mod look;
+#[cfg(test)]
+mod loop_tests;
 mod moving;
 mod settle;
 #[cfg(test)]
@@ -25,9 +27,9 @@ use topics_storage::wal::{Level, Ticket};
 
 pub(crate) use desk::Desk;
 pub(crate) use give::{claim, claim_async};
-pub(crate) use look::{peek, queue_state};
+pub(crate) use look::{counts as queue_counts, peek, queue_state};
 pub(crate) use moving::{expire_jobs, finish, redrive};
-pub(crate) use settle::{ack, extend, nack};
+pub(crate) use settle::{ack, ack_async, at_once, extend, nack};
 pub(super) use settle::{release_acks, take_acks};
 pub use work::Work;
 

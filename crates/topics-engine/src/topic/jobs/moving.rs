@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
 use topics_storage::format::record::{self, Body, Idempotency, LeaseEvent};
 use topics_storage::wal::{Level, Ticket};
 
@@ -118,6 +118,7 @@ pub(crate) fn expire_jobs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) ->
         return Ok(());
     }
     with(topic, |q| q.expired += seqs.len() as u64);
+    core.metrics.expired_jobs.add(seqs.len() as u64);
     if config.dead_letter.is_some() {
         dead_letter(core, topic, seqs, "expired")?;
     }
@@ -310,7 +311,11 @@ pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Re
         }
     }
     let queue = topic.state.read().config.kind == TopicType::Queue;
-    if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }
+    let moved = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
+    if !req.dry_run {
+        core.metrics.redriven_jobs.add(moved);
+    }
+    Ok(moved)
 }
 
 /// Dead jobs of a queue.

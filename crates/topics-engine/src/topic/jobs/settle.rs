@@ -8,6 +8,7 @@ use super::super::{Topic, delete};
 use super::{commit, config_of, look, with};
 use crate::config::TopicConfig;
 use crate::core::Core;
+use crate::engine::Completion;
 use crate::error::{Error, Result};
 use crate::queue::api::{Held, Settled};
 use crate::queue::{Fence, Queue};
@@ -60,12 +61,66 @@ pub(crate) fn ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Resu
     let (mut done, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
     if !done.is_empty() {
         done.sort_unstable();
-        delete::delete_seqs(core, topic, &done).inspect_err(|_| {
-            with(topic, |q| done.iter().for_each(|seq| q.stay(*seq)));
-        })?;
+        delete::delete_seqs(core, topic, &done).inspect_err(|_| release_acks(topic, &done))?;
         core.metrics.acked_jobs.add(done.len() as u64);
     }
     Ok(settled(core, topic, done, skipped))
+}
+
+/// The same for event loops: `done` is called once, from here or when the class is reached. Gives
+/// `done` back, and changes nothing, when something has to be waited for first.
+pub(crate) fn ack_async(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    held: &Held<'_>,
+    done: Completion<Settled>,
+) -> std::result::Result<(), Completion<Settled>> {
+    let sorted = config_of(topic)
+        .and_then(|_| core.check_open())
+        .and_then(|()| topic.check_sound())
+        .and_then(|()| sort(topic, held, |q, seq| q.leave(seq)));
+    let (mut acked, skipped) = match sorted {
+        Ok(sorted) => sorted,
+        Err(e) => {
+            done(Err(e));
+            return Ok(());
+        }
+    };
+    if acked.is_empty() {
+        done(Ok(settled(core, topic, acked, skipped)));
+        return Ok(());
+    }
+    acked.sort_unstable();
+    let staged = match delete::stage_seqs(core, topic, &acked) {
+        Ok(Some(staged)) => staged,
+        Ok(None) => {
+            release_acks(topic, &acked);
+            return Err(done);
+        }
+        Err(e) => {
+            release_acks(topic, &acked);
+            done(Err(e));
+            return Ok(());
+        }
+    };
+    let (at, queue) = (core.clone(), topic.clone());
+    let finish = move |outcome: topics_storage::Result<()>| match outcome {
+        Ok(()) => {
+            at.metrics.acked_jobs.add(acked.len() as u64);
+            done(Ok(settled(&at, &queue, acked, skipped)));
+        }
+        Err(e) => {
+            release_acks(&queue, &acked);
+            done(Err(e.into()));
+        }
+    };
+    core.wal.notify(staged.ticket, staged.level, Box::new(finish));
+    Ok(())
+}
+
+/// Whether a nack or an extension of this queue waits for nothing.
+pub(crate) fn at_once(topic: &Topic) -> bool {
+    !topic.state.read().config.leases_durable
 }
 
 /// Takes the jobs that a transaction acks: all of them are held, or none is taken.
@@ -90,7 +145,7 @@ pub(in super::super) fn take_acks(topic: &Topic, acks: &[Held<'_>]) -> Result<Ve
     Ok(taken)
 }
 
-/// The leases of [`take_acks`] run out again.
+/// The leases of jobs whose ack did not come to be run out again.
 pub(in super::super) fn release_acks(topic: &Topic, seqs: &[u64]) {
     if !seqs.is_empty() {
         with(topic, |q| seqs.iter().for_each(|seq| q.stay(*seq)));
@@ -112,9 +167,8 @@ pub(crate) fn nack(
         q.leave(seq);
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
-    commit(core, topic, &events).inspect_err(|_| {
-        with(topic, |q| done.iter().for_each(|seq| q.stay(*seq)));
-    })?;
+    commit(core, topic, &events).inspect_err(|_| release_acks(topic, &done))?;
+    core.metrics.nacked_jobs.add(done.len() as u64);
     Ok(settled(core, topic, done, skipped))
 }
 
@@ -155,6 +209,7 @@ pub(crate) fn extend(
         }
     })?;
     commit(core, topic, &events)?;
+    core.metrics.extended_jobs.add(done.len() as u64);
     let deadline = core.time.wall().saturating_add(lease_ms);
     Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
 }

@@ -10,11 +10,11 @@ use crate::config::{ConfigPatch, TopicType};
 use crate::error::{Error, Result};
 use crate::queue::api::{Claim, Claimed, Held, JobState, QueueState, Redrive, Settled};
 
-fn queue() -> ConfigPatch {
+pub(super) fn queue() -> ConfigPatch {
     ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() }
 }
 
-fn durable() -> ConfigPatch {
+pub(super) fn durable() -> ConfigPatch {
     let durability = Some(Durability::Fsync);
     ConfigPatch { leases_durable: Some(true), durability, ..queue() }
 }
@@ -23,7 +23,7 @@ fn job(data: &str) -> NewRecord<'_> {
     rec(data)
 }
 
-fn seqs(c: &Claimed) -> Vec<u64> {
+pub(super) fn seqs(c: &Claimed) -> Vec<u64> {
     c.iter().map(|(l, r)| (l.seq == r.seq).then_some(l.seq).unwrap()).collect()
 }
 
@@ -32,7 +32,7 @@ fn ids(c: &Claimed) -> Vec<u64> {
 }
 
 impl World {
-    fn jobs(&self, n: usize) {
+    pub(super) fn jobs(&self, n: usize) {
         let data: Vec<String> = (0..n).map(|i| format!("\"job {i}\"")).collect();
         self.put("q", &data.iter().map(String::as_str).collect::<Vec<_>>());
     }
@@ -42,17 +42,17 @@ impl World {
         Ok(self.engine().append("q", &req)?.first_seq)
     }
 
-    fn claim(&self, node: &str, max: usize) -> Claimed {
+    pub(super) fn claim(&self, node: &str, max: usize) -> Claimed {
         let req = Claim { node: node.as_bytes(), max, ..Claim::default() };
         self.engine().claim("q", &req).unwrap()
     }
 
-    fn ack(&self, node: &str, seqs: &[u64], lease_ids: Option<&[u64]>) -> Settled {
+    pub(super) fn ack(&self, node: &str, seqs: &[u64], lease_ids: Option<&[u64]>) -> Settled {
         let held = Held { node: node.as_bytes(), seqs, lease_ids };
         self.engine().ack("q", &held).unwrap()
     }
 
-    fn nack(&self, node: &str, seqs: &[u64], delay: Option<u64>) -> Settled {
+    pub(super) fn nack(&self, node: &str, seqs: &[u64], delay: Option<u64>) -> Settled {
         let held = Held { node: node.as_bytes(), seqs, lease_ids: None };
         self.engine().nack("q", &held, delay).unwrap()
     }
@@ -271,7 +271,7 @@ fn a_queue_can_stop_keeping_leases() {
     assert_eq!(seqs(&w.claim("b", 9)), [1, 2]);
 }
 
-fn dead_letters() -> ConfigPatch {
+pub(super) fn dead_letters() -> ConfigPatch {
     ConfigPatch {
         max_deliveries: Some(2),
         dead_letter: Some(Some("dead".into())),
@@ -517,7 +517,7 @@ fn a_peek_touches_nothing() {
 }
 
 /// A claim that waits; the engine is driven by hand.
-fn wait(w: &World, node: &str, max: usize, ms: u64) -> mpsc::Receiver<Result<Claimed>> {
+pub(super) fn wait(w: &World, node: &str, max: usize, ms: u64) -> mpsc::Receiver<Result<Claimed>> {
     let (tx, rx) = mpsc::channel();
     let wait = Duration::from_millis(ms);
     let req = Claim { node: node.as_bytes(), max, wait, ..Claim::default() };
@@ -525,7 +525,7 @@ fn wait(w: &World, node: &str, max: usize, ms: u64) -> mpsc::Receiver<Result<Cla
     rx
 }
 
-fn got(rx: &mpsc::Receiver<Result<Claimed>>) -> Option<Vec<u64>> {
+pub(super) fn got(rx: &mpsc::Receiver<Result<Claimed>>) -> Option<Vec<u64>> {
     rx.try_recv().ok().map(|r| seqs(&r.unwrap()))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use topics_env::sync::Mutex;
 
 use super::*;
 use crate::config::{Discard, TopicType};

@@ -152,7 +152,7 @@ fn the_resident_index_is_bounded() {
     w.put("t", &["x"; 250]);
     let records = [rec("x")];
     let req = Append { records: &records, ..Append::default() };
-    let refused = std::sync::Arc::new(parking_lot::Mutex::new(None));
+    let refused = std::sync::Arc::new(topics_env::sync::Mutex::new(None));
     let r = refused.clone();
     e.append_async("t", &req, Box::new(move |o| *r.lock() = Some(o)));
     match refused.lock().take() {

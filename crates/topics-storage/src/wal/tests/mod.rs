@@ -1,13 +1,14 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex as PlMutex;
 use topics_env::OpenMode;
 use topics_env::sim::{FaultKind, SimFs, sim_env};
+use topics_env::sync::Mutex as PlMutex;
 
 use super::scan::Scan;
 use super::*;
 
+mod company;
 mod faults;
 mod format;
 mod model;

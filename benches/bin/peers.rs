@@ -1,0 +1,200 @@
+//! The same work done by the server of this tree and by what people use otherwise, in one run.
+//!
+//! `bench-peers HOST:PORT PEERS DIR`: this tree's server is up; `PEERS` is what `peers/install.sh`
+//! filled; `DIR` is on the disk under test. Everything runs on this machine, the clients too.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use topics_benches::net::http::Topics;
+use topics_benches::net::kafka::{Kafka, java};
+use topics_benches::net::nats::Nats;
+use topics_benches::net::redis::Redis;
+use topics_benches::net::{Server, rate};
+use topics_benches::{Samples, median, settle};
+
+/// A process that ends with the benchmark.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(mut command: Command, log: &Path, addr: &str) -> Option<Running> {
+    let log = std::fs::File::create(log).unwrap();
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    let child = Running(command.spawn().ok()?);
+    let since = Instant::now();
+    while TcpStream::connect(addr).is_err() {
+        if since.elapsed() > Duration::from_secs(60) {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Some(child)
+}
+
+fn free_addr() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn port(addr: &str) -> &str {
+    addr.rsplit(':').next().unwrap()
+}
+
+fn redis(dir: &Path) -> Option<(Redis, Vec<Running>)> {
+    let both = ["everysec", "always"].map(|sync| {
+        let (addr, home) = (free_addr(), dir.join(format!("redis-{sync}")));
+        std::fs::create_dir_all(&home).unwrap();
+        let mut command = Command::new("redis-server");
+        command.current_dir(&home).args(["--port", port(&addr), "--save", "", "--appendonly"]);
+        command.args(["yes", "--appendfsync", sync]);
+        (start(command, &home.join("log"), &addr), addr)
+    });
+    let [(Some(a), lazy), (Some(b), synced)] = both else { return None };
+    Some((Redis::new(&lazy, &synced), vec![a, b]))
+}
+
+fn nats(peers: &Path, dir: &Path) -> Option<(Nats, Vec<Running>)> {
+    let both = ["2m", "always"].map(|sync| {
+        let (addr, home) = (free_addr(), dir.join(format!("nats-{sync}")));
+        std::fs::create_dir_all(&home).unwrap();
+        let store = home.display();
+        let config = format!("jetstream {{ store_dir: \"{store}\", sync_interval: {sync} }}\n");
+        std::fs::write(home.join("conf"), config).unwrap();
+        let mut command = Command::new(peers.join("nats-server"));
+        command.args(["-a", "127.0.0.1", "-p", port(&addr), "-c"]).arg(home.join("conf"));
+        (start(command, &home.join("log"), &addr), addr)
+    });
+    let [(Some(a), lazy), (Some(b), synced)] = both else { return None };
+    Some((Nats::new(&lazy, &synced), vec![a, b]))
+}
+
+fn kafka(peers: &Path, dir: &Path) -> Option<(Kafka, Running)> {
+    let jars = peers.join("kafka");
+    if !jars.is_dir() {
+        return None;
+    }
+    let (addr, control, home) = (free_addr(), free_addr(), dir.join("kafka"));
+    std::fs::create_dir_all(&home).unwrap();
+    let config = home.join("server.properties");
+    let logs = home.join("logs");
+    let text = format!(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@{control}\n\
+         listeners=PLAINTEXT://{addr},CONTROLLER://{control}\n\
+         controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n\
+         log.dirs={}\noffsets.topic.replication.factor=1\n\
+         group.initial.rebalance.delay.ms=0\n",
+        logs.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let format = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c"];
+    let done = java(&jars).args(format).arg(&config).output().ok()?;
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let mut command = java(&jars);
+    command.arg("kafka.Kafka").arg(&config);
+    let running = start(command, &home.join("log"), &addr)?;
+    Some((Kafka::new(&jars, &addr), running))
+}
+
+/// One row: a figure of each server in turn, and how this tree's compares.
+fn row(work: &str, unit: &str, less_is_better: bool, figures: &[Option<f64>]) {
+    let ours = figures[0].unwrap();
+    print!("{work:<38}{:>12}", show(ours));
+    for peer in &figures[1..] {
+        match peer {
+            Some(v) => {
+                let ratio = if less_is_better { v / ours } else { ours / v };
+                print!("{:>12} {:>7}", show(*v), format!("{ratio:.1} x"));
+            }
+            None => print!("{:>12} {:>7}", "-", ""),
+        }
+    }
+    println!("  {unit}");
+}
+
+fn show(v: f64) -> String {
+    match v {
+        v if v >= 1e6 => format!("{:.2} M", v / 1e6),
+        v if v >= 1e4 => format!("{:.1} k", v / 1e3),
+        v => format!("{v:.0}"),
+    }
+}
+
+fn latency(server: &dyn Server, synced: bool) -> f64 {
+    let mut client = server.connect(synced);
+    let n = if synced { 500 } else { 3000 };
+    let runs = (0..3).map(|_| {
+        let mut s = Samples::default();
+        (0..n).for_each(|_| s.time(|| client.write(1)));
+        s.us(0.5)
+    });
+    median(runs.collect())
+}
+
+fn writes(server: &dyn Server, synced: bool, conns: usize, records: usize) -> f64 {
+    settle();
+    let open = || server.connect(synced);
+    rate(conns, 1.0, open, |c| c.write(records)) * records as f64
+}
+
+fn read(server: &dyn Server) -> f64 {
+    rate(1, 1.0, || server.connect(false), |c| assert!(c.read() > 0)) * 1000.0
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, addr, peers, dir] = &args[..] else {
+        eprintln!("usage: bench-peers HOST:PORT PEERS DIR");
+        std::process::exit(2);
+    };
+    // Servers are started in folders of their own.
+    let absolute = |p: &str| -> PathBuf { std::path::absolute(p).unwrap() };
+    let (peers, dir) = (absolute(peers), absolute(dir));
+    let ours = Topics::new(addr);
+    let (redis, nats) = (redis(&dir), nats(&peers, &dir));
+    let servers: [Option<&dyn Server>; 3] = [
+        Some(&ours),
+        redis.as_ref().map(|(s, _)| s as &dyn Server),
+        nats.as_ref().map(|(s, _)| s as &dyn Server),
+    ];
+    let kafka = kafka(&peers, &dir);
+    println!("\nPeers (100-byte payloads, all on this machine; x: how many times better we are)");
+    println!("{:-<118}", "");
+    let names = ["redis", "nats", "kafka"].map(|n| format!("{n:>12} {:>7}", "")).concat();
+    println!("{:<38}{:>12}{names}", "work", "topics");
+    let each = |f: &dyn Fn(&dyn Server) -> f64, kafka: Option<f64>| -> Vec<Option<f64>> {
+        let mut figures: Vec<Option<f64>> = servers.iter().map(|s| s.map(f)).collect();
+        figures.push(kafka);
+        figures
+    };
+    let broker = kafka.as_ref().map(|(k, _)| k);
+    for synced in [false, true] {
+        let class = if synced { ", synced" } else { "" };
+        let slow = broker.map(|k| k.produce(synced, 1000, 200, 1).1 * 1000.0);
+        let work = format!("1 writer × 1 record{class}: p50");
+        row(&work, "µs", true, &each(&|s| latency(s, synced), slow));
+        for conns in [16, 64] {
+            let work = format!("{conns} writers × 1 record{class}");
+            row(&work, "rec/s", false, &each(&|s| writes(s, synced, conns, 1), None));
+        }
+        for (conns, n) in [(16, 100), (8, 1000)] {
+            let work = format!("{conns} writers × {n} records{class}");
+            let records = if synced { 300_000 } else { 1_000_000 };
+            let bulk = broker.map(|k| k.produce(synced, records, -1, n as u64).0);
+            row(&work, "rec/s", false, &each(&|s| writes(s, synced, conns, n), bulk));
+        }
+    }
+    let consumed = broker.map(|k| k.consume(1_000_000));
+    row("reading 1000 at a time", "rec/s", false, &each(&read, consumed));
+    println!(
+        "Redis: XADD, batches pipelined, appendfsync everysec or always. NATS: JetStream, file\n\
+         storage, batches asynchronous, sync_interval 2m or always. Kafka: its own tools, one\n\
+         producer, acks=1, flush.messages=1 when synced; latencies in whole milliseconds."
+    );
+}

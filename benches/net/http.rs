@@ -1,0 +1,159 @@
+//! HTTP/1.1 over a raw socket, to the server of this tree.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::{Client, PAYLOAD, Server, dial};
+
+/// One keep-alive connection.
+pub struct Conn {
+    stream: TcpStream,
+    buf: Vec<u8>,
+}
+
+impl Conn {
+    /// Connects.
+    pub fn new(addr: &str) -> Self {
+        Self { stream: dial(addr), buf: vec![0; 1 << 20] }
+    }
+
+    /// Connects when the server says that it is ready.
+    pub fn ready(addr: &str) -> Self {
+        let mut conn = Self::new(addr);
+        while !conn.exchange(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").1 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        conn
+    }
+
+    /// Sends one request, which must succeed.
+    pub fn call(&mut self, request: &[u8]) {
+        self.body(request);
+    }
+
+    /// Sends one request, which must succeed; the answer's body.
+    pub fn body(&mut self, request: &[u8]) -> &[u8] {
+        let (body, ok) = self.exchange(request);
+        assert!(ok, "{}", String::from_utf8_lossy(&self.buf[..body.end]));
+        &self.buf[body]
+    }
+
+    /// Sends one request and reads one answer: where its body is, and whether it is a success.
+    fn exchange(&mut self, request: &[u8]) -> (std::ops::Range<usize>, bool) {
+        self.stream.write_all(request).unwrap();
+        let mut have = 0;
+        loop {
+            have += self.more(have);
+            let Some(end) = find(&self.buf[..have], b"\r\n\r\n") else { continue };
+            let head = std::str::from_utf8(&self.buf[..end]).unwrap();
+            let ok = head[9..12].starts_with('2');
+            let total = end + 4 + content_length(head);
+            while have < total {
+                have += self.more(have);
+            }
+            return (end + 4..total, ok);
+        }
+    }
+
+    fn more(&mut self, have: usize) -> usize {
+        if have == self.buf.len() {
+            self.buf.resize(have * 2, 0);
+        }
+        let n = self.stream.read(&mut self.buf[have..]).unwrap();
+        assert!(n > 0, "the server closed the connection");
+        n
+    }
+
+    /// The socket, for what is not one answer to one request.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+}
+
+fn content_length(head: &str) -> usize {
+    head.lines()
+        .find_map(|l| {
+            let (k, v) = l.split_once(':')?;
+            k.eq_ignore_ascii_case("content-length").then(|| v.trim().parse().unwrap())
+        })
+        .unwrap_or(0)
+}
+
+/// Where `needle` begins in `hay`.
+pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+    hay.windows(needle.len()).position(|w| w == needle)
+}
+
+/// A request with a JSON body.
+pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// A write of `records` records of 100 bytes.
+pub fn write_request(topic: &str, records: usize) -> Vec<u8> {
+    let one = format!("{{\"data\":{}}}", std::str::from_utf8(&PAYLOAD).unwrap());
+    let body = format!("{{\"records\":[{}]}}", vec![one; records].join(","));
+    request("POST", &format!("/v0/topics/{topic}"), &body)
+}
+
+/// This tree's server as one of several that are compared.
+pub struct Topics {
+    addr: String,
+}
+
+impl Topics {
+    /// Makes the two topics that are written to.
+    pub fn new(addr: &str) -> Self {
+        let mut setup = Conn::ready(addr);
+        for class in ["disk", "fsync"] {
+            let body = format!("{{\"durability\":\"{class}\"}}");
+            setup.call(&request("PUT", &format!("/v0/topics/peers-{class}"), &body));
+        }
+        Self { addr: addr.into() }
+    }
+}
+
+impl Server for Topics {
+    fn name(&self) -> &str {
+        "topics"
+    }
+
+    fn connect(&self, synced: bool) -> Box<dyn Client> {
+        let topic = if synced { "peers-fsync" } else { "peers-disk" };
+        let diff = format!("/v0/topics/{topic}/diff");
+        Box::new(Writer {
+            conn: Conn::new(&self.addr),
+            topic,
+            diff: request("POST", &diff, "{\"from_seq\":0,\"limit\":1000}"),
+            write: (0, Vec::new()),
+        })
+    }
+}
+
+struct Writer {
+    conn: Conn,
+    topic: &'static str,
+    diff: Vec<u8>,
+    /// The request for so many records: made once, as a client with a template would.
+    write: (usize, Vec<u8>),
+}
+
+impl Client for Writer {
+    fn write(&mut self, records: usize) {
+        if self.write.0 != records {
+            self.write = (records, write_request(self.topic, records));
+        }
+        self.conn.call(&self.write.1);
+    }
+
+    fn read(&mut self) -> usize {
+        let body = self.conn.body(&self.diff);
+        assert!(body.len() > 1000 * PAYLOAD.len(), "a full page of records");
+        1000
+    }
+}

@@ -1,0 +1,93 @@
+//! Clients over sockets, each a closed loop with one request in flight.
+
+pub mod http;
+pub mod kafka;
+pub mod nats;
+pub mod redis;
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::median;
+
+/// A connection that writes and reads records; a failed call panics.
+pub trait Client: Send {
+    /// Writes `records` records of 100 bytes and waits until all are acked.
+    fn write(&mut self, records: usize);
+    /// Reads 1000 records from the start; how many came.
+    fn read(&mut self) -> usize;
+}
+
+/// What is measured: something that clients connect to.
+pub trait Server: Sync {
+    /// The name in the table.
+    fn name(&self) -> &str;
+    /// A connection to where each write is synced, or not.
+    fn connect(&self, synced: bool) -> Box<dyn Client>;
+}
+
+/// 100 bytes that are also a JSON string of 98 characters.
+pub const PAYLOAD: [u8; 100] = {
+    let mut p = [b'x'; 100];
+    p[0] = b'"';
+    p[99] = b'"';
+    p
+};
+
+/// Calls per second of `conns` clients at once; the median of three runs of `secs`.
+pub fn rate<C>(conns: usize, secs: f64, open: impl Fn() -> C, call: impl Fn(&mut C) + Sync) -> f64
+where
+    C: Send,
+{
+    let time = Duration::from_secs_f64(secs);
+    let run = || {
+        let clients: Vec<C> = (0..conns).map(|_| open()).collect();
+        let start = Instant::now();
+        let call = &call;
+        let total: u64 = std::thread::scope(|s| {
+            let loops = clients.into_iter().map(|mut c| {
+                s.spawn(move || {
+                    let mut n = 0;
+                    while start.elapsed() < time {
+                        call(&mut c);
+                        n += 1;
+                    }
+                    n
+                })
+            });
+            loops.collect::<Vec<_>>().into_iter().map(|h| h.join().unwrap()).sum()
+        });
+        total as f64 / start.elapsed().as_secs_f64()
+    };
+    median((0..3).map(|_| run()).collect())
+}
+
+/// A reader of lines and counted bytes over a socket.
+pub struct Lines(BufReader<TcpStream>);
+
+impl Lines {
+    fn new(stream: &TcpStream) -> Self {
+        Self(BufReader::with_capacity(1 << 18, stream.try_clone().unwrap()))
+    }
+
+    /// The next line without its end.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).unwrap() > 0, "the server closed the connection");
+        line.truncate(line.trim_end().len());
+        line
+    }
+
+    /// Passes over `n` bytes.
+    fn skip(&mut self, n: u64) {
+        let got = io::copy(&mut (&mut self.0).take(n), &mut io::sink()).unwrap();
+        assert_eq!(got, n, "the server closed the connection");
+    }
+}
+
+fn dial(addr: &str) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}

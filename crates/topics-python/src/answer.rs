@@ -1,0 +1,128 @@
+//! A server's answer, taken apart: the records that it carries, with payloads as they were stored.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use topics_wire::Failure;
+use topics_wire::base64::{Kind, decode};
+use topics_wire::json::{Scanner, SyntaxError, Text};
+
+use crate::batch::Row;
+use crate::errors::raise;
+
+/// A record; texts are slices of the answer.
+#[derive(Default)]
+struct Found<'a> {
+    seq: u64,
+    ts: u64,
+    node: Option<Text<'a>>,
+    tag: Option<Text<'a>>,
+    meta: Option<&'a str>,
+    data: Option<&'a str>,
+    packed: Option<&'a str>,
+    /// The members that are no record's, as an object without its last brace.
+    more: Vec<u8>,
+}
+
+struct Answer<'a> {
+    /// Every member but the one that was asked for, as an object.
+    rest: Vec<u8>,
+    records: Vec<Found<'a>>,
+}
+
+fn add(object: &mut Vec<u8>, key: Text<'_>, value: &str) {
+    object.push(if object.is_empty() { b'{' } else { b',' });
+    for part in ["\"", key.raw, "\":", value] {
+        object.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(0)
+}
+
+fn record<'a>(s: &mut Scanner<'a>) -> Result<Found<'a>, SyntaxError> {
+    let mut found = Found::default();
+    s.object(|s, key| {
+        match key.raw {
+            "$seq" => found.seq = number(s.value()?),
+            "$ts" => found.ts = number(s.value()?),
+            "$node" => found.node = Some(s.string()?),
+            "$tag" => found.tag = Some(s.string()?),
+            "meta" => found.meta = Some(s.value()?),
+            "data" => found.data = Some(s.value()?),
+            "data_b64" => found.packed = Some(s.string()?.raw),
+            _ => add(&mut found.more, key, s.value()?),
+        }
+        Ok::<_, SyntaxError>(())
+    })?;
+    Ok(found)
+}
+
+fn answer<'a>(body: &'a [u8], member: &str) -> Result<Answer<'a>, SyntaxError> {
+    let mut out = Answer { rest: Vec::new(), records: Vec::new() };
+    let mut s = Scanner::new(body)?;
+    s.object(|s, key| {
+        if key.raw != member {
+            add(&mut out.rest, key, s.value()?);
+        } else if s.peek() == Some(b'{') {
+            out.records.push(record(s)?);
+        } else {
+            s.array(|s, _| {
+                out.records.push(record(s)?);
+                Ok::<_, SyntaxError>(())
+            })?;
+        }
+        Ok::<_, SyntaxError>(())
+    })?;
+    s.end()?;
+    Ok(out)
+}
+
+fn close(mut object: Vec<u8>) -> Vec<u8> {
+    if object.is_empty() {
+        object.push(b'{');
+    }
+    object.push(b'}');
+    object
+}
+
+fn row<'py>(py: Python<'py>, found: &Found<'_>) -> PyResult<Row<'py>> {
+    let bad = |what| raise(py, &Failure::new("internal", what));
+    let text = |text: Option<Text<'_>>| {
+        let text = text.map(|t| t.decode().ok_or_else(|| bad("half a surrogate pair in a name")));
+        Ok::<_, PyErr>(text.transpose()?.map(|t| PyString::new(py, &t)))
+    };
+    let data = match found.packed {
+        Some(packed) => {
+            let raw = decode(Kind::Standard, packed.as_bytes());
+            PyBytes::new(py, &raw.ok_or_else(|| bad("data_b64 is not base64"))?)
+        }
+        None => PyBytes::new(py, found.data.unwrap_or("null").as_bytes()),
+    };
+    let meta = found.meta.map(|m| PyBytes::new(py, m.as_bytes()));
+    let binary = found.packed.is_some();
+    Ok((found.seq, found.ts, text(found.node)?, text(found.tag)?, meta, data, binary))
+}
+
+type Parsed<'py> = (Bound<'py, PyBytes>, Vec<Row<'py>>, Vec<Bound<'py, PyBytes>>);
+
+/// The answer without `member`, the records in that, and what else each of them says; the last is
+/// empty when none says more.
+#[pyfunction]
+pub(crate) fn parse_answer<'py>(
+    py: Python<'py>,
+    body: &[u8],
+    member: &str,
+) -> PyResult<Parsed<'py>> {
+    let found = py.detach(|| answer(body, member)).map_err(|e| {
+        let message = format!("the server's answer is no answer: {e}");
+        raise(py, &Failure::new("internal", message))
+    })?;
+    let rows = found.records.iter().map(|r| row(py, r)).collect::<PyResult<Vec<_>>>()?;
+    let more = if found.records.iter().all(|r| r.more.is_empty()) {
+        Vec::new()
+    } else {
+        found.records.into_iter().map(|r| PyBytes::new(py, &close(r.more))).collect()
+    };
+    Ok((PyBytes::new(py, &close(found.rest)), rows, more))
+}

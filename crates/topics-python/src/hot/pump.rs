@@ -1,0 +1,176 @@
+//! Streams written to their transports where the queue of the loop is drained: no task of the loop
+//! runs for an event.
+//!
+//! A pump begins when the application has sent the head of a stream's response. It writes chunks as
+//! the application's server would, and says when the stream has ended: what follows is the
+//! application's again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use topics_wire::service::{Next, Pulled};
+
+use crate::bridge::Done;
+use crate::http::Http;
+
+/// Streams that are pulled with one release of the GIL: few enough that the first of a large
+/// fan-out is not written late for it.
+const TOGETHER: usize = 32;
+
+/// The pumps of a loop, by the token of their stream.
+#[derive(Default)]
+pub(crate) struct Pumps(Mutex<HashMap<u64, Py<Pump>>>);
+
+impl Pumps {
+    /// The pump of a stream.
+    fn of(&self, py: Python<'_>, token: u64) -> Option<Py<Pump>> {
+        self.0.lock().get(&token).map(|pump| pump.clone_ref(py))
+    }
+
+    /// Writes what the streams that are due have, and takes them from `due`; the rest are not
+    /// pumped.
+    pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) {
+        let mut ready = Vec::new();
+        due.retain(|&token| match self.of(py, token) {
+            Some(pump) => {
+                ready.push(pump);
+                false
+            }
+            None => true,
+        });
+        ready.retain(|pump| pump.get().may_write());
+        for some in ready.chunks(TOGETHER) {
+            let pumps: Vec<&Pump> = some.iter().map(Py::get).collect();
+            let pull = |pump: &Pump| pump.http.get().pulled(pump.token);
+            let pulled = py.detach(|| pumps.into_iter().map(pull).collect::<Vec<_>>());
+            for (pump, pulled) in some.iter().zip(pulled) {
+                // The events of the other streams are not to be lost.
+                if let Err(e) = pump.get().write(py, pulled) {
+                    e.write_unraisable(py, None);
+                    pump.get().end(py);
+                }
+            }
+        }
+    }
+}
+
+/// One stream on its way to one transport.
+#[pyclass(frozen)]
+pub(crate) struct Pump {
+    http: Py<Http>,
+    token: u64,
+    transport: Py<PyAny>,
+    /// Called once, when the stream has ended or cannot go on.
+    ended: Mutex<Option<Py<PyAny>>>,
+    paused: AtomicBool,
+    /// Something came while the transport took nothing.
+    held: AtomicBool,
+}
+
+#[pymethods]
+impl Pump {
+    #[new]
+    fn new(http: Py<Http>, token: u64, transport: Py<PyAny>, ended: Py<PyAny>) -> Self {
+        Self {
+            http,
+            token,
+            transport,
+            ended: Mutex::new(Some(ended)),
+            paused: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on the stream is written here.
+    fn begin(slf: &Bound<'_, Self>) {
+        let me = slf.get();
+        me.http.get().queue.pumps.0.lock().insert(me.token, slf.clone().unbind());
+        me.again();
+    }
+
+    /// The transport takes nothing for now.
+    fn pause(&self) {
+        self.paused.store(true, Ordering::Relaxed);
+    }
+
+    /// The transport takes more.
+    fn resume(&self) {
+        self.paused.store(false, Ordering::Relaxed);
+        if self.held.swap(false, Ordering::Relaxed) {
+            self.again();
+        }
+    }
+
+    /// Nothing more is written here. Idempotent.
+    fn close(&self) {
+        self.leave();
+        let ended = self.ended.lock().take();
+        drop(ended);
+    }
+}
+
+impl Pump {
+    fn again(&self) {
+        self.http.get().queue.done.push(Done::Due(self.token));
+    }
+
+    /// What is taken out is dropped without the lock.
+    fn leave(&self) {
+        let gone = self.http.get().queue.pumps.0.lock().remove(&self.token);
+        drop(gone);
+    }
+
+    fn may_write(&self) -> bool {
+        let may = !self.paused.load(Ordering::Relaxed);
+        if !may {
+            self.held.store(true, Ordering::Relaxed);
+        }
+        may
+    }
+
+    fn write(&self, py: Python<'_>, pulled: Option<Pulled>) -> PyResult<()> {
+        let Some(Pulled { pieces, next }) = pulled else {
+            self.end(py);
+            return Ok(());
+        };
+        if !pieces.is_empty() {
+            let bytes = chunk(py, &pieces)?;
+            // What a transport says of a client that has gone is not of interest: the application
+            // is told by its server.
+            let _ = self.transport.call_method1(py, intern!(py, "write"), (bytes,));
+        }
+        match next {
+            Next::More if self.may_write() => self.again(),
+            Next::More | Next::Wait => {}
+            Next::End | Next::Fail => self.end(py),
+        }
+        Ok(())
+    }
+
+    fn end(&self, py: Python<'_>) {
+        self.leave();
+        let ended = self.ended.lock().take();
+        if let Some(Err(e)) = ended.map(|ended| ended.call0(py)) {
+            e.write_unraisable(py, None);
+        }
+    }
+}
+
+/// The pieces as one chunk of a response whose length is not known beforehand.
+fn chunk<'py>(py: Python<'py>, pieces: &[Vec<u8>]) -> PyResult<Bound<'py, PyBytes>> {
+    let length: usize = pieces.iter().map(Vec::len).sum();
+    let (head, tail) = (format!("{length:x}\r\n"), b"\r\n");
+    PyBytes::new_with(py, head.len() + length + tail.len(), |mut out| {
+        for part in [head.as_bytes()].into_iter().chain(pieces.iter().map(Vec::as_slice)) {
+            let (to, rest) = out.split_at_mut(part.len());
+            to.copy_from_slice(part);
+            out = rest;
+        }
+        out.copy_from_slice(tail);
+        Ok(())
+    })
+}

@@ -1,0 +1,100 @@
+//! Which columns and rows of a read are shown.
+
+use arrow_schema::{DataType, SchemaRef};
+use topics_engine::{NodeFilter, RecordView};
+
+use super::columns::Constant;
+use crate::error::Failure;
+
+/// Columns of the schema, by position.
+pub(super) const NODE: usize = 3;
+pub(super) const TAG: usize = 4;
+pub(super) const META: usize = 5;
+pub(super) const DATA: usize = 6;
+pub(super) const GAP_TO: usize = 7;
+pub(super) const GAP_REASON: usize = 8;
+/// Their names.
+const NAMES: [&str; 9] =
+    ["topic", "seq", "ts", "node", "tag", "meta", "data", "gap_to", "gap_reason"];
+
+/// A choice of the schema's columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns(u16);
+
+impl Columns {
+    /// Every column.
+    pub const ALL: Self = Self((1 << NAMES.len()) - 1);
+
+    /// The column of this name alone.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        NAMES.iter().position(|known| *known == name).map(|at| Self(1 << at))
+    }
+
+    /// These and those.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The names that there are, for a message.
+    #[must_use]
+    pub fn names() -> String {
+        NAMES.join(", ")
+    }
+
+    pub(super) fn has(self, column: usize) -> bool {
+        self.0 & (1 << column) != 0
+    }
+
+    /// Their positions, in the schema's order.
+    pub(super) fn positions(self) -> impl Iterator<Item = usize> {
+        (0..NAMES.len()).filter(move |at| self.has(*at))
+    }
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// What batches of one stream have in common.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// The schema with every column.
+    pub full: SchemaRef,
+    /// The schema of the batches.
+    pub shown: SchemaRef,
+    pub columns: Columns,
+    pub constant: Constant,
+    /// Only records of these nodes; empty: of any.
+    pub only: NodeFilter,
+}
+
+impl Shape {
+    /// For batches of at most `rows` rows, mostly.
+    pub fn new(
+        topic: &str,
+        full: SchemaRef,
+        columns: Columns,
+        rows: usize,
+    ) -> Result<Self, Failure> {
+        let positions: Vec<usize> = columns.positions().collect();
+        let shown = full.project(&positions);
+        let shown = shown.map_err(|e| Failure::new("internal", format!("Arrow: {e}")))?;
+        let constant = Constant::new(&full, topic, rows);
+        let only = NodeFilter::default();
+        Ok(Self { full, shown: shown.into(), columns, constant, only })
+    }
+
+    pub fn kind(&self, column: usize) -> &DataType {
+        self.full.field(column).data_type()
+    }
+
+    /// Whether a record is shown.
+    #[inline]
+    pub fn keeps(&self, r: &RecordView<'_>) -> bool {
+        self.only.0.is_empty() || self.only.0.iter().any(|node| node == r.node)
+    }
+}

@@ -1,0 +1,194 @@
+//! Transactions: whose writers they are, and the verbs, which all wait for syncs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use topics_engine::{Error, TxnStage};
+
+use super::verbs::Answer;
+use super::{Reply, Request, Service};
+use crate::error::Failure;
+use crate::grant::Grant;
+use crate::limits::ARROW_LIMIT;
+use crate::query::Query;
+use crate::render::Object;
+use crate::small;
+use crate::write::{Body, Table, txn};
+
+/// Whose a writer is: of the key that used it first since the start. Without keys nobody's.
+#[derive(Default)]
+pub(super) struct Writers(Mutex<HashMap<String, String>>);
+
+impl Writers {
+    /// Takes a writer for a key; whether it is new, or a refusal when it is another's.
+    fn bind(&self, writer: &str, grant: &Grant) -> Result<bool, Failure> {
+        if grant.owner.is_empty() {
+            return Ok(false);
+        }
+        let mut all = self.0.lock();
+        match all.get(writer) {
+            Some(owner) if *owner == grant.owner => Ok(false),
+            Some(_) => {
+                let message = format!("writer {writer:?} is another key's: choose another name");
+                Err(Failure::new("forbidden", message))
+            }
+            None => {
+                all.insert(writer.to_owned(), grant.owner.clone());
+                Ok(true)
+            }
+        }
+    }
+
+    /// The writer was taken for something that did not happen.
+    fn release(&self, writer: &str) {
+        self.0.lock().remove(writer);
+    }
+
+    /// Whether a key may know of a writer.
+    fn shows(&self, writer: &str, grant: &Grant) -> bool {
+        grant.owner.is_empty() || self.0.lock().get(writer).is_none_or(|o| *o == grant.owner)
+    }
+}
+
+impl Service {
+    pub(super) fn txns(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
+        Some(match r.route {
+            "txn_stage" => self.stage(r, start_ns),
+            "txn_commit" => self.commit(r, start_ns),
+            "txn_abort" => self.abort(r, start_ns),
+            "txn_writer" => self.writer(r, start_ns),
+            "txns" => self.list_writers(r, start_ns),
+            "txn" => self.transact(r, start_ns),
+            _ => return None,
+        })
+    }
+
+    /// Runs what a writer's key asks for; a name that came to nothing is free again.
+    fn as_writer<T>(
+        &self,
+        writer: &str,
+        grant: &Grant,
+        run: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let new = self.writers.bind(writer, grant)?;
+        let outcome = run();
+        if let Err(failure) = &outcome
+            && new
+            && (failure.code == "forbidden" || self.engine.writer_state(writer).is_err())
+        {
+            self.writers.release(writer);
+        }
+        outcome
+    }
+
+    /// Refuses a key that has no right to what stages hold: it was staged before a restart.
+    fn check_staged(
+        &self,
+        writer: &str,
+        stages: &[TxnStage<'_>],
+        grant: &Grant,
+    ) -> Result<(), Failure> {
+        if grant.prefixes.is_empty() {
+            return Ok(());
+        }
+        let topics = self.engine.staged_topics(writer, stages)?;
+        topics.iter().try_for_each(|topic| grant.check(topic))
+    }
+
+    fn stage(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let query = Query::new(r.query);
+        let part = query.u64("part")?.ok_or_else(|| Failure::invalid("name a part: ?part=0"))?;
+        let part = u32::try_from(part).map_err(|_| Failure::invalid("part is at most 2^32 - 1"))?;
+        let topic = query.get("topic")?.map(|t| t.into_owned());
+        let (writer, stage) = writer_and_stage(r)?;
+        let (kind, body, grant) = (r.kind, r.body.to_vec(), r.grant.clone());
+        self.later(r, move |s, _| {
+            let columns = match kind {
+                Body::Arrow => Some(Table::read(&body, ARROW_LIMIT)?),
+                _ => None,
+            };
+            let t = match &columns {
+                Some(table) => txn::stage_table(table, topic.as_deref(), &s.limits)?,
+                None => txn::stage(&body, &s.limits)?,
+            };
+            t.topics().try_for_each(|topic| grant.check(topic))?;
+            let staged = s.as_writer(&writer, &grant, || {
+                Ok(t.with_stage(&stage, part, |request| s.engine.stage(&writer, request))?)
+            })?;
+            Ok(Reply::ok(s.timed(txn::staged(&staged), start_ns)))
+        })
+    }
+
+    fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (writer, body, grant) = (r.part.to_owned(), r.body.to_vec(), r.grant.clone());
+        self.later(r, move |s, _| {
+            let t = txn::commit(&body, &s.limits)?;
+            t.topics().try_for_each(|topic| grant.check(topic))?;
+            let mut committed = s.as_writer(&writer, &grant, || {
+                t.with_commit(|request| {
+                    s.check_staged(&writer, request.stages, &grant)?;
+                    Ok(s.engine.commit(&writer, request)?)
+                })
+            })?;
+            // The answer of an epoch that another key committed, before the server was restarted.
+            committed.topics.retain(|t| grant.covers(&t.topic));
+            Ok(Reply::ok(s.timed(txn::committed(&committed), start_ns)))
+        })
+    }
+
+    fn abort(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let ((writer, stage), grant) = (writer_and_stage(r)?, r.grant.clone());
+        self.later(r, move |s, _| {
+            let aborted = s.as_writer(&writer, &grant, || {
+                let named = TxnStage { stage: &stage, parts: 0, records: None };
+                s.check_staged(&writer, &[named], &grant)?;
+                Ok(s.engine.abort_stage(&writer, &stage)?)
+            })?;
+            let mut o = Object::new(128);
+            o.name("writer", &writer).name("id", &stage).flag("aborted", aborted);
+            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+        })
+    }
+
+    fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let state = self.engine.writer_state(r.part)?;
+        if !self.writers.shows(r.part, r.grant) {
+            return Err(Error::TxnNotFound(r.part.to_owned()).into());
+        }
+        self.now(txn::writer(r.part, &state), start_ns)
+    }
+
+    fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let page = small::page(&Query::new(r.query))?;
+        let mut found = self.engine.writers(&page.prefix, page.after.as_deref());
+        found.retain(|w| self.writers.shows(&w.writer, r.grant));
+        let more = found.len() > page.size;
+        found.truncate(page.size);
+        let next = found.last().filter(|_| more).map(|w| small::cursor(&w.writer));
+        self.now(txn::writers(&found, next.as_deref()), start_ns)
+    }
+
+    fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (body, key, grant) = (r.body.to_vec(), r.key.to_vec(), r.grant.clone());
+        self.later(r, move |s, _| {
+            let t = txn::whole(&body, &key, &s.limits)?;
+            t.topics().try_for_each(|topic| grant.check(topic))?;
+            let run = || Ok(t.with_whole(|request| s.engine.transact(request))?);
+            let committed = match t.writer() {
+                Some(writer) => s.as_writer(writer, &grant, run)?,
+                None => run()?,
+            };
+            Ok(Reply::ok(s.timed(txn::committed(&committed), start_ns)))
+        })
+    }
+}
+
+/// `writer/stage`, as the path has them.
+fn writer_and_stage(r: &Request<'_>) -> Result<(String, String), Failure> {
+    let (writer, stage) = r.part.split_once('/').unwrap_or((r.part, ""));
+    if stage.is_empty() {
+        return Err(Failure::invalid("the path names a writer and a stage"));
+    }
+    Ok((writer.to_owned(), stage.to_owned()))
+}

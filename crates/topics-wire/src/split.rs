@@ -1,0 +1,222 @@
+//! A range divided into parts of about the same size, by what the index knows.
+
+use topics_engine::{SegmentMap, Stretch};
+
+use crate::error::Failure;
+use crate::json::{Place, Reader};
+use crate::render::Object;
+use crate::small::body;
+
+/// Records of a part when the request says nothing.
+const RECORDS: u64 = 1_000_000;
+/// Bytes of a part when the request says nothing.
+const BYTES: u64 = 256 << 20;
+/// Most parts of an answer: above, they are larger than asked.
+const PARTS: u64 = 10_000;
+
+/// A range to be divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Records after this seq.
+    pub from_seq: u64,
+    /// Inclusive end; `None`: the head.
+    pub to_seq: Option<u64>,
+    /// Records of a part.
+    pub max_records: u64,
+    /// Bytes of a part.
+    pub max_bytes: u64,
+}
+
+/// A part of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Part {
+    from_seq: u64,
+    to_seq: u64,
+    records: u64,
+    bytes: u64,
+}
+
+/// `{from_seq?, to_seq?, max_records?, max_bytes?}`.
+pub fn parse(bytes: &[u8]) -> Result<Asked, Failure> {
+    let mut a = Asked { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
+    if bytes.is_empty() {
+        return Ok(a);
+    }
+    body(bytes, |s, key| {
+        match key {
+            "from_seq" => a.from_seq = s.u64(Place::field("from_seq"))?,
+            "to_seq" => a.to_seq = Some(s.u64(Place::field("to_seq"))?),
+            "max_records" => a.max_records = s.u64(Place::field("max_records"))?,
+            "max_bytes" => a.max_bytes = s.u64(Place::field("max_bytes"))?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    for (field, n) in [("max_records", a.max_records), ("max_bytes", a.max_bytes)] {
+        if n == 0 {
+            return Err(Place::field(field).refuse("must be at least 1"));
+        }
+    }
+    Ok(a)
+}
+
+/// The parts, which follow each other without a hole, and their bytes in all.
+#[must_use]
+pub fn answer(topic: &str, a: &Asked, map: &SegmentMap) -> Vec<u8> {
+    let to_seq = a.to_seq.map_or(map.head_seq, |to| to.min(map.head_seq));
+    let parts = divide(a, to_seq, &map.stretches);
+    let mut list = vec![b'['];
+    for (i, p) in parts.iter().enumerate() {
+        if i > 0 {
+            list.push(b',');
+        }
+        let mut o = Object::new(96);
+        o.int("from_seq", p.from_seq).int("to_seq", p.to_seq);
+        o.int("records", p.records).int("bytes", p.bytes);
+        list.extend_from_slice(&o.finish());
+    }
+    list.push(b']');
+    let mut o = Object::new(list.len() + 160);
+    o.name("topic", topic).int("topic_id", map.topic_id).int("head_seq", map.head_seq);
+    o.int("from_seq", a.from_seq).int("to_seq", to_seq.max(a.from_seq));
+    o.int("records", parts.iter().map(|p| p.records).sum());
+    o.int("bytes", parts.iter().map(|p| p.bytes).sum());
+    o.raw("splits", &list);
+    o.finish()
+}
+
+/// What of a stretch lies after `from`, up to `to`: its records and bytes in proportion. Shares of
+/// neighbours add up.
+fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
+    let span = u128::from(s.last_seq + 1 - s.first_seq);
+    let below = |seq: u64| u128::from((seq.min(s.last_seq) + 1).saturating_sub(s.first_seq));
+    let of = |n: u64| {
+        let upto = |seq| u128::from(n) * below(seq) / span.max(1);
+        (upto(to) - upto(from.min(to))) as u64
+    };
+    (of(s.count), of(s.bytes))
+}
+
+fn divide(a: &Asked, to_seq: u64, stretches: &[Stretch]) -> Vec<Part> {
+    let from_seq = a.from_seq;
+    if from_seq >= to_seq {
+        return Vec::new();
+    }
+    let within = || stretches.iter().filter(|s| s.last_seq > from_seq && s.first_seq <= to_seq);
+    let all = within().map(|s| share(s, from_seq, to_seq));
+    let (records, bytes) = all.fold((0, 0), |(n, b), (records, bytes)| (n + records, b + bytes));
+    // Parts of the same size: the last one is not a rest.
+    let even = |n: u64, most: u64| n.div_ceil(n.div_ceil(most).clamp(1, PARTS)).max(1);
+    let (most_records, most_bytes) = (even(records, a.max_records), even(bytes, a.max_bytes));
+    let mut parts = Vec::new();
+    let mut now = Part { from_seq, to_seq: from_seq, ..Part::default() };
+    for s in within() {
+        let end = s.last_seq.min(to_seq);
+        let mut at = s.first_seq.max(from_seq + 1) - 1;
+        while at < end {
+            let upto = reach(s, at, end, most_records - now.records, most_bytes, now.bytes);
+            let (records, bytes) = share(s, at, upto);
+            now = Part { records: now.records + records, bytes: now.bytes + bytes, ..now };
+            now.to_seq = upto;
+            at = upto;
+            if now.records >= most_records || now.bytes >= most_bytes {
+                parts.push(now);
+                now = Part { from_seq: upto, to_seq: upto, ..Part::default() };
+            }
+        }
+    }
+    match parts.last_mut() {
+        // Behind the last record there may be a loss, which somebody has to report.
+        Some(last) if now.records == 0 => last.to_seq = to_seq,
+        _ => parts.push(Part { to_seq, ..now }),
+    }
+    parts
+}
+
+/// How far a part reaches into a stretch, at least one seq.
+fn reach(s: &Stretch, at: u64, end: u64, records: u64, most_bytes: u64, bytes: u64) -> u64 {
+    let span = u128::from(s.last_seq + 1 - s.first_seq);
+    let seqs = |room: u64, of: u64| match of {
+        0 => u128::from(u64::MAX),
+        of => u128::from(room) * span / u128::from(of),
+    };
+    let room = seqs(records, s.count).min(seqs(most_bytes.saturating_sub(bytes), s.bytes));
+    let step = u64::try_from(room.max(1)).unwrap_or(u64::MAX);
+    at.saturating_add(step).min(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topics_engine::Tier;
+
+    fn stretch(first_seq: u64, last_seq: u64, count: u64, bytes: u64) -> Stretch {
+        Stretch {
+            tier: Tier::Segment,
+            first_seq,
+            last_seq,
+            count,
+            bytes,
+            first_ts: 0,
+            last_ts: 0,
+            file_no: Some(1),
+            file_bytes: bytes,
+            sealed: true,
+        }
+    }
+
+    fn check(a: &Asked, to: u64, stretches: &[Stretch]) -> Vec<Part> {
+        let parts = divide(a, to, stretches);
+        let mut at = a.from_seq;
+        for p in &parts {
+            assert_eq!(p.from_seq, at, "parts follow each other: {parts:?}");
+            assert!(p.to_seq > at);
+            at = p.to_seq;
+        }
+        assert_eq!(at, to.max(a.from_seq));
+        parts
+    }
+
+    fn asked(from_seq: u64, max_records: u64, max_bytes: u64) -> Asked {
+        Asked { from_seq, to_seq: None, max_records, max_bytes }
+    }
+
+    #[test]
+    fn parts_are_even_and_cover_the_range() {
+        let all = [stretch(1, 1000, 1000, 10_000), stretch(1001, 1500, 500, 500_000)];
+        let parts = check(&asked(0, 100, u64::MAX), 1500, &all);
+        assert_eq!(parts.len(), 15);
+        assert!(parts.iter().all(|p| p.records == 100), "{parts:?}");
+        // Heavy records make short parts.
+        let parts = check(&asked(0, 10_000, 51_000), 1500, &all);
+        assert!((10..=11).contains(&parts.len()), "{parts:?}");
+        assert!(parts.iter().all(|p| p.bytes <= 52_000), "{parts:?}");
+        assert!(parts[0].records > 1000 && parts[1].records < 100);
+        // One part, and a range that begins and ends within stretches.
+        let parts = check(&asked(900, u64::MAX, u64::MAX), 1100, &all);
+        assert_eq!((parts.len(), parts[0].records, parts[0].bytes), (1, 200, 101_000));
+    }
+
+    #[test]
+    fn holes_and_edges() {
+        let all = [stretch(101, 200, 10, 1000), stretch(301, 400, 100, 100)];
+        let parts = check(&asked(0, 30, u64::MAX), 500, &all);
+        assert_eq!(parts.iter().map(|p| p.records).sum::<u64>(), 110);
+        assert!(parts.iter().all(|p| p.records <= 30));
+        assert!(check(&asked(7, 1, 1), 7, &all).is_empty());
+        // Nothing live is a part of its own: a loss may be in it.
+        assert_eq!(check(&asked(0, 1, 1), 50, &all), [Part { to_seq: 50, ..Part::default() }]);
+        let one = [stretch(1, 1_000_000, 1_000_000, 1)];
+        assert_eq!(check(&asked(0, 1, u64::MAX), 1_000_000, &one).len(), 10_000);
+        assert!(divide(&asked(9, 1, 1), 3, &all).is_empty());
+    }
+
+    #[test]
+    fn requests() {
+        let a = parse(br#"{"from_seq":4,"to_seq":9,"max_records":2,"max_bytes":3}"#).unwrap();
+        assert_eq!(a, Asked { from_seq: 4, to_seq: Some(9), max_records: 2, max_bytes: 3 });
+        assert_eq!(parse(b"{}").unwrap().max_records, RECORDS);
+        assert!(parse(br#"{"max_bytes":0}"#).unwrap_err().message.contains("max_bytes"));
+        assert!(parse(br#"{"from_seq":"x"}"#).unwrap_err().message.contains("from_seq"));
+    }
+}

@@ -1,0 +1,255 @@
+//! Rows of an Arrow IPC stream as records. Their bytes stay where they came in.
+
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use arrow_array::cast::AsArray;
+use arrow_array::{
+    Array, BinaryArray, BinaryViewArray, LargeBinaryArray, LargeStringArray, MapArray, RecordBatch,
+    StringArray, StringViewArray,
+};
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_schema::{ArrowError, DataType};
+use topics_engine::Error;
+
+use super::{Record, parse_meta};
+use crate::error::Failure;
+use crate::json::{Place, SyntaxError, push_str};
+
+/// The batches of a body.
+#[derive(Debug)]
+pub struct Table {
+    batches: Vec<RecordBatch>,
+    /// For a stream without rows: whether it has the column that every write needs.
+    has_data: bool,
+}
+
+/// A row: what its `topic` says, and its record.
+pub(super) type Row<'a> = (Option<Cow<'a, str>>, Result<Record<'a>, Failure>);
+
+fn refused(e: impl std::fmt::Display) -> Failure {
+    Failure::invalid(format!("the body is not an Arrow IPC stream that is read here: {e}"))
+}
+
+impl Table {
+    /// Reads and verifies a body of at most `most` rows; 0 is no limit.
+    pub fn read(body: &[u8], most: usize) -> Result<Self, Failure> {
+        // What a stranger sends may still find a bug in the decoder: it is a refusal, no more.
+        catch_unwind(AssertUnwindSafe(|| Self::decode(body, most)))
+            .unwrap_or_else(|_| Err(refused("it is malformed")))
+    }
+
+    fn decode(body: &[u8], most: usize) -> Result<Self, Failure> {
+        let mut buffer = Buffer::from(body);
+        let mut decoder = StreamDecoder::new();
+        let (mut batches, mut rows) = (Vec::new(), 0usize);
+        while let Some(batch) = decoder.decode(&mut buffer).map_err(|e: ArrowError| refused(e))? {
+            rows = rows.saturating_add(batch.num_rows());
+            if most != 0 && rows > most {
+                let (got, max) = (rows as u64, most as u64);
+                return Err(Error::BatchTooLarge { got, max, unit: "records" }.into());
+            }
+            batches.push(batch);
+        }
+        decoder.finish().map_err(refused)?;
+        let schema = decoder.schema().ok_or_else(|| refused("it has no schema"))?;
+        Ok(Self { batches, has_data: schema.column_with_name("data").is_some() })
+    }
+
+    /// The rows in their order; `topics`: each names its topic.
+    pub(super) fn rows(&self, topics: bool) -> Result<impl Iterator<Item = Row<'_>>, Failure> {
+        if !self.has_data {
+            return Err(Place::field("data").refuse("is missing: it is the one column needed"));
+        }
+        let mut first = 0;
+        let mut all = Vec::with_capacity(self.batches.len());
+        for batch in &self.batches {
+            all.push(Columns::of(batch, first, topics)?);
+            first += batch.num_rows();
+        }
+        Ok(all.into_iter().flat_map(|columns| {
+            (0..columns.rows).map(move |i| (columns.topic.text(i), columns.record(i)))
+        }))
+    }
+}
+
+/// The columns of a batch that mean something here; others are passed over.
+struct Columns<'a> {
+    rows: usize,
+    /// How many rows came before.
+    first: usize,
+    topic: Values<'a>,
+    data: Values<'a>,
+    tag: Values<'a>,
+    node: Values<'a>,
+    meta: Option<Meta<'a>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a RecordBatch, first: usize, topics: bool) -> Result<Self, Failure> {
+        let text = |name: &'static str| match batch.column_by_name(name) {
+            Some(column) => Values::of(name, column.as_ref(), false),
+            None => Ok(Values::Absent),
+        };
+        let data = batch.column_by_name("data");
+        let data = data.map_or(Ok(Values::Absent), |c| Values::of("data", c.as_ref(), true))?;
+        let meta = batch.column_by_name("meta").map(|column| Meta::of(column.as_ref()));
+        Ok(Self {
+            rows: batch.num_rows(),
+            first,
+            topic: if topics { text("topic")? } else { Values::Absent },
+            data,
+            tag: text("tag")?,
+            node: text("node")?,
+            meta: meta.transpose()?.flatten(),
+        })
+    }
+
+    fn record(&self, i: usize) -> Result<Record<'a>, Failure> {
+        let place = Place { within: "records", index: Some(self.first + i), field: "data" };
+        let (data, binary) = match self.data.get(i) {
+            None => return Err(place.refuse("is null")),
+            Some(data) if self.data.binary() => (data, true),
+            Some(data) => {
+                let json = crate::json::validate(data).map_err(|e: SyntaxError| {
+                    place.refuse(format_args!("is not one JSON value: {e}"))
+                })?;
+                (json.as_bytes(), false)
+            }
+        };
+        let meta = match &self.meta {
+            Some(meta) => meta.text(i, place.at("meta"))?,
+            None => Cow::default(),
+        };
+        let (tag, node) = (self.tag.text(i), self.node.text(i));
+        Ok(Record {
+            data: data.into(),
+            binary,
+            tag: tag.unwrap_or_default(),
+            node: node.unwrap_or_default(),
+            meta,
+            ..Record::default()
+        })
+    }
+}
+
+/// A column of texts or bytes.
+enum Values<'a> {
+    Absent,
+    Utf8(&'a StringArray),
+    LargeUtf8(&'a LargeStringArray),
+    Utf8View(&'a StringViewArray),
+    Binary(&'a BinaryArray),
+    LargeBinary(&'a LargeBinaryArray),
+    BinaryView(&'a BinaryViewArray),
+    Dictionary { keys: Vec<usize>, array: &'a dyn Array, values: Box<Values<'a>> },
+}
+
+impl<'a> Values<'a> {
+    fn of(name: &'static str, array: &'a dyn Array, binary: bool) -> Result<Self, Failure> {
+        Ok(match array.data_type() {
+            DataType::Null => Self::Absent,
+            DataType::Utf8 => Self::Utf8(array.as_string()),
+            DataType::LargeUtf8 => Self::LargeUtf8(array.as_string()),
+            DataType::Utf8View => Self::Utf8View(array.as_string_view()),
+            DataType::Binary if binary => Self::Binary(array.as_binary()),
+            DataType::LargeBinary if binary => Self::LargeBinary(array.as_binary()),
+            DataType::BinaryView if binary => Self::BinaryView(array.as_binary_view()),
+            DataType::Dictionary(..) => {
+                let dictionary = array.as_any_dictionary();
+                if dictionary.values().is_empty() {
+                    return Ok(Self::Absent);
+                }
+                let values = Box::new(Self::of(name, dictionary.values().as_ref(), binary)?);
+                Self::Dictionary { keys: dictionary.normalized_keys(), array, values }
+            }
+            kind => {
+                let wanted = if binary { "utf8 or binary" } else { "utf8" };
+                let message = format!("is a column of {kind}, not of {wanted}");
+                return Err(Place::field(name).refuse(message));
+            }
+        })
+    }
+
+    fn binary(&self) -> bool {
+        match self {
+            Self::Binary(_) | Self::LargeBinary(_) | Self::BinaryView(_) => true,
+            Self::Dictionary { values, .. } => values.binary(),
+            _ => false,
+        }
+    }
+
+    fn get(&self, i: usize) -> Option<&'a [u8]> {
+        match self {
+            Self::Absent => None,
+            Self::Utf8(a) => a.is_valid(i).then(|| a.value(i).as_bytes()),
+            Self::LargeUtf8(a) => a.is_valid(i).then(|| a.value(i).as_bytes()),
+            Self::Utf8View(a) => a.is_valid(i).then(|| a.value(i).as_bytes()),
+            Self::Binary(a) => a.is_valid(i).then(|| a.value(i)),
+            Self::LargeBinary(a) => a.is_valid(i).then(|| a.value(i)),
+            Self::BinaryView(a) => a.is_valid(i).then(|| a.value(i)),
+            Self::Dictionary { keys, array, values } => {
+                array.is_valid(i).then(|| values.get(keys[i])).flatten()
+            }
+        }
+    }
+
+    /// A text; Arrow has checked that it is UTF-8.
+    fn text(&self, i: usize) -> Option<Cow<'a, str>> {
+        self.get(i).map(String::from_utf8_lossy)
+    }
+}
+
+/// A column of maps from text to text.
+struct Meta<'a> {
+    maps: &'a MapArray,
+    keys: Values<'a>,
+    values: Values<'a>,
+}
+
+impl<'a> Meta<'a> {
+    /// None where every row has none.
+    fn of(array: &'a dyn Array) -> Result<Option<Self>, Failure> {
+        match array.data_type() {
+            DataType::Null => Ok(None),
+            DataType::Map(..) => {
+                let maps = array.as_map();
+                let keys = Values::of("meta", maps.keys().as_ref(), false)?;
+                let values = Values::of("meta", maps.values().as_ref(), false)?;
+                Ok(Some(Self { maps, keys, values }))
+            }
+            kind => {
+                let message = format!("is a column of {kind}, not of map<utf8, utf8>");
+                Err(Place::field("meta").refuse(message))
+            }
+        }
+    }
+
+    /// The map as the JSON text that is stored.
+    fn text(&self, i: usize, place: Place) -> Result<Cow<'a, str>, Failure> {
+        let ends = self.maps.value_offsets();
+        let (from, to) = (ends[i] as usize, ends[i + 1] as usize);
+        if self.maps.is_null(i) || from >= to {
+            return Ok(Cow::default());
+        }
+        let mut out = vec![b'{'];
+        for at in from..to {
+            let (Some(key), Some(value)) = (self.keys.get(at), self.values.get(at)) else {
+                return Err(place.refuse("has a null in it"));
+            };
+            if at > from {
+                out.push(b',');
+            }
+            push_str(&mut out, key);
+            out.push(b':');
+            push_str(&mut out, value);
+        }
+        out.push(b'}');
+        let checked = parse_meta(&out).map_err(|f| place.refuse(f.message))?;
+        Ok(Cow::Owned(checked.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+"""HTTP/2 on a connection whose client begins with it (prior knowledge, or ALPN).
+
+The frames are the business of `h2`, which does no I/O; here they meet a transport and the
+application. What a client can make the server keep is bounded: unread bodies by the windows,
+answers by `UNSENT`, requests by `Limits.streams`, and frames that bring nothing by `NOISE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+
+from ..asgi.messages import MAX_HEADER_BYTES, MAX_HEADERS, Header
+from .http2_stream import Stream, describe, refuse
+from .limits import Limits, Outflow
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+STREAM_WINDOW = 256 << 10
+CONNECTION_WINDOW = 1 << 20
+UNSENT = 16 << 20
+"""While so much of a connection's answers waits for its client, no other request begins."""
+NOISE = 2000
+"""Frames that bring nothing, beyond what time and answered requests excuse."""
+NOISE_PER_SECOND = 100
+RESET = 10
+"""What a request that is given up counts for."""
+SLICE = 8 << 10
+"""Bytes between two looks at what a client has sent."""
+
+# A block of headers that ends and is too large is left to the application, as in HTTP/1.1.
+_HEADER_LIST = 2 * MAX_HEADER_BYTES + 32 * MAX_HEADERS
+_QUIET = (events.DataReceived, events.StreamEnded, events.RequestReceived, events.TrailersReceived)
+
+
+class _Connection(H2Connection):
+    """A connection that remembers few of its closed streams."""
+
+    MAX_CLOSED_STREAMS = 1000
+
+
+class Http2Protocol(asyncio.Protocol):
+    """An `asyncio.Protocol` that uvicorn counts among its connections."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+    ) -> None:
+        self.loop = loop
+        self.stall = limits.stall
+        self._limits = limits
+        self._config = config
+        self._state = server_state
+        self._app_state = app_state
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._outflow: Outflow = None  # type: ignore[assignment]
+        self._h2 = _Connection(H2Configuration(client_side=False))
+        self._streams: dict[int, Stream] = {}
+        self._writable = True
+        # Nothing of the client is looked at any more.
+        self._closed = False
+        # No request is taken any more; those that there are, are answered.
+        self._leaving = False
+        self._unsent = 0
+        self._sent = asyncio.Event()
+        self._noise = 0.0
+        self._noise_at = loop.time()
+        self._idle: asyncio.TimerHandle | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.RequestReceived: self._request,
+            events.DataReceived: self._data,
+            events.StreamEnded: self._end,
+            events.StreamReset: self._reset,
+            events.WindowUpdated: self._window,
+            events.RemoteSettingsChanged: self._window,
+            events.ConnectionTerminated: self._goodbye,
+        }
+
+    # The connection.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._outflow = Outflow(self.loop, transport, self._limits.stall)
+        self._state.connections.add(self)  # type: ignore[arg-type]
+        self._h2.local_settings = _settings(self._limits.streams)
+        self._h2.decoder.max_header_list_size = _HEADER_LIST
+        self._h2.initiate_connection()
+        # A client that does not know the limit yet loses a stream by it, not the connection.
+        self._h2.local_settings = _settings(2**31 - 1)
+        self._h2.increment_flow_control_window(CONNECTION_WINDOW - 65_535)
+        self._flush()
+        self._await_request(self._limits.header)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        self._state.connections.discard(self)
+        self._outflow.over()
+        self._request_is_here()
+        self._sent.set()
+        for stream in list(self._streams.values()):
+            stream.leave()
+        if exc is None:
+            self._transport.close()
+
+    def eof_received(self) -> None:
+        pass
+
+    def pause_writing(self) -> None:
+        # Answers to control frames would pile up behind a client that only sends.
+        self._writable = False
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._outflow.watch()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._wake()
+
+    def shutdown(self) -> None:
+        """The server goes down: takes no request any more, and closes behind the last answer."""
+        if self._closed:
+            return
+        self._leaving = True
+        self._h2.close_connection(ErrorCodes.NO_ERROR)
+        self._stay_open()
+        self._flush()
+        if not self._streams:
+            self._close()
+
+    def _stay_open(self) -> None:
+        # For `h2` a connection is over with its GOAWAY. For the protocol it is so when the streams
+        # that it names are.
+        self._h2.state_machine.state = ConnectionState.SERVER_OPEN
+
+    def _close(self) -> None:
+        self._closed = True
+        self._request_is_here()
+        self._transport.close()
+        self._outflow.watch()
+
+    def _expel(self, code: ErrorCodes) -> None:
+        """Ends the connection, with whatever is open on it."""
+        self._h2.close_connection(code)
+        self._flush()
+        self._close()
+        for stream in list(self._streams.values()):
+            stream.leave()
+
+    def _await_request(self, seconds: float) -> None:
+        self._request_is_here()
+        self._idle = self.loop.call_later(seconds, self._too_slow)
+
+    def _request_is_here(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _too_slow(self) -> None:
+        if not self._closed:
+            self._expel(ErrorCodes.NO_ERROR)
+
+    def _flush(self) -> None:
+        data = self._h2.data_to_send()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    # What the client sends.
+
+    def data_received(self, data: bytes) -> None:
+        for at in range(0, len(data), SLICE):
+            if self._closed:
+                return
+            try:
+                happened = self._h2.receive_data(data[at : at + SLICE])
+            except ProtocolError:
+                # What says so is there to be sent already.
+                self._flush()
+                self._close()
+                for stream in list(self._streams.values()):
+                    stream.leave()
+                return
+            for event in happened:
+                if not isinstance(event, _QUIET):
+                    self._noise += 1
+                handler = self._handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
+            if self._noise > NOISE and self._is_noisy():
+                self._expel(ErrorCodes.ENHANCE_YOUR_CALM)
+                return
+        self._flush()
+
+    def _is_noisy(self) -> bool:
+        now = self.loop.time()
+        excused = (now - self._noise_at) * NOISE_PER_SECOND
+        self._noise, self._noise_at = max(0.0, self._noise - excused), now
+        return self._noise > NOISE
+
+    def _request(self, event: events.RequestReceived) -> None:
+        stream_id = event.stream_id
+        if self._leaving or len(self._streams) >= self._limits.streams:
+            self._noise += RESET
+            self.reset(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.3"},
+            "http_version": "2",
+            "server": get_local_addr(self._transport),
+            "client": get_remote_addr(self._transport),
+            "scheme": "https" if is_ssl(self._transport) else "http",
+            "root_path": self._config.root_path,
+            "state": self._app_state.copy(),
+        }
+        wrong = describe(scope, event.headers, empty=event.stream_ended is not None)
+        app: Any = refuse(wrong) if wrong is not None else self._config.loaded_app
+        stream = self._streams[stream_id] = Stream(self, stream_id, scope, app)
+        self._request_is_here()
+        task = self.loop.create_task(stream.run())
+        task.add_done_callback(self._state.tasks.discard)
+        self._state.tasks.add(task)
+
+    def _data(self, event: events.DataReceived) -> None:
+        stream, size = self._streams.get(event.stream_id), event.flow_controlled_length
+        if stream is None or stream.gone or stream.complete:
+            self.taken(event.stream_id, size)
+            return
+        if not event.data and event.stream_ended is None:
+            self._noise += 1
+        stream.receive_data(event.data, size)
+
+    def _end(self, event: events.StreamEnded) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.receive_end()
+
+    def _reset(self, event: events.StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            # Its application may go on for a while, and counts until it has ended.
+            self._noise += RESET
+            stream.leave()
+
+    def _window(self, event: events.WindowUpdated | events.RemoteSettingsChanged) -> None:
+        stream_id = getattr(event, "stream_id", 0)
+        if not stream_id:
+            self._wake()
+        elif stream_id in self._streams:
+            self._streams[stream_id].wake()
+
+    def _wake(self) -> None:
+        for stream in self._streams.values():
+            stream.wake()
+
+    def _goodbye(self, _: events.ConnectionTerminated) -> None:
+        self._stay_open()
+        self._leaving = True
+        if not self._streams:
+            self._close()
+
+    # What the streams ask of it.
+
+    @property
+    def default_headers(self) -> list[Header]:
+        """What every answer carries."""
+        return self._state.default_headers
+
+    async def turn(self) -> None:
+        """Waits until little enough of other answers waits to be taken."""
+        while self._unsent > UNSENT and not self._closed:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def holds(self, size: int) -> None:
+        """So much more, or less, of an answer waits to be sent."""
+        self._unsent += size
+        if size < 0 and self._unsent <= UNSENT:
+            self._sent.set()
+
+    def room(self, stream_id: int) -> int:
+        """Bytes that may be sent now."""
+        if not self._writable or self._closed:
+            return 0
+        return max(0, self._h2.local_flow_control_window(stream_id))
+
+    def begin(self, stream_id: int, headers: list[Header]) -> None:
+        """The head of an answer, which is sent with the next thing that is."""
+        if not self._closed:
+            self._h2.send_headers(stream_id, headers)
+
+    def informational(self, stream_id: int) -> None:
+        """The body that the client has asked about is welcome."""
+        if not self._closed:
+            self._h2.send_headers(stream_id, [(b":status", b"100")])
+            self._flush()
+
+    def data(self, stream_id: int, data: bytes, last: bool) -> None:
+        """A piece of an answer, not larger than its room."""
+        if self._closed:
+            return
+        size = self._h2.max_outbound_frame_size
+        pieces = range(0, len(data), size) if data else (0,)
+        for at in pieces:
+            ends = last and at + size >= len(data)
+            self._h2.send_data(stream_id, data[at : at + size], end_stream=ends)
+        # Clients say of every piece that they have it, of the stream and of the connection.
+        self._noise -= min(self._noise, 4.0 * len(pieces))
+        self._flush()
+
+    def taken(self, stream_id: int, size: int) -> None:
+        """The application has read so much of a body."""
+        if not self._closed and size:
+            self._h2.acknowledge_received_data(size, stream_id)
+            self._flush()
+
+    def reset(self, stream_id: int, code: ErrorCodes) -> None:
+        """Ends a stream, if it has not ended."""
+        if self._closed:
+            return
+        try:
+            self._h2.reset_stream(stream_id, code)
+        except ProtocolError:
+            # It is closed, or was never there.
+            self._stay_open()
+        self._flush()
+
+    def finished(self, stream: Stream) -> None:
+        """The application is done with a request."""
+        del self._streams[stream.id]
+        self._state.total_requests += 1
+        if self._closed:
+            return
+        self._noise -= min(self._noise, 1.0)
+        self.taken(stream.id, stream.held)
+        if stream.complete and not stream.ended and not stream.gone:
+            # The answer is whole: what is still to come of the request is not needed.
+            self.reset(stream.id, ErrorCodes.NO_ERROR)
+        if self._streams:
+            return
+        if self._leaving:
+            self._close()
+        else:
+            self._await_request(self._limits.idle)
+
+
+def _settings(streams: int) -> Settings:
+    values = {
+        SettingCodes.MAX_CONCURRENT_STREAMS: streams,
+        SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+        SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+    }
+    return Settings(client=False, initial_values=values)

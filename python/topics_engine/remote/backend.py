@@ -1,0 +1,258 @@
+"""The verbs that the handles stand on, asked of a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..client.backend import Elsewhere
+from .caller import Caller, Left, encoded, given, of_topic, with_query
+from .consuming import Cursor
+from .leasing import LONGEST, Leases, matcher
+from .page import Page, body_of_rows
+from .transacting import Transactions
+from .watching import Source
+from .wire import Options, Wire, closed
+
+if TYPE_CHECKING:
+    from .._core import _Acked, _NewRow, _Stream, _WatchStart
+
+
+class Remote(Elsewhere):
+    """A server. Thread-safe, if the wire is."""
+
+    def __init__(self, wire: Wire, options: Options, *, at_once: bool) -> None:
+        self.caller = Caller(wire, options)
+        self.options = options
+        # Whether every call may wait: under asyncio making a handle may not.
+        self._at_once = at_once
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+
+    @property
+    def path(self) -> str:
+        return self.options.url
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._pid != os.getpid()
+
+    def check(self) -> None:
+        if self.closed:
+            raise closed()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.caller.wire.close()
+
+    def append(
+        self, topic: str, records: Sequence[_NewRow], *, key: str | None = None, **how: Any
+    ) -> _Acked:
+        fields = dict(how, idempotency_key=key or self.caller.key())
+        config = fields.pop("config")
+        raw = b'"config":%b,' % config if config is not None else b""
+        patient = fields["disable_backpressure"]
+        fields["sync"] = fields["sync"] or None
+        head = (encoded(given(**fields)) or b"{}")[1:-1] + b","
+        body = body_of_rows(records, head + raw)
+        answer = json.loads(
+            self.caller.call("POST", of_topic(topic), body, hot=True, patient=patient)
+        )
+        return (
+            answer["topic_id"],
+            answer["first_seq"],
+            answer["last_seq"],
+            answer["head_seq"],
+            answer["count"],
+            answer["created"],
+            # A repeat by this client is the write that was asked for.
+            key is not None and answer["deduped"],
+            answer["durability"],
+        )
+
+    def append_batch(
+        self, topic: str, records: Sequence[bytes], *, tag: str | None = None, **how: Any
+    ) -> _Acked:
+        rows: list[_NewRow] = [(record, True, tag, None, None, 0) for record in records]
+        return self.append(topic, rows, **how)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        after: int | None = None,
+        tail: int | None = None,
+        before: int | None = None,
+        upto: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        topic_id: int | None = None,
+        strong: bool = False,
+        touch: bool = True,
+        wait: float = 0.0,
+    ) -> Page:
+        start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
+        if tail is not None:
+            start = given(tail=tail, before_seq=before)
+        body = given(
+            limit=min(limit, 1000) or None,
+            max_batch_bytes=min(max_bytes, 8 << 20),
+            node=list(skip_nodes) if skip_nodes else None,
+            match=matcher(match),
+            topic_id=topic_id,
+            consistency="strong" if strong else None,
+            include_tags=True,
+            wait_ms=round(wait * 1000) or None,
+        )
+        path = of_topic(topic, "diff")
+        raw = encoded(start | body)
+        return Page(self.caller.call("POST", path, raw, hot=not wait, wait=wait), upto=upto)
+
+    def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
+        left = Left(timeout)
+        while True:
+            wait = left.at_most(LONGEST)
+            page = self.read(topic, after=seq, limit=1, max_bytes=1, wait=wait)
+            if page.head_seq > seq:
+                return True
+            if left.over:
+                return False
+
+    def watch(
+        self,
+        topics: Sequence[_WatchStart],
+        patterns: Sequence[_WatchStart],
+        *,
+        lenient: bool = False,
+        skip_nodes: Sequence[str] | None = None,
+        match: str | None = None,
+        limit: int = 256,
+        strong: bool = False,
+    ) -> Source:
+        fields = given(
+            node=list(skip_nodes) if skip_nodes else None,
+            match=matcher(match),
+            limit=limit,
+            consistency="strong" if strong else None,
+            include_tags=True,
+        )
+        source = Source(self.caller, topics, patterns, lenient, fields)
+        if self._at_once:
+            source.begin()
+        return source
+
+    def seek(self, topic: str, ts: int) -> int:
+        return int(self.caller.json("POST", of_topic(topic, "seek"), {"ts": ts})["seq"])
+
+    def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
+        body = encoded(given(before_seq=before_seq, match=matcher(match)))
+        return self.caller.call("POST", of_topic(topic, "delete"), body)
+
+    def create(self, topic: str, config: bytes | None = None) -> bytes:
+        return self.caller.call("PUT", of_topic(topic), config or b"{}")
+
+    def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
+        path = with_query(of_topic(topic), if_empty=if_empty or None)
+        return self.caller.call("DELETE", path)
+
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        match: str | None = None,
+        exactly_once: bool = False,
+        **options: bool,
+    ) -> bool:
+        body: dict[str, Any] = {"source": source, "dest": dest, **options}
+        if match is not None:
+            body["filter"] = matcher(match)
+        body["guarantee"] = "exactly_once" if exactly_once else "at_least_once"
+        return bool(self.caller.json("PUT", _of_router(router), body)["created"])
+
+    def delete_router(self, router: str) -> bool:
+        return bool(self.caller.json("DELETE", _of_router(router))["deleted"])
+
+    def router(self, router: str) -> bytes:
+        return self.caller.call("GET", _of_router(router))
+
+    def routers(self, prefix: str = "") -> bytes:
+        return json.dumps({"routers": self._pages("/v0/routers", "routers", prefix)}).encode()
+
+    def state(self, topic: str, touch: bool = False) -> bytes:
+        return self.caller.call("GET", with_query(of_topic(topic), touch=touch))
+
+    def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes:
+        # The handles page by the name that was last, the server by what it says itself: here one
+        # page is all there is.
+        if after is not None:
+            return b'{"topics":[]}'
+        return json.dumps({"topics": self._pages("/v0/topics", "topics", prefix)}).encode()
+
+    def _pages(self, path: str, member: str, prefix: str | None) -> Any:
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            query = with_query(path, prefix=prefix, page_size=1000, cursor=cursor, touch=False)
+            page = self.caller.json("GET", query)
+            found += page[member]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found
+
+    def sync(self, topic: str | None = None) -> None:
+        if topic is not None:
+            self.state(topic)
+        self.caller.call("POST", "/v0/sync", b"{}", long=True)
+
+    def checkpoint(self) -> None:
+        self.caller.call("POST", "/v0/admin/checkpoint", b"{}", long=True)
+
+    def verify(self) -> bytes:
+        return self.caller.call("POST", "/v0/admin/verify", b"{}", long=True)
+
+    def metrics(self, json: bool = False) -> bytes:
+        accept = "application/json" if json else "text/plain"
+        return self.caller.call("GET", "/v0/metrics", accept=accept)
+
+    def scan(self, topic: str, **how: Any) -> _Stream:
+        from .scanning import scan
+
+        return scan(self.caller, topic, **how)
+
+    def queue(self, name: str) -> Leases:
+        return Leases(self, name)
+
+    def consumer(
+        self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
+    ) -> Cursor:
+        cursor = Cursor(self, topic, name, mode, start, auto_commit)
+        with self._lock:
+            self.cursors.add(cursor)
+        return cursor
+
+    def consumers(self, topic: str) -> Any:
+        found = self._pages(of_topic(topic, "consumers"), "consumers", None)
+        return [(c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"]) for c in found]
+
+    def delete_consumer(self, topic: str, name: str) -> bool:
+        path = of_topic(topic, "consumers", name)
+        return bool(self.caller.json("DELETE", path)["deleted"])
+
+    def transactions(self) -> Transactions:
+        return Transactions(self)
+
+
+def _of_router(name: str) -> str:
+    return of_topic(name).replace("/v0/topics/", "/v0/routers/", 1)

@@ -1,0 +1,219 @@
+"""What is asked of a server, again where that is safe, within a deadline.
+
+| what happened | then |
+|---|---|
+| nothing was sent: no connection | again |
+| sent, and no answer | again where a repeat does no harm: `repeatable` |
+| 429 and 503, by `Retry-After` | again, but for caps that waiting does not lift |
+| 502, 504, 408 | as with no answer |
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import secrets
+import time
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from .. import errors
+from ..errors import TopicsError, Unavailable
+from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
+# What a refused request may wait for; other limits are caps, which time does not lift.
+PASSING = frozenset({"staging_bytes", "memory_bytes", "topic_busy", "inflight_per_key"})
+JSON = "application/json"
+ARROW = "application/vnd.apache.arrow.stream"
+EVENTS = "text/event-stream"
+
+log = logging.getLogger("topics_engine.remote")
+
+
+class Doubt:
+    """Whether an attempt before the one that was answered may have been carried out."""
+
+    __slots__ = ("there",)
+
+    def __init__(self) -> None:
+        self.there = False
+
+
+class Caller:
+    """Requests with errors as exceptions, and patience."""
+
+    def __init__(self, wire: Wire, options: Options) -> None:
+        self.wire = wire
+        self.options = options
+        self._hot = Lane.HOT if options.key is None else Lane.PLAIN
+        self._run = secrets.token_urlsafe(9)
+        self._writes = count()
+
+    def key(self) -> str:
+        """An idempotency key that nobody else has."""
+        return f"{self._run}.{next(self._writes):x}"
+
+    def json(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
+        """The decoded answer to a body that is encoded here."""
+        found: dict[str, Any] = json.loads(self.call(method, path, encoded(body), **how))
+        return found
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        hot: bool = False,
+        wait: float = 0.0,
+        long: bool = False,
+        repeatable: bool = True,
+        patient: bool = True,
+        content: str = JSON,
+        accept: str = JSON,
+        doubt: Doubt | None = None,
+    ) -> bytes:
+        """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
+        as long as it takes; one that is not `patient` takes a refusal as its answer.
+        """
+        lane = Lane.WAIT if wait or long else self._hot if hot else Lane.PLAIN
+        headers = {"Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = content
+        attempt = 86_400.0 if long else self.options.timeout + wait
+        until = time.monotonic() + self.options.deadline + wait
+
+        def once(left: float) -> Answer:
+            timeout = attempt if long else max(0.001, min(attempt, left))
+            return self.wire.request(lane, method, path, headers, body, timeout)
+
+        return self._until(until, once, repeatable, patient, doubt).body
+
+    def stream(self, path: str, headers: Mapping[str, str], idle: float, until: float) -> Stream:
+        """A response of events; raises what a refusal says."""
+        found: list[Stream] = []
+
+        def once(left: float) -> Answer:
+            timeout = max(0.001, min(self.options.timeout, left))
+            opened = self.wire.stream(path, {"Accept": EVENTS, **headers}, timeout, idle)
+            if isinstance(opened, Answer):
+                return opened
+            found.append(opened)
+            return Answer(200, {}, b"")
+
+        self._until(until, once, True, True, None)
+        return found[0]
+
+    def _until(
+        self,
+        until: float,
+        once: Any,
+        repeatable: bool,
+        patient: bool,
+        doubt: Doubt | None,
+    ) -> Answer:
+        pause = FIRST_PAUSE
+        while True:
+            error: TopicsError
+            after = 0.0
+            try:
+                answer: Answer = once(until - time.monotonic())
+            except NoAnswer as none:
+                error = self._unreachable(none)
+                again = not none.lasting and (repeatable or not none.sent)
+                in_doubt, cause = none.sent, none
+            else:
+                if answer.status < 400:
+                    return answer
+                error, after = failure(answer)
+                in_doubt, cause = answer.status in (408, 502, 504), None
+                again = repeatable if in_doubt else patient and passing(answer.status, error)
+            if doubt is not None and in_doubt:
+                doubt.there = True
+            wait = max(after, pause * random.uniform(0.5, 1.0))
+            if not again or time.monotonic() + wait >= until:
+                raise error from cause
+            log.debug("again in %.3f s: %s", wait, error)
+            self.wire.sleep(wait)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _unreachable(self, none: NoAnswer) -> Unavailable:
+        outcome = "unknown" if none.sent else "not_sent"
+        detail = {"url": self.options.url, "reason": "unreachable", "outcome": outcome}
+        return Unavailable(f"{self.options.url}: {none}", "unreachable", detail)
+
+
+def passing(status: int, error: TopicsError) -> bool:
+    """Whether a refusal is one that time lifts."""
+    if status == 429:
+        limit = error.detail.get("limit")
+        return limit is None or limit in PASSING
+    return status == 503
+
+
+def failure(answer: Answer) -> tuple[TopicsError, float]:
+    """The exception that an answer means, and how many seconds it says to wait."""
+    code, message, detail = "unknown", "", {}
+    try:
+        told = json.loads(answer.body)["error"]
+        code, message = str(told["code"]), str(told["message"])
+        detail = dict(told.get("detail") or {})
+    except (ValueError, KeyError, TypeError):
+        message = f"HTTP {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
+    if answer.status in (408, 502, 503, 504):
+        # The server is going down, or another is in between: this client is open.
+        error: TopicsError = Unavailable(message, code, detail)
+    else:
+        error = errors.make(code, message, detail)
+    after = 0.0
+    if "retry_after_ms" in detail:
+        after = float(detail["retry_after_ms"]) / 1000
+    elif (told_after := answer.headers.get("retry-after", "")).isdigit():
+        after = float(told_after)
+    return error, after
+
+
+def encoded(body: Any) -> bytes | None:
+    """A JSON body."""
+    return None if body is None else json.dumps(body, separators=(",", ":")).encode()
+
+
+def of_topic(topic: str, *rest: str) -> str:
+    """A path below a topic."""
+    return "/".join(("/v0/topics", *(quote(part, safe="") for part in (topic, *rest))))
+
+
+def with_query(path: str, **query: Any) -> str:
+    """The path with what is not `None` in its query."""
+    given = {name: _word(value) for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Those that are not `None`."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class Left:
+    """What is left of a wait that is made of shorter ones."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + max(0.0, seconds)
+
+    def at_most(self, longest: float) -> float:
+        """Seconds that the next of them may take."""
+        if self._until is None:
+            return longest
+        return min(longest, max(0.0, self._until - time.monotonic()))
+
+    @property
+    def over(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until

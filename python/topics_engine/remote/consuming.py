@@ -1,0 +1,129 @@
+"""A consumer of a server.
+
+The server stores the cursor. Of `at_least_once` this handle keeps the place that it reads at, as a
+handle of an engine does: a read whose answer was lost is repeated, and hands out the same. Of
+`at_most_once` the server stores the cursor before it hands records out: what was in an answer that
+was lost is lost, and logged.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..client.backend import Elsewhere
+from ..errors import NotFound
+from .caller import Doubt, Left, encoded, given, log, of_topic
+from .leasing import LONGEST, matcher
+from .page import Page
+
+if TYPE_CHECKING:
+    from .backend import Remote
+
+
+class Cursor(Elsewhere):
+    """A reader with a stored cursor."""
+
+    def __init__(
+        self,
+        remote: Remote,
+        topic: str,
+        name: str,
+        mode: str | None,
+        start: str,
+        auto_commit: bool,
+    ) -> None:
+        self._remote = remote
+        self.topic = topic
+        self.name = name
+        self._path = of_topic(topic, "consumers", name)
+        body = given(mode=mode, start=start, auto_commit=auto_commit or None)
+        made = remote.caller.json("PUT", self._path, body)
+        self.mode: str = made["mode"]
+        self.cursor: int = made["cursor"]
+        """The stored cursor, as this handle knows it."""
+        self._auto_commit = auto_commit
+        self._lock = threading.Lock()
+        self._place = self.cursor
+        self._topic_id: int | None = None
+        self._dropped = False
+
+    def read(
+        self,
+        max_bytes: int = 1 << 20,
+        max_records: int = 2000,
+        checkpoint: bool = True,
+        wait: float = 0.0,
+        match: str | None = None,
+        fail_if_busy: bool = False,
+    ) -> Page:
+        once = self.mode == "at_most_once" and checkpoint
+        left = Left(wait)
+        while True:
+            this = left.at_most(LONGEST)
+            if once:
+                page = self._hand_out(max_bytes, max_records, this, match, fail_if_busy)
+            else:
+                page = self._look(max_bytes, max_records, checkpoint, this, match)
+            if len(page) or page.tombstone is not None or left.over:
+                return page
+
+    def _look(
+        self, max_bytes: int, max_records: int, checkpoint: bool, wait: float, match: str | None
+    ) -> Page:
+        if self._dropped:
+            message = f"consumer {self.name!r} of {self.topic!r} was deleted"
+            raise NotFound(message, "consumer_not_found")
+        if checkpoint and self._auto_commit and self._place > self.cursor:
+            self.commit(self._place)
+        place = self._place
+        page = self._remote.read(
+            self.topic,
+            after=place,
+            limit=max_records,
+            max_bytes=max_bytes,
+            match=match,
+            topic_id=self._topic_id,
+            wait=wait,
+        )
+        page.cut(max_bytes)
+        with self._lock:
+            self._topic_id = page.topic_id
+            # Another thread may have set the place meanwhile: then it stays.
+            if checkpoint and self._place == place:
+                self._place = page.next_from_seq
+        return page
+
+    def _hand_out(
+        self, max_bytes: int, max_records: int, wait: float, match: str | None, busy: bool
+    ) -> Page:
+        body = given(
+            max_bytes=max_bytes,
+            max_records=max_records,
+            match=matcher(match),
+            fail_if_busy=busy or None,
+            wait_ms=round(wait * 1000) or None,
+        )
+        doubt = Doubt()
+        caller = self._remote.caller
+        raw = caller.call("POST", f"{self._path}/read", encoded(body), wait=wait, doubt=doubt)
+        page = Page(raw)
+        if doubt.there:
+            log.warning("consumer %s of %s: a batch may be lost", self.name, self.topic)
+        self.cursor = max(self.cursor, page.next_from_seq)
+        return page
+
+    def commit(self, seq: int) -> None:
+        answer = self._remote.caller.json("POST", f"{self._path}/commit", {"seq": seq})
+        self.cursor = answer["cursor"]
+
+    def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
+        body: dict[str, Any] = given(seq=seq, ts=ts, to=to)
+        answer = self._remote.caller.json("POST", f"{self._path}/seek", body)
+        with self._lock:
+            self.cursor = self._place = answer["cursor"]
+        return self.cursor
+
+    def drop(self) -> bool:
+        self._dropped = True
+        return self._remote.delete_consumer(self.topic, self.name)

@@ -1,0 +1,207 @@
+"""The wire of the asyncio client: aiohttp, with connections of their own for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import aiohttp
+from yarl import URL
+
+from .greenlets import wait
+from .wire import Answer, Lane, NoAnswer, Options, closed
+
+T = TypeVar("T")
+
+
+class LoopWire:
+    """Keep-alive connections by loop and lane; each call is spawned, and awaited by its task."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._base = options.url.rstrip("/")
+        self._pid = os.getpid()
+        self._ended = False
+        self._loops: dict[asyncio.AbstractEventLoop, Sessions] = {}
+
+    def _here(self) -> Sessions:
+        if self._ended or self._pid != os.getpid():
+            raise closed()
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None:
+            for gone in [known for known in list(self._loops) if known.is_closed()]:
+                del self._loops[gone]
+            found = self._loops[loop] = Sessions(self._options)
+        return found
+
+    def request(
+        self,
+        lane: Lane,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+    ) -> Answer:
+        here = self._here()
+        limits = here.limits(timeout)
+
+        async def send() -> Answer:
+            url = URL(self._base + target, encoded=True)
+            async with here.sessions[lane].request(
+                method, url, data=body, headers=headers, timeout=limits, allow_redirects=False
+            ) as response:
+                return await _whole(response)
+
+        return self._waited(here, send)
+
+    def stream(
+        self, target: str, headers: Mapping[str, str], timeout: float, idle: float
+    ) -> LoopStream | Answer:
+        here = self._here()
+
+        async def send() -> LoopStream | Answer:
+            url = URL(self._base + target, encoded=True)
+            session = here.sessions[Lane.WAIT]
+            async with asyncio.timeout(timeout):
+                response = await session.get(
+                    url, headers=headers, timeout=here.limits(None), allow_redirects=False
+                )
+            if response.status == 200:
+                return LoopStream(response, here)
+            async with response:
+                return await _whole(response)
+
+        return self._waited(here, send)
+
+    def _waited(self, here: Sessions, send: Callable[[], Awaitable[T]]) -> T:
+        """Waits for what is sent, or for the end of this client."""
+        try:
+            return here.until_closed(send)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            tls = isinstance(error, aiohttp.ClientSSLError)
+            raise NoAnswer(str(error), sent=False, lasting=tls) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
+
+    def sleep(self, seconds: float) -> None:
+        here = self._here()
+        here.until_closed(lambda: asyncio.sleep(seconds))
+
+    def close(self) -> None:
+        self._ended = True
+        if self._pid != os.getpid():
+            return
+        loops, self._loops = self._loops, {}
+        for loop, sessions in loops.items():
+            if loop is asyncio.get_running_loop():
+                wait(sessions.close())
+            elif not loop.is_closed():
+                with contextlib.suppress(RuntimeError):
+                    asyncio.run_coroutine_threadsafe(sessions.close(), loop)
+
+
+class Sessions:
+    """The connections of one loop, and what waits on them."""
+
+    def __init__(self, options: Options) -> None:
+        self._ended = False
+        self._connect = options.connect_timeout
+        context = options.tls()
+        self.sessions = {
+            lane: aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0 if lane is Lane.WAIT else options.pool,
+                    ssl=True if context is None else context,
+                ),
+                headers=options.headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+            for lane in Lane
+        }
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._woken: set[asyncio.Task[Any]] = set()
+
+    def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
+        """A request's; a stream has its own."""
+        connect = self._connect if timeout is None else min(self._connect, timeout)
+        return aiohttp.ClientTimeout(total=timeout, sock_connect=connect)
+
+    def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What comes of the work; `Closed` when this is closed before."""
+        return wait(self._until_closed(work))
+
+    async def _until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._ended:
+            raise closed()
+        self._waiting.add(task)
+        before = task.cancelling()
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            # `close` cancels what waits. A task that others cancelled too stays cancelled.
+            if task in self._woken and task.uncancel() <= before:
+                raise closed() from None
+            raise
+        finally:
+            self._waiting.discard(task)
+            self._woken.discard(task)
+
+    async def close(self) -> None:
+        """Wakes what waits, then ends the connections."""
+        self._ended = True
+        self._woken = set(self._waiting)
+        for task in self._woken:
+            task.cancel()
+        await asyncio.sleep(0)
+        for session in self.sessions.values():
+            await session.close()
+
+
+class LoopStream:
+    """A response that goes on."""
+
+    def __init__(self, response: aiohttp.ClientResponse, here: Sessions) -> None:
+        self._response = response
+        self._here = here
+        self._closed = False
+
+    def read(self, wait: float | None) -> bytes | None:
+        if self._closed:
+            return b""
+        content = self._response.content
+        try:
+            if (ready := content.read_nowait()) or content.at_eof():
+                return ready
+        except (aiohttp.ClientError, OSError):
+            return b""
+        if wait == 0:
+            return None
+
+        async def more() -> bytes | None:
+            try:
+                async with asyncio.timeout(wait):
+                    return await content.readany()
+            except TimeoutError:
+                return None
+            except (aiohttp.ClientError, OSError, RuntimeError):
+                # The connection broke, or was closed here.
+                return b""
+
+        return self._here.until_closed(more)
+
+    def close(self) -> None:
+        self._closed = True
+        self._response.close()
+
+
+async def _whole(response: aiohttp.ClientResponse) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status, headers, await response.read())

@@ -1,0 +1,163 @@
+"""The seam between what is asked of a server and the library that asks it.
+
+Everything above is written once, as calls that return. Under the sync client they block; under the
+asyncio client they give the loop back meanwhile (`greenlets.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+from ..errors import Closed, InvalidRequest
+
+Verify: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext"
+
+
+class Lane(Enum):
+    """Requests of a lane share connections."""
+
+    HOT = "hot"
+    """Writes and reads that do not wait: the server answers them faster on connections that carry
+    nothing else.
+    """
+    PLAIN = "plain"
+    WAIT = "wait"
+    """Requests that may wait long, and streams: as many connections as there are of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where the server is, and how to speak to it."""
+
+    url: str
+    key: str | None = None
+    deadline: float = 30.0
+    """Seconds within which a call is answered, repeats included."""
+    timeout: float = 10.0
+    """Seconds that one attempt may take; a request that waits has its wait besides."""
+    connect_timeout: float = 5.0
+    pool: int = 16
+    """Connections that are kept, of each lane."""
+    heartbeat: float = 5.0
+    """Streams say something at least so often; after two and a half times that they are dead."""
+    verify: Verify = True
+    """Of TLS: True, False, a file of authorities, or a context."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(f"{self.url!r} is no http URL")
+        if parts.query or parts.fragment or parts.username:
+            raise InvalidRequest("the URL of a server has no query, fragment or user")
+        if self.key is not None and (not self.key.isascii() or not self.key.isprintable()):
+            raise InvalidRequest("a key is printable ASCII")
+        for name in ("deadline", "timeout", "connect_timeout", "pool", "heartbeat"):
+            if not getattr(self, name) > 0:
+                raise InvalidRequest(f"{name} is above 0", detail={"field": name})
+
+    @property
+    def secure(self) -> bool:
+        return urlsplit(self.url).scheme == "https"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int | None:
+        return urlsplit(self.url).port
+
+    @property
+    def prefix(self) -> str:
+        """What every path begins with."""
+        return urlsplit(self.url).path.rstrip("/")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        found = {"User-Agent": "topics-engine", "Accept-Encoding": "identity"}
+        if self.key is not None:
+            found["Authorization"] = f"Bearer {self.key}"
+        return found
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The context of TLS connections."""
+        if not self.secure:
+            return None
+        if isinstance(self.verify, ssl.SSLContext):
+            return self.verify
+        if isinstance(self.verify, bool):
+            context = ssl.create_default_context()
+            if not self.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            return context
+        return ssl.create_default_context(cafile=os.fspath(self.verify))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+class NoAnswer(Exception):
+    """There is no response, or no whole one."""
+
+    def __init__(self, reason: str, *, sent: bool, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
+        """Whether the server may have acted on the request."""
+        self.lasting = lasting
+        """Whether another attempt would meet the same: a certificate that is not trusted."""
+
+
+class Stream(Protocol):
+    """A response that goes on. One reads; `close` from anywhere."""
+
+    def read(self, wait: float | None) -> bytes | None:
+        """What came, `None` when nothing came in so many seconds, nothing at the end."""
+
+    def close(self) -> None:
+        """Ends the connection, and wakes who reads. Idempotent."""
+
+
+class Wire(Protocol):
+    """Requests to one server."""
+
+    def request(
+        self,
+        lane: Lane,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+    ) -> Answer:
+        """Sends once; `NoAnswer` when that came to nothing, `Closed` when this is closed."""
+
+    def stream(
+        self, target: str, headers: Mapping[str, str], timeout: float, idle: float
+    ) -> Stream | Answer:
+        """A GET whose response goes on if its status is 200; dead when nothing came for `idle`."""
+
+    def sleep(self, seconds: float) -> None:
+        """Waits; `Closed` when this is closed meanwhile."""
+
+    def close(self) -> None:
+        """Wakes every call with `Closed`. Idempotent."""
+
+
+def closed() -> Closed:
+    """What calls on a closed client raise."""
+    return Closed("the client is closed")

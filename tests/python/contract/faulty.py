@@ -1,0 +1,179 @@
+"""A server in between that fails as it is told to, and counts connections."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Answers by itself."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b'{"error":{"code":"throttled","message":"slowly"}}'
+
+
+@dataclass(frozen=True)
+class Lose:
+    """Has the request carried out, and says nothing of it."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Takes the request and does nothing for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Break:
+    """Breaks the connection off before the request is passed on."""
+
+
+class Faulty:
+    """Listens on a port of its own, in front of another server."""
+
+    def __init__(self, port: int) -> None:
+        self.behind = port
+        self.faults: deque[Any] = deque()
+        """What becomes of the next requests that `matching` is in the path of."""
+        self.matching = ""
+        self.requests: list[tuple[str, str, float]] = []
+        self.keys: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.connections: Counter[str] = Counter()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                outer.connections["opened"] += 1
+                self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except OSError:
+                    self.close_connection = True
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+            def do(self) -> None:
+                length = int(self.headers.get("Content-Length", 0))
+                outer.answer(self, self.rfile.read(length) if length else None)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do  # noqa: N815
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def fail(self, *faults: Any, matching: str = "") -> None:
+        """The next requests fail, each in its way; nothing recorded before counts."""
+        self.matching = matching
+        self.requests.clear()
+        self.headers.clear()
+        self.faults.extend(faults)
+
+    def answer(self, to: BaseHTTPRequestHandler, body: bytes | None) -> None:
+        if self.matching in to.path:
+            self.requests.append((to.command, to.path, time.monotonic()))
+            self.headers.append(dict(to.headers))
+        fault = self.faults.popleft() if self.faults and self.matching in to.path else None
+        if isinstance(fault, Refuse):
+            to.send_response(fault.status)
+            for name, value in fault.headers.items():
+                to.send_header(name, value)
+            to.send_header("Content-Length", str(len(fault.body)))
+            to.end_headers()
+            to.wfile.write(fault.body)
+            return
+        if isinstance(fault, Hang):
+            time.sleep(fault.seconds)
+        if isinstance(fault, Hang | Break):
+            self._end(to)
+            return
+        self._pass_on(to, body, lose=isinstance(fault, Lose))
+
+    def _pass_on(self, to: BaseHTTPRequestHandler, body: bytes | None, *, lose: bool) -> None:
+        behind = http.client.HTTPConnection("127.0.0.1", self.behind, timeout=90)
+        try:
+            headers = {k: v for k, v in to.headers.items() if k.lower() != "host"}
+            behind.request(to.command, to.path, body, headers)
+            response = behind.getresponse()
+            if response.getheader("Content-Type", "").startswith("text/event-stream"):
+                self._stream(to, response, behind)
+                return
+            answer = response.read()
+        except (OSError, http.client.HTTPException):
+            self._end(to)
+            return
+        finally:
+            behind.close()
+        if lose:
+            self._end(to)
+            return
+        to.send_response(response.status)
+        for name, value in response.getheaders():
+            if name.lower() in ("content-type", "retry-after"):
+                to.send_header(name, value)
+        to.send_header("Content-Length", str(len(answer)))
+        to.end_headers()
+        to.wfile.write(answer)
+
+    def _stream(
+        self,
+        to: BaseHTTPRequestHandler,
+        response: http.client.HTTPResponse,
+        behind: http.client.HTTPConnection,
+    ) -> None:
+        to.send_response(200)
+        to.send_header("Content-Type", "text/event-stream")
+        to.send_header("Connection", "close")
+        to.end_headers()
+        self.connections["streams"] += 1
+        try:
+            while piece := response.read1(65536):
+                if self.faults and isinstance(self.faults[0], Hang):
+                    # Nothing comes through any more, and nobody says so.
+                    time.sleep(self.faults.popleft().seconds)
+                    return
+                to.wfile.write(piece)
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            response.close()
+            self._end(to)
+
+    @staticmethod
+    def _end(to: BaseHTTPRequestHandler) -> None:
+        to.close_connection = True
+        with contextlib.suppress(OSError):
+            to.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def in_front_of(port: int) -> Iterator[Faulty]:
+    faulty = Faulty(port)
+    try:
+        yield faulty
+    finally:
+        faulty.close()

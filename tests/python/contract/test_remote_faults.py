@@ -1,0 +1,286 @@
+"""Remote clients: what is lost, refused or late on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+from benches.demo.server import Server
+
+from .adapter import Awaited, all_of, datas, eventually, take
+from .faulty import Break, Faulty, Hang, Lose, Refuse, in_front_of
+
+
+def sync_client(url: str, **how: Any) -> Any:
+    return Awaited(te.connect(url, **how))
+
+
+@pytest.fixture(params=[sync_client, te.aio.connect], ids=["remote", "remote-aio"])
+def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    client: Callable[..., Any] = request.param
+    return client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    live = Server(tmp_path_factory.mktemp("faults") / "data")
+    live.start()
+    yield live
+    live.ensure_dead()
+
+
+@pytest.fixture
+def faulty(server: Server) -> Iterator[Faulty]:
+    with in_front_of(server.port) as faulty:
+        yield faulty
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return "t" + "".join(c for c in request.node.name if c.isalnum())
+
+
+NOT_READY = b'{"error":{"code":"not_ready","message":"recovering","detail":{}}}'
+
+
+async def test_what_was_carried_out_is_not_done_twice(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    async with connect(faulty.url) as db:
+        faulty.fail(Lose(), Break(), Lose())
+        ack = await db.topic(name).append([1, 2])
+        assert (ack.first_seq, ack.last_seq, ack.deduped) == (1, 2, False)
+        assert len(faulty.requests) == 4
+        assert datas(await all_of(db.topic(name).read())) == [1, 2]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_refusal_is_tried_again_when_it_says(
+    faulty: Faulty, connect: Any, name: str, status: int
+) -> None:
+    body = NOT_READY if status == 503 else Refuse(429).body
+    async with connect(faulty.url) as db:
+        faulty.fail(Refuse(status, {"Retry-After": "1"}, body))
+        assert (await db.topic(name).append(1)).first_seq == 1
+        (_, _, first), (_, _, second) = faulty.requests
+        assert second - first >= 0.99
+
+
+async def test_the_deadline_ends_it(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url, deadline=0.4) as db:
+        for fault, code in ((Refuse(503, {}, NOT_READY), "not_ready"), (Break(), "unreachable")):
+            faulty.fail(*[fault] * 200)
+            began = time.monotonic()
+            with pytest.raises(te.Unavailable) as caught:
+                await db.topic(name).append(1)
+            assert (caught.value.code, caught.value.retryable) == (code, True)
+            assert 0.1 < time.monotonic() - began < 3
+            assert 3 < len(faulty.requests) < 30, "pauses grow"
+            faulty.faults.clear()
+        # A refusal that asks for more than there is left is not waited for.
+        faulty.fail(Refuse(503, {"Retry-After": "60"}, NOT_READY))
+        began = time.monotonic()
+        with pytest.raises(te.Unavailable):
+            await db.topic(name).append(1)
+        assert time.monotonic() - began < 0.4
+
+
+async def test_nobody_there(connect: Any) -> None:
+    async with connect("http://127.0.0.1:1", deadline=0.2) as db:
+        with pytest.raises(te.Unavailable) as caught:
+            await db.topic("t").append(1)
+        assert caught.value.detail["outcome"] == "not_sent"
+
+
+async def test_an_attempt_that_hangs_is_given_up(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url, timeout=0.3) as db:
+        faulty.fail(Hang(2))
+        began = time.monotonic()
+        assert (await db.topic(name).append(1)).first_seq == 1
+        assert 0.3 <= time.monotonic() - began < 2
+
+
+async def test_an_ack_that_was_carried_out_is_one(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url) as db:
+        jobs = await db.queue(name, retry_backoff_ms=0)
+        await jobs.append(["a", "b", "c"])
+        a, b, c = await jobs.claim("w", 3)
+        faulty.fail(Lose(), matching="/ack")
+        assert await a.ack()
+        faulty.fail(Lose(), matching="/nack")
+        assert await b.nack(0)
+        assert await c.nack(0)
+        (other, _) = await jobs.claim("v", 2)
+        faulty.fail(Lose(), matching="/ack")
+        assert not await b.ack(), "the lease is another's, and the job is there"
+        assert await other.ack()
+
+
+async def test_a_claim_whose_answer_was_lost_runs_out(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    async with connect(faulty.url) as db:
+        jobs = await db.queue(name)
+        await jobs.append(["a", "b"])
+        faulty.fail(Lose(), matching="/claim")
+        (job,) = await jobs.claim("w", lease_ms=300)
+        assert (job.data, await job.ack()) == ("b", True)
+        (job,) = await jobs.claim("w", wait=30)
+        assert (job.data, job.deliveries) == ("a", 2)
+
+
+async def test_a_read_of_a_consumer_that_was_lost_is_handed_out_again(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    async with connect(faulty.url) as db:
+        t = db.topic(name)
+        await t.append(list(range(6)))
+        c = await t.consumer("c")
+        assert datas(await c.read(max_records=2)) == [0, 1]
+        faulty.fail(Lose())
+        assert datas(await c.read(max_records=2)) == [2, 3]
+        assert datas(await c.read()) == [4, 5]
+
+
+async def test_connections_are_kept(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url, pool=3) as db:
+        t = db.topic(name)
+        for i in range(20):
+            await t.append(i)
+        assert faulty.connections["opened"] == 1
+        await asyncio.gather(*(t.append(i) for i in range(60)))
+        assert faulty.connections["opened"] <= 3
+        await asyncio.gather(*(t.state() for _ in range(60)))
+        assert faulty.connections["opened"] <= 6
+
+
+async def test_a_silent_stream_is_replaced(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url, heartbeat=1) as db:
+        t = db.topic(name)
+        await t.append(0)
+        async with db.watch({name: 0}) as watch:
+            assert datas(await take(watch, 1)) == [0]
+            # The proxy swallows what comes next, and holds the connection.
+            faulty.fail(Hang(30))
+            faulty.matching = "nothing"
+            await t.append(1)
+            began = time.monotonic()
+            assert datas(await take(watch, 1)) == [1]
+            assert time.monotonic() - began < 10
+        assert faulty.connections["streams"] == 2
+
+
+async def test_a_key_is_sent_and_errors_are_typed(tmp_path: Path, connect: Any) -> None:
+    keys = "boss:rwda,reader:r:a."
+    live = Server(tmp_path / "data", env={"TOPICS_API_KEYS": keys})
+    await asyncio.to_thread(live.start)
+    try:
+        async with connect(live.url, key="boss") as db:
+            await db.topic("a.t").append(1)
+            await db.queue("q")
+            async with db.watch({"a.t": 0}) as watch:
+                assert datas(await take(watch, 1)) == [1]
+        async with connect(live.url, key="reader") as db:
+            assert datas(await all_of(db.topic("a.t").read())) == [1]
+            with pytest.raises(te.Forbidden):
+                await db.topic("a.t").append(1)
+            with pytest.raises(te.Forbidden):
+                await db.topic("b").state()
+        async with connect(live.url) as db:
+            with pytest.raises(te.Unauthorized):
+                await db.topic("a.t").state()
+    finally:
+        await asyncio.to_thread(live.ensure_dead)
+
+
+async def test_a_queue_that_is_there_needs_no_administrator(tmp_path: Path, connect: Any) -> None:
+    live = Server(tmp_path / "data", env={"TOPICS_API_KEYS": "boss,worker:rw"})
+    await asyncio.to_thread(live.start)
+    try:
+        async with connect(live.url, key="boss") as db:
+            await (await db.queue("q")).append(1)
+            await db.topic("log").append(1)
+        async with connect(live.url, key="worker") as db:
+            (job,) = await (await db.queue("q")).claim("w")
+            assert await job.ack()
+            with pytest.raises(te.Forbidden):
+                await db.queue("log")
+    finally:
+        await asyncio.to_thread(live.ensure_dead)
+
+
+async def test_an_unknown_failure_is_told(faulty: Faulty, connect: Any) -> None:
+    async with connect(faulty.url, deadline=0.2) as db:
+        for fault, code in (
+            (Refuse(500, {}, b"<html>"), "unknown"),
+            (Refuse(418, {}, json.dumps({"error": {"code": "x", "message": "m"}}).encode()), "x"),
+        ):
+            faulty.fail(fault)
+            with pytest.raises(te.TopicsError) as caught:
+                await db.topic("t").state()
+            assert caught.value.code == code
+
+
+@pytest.mark.parametrize("kind", [te.connect, te.aio.connect])
+def test_options_are_checked(kind: Any) -> None:
+    for how in (
+        {"url": "ftp://x"},
+        {"url": "http://"},
+        {"url": "http://h/?q=1"},
+        {"url": "http://h", "key": "ä"},
+        {"url": "http://h", "deadline": 0},
+        {"url": "http://h", "pool": 0},
+    ):
+        with pytest.raises(te.InvalidRequest):
+            kind(**how)
+
+
+def test_what_tls_trusts() -> None:
+    from topics_engine.remote import Options
+
+    assert Options("http://h").tls() is None
+    strict = Options("https://h").tls()
+    assert strict is not None
+    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    lax = Options("https://h", verify=False).tls()
+    assert lax is not None
+    assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
+    own = ssl.create_default_context()
+    assert Options("https://h", verify=own).tls() is own
+    with pytest.raises(FileNotFoundError):
+        Options("https://h", verify="/none/ca.pem").tls()
+
+
+async def test_cancelled_calls_leak_no_connection(faulty: Faulty, name: str) -> None:
+    async with te.aio.connect(faulty.url, pool=2) as db:
+        t, jobs = db.topic(name), await db.queue(f"{name}q")
+        await t.append(0)
+        c = await t.consumer("c", start="end")
+        for _ in range(10):
+            async with db.watch(name) as watch:
+                for wait in (t.wait(1), jobs.claim("w", wait=60), c.read(wait=60), anext(watch)):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(wait, 0.02)
+        for _ in range(20):
+            task = asyncio.create_task(t.append("x", key="k"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await t.append("x", key="k")
+        assert datas(await all_of(t.read(after=0))) == [0, "x"]
+
+        async def let_go() -> bool:
+            return (await db.metrics())["watch_streams"] == 0
+
+        await eventually(let_go)
+        await jobs.append("job")
+        (job,) = await jobs.claim("w", wait=40)
+        assert job.data == "job"

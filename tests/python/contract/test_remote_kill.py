@@ -1,0 +1,149 @@
+"""Remote clients over a server that is killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+from benches.demo.server import Server
+
+from .adapter import Awaited, all_of, datas
+
+KILLS = 4
+
+
+def sync_client(url: str, **how: Any) -> Any:
+    return Awaited(te.connect(url, **how))
+
+
+@pytest.fixture(params=[sync_client, te.aio.connect], ids=["remote", "remote-aio"])
+def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    client: Callable[..., Any] = request.param
+    return client
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    live = Server(tmp_path / "data")
+    live.start()
+    yield live
+    live.ensure_dead()
+
+
+async def kill_and_restart(server: Server, until: Callable[[], bool]) -> None:
+    """Kills it some times, each when there was time for something."""
+    rng = random.Random(7)
+    for _ in range(KILLS):
+        await asyncio.sleep(rng.uniform(0.1, 0.4))
+        await asyncio.to_thread(server.kill)
+        await asyncio.sleep(rng.uniform(0.0, 0.2))
+        await asyncio.to_thread(server.start)
+    while not until():
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+async def test_appends_are_neither_lost_nor_doubled(
+    server: Server, connect: Any, durability: str
+) -> None:
+    """I1, I5: what was acked is there, once."""
+    acked: list[list[int]] = [[], [], []]
+    stop = asyncio.Event()
+
+    async with connect(server.url) as db:
+        t = db.topic("t", durability=durability)
+        await t.create()
+
+        async def writer(n: int) -> None:
+            while not stop.is_set():
+                value = len(acked[n])
+                await t.append({"w": n, "i": value})
+                acked[n].append(value)
+
+        writers = [asyncio.create_task(writer(n)) for n in range(3)]
+        await kill_and_restart(server, lambda: all(len(a) > 20 for a in acked))
+        stop.set()
+        await asyncio.gather(*writers)
+        read = datas(await all_of(t.read(after=0, gaps="raise")))
+        for n in range(3):
+            assert [r["i"] for r in read if r["w"] == n] == acked[n]
+
+
+async def test_a_watch_goes_on_exactly_behind(server: Server, connect: Any) -> None:
+    """I8: every record comes once, in order, over patterns and new topics too."""
+    stop = asyncio.Event()
+    written: dict[str, int] = {"a": 0, "p.0": 0}
+    seen: dict[str, list[Any]] = {}
+
+    async with connect(server.url, heartbeat=1) as db:
+        await db.topic("a").create()
+        async with db.watch({"a": 0, "p.*": te.TAIL}, gaps="raise") as watch:
+
+            async def write() -> None:
+                round_ = 0
+                while not stop.is_set():
+                    round_ += 1
+                    for name in ("a", f"p.{round_ // 40}"):
+                        await db.topic(name).append(written.get(name, 0))
+                        written[name] = written.get(name, 0) + 1
+                    await asyncio.sleep(0.002)
+
+            writer = asyncio.create_task(write())
+            killer = asyncio.create_task(kill_and_restart(server, lambda: written["a"] > 100))
+
+            def whole() -> bool:
+                return stop.is_set() and all(
+                    len(seen.get(name, ())) == count for name, count in written.items()
+                )
+
+            async with asyncio.timeout(60):
+                while not whole():
+                    if killer.done() and not stop.is_set():
+                        await killer
+                        stop.set()
+                        await writer
+                    item = await watch.next(wait=0.05)
+                    if item is not None:
+                        seen.setdefault(item.topic, []).append(item.data)
+            assert await watch.next(wait=0.2) is None
+    assert seen == {name: list(range(count)) for name, count in written.items()}
+
+
+async def test_jobs_are_worked_off(server: Server, connect: Any) -> None:
+    done: set[int] = set()
+    async with connect(server.url, heartbeat=1) as db:
+        jobs = await db.queue("jobs", retry_backoff_ms=0, lease_ms=2000)
+        await jobs.append(list(range(200)))
+
+        async def worker() -> None:
+            stream = jobs.work("w", max=4)
+            try:
+                while len(done) < 200:
+                    job = await anext(stream)
+                    if await job.ack():
+                        done.add(job.data)
+                    await asyncio.sleep(0.005)
+            finally:
+                await stream.close()
+
+        working = asyncio.create_task(worker())
+        await kill_and_restart(server, working.done)
+        await working
+        assert done == set(range(200))
+        assert (await jobs.state()).count == 0
+
+
+async def test_a_directory_that_is_served_says_where(server: Server) -> None:
+    with pytest.raises(te.Locked) as caught:
+        te.open(server.data_dir)
+    assert caught.value.pid == server.pid
+    assert caught.value.url is not None
+    assert f"te.connect({caught.value.url!r})" in str(caught.value)
+    with te.connect(caught.value.url) as db:
+        assert db.topic("t").append(1).first_seq == 1

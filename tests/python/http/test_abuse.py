@@ -1,0 +1,561 @@
+"""Bytes that no client should send, by all doors: an answer or an end in time, no 5xx but 503,
+nothing of a smuggled request, and no descriptor, stream or slot left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from hpack import Encoder
+
+from benches.demo.server import Server
+
+from .conftest import Http, once
+from .test_routes import until
+from .test_watch import streams
+
+PATIENCE = {
+    "TOPICS_HEADER_TIMEOUT_MS": "200",
+    "TOPICS_BODY_TIMEOUT_MS": "200",
+    "TOPICS_IDLE_TIMEOUT_MS": "300",
+    "TOPICS_STALL_TIMEOUT_MS": "300",
+    "TOPICS_MAX_BODY_BYTES": "200000",
+}
+# All timeouts together, and a machine that does other things.
+SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Pieces that are sent with a pause between two, and how the client goes on then."""
+
+    pieces: tuple[bytes, ...]
+    pause: float = 0.0
+    half_close: bool = False
+    reads: bool = True
+
+
+def post(body: bytes, *headers: str, path: str = "/v0/topics/abuse", length: bool = True) -> bytes:
+    given = [f"Content-Length: {len(body)}"] if length else []
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    return "\r\n".join([*lines, *given, *headers, "", ""]).encode() + body
+
+
+def get(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
+
+
+ONE = b'{"records":[{"data":1}]}'
+SMUGGLED = post(ONE, path="/v0/topics/smuggled")
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(ONE), ONE)
+
+
+def drip(data: bytes, size: int = 1) -> tuple[bytes, ...]:
+    return tuple(data[at : at + size] for at in range(0, len(data), size))
+
+
+def ambiguous(*headers: str, body: bytes = b"0\r\n\r\n") -> Attack:
+    """A body whose end two parsers may see at two places, with a request in it."""
+    return Attack((post(body + SMUGGLED, *headers, length=False),))
+
+
+BODIES: dict[str, bytes] = {
+    "deep arrays": b"[" * 100_000,
+    "deep objects": b'{"a":' * 30_000,
+    "deep data": b'{"records":[{"data":' + b"[" * 129 + b"]" * 129 + b"}]}",
+    "invalid UTF-8": b'{"records":[{"data":"\xc0\x80\xff"}]}',
+    "lone surrogate": b'{"records":[{"data":"\\ud800"}]}',
+    "lone surrogate as a key": b'{"records":[{"data":{"\\udfff":1}}]}',
+    "lone surrogate as UTF-8": b'{"records":[{"data":"\xed\xa0\x80"}]}',
+    "NUL": b'{"records":[{"data":"\\u0000","tag":"\\u0000"}]}',
+    "raw NUL": b'{"records":[{"data":"\x00"}]}\x00',
+    "1e400": b'{"records":[{"data":1e400}],"expect_head":1e400}',
+    "a long number": b'{"records":[{"data":' + b"9" * 5000 + b"}]}",
+    "duplicate keys": b'{"records":[{"data":1}],"records":[]}',
+    "duplicate data": b'{"records":[{"data":1,"data":2}]}',
+    "many keys": b"{" + b",".join(b'"%d":1' % n for n in range(10_000)) + b"}",
+    "nothing but space": b" " * 100_000,
+    "two values": ONE + ONE,
+    "broken escapes": b'{"records":[{"data":"\\u12"},{"data":"\\x"}]}',
+}
+HTTP1: dict[str, Attack] = {
+    "nothing": Attack(()),
+    "half a line": Attack((b"GET /v0/hea",)),
+    "slow headers": Attack(drip(get("/v0/health", *[f"X-{n}: y" for n in range(20)]), 4), 0.02),
+    "slow headers of a hot request": Attack(drip(post(ONE), 5), 0.03),
+    "slow body": Attack((post(b"", "Content-Length: 50", length=False), *drip(b"{" * 40)), 0.02),
+    "slow chunks": Attack(
+        (post(b"", "Transfer-Encoding: chunked", length=False), *[b"1\r\n{\r\n"] * 40), 0.02
+    ),
+    "a body that stops": Attack((post(ONE)[:-5],)),
+    "half-closed": Attack((post(ONE),), half_close=True),
+    "half-closed in a body": Attack((post(ONE)[:-5],), half_close=True),
+    "half-closed in a wait": Attack(
+        (post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff"),), half_close=True
+    ),
+    "gone in a wait": Attack(
+        (post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff"),), reads=False
+    ),
+    "gone from a stream": Attack((get("/v0/watch?topic=abuse"),), reads=False),
+    "pipelined and gone": Attack((post(ONE) * 200,), reads=False),
+    "pipelined": Attack((post(ONE) * 50 + get("/v0/health") * 50,)),
+    "a long path": Attack((get("/" + "x" * 100_000),)),
+    "a long header": Attack((get("/v0/health", "X: " + "y" * 200_000),)),
+    "many headers": Attack((get("/v0/health", *[f"X-{n}: y" for n in range(5000)]),)),
+    "an announced body": Attack((post(b"", "Content-Length: 99999999999999999999", length=False),)),
+    "a large body": Attack((post(b"x" * 300_000),)),
+    "not HTTP": Attack((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,)),
+    "HTTP/0.9": Attack((b"GET /v0/health\r\n\r\n",)),
+    "HTTP/3.0": Attack((get("/v0/health").replace(b"HTTP/1.1", b"HTTP/3.0"),)),
+    "CONNECT": Attack((b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,)),
+    "OPTIONS of all": Attack((b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",)),
+    "TRACE": Attack((b"TRACE /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n",)),
+    "a whole URL": Attack((get("http://localhost/v0/health"),)),
+    "a path of bytes": Attack((b"GET /v0/\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",)),
+    "dots": Attack((get("/v0/topics/../../etc/passwd"),)),
+    "a bare CR": Attack((b"GET /v0/health HTTP/1.1\rHost: localhost\r\n\r\n",)),
+    "an upgrade with a body": Attack((post(ONE, "Connection: Upgrade", "Upgrade: h2c") * 2,)),
+    "an upgrade with a request in its body": Attack(
+        (post(SMUGGLED, "Connection: Upgrade", "Upgrade: nonsense"),)
+    ),
+    "a websocket's first half": Attack(
+        (get("/v0/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),)
+    ),
+    "half a preface": Attack((b"PRI * HTTP/2.0\r\n\r\nS",)),
+    "chunks and a length": ambiguous("Transfer-Encoding: chunked", "Content-Length: 5"),
+    "a length and chunks": ambiguous("Content-Length: 5", "Transfer-Encoding: chunked"),
+    "two lengths": ambiguous("Content-Length: 5", "Content-Length: 300"),
+    "lengths in a list": ambiguous("Content-Length: 5, 300"),
+    "a signed length": ambiguous("Content-Length: +5"),
+    "a hexadecimal length": ambiguous("Content-Length: 0x5"),
+    "a negative length": ambiguous("Content-Length: -5"),
+    "chunked twice": ambiguous("Transfer-Encoding: chunked", "Transfer-Encoding: identity"),
+    "chunked not last": ambiguous("Transfer-Encoding: chunked, identity"),
+    "almost chunked": ambiguous("Transfer-Encoding: xchunked"),
+    "chunked behind a space": ambiguous("Transfer-Encoding : chunked", "Content-Length: 5"),
+    "chunked behind a tab": ambiguous("Transfer-Encoding:\tchunked", "Content-Length: 5"),
+    "chunked, folded": ambiguous("Transfer-Encoding:\r\n chunked", "Content-Length: 5"),
+    "chunked behind NUL": ambiguous("Transfer-Encoding: \0chunked", "Content-Length: 5"),
+    "a chunk's size that overflows": ambiguous(
+        "Transfer-Encoding: chunked", body=b"ffffffffffffffff1\r\n{\r\n0\r\n\r\n"
+    ),
+    "a chunk's size with bare line feeds": ambiguous(
+        "Transfer-Encoding: chunked", body=b"5\n12345\n0\n\n"
+    ),
+    "a chunk that is longer than it says": ambiguous(
+        "Transfer-Encoding: chunked", body=b"2\r\n12345\r\n0\r\n\r\n"
+    ),
+    "a long extension of a chunk": Attack(
+        (post(b"1;" + b"x" * 300_000, "Transfer-Encoding: chunked", length=False),)
+    ),
+    "trailers": Attack(
+        (post(CHUNKED[:-2] + b"X: y\r\n\r\n", "Transfer-Encoding: chunked", length=False),)
+    ),
+    **{name: Attack((post(body),)) for name, body in BODIES.items()},
+    **{f"{name}, in chunks": Attack((
+        post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked",
+             length=False),)) for name, body in BODIES.items()},
+}  # fmt: skip
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"", length: int = -1) -> bytes:
+    size = len(payload) if length < 0 else length
+    return size.to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def block(*headers: tuple[str, str]) -> bytes:
+    return Encoder().encode(headers, huffman=False)
+
+
+GET = (
+    (":method", "GET"),
+    (":scheme", "http"),
+    (":path", "/v0/health"),
+    (":authority", "localhost"),
+)
+POST = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/v0/topics/abuse"),
+    (":authority", "localhost"),
+    ("content-type", "application/json"),
+)
+START = PREFACE + frame(4, 0, 0)
+DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+END, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
+WHOLE = END | END_HEADERS
+OPEN = frame(HEADERS, END_HEADERS, 1, block(*POST))
+
+
+def h2(*frames: bytes, **kwargs: bool) -> Attack:
+    return Attack((START + b"".join(frames),), **kwargs)
+
+
+def asked(*headers: tuple[str, str]) -> Attack:
+    return h2(frame(HEADERS, WHOLE, 1, block(*headers)))
+
+
+HTTP2: dict[str, Attack] = {
+    "only a preface": Attack((PREFACE,)),
+    "no settings": Attack((PREFACE + frame(PING, 0, 0, b"12345678"),)),
+    "slow preface": Attack(drip(START), 0.02),
+    "slow headers": Attack((START, *drip(frame(HEADERS, WHOLE, 1, block(*GET)))), 0.02),
+    "headers without an end": h2(frame(HEADERS, END, 1, block(*GET))),
+    "headers, then another frame": h2(frame(HEADERS, END, 1, b""), frame(PING, 0, 0, b"12345678")),
+    "continuations without an end": h2(
+        frame(HEADERS, END, 1, b""), *[frame(CONTINUATION, 0, 1, b"x" * 100)] * 200
+    ),
+    "empty continuations": h2(frame(HEADERS, END, 1, b""), *[frame(CONTINUATION, 0, 1)] * 5000),
+    "a continuation of nothing": h2(frame(CONTINUATION, END_HEADERS, 1, b"")),
+    "data of no stream": h2(frame(DATA, END, 1, b"x")),
+    "data of stream 0": h2(frame(DATA, END, 0, b"x")),
+    "headers of stream 0": h2(frame(HEADERS, WHOLE, 0, block(*GET))),
+    "an even stream": h2(frame(HEADERS, WHOLE, 2, block(*GET))),
+    "streams backwards": h2(
+        frame(HEADERS, WHOLE, 5, block(*GET)), frame(HEADERS, WHOLE, 3, block(*GET))
+    ),
+    "a stream twice": h2(*[frame(HEADERS, WHOLE, 1, block(*GET))] * 2),
+    "an overlong frame": h2(frame(DATA, 0, 1, b"", length=(1 << 24) - 1)),
+    "a frame over the size": h2(OPEN, frame(DATA, 0, 1, b"x" * 20_000)),
+    "settings of 5 bytes": h2(frame(SETTINGS, 0, 0, b"12345")),
+    "settings of a stream": h2(frame(SETTINGS, 0, 1)),
+    "an acknowledgement with content": h2(frame(SETTINGS, ACK, 0, b"123456")),
+    "acknowledgements of nothing": h2(*[frame(SETTINGS, ACK, 0)] * 50),
+    "a window of 2^31": h2(frame(SETTINGS, 0, 0, b"\0\4\x80\0\0\0")),
+    "push from a client": h2(frame(SETTINGS, 0, 0, b"\0\2\0\0\0\5")),
+    "a frame size of 1": h2(frame(SETTINGS, 0, 0, b"\0\5\0\0\0\1")),
+    "a table of 4 GiB": h2(frame(SETTINGS, 0, 0, b"\0\1\xff\xff\xff\xff"),
+                           frame(HEADERS, WHOLE, 1, block(*GET))),
+    "a ping of 7 bytes": h2(frame(PING, 0, 0, b"1234567")),
+    "a ping of a stream": h2(frame(PING, 0, 1, b"12345678")),
+    "a window of nothing": h2(frame(WINDOW, 0, 0, b"\0\0\0\0")),
+    "a window that overflows": h2(*[frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff")] * 2),
+    "a stream's window that overflows": h2(OPEN, *[frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff")] * 2),
+    "a window of an idle stream": h2(frame(WINDOW, 0, 99, b"\0\0\0\1")),
+    "a reset of an idle stream": h2(frame(RST, 0, 99, b"\0\0\0\0")),
+    "a reset of 3 bytes": h2(OPEN, frame(RST, 0, 1, b"\0\0\0")),
+    "a stream that depends on itself": h2(frame(PRIORITY, 0, 1, b"\0\0\0\1\5")),
+    "a push of a client": h2(OPEN, frame(PUSH, 4, 1, b"\0\0\0\2" + block(*GET))),
+    "a goodbye, then a request": h2(frame(GOAWAY, 0, 0, b"\0" * 8),
+                                    frame(HEADERS, WHOLE, 1, block(*GET))),
+    "frames of no kind": h2(*[frame(0xEE, 0xFF, 7, b"x" * 50)] * 100,
+                            frame(HEADERS, WHOLE, 1, block(*GET))),
+    "padding that is too long": h2(OPEN, frame(DATA, PADDED, 1, b"\xff" + b"x" * 10)),
+    "an index that there is not": h2(frame(HEADERS, WHOLE, 1, b"\xff\xff\xff\xff\x0f")),
+    "an endless integer": h2(frame(HEADERS, WHOLE, 1, b"\xff" * 200)),
+    "broken Huffman": h2(frame(HEADERS, WHOLE, 1, b"\x00\x85\xff\xff\xff\xff\xff\x01a")),
+    "a table that grows in its block": h2(frame(HEADERS, WHOLE, 1, b"\x3f\xe1\xff\xff\x7f")),
+    "a bomb of references": h2(
+        frame(HEADERS, END, 1, b"\x40\x01a\x7f\xe1\x1e" + b"x" * 4000),
+        *[frame(CONTINUATION, 0, 1, b"\xbe" * 16_000)] * 5,
+    ),
+    "capitals": asked(*GET, ("X-Capital", "y")),
+    "no method": asked(*GET[1:]),
+    "no path": asked(*GET[:2], GET[3]),
+    "an empty path": asked(*GET[:2], (":path", ""), GET[3]),
+    "no scheme": asked(GET[0], *GET[2:]),
+    "no authority": asked(*GET[:3]),
+    "two authorities": asked(*GET, ("host", "example.com")),
+    "a method twice": asked(GET[0], *GET),
+    "a pseudo-header of its own": asked(*GET, (":debug", "1")),
+    "a pseudo-header too late": asked(("x", "y"), *GET),
+    "a status": asked(*GET, (":status", "200")),
+    "a connection": asked(*GET, ("connection", "close")),
+    "chunks": asked(*GET, ("transfer-encoding", "chunked")),
+    "te": asked(*GET, ("te", "gzip")),
+    "a line feed": asked(*GET, ("x", "y\r\nHost: example.com")),
+    "NUL in a value": asked(*GET, ("x", "y\0z")),
+    "a request in the path": asked(*GET[:2], (":path", "/v0/x HTTP/1.1\r\nHost: a\r\n\r\nGET /"),
+                                   GET[3]),
+    "CONNECT": asked((":method", "CONNECT"), (":authority", "localhost:80")),
+    "a socket by CONNECT": asked((":method", "CONNECT"), (":protocol", "websocket"), *GET[1:]),
+    "a method of bytes": asked((":method", "\xe9"), *GET[1:]),
+    "a long header": asked(*GET, ("x", "y" * 16_000)),
+    "more than was announced": h2(
+        frame(HEADERS, END_HEADERS, 1, block(*POST, ("content-length", "5"))),
+        frame(DATA, END, 1, ONE),
+    ),
+    "less than was announced": h2(
+        frame(HEADERS, END_HEADERS, 1, block(*POST, ("content-length", "500"))),
+        frame(DATA, END, 1, ONE),
+    ),
+    "two lengths": h2(
+        frame(HEADERS, END_HEADERS, 1,
+              block(*POST, ("content-length", "5"), ("content-length", "24"))),
+        frame(DATA, END, 1, ONE),
+    ),
+    "a body that stops": h2(OPEN, frame(DATA, 0, 1, b"{")),
+    "a slow body": Attack((START + OPEN, *[frame(DATA, 0, 1, b"{")] * 40), 0.02),
+    "trailers": h2(OPEN, frame(DATA, 0, 1, ONE), frame(HEADERS, WHOLE, 1, block(("x", "y")))),
+    "trailers without an end": h2(OPEN, frame(HEADERS, END_HEADERS, 1, block(("x", "y")))),
+    "data behind the end": h2(OPEN, frame(DATA, END, 1, ONE), frame(DATA, END, 1, ONE)),
+    "half-closed": h2(OPEN, frame(DATA, END, 1, ONE), half_close=True),
+    "gone": h2(*[frame(HEADERS, WHOLE, n, block(*GET)) for n in range(1, 99, 2)], reads=False),
+    "gone from waits": h2(
+        *[frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/abuse/diff"),
+                                               *POST[3:]))
+          + frame(DATA, END, n, b'{"wait_ms":30000}') for n in range(1, 99, 2)], reads=False
+    ),
+    "streams of events without a window": h2(
+        frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0"),
+        *[frame(HEADERS, WHOLE, n, block(*GET[:2], (":path", "/v0/watch?topic=abuse"), GET[3]))
+          for n in range(1, 40, 2)],
+    ),
+    "large answers without a window": h2(
+        frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0"),
+        *[frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/large/diff"),
+                                               *POST[3:])) + frame(DATA, END, n, b"{}")
+          for n in range(1, 190, 2)],
+    ),
+    **{name: h2(OPEN, *[frame(DATA, 0, 1, body[at : at + 16_000])
+                        for at in range(0, len(body), 16_000)], frame(DATA, END, 1))
+       for name, body in BODIES.items()},
+}  # fmt: skip
+
+
+def strike(port: int, attack: Attack) -> bytes:
+    """Everything that comes back until the connection ends."""
+    received = bytearray()
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(ConnectionError):
+            for piece in attack.pieces:
+                sock.sendall(piece)
+                time.sleep(attack.pause)
+            if attack.half_close:
+                sock.shutdown(socket.SHUT_WR)
+            while attack.reads and (piece := sock.recv(65536)):
+                received += piece
+    return bytes(received)
+
+
+def statuses(received: bytes, http2: bool) -> list[int]:
+    """Of all answers in what came back."""
+    if not http2:
+        return [int(s) for s in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+    client = H2Connection(H2Configuration(client_side=True, validate_inbound_headers=False))
+    client.initiate_connection()
+    for _ in range(100):
+        with contextlib.suppress(Exception):
+            client.send_headers(client.get_next_available_stream_id(), GET, end_stream=True)
+    found = []
+    with contextlib.suppress(Exception):
+        for at in range(len(received)):
+            for event in client.receive_data(received[at : at + 1]):
+                headers = dict(getattr(event, "headers", None) or ())
+                if b":status" in headers:
+                    found.append(int(headers[b":status"]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """Servers of little patience. In the end they hold no more than in the beginning."""
+    made = {}
+    try:
+        for name in ("plain", "hot"):
+            env = PATIENCE | {"TOPICS_HOT_PROTOCOL": str(int(name == "hot"))}
+            server = made[name] = Server(tmp_path_factory.mktemp(name) / "data", env=env)
+            server.start()
+            api = Http(server.port)
+            assert api("PUT", "/v0/topics/abuse").status == 201
+            for _ in range(30):
+                large = {"records": [{"data": "x" * 9000} for _ in range(20)]}
+                assert api("POST", "/v0/topics/large", large).status in (200, 201)
+            api.close()
+        yield made
+        for server in made.values():
+            assert server.stop() == 0
+    finally:
+        for server in made.values():
+            server.ensure_dead()
+
+
+def sockets(pid: int) -> int:
+    """How many sockets a process has open (Linux)."""
+    found = 0
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(entry.path).startswith("socket:")
+    return found
+
+
+@contextlib.contextmanager
+def nothing_left_behind(server: Server) -> Iterator[None]:
+    """The server's sockets and streams are as before. Its other files are the engine's business."""
+    before = sockets(server.pid)
+    yield
+    until(lambda: sockets(server.pid) <= before)
+    api = Http(server.port)
+    until(lambda: streams(api) == 0)
+    assert api("GET", "/v0/topics/smuggled").status == 404, "a smuggled request was answered"
+    api.close()
+
+
+@pytest.mark.parametrize(
+    ("door", "attacks"), [("plain", HTTP1), ("hot", HTTP1), ("plain", HTTP2), ("hot", HTTP2)]
+)
+def test_bytes_that_no_client_should_send(
+    targets: dict[str, Server], door: str, attacks: dict[str, Attack]
+) -> None:
+    server = targets[door]
+    wrong = []
+
+    def one(name: str) -> None:
+        try:
+            received = strike(server.port, attacks[name])
+        except TimeoutError:
+            wrong.append(f"{name}: neither an answer nor an end")
+            return
+        found = statuses(received, attacks is HTTP2)
+        if any(status >= 500 and status != 503 for status in found):
+            wrong.append(f"{name}: {found}")
+
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, attacks))
+    assert not wrong
+    assert once(server.port, "POST", "/v0/topics/abuse", json.loads(ONE)).status == 200
+
+
+def conversation() -> bytes:
+    """A write and a read as a client of HTTP/2 sends them."""
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    for path, body in (("/v0/topics/split", ONE), ("/v0/topics/split/diff", b'{"tail":1}')):
+        stream = client.get_next_available_stream_id()
+        headers = [h if h[0] != ":path" else (":path", path) for h in POST]
+        client.send_headers(stream, headers)
+        client.send_data(stream, body, end_stream=True)
+    return client.data_to_send()
+
+
+def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
+    raw, port = conversation(), targets["hot"].port
+    # Two streams: the read may be answered before the first write is.
+    assert set(statuses(strike(port, Attack((raw,))), True)) <= {201, 200, 404}
+    splits = [Attack((raw[:at], raw[at:]), 0.002) for at in range(1, len(raw))]
+    splits.append(Attack(drip(raw), 0.0))
+    with ThreadPoolExecutor(16) as pool:
+        for found in pool.map(lambda attack: statuses(strike(port, attack), True), splits):
+            assert found == [200, 200]
+
+
+def test_damaged_conversations(targets: dict[str, Server]) -> None:
+    """Bytes of a good conversation, changed, dropped, doubled: an answer or an end."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    rng = random.Random(seed)
+    print(f"seed {seed}")
+    good = [conversation(), post(ONE) + get("/v0/topics/abuse") + post(CHUNKED, length=False)]
+
+    def damaged() -> bytes:
+        raw = bytearray(rng.choice(good))
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            at = rng.randrange(len(raw))
+            how = rng.randrange(4)
+            if how == 0:
+                raw[at] ^= 1 << rng.randrange(8)
+            elif how == 1:
+                del raw[at : at + rng.randrange(1, 20)]
+            elif how == 2:
+                raw[at:at] = raw[at : at + rng.randrange(1, 40)]
+            else:
+                raw[at:at] = rng.randbytes(rng.randrange(1, 9))
+        return bytes(raw)
+
+    def one(raw: bytes) -> list[int]:
+        return statuses(strike(server.port, Attack((raw,))), raw.startswith(b"PRI"))
+
+    for server in targets.values():
+        with nothing_left_behind(server), ThreadPoolExecutor(32) as pool:
+            for found in pool.map(one, [damaged() for _ in range(300)]):
+                assert all(status < 500 or status == 503 for status in found), (seed, found)
+
+
+def hold(port: int, raw: bytes) -> socket.socket:
+    """A client that asks and takes nothing of the answer."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(SECONDS)
+    sock.connect(("127.0.0.1", port))
+    with contextlib.suppress(OSError):
+        sock.sendall(raw)
+    return sock
+
+
+LARGE = post(b'{"max_batch_bytes":8388608,"limit":1000}', path="/v0/topics/large/diff")
+WINDOWS = (
+    START
+    + frame(SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff")
+    + frame(WINDOW, 0, 0, b"\x7f\xff\x00\x00")
+)
+STREAMED = get("/v0/watch?topic=large&from_seq=0&max_batch_bytes=8388608&limit=1000")
+HELD: dict[str, Callable[[], bytes]] = {
+    "an answer": lambda: LARGE,
+    "an answer that is not hot": lambda: LARGE.replace(b"Host", b"X-Odd: 1\r\nHost"),
+    "the last answer": lambda: LARGE.replace(b"Host", b"Connection: close\r\nHost"),
+    "many answers": lambda: LARGE * 50,
+    "a stream": lambda: STREAMED,
+    "answers by HTTP/2": lambda: WINDOWS
+    + b"".join(
+        frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/large/diff"),
+                                             *POST[3:]))
+        + frame(DATA, END, n, b'{"max_batch_bytes":8388608,"limit":1000}')
+        for n in range(1, 60, 2)
+    ),
+    "pongs": lambda: START + frame(PING, 0, 0, b"12345678") * 1500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_clients_that_take_nothing_are_let_go(targets: dict[str, Server], door: str) -> None:
+    server = targets[door]
+    memory = server.memory()[1]
+    with nothing_left_behind(server):
+        socks = {name: hold(server.port, make()) for name, make in HELD.items()}
+        # Nothing is read of any: each is let go, with the answer that it did not take.
+        held = still_held(server, socks)
+        assert not held, f"never let go: {held}"
+        for sock in socks.values():
+            sock.close()
+    grown = (server.memory()[1] - memory) >> 20
+    print(f"{grown} MiB more than before")
+    assert grown < 150
+
+
+def still_held(server: Server, socks: dict[str, socket.socket]) -> list[str]:
+    """Whose connection the server still has, when it had all the time that it may take."""
+    mine = {sock.getsockname()[1]: name for name, sock in socks.items()}
+    left: list[str] = []
+
+    def gone() -> bool:
+        left[:] = [mine[port] for port in established(server.port) if port in mine]
+        return not left
+
+    with contextlib.suppress(AssertionError):
+        until(gone)
+    return left
+
+
+def established(port: int) -> set[int]:
+    """The clients' ports of connections that the server has (Linux)."""
+    found = set()
+    with open("/proc/net/tcp") as table:
+        for line in table.readlines()[1:]:
+            _, local, remote, state = line.split()[:4]
+            if int(local.split(":")[1], 16) == port and state in ("01", "08"):
+                found.add(int(remote.split(":")[1], 16))
+    return found
