@@ -44,7 +44,7 @@ pub struct Hand {
     pub work: Option<(Work, usize, usize, Vec<u64>)>,
     shards: u32,
     pub seed: u64,
-    opens: u64,
+    pub opens: u64,
     names: usize,
     flaw: Option<Flaw>,
     /// The latest that the wall clock has shown.
@@ -222,7 +222,9 @@ impl Hand {
             self.expire();
             let before = self.wall() - STAGE_MS;
             let wall = self.wall();
-            self.keyed.iter_mut().for_each(|k| *k = k.take().filter(|k| k.until > wall));
+            for k in self.keyed.iter_mut().flatten().filter(|k| k.until <= wall) {
+                k.forgotten_in = Some(self.opens);
+            }
             let writers = &mut self.model.writers;
             writers.iter_mut().for_each(|w| w.stages.retain(|_, s| s.at >= before));
         }

@@ -111,6 +111,8 @@ pub struct Model {
     /// Cursors of the watch on source and destination, with the topic's id.
     pub watch: Option<[(u64, u64); 2]>,
     pub writers: [Writer; 2],
+    /// What topics that are deleted ever had, by id.
+    pub graves: BTreeMap<u64, BTreeMap<u64, Rec>>,
     /// When the engine last looked at everything by itself.
     pub swept_at: Option<u64>,
 }
@@ -118,7 +120,7 @@ pub struct Model {
 impl Model {
     /// A topic is deleted, and all that belongs to it.
     pub fn drop_log(&mut self, topic: usize) {
-        self.logs[topic] = None;
+        self.graves.extend(self.logs[topic].take().map(|log| (log.id, log.ever)));
         for (i, r) in self.routers.iter_mut().enumerate() {
             if i == topic || i + 1 == topic {
                 *r = None;

@@ -197,6 +197,12 @@ impl Hand {
         for (i, topic) in WATCHED.into_iter().enumerate() {
             let Some(log) = &self.model.logs[topic] else { continue };
             if cursors[i].0 != log.id {
+                // Frames that were on their way when the topic was deleted.
+                let grave = self.model.graves.get(&cursors[i].0);
+                for (seq, name) in seen[i].drain(..) {
+                    let was = grave.and_then(|g| g.get(&seq)).map(|r| r.name.as_str());
+                    must!(was == Some(&name), "the watch shows {name} at {seq}, not {was:?}");
+                }
                 cursors[i] = (log.id, 0);
             }
             let mut last = cursors[i].1;

@@ -36,6 +36,8 @@ pub struct Keyed {
     ask: Ask,
     got: Got,
     pub until: u64,
+    /// In which life it was found to be over.
+    pub forgotten_in: Option<u64>,
 }
 
 fn target(row: &Row) -> &'static str {
@@ -94,6 +96,11 @@ fn with_work<R>(ask: &Ask, f: impl FnOnce(&TxnWork<'_>) -> R) -> R {
 }
 
 impl Ask {
+    /// Whether both are one request.
+    fn says(&self, other: &Self) -> bool {
+        *self == Self { wrong: self.wrong, ..other.clone() }
+    }
+
     fn error(&self) -> Option<&'static str> {
         match self.wrong {
             Wrong::Nothing | Wrong::Count => None,
@@ -275,13 +282,18 @@ impl Hand {
         let req = TxnRequest { key: &name, ..TxnRequest::default() };
         let wall = self.wall();
         let before = self.keyed[key].clone().filter(|k| k.until > wall);
+        // With the clock put back, what was forgotten may be known again to another process.
+        if before.as_ref().is_some_and(|k| k.forgotten_in.is_some_and(|life| life < self.opens)) {
+            return Ok(());
+        }
+        let before = before.filter(|k| k.forgotten_in.is_none());
         let (ask, known) = match before {
-            Some(k) if again || ask == k.ask => (k.ask, Some(Ok(k.got))),
+            Some(k) if again || ask.says(&k.ask) => (k.ask, Some(Ok(k.got))),
             Some(_) => (ask, Some(Err("idempotency_mismatch"))),
             None => (ask, None),
         };
         if let Some(got) = self.transact(&req, ask.clone(), known.map(|k| (0, k)))? {
-            self.keyed[key] = Some(Keyed { ask, got, until: wall + KEY_MS });
+            self.keyed[key] = Some(Keyed { ask, got, until: wall + KEY_MS, forgotten_in: None });
         }
         Ok(())
     }

@@ -205,7 +205,9 @@ fn decide(
     work: &TxnWork<'_>,
 ) -> Result<Committed> {
     let Gathered { files, rows, staged } = gathered;
+    let mut tried = false;
     let decided = check(core, who.0, rows, work).and_then(|held| {
+        tried = true;
         log(core, &TxnCommit { files: files.clone(), ..body(who, &held) }).inspect_err(|_| {
             // Of a shard that has failed nobody knows what it will say after a restart: jobs that
             // may be acked then are not given to others.
@@ -220,7 +222,7 @@ fn decide(
         Err(e) => {
             // A decision that failed may be in the log all the same, until that has gone on.
             core.metrics.txn_refused.add(1);
-            let lsn = core.wal.positions(0).written + 1;
+            let lsn = if tried { core.wal.positions(0).written + 1 } else { 0 };
             if staged {
                 core.staging.doubt(who.0, &files, lsn);
             } else {

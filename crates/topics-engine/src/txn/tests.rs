@@ -449,6 +449,18 @@ fn one_call_with_and_without_a_name() {
 }
 
 #[test]
+fn what_is_given_up_after_a_refusal_stays_so() {
+    let mut w = World::new();
+    w.put("a", &["1"]);
+    w.stage("s", 0, &[("a", &["2"])]).unwrap();
+    let work = TxnWork { expect_heads: &[("a", 9)], ..TxnWork::default() };
+    assert_eq!(w.commit(1, &[("s", 1)], work).unwrap_err().code(), "head_mismatch");
+    assert!(w.engine().abort_stage("w", "s").unwrap());
+    w.kill();
+    assert_eq!(w.engine().writer_state("w").unwrap_err().code(), "txn_not_found");
+}
+
+#[test]
 fn a_refused_call_stages_nothing() {
     let mut w = World::new();
     w.put("a", &["1"]);
