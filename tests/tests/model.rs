@@ -64,7 +64,8 @@ fn flaws() -> Outcome {
             shrink(&steps, |s| run(s).into_iter().collect()).len()
         });
         println!("    {flaw:?}: {noticed} of {hit} runs, shown by {small} steps");
-        if hit == 0 || noticed * 2 < hit || small > LONGEST {
+        // A flaw may take effect where it makes no difference: a filter that would keep nothing out.
+        if noticed == 0 || noticed * 4 < hit || small > LONGEST {
             missed += &format!("{flaw:?}: {noticed} of {hit} runs, {small} steps\n");
         }
     }
@@ -72,7 +73,7 @@ fn flaws() -> Outcome {
 }
 
 /// Runs of each engine that is wrong on purpose.
-const WRONG_RUNS: usize = 150;
+const WRONG_RUNS: usize = 200;
 /// The most steps that show one.
 const LONGEST: usize = 12;
 
