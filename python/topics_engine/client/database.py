@@ -30,7 +30,9 @@ _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class Database(Closing):
-    """Topics, in this process or of a server; thread-safe. Use it in a `with` block, or `close` it."""
+    """Topics, in this process or of a server; thread-safe. Use it in a `with` block, or `close`
+    it.
+    """
 
     def __init__(self, backend: Backend, resolved: settings.Resolved | None = None) -> None:
         self._backend = backend

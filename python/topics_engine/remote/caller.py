@@ -25,8 +25,10 @@ from ..errors import TopicsError, Unavailable
 from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-# What a refused request may wait for; other limits are caps, which time does not lift.
-PASSING = frozenset({"staging_bytes", "memory_bytes", "topic_busy", "inflight_per_key"})
+# Caps, which time does not lift; what other limits refuse may be tried again.
+CAPS = frozenset(
+    "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions txn_writers".split()
+)
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
@@ -120,6 +122,7 @@ class Caller:
         while True:
             error: TopicsError
             after = 0.0
+            cause: NoAnswer | None = None
             try:
                 answer: Answer = once(until - time.monotonic())
             except NoAnswer as none:
@@ -130,7 +133,7 @@ class Caller:
                 if answer.status < 400:
                     return answer
                 error, after = failure(answer)
-                in_doubt, cause = answer.status in (408, 502, 504), None
+                in_doubt = answer.status in (408, 502, 504)
                 again = repeatable if in_doubt else patient and passing(answer.status, error)
             if doubt is not None and in_doubt:
                 doubt.there = True
@@ -150,8 +153,7 @@ class Caller:
 def passing(status: int, error: TopicsError) -> bool:
     """Whether a refusal is one that time lifts."""
     if status == 429:
-        limit = error.detail.get("limit")
-        return limit is None or limit in PASSING
+        return error.detail.get("limit") not in CAPS
     return status == 503
 
 

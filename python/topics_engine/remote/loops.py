@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -124,13 +125,16 @@ class Sessions:
             )
             for lane in Lane
         }
+        self.streams: weakref.WeakSet[LoopStream] = weakref.WeakSet()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._woken: set[asyncio.Task[Any]] = set()
 
     def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
         """A request's; a stream has its own."""
         connect = self._connect if timeout is None else min(self._connect, timeout)
-        return aiohttp.ClientTimeout(total=timeout, sock_connect=connect)
+        return aiohttp.ClientTimeout(
+            total=None, connect=timeout, sock_connect=connect, sock_read=timeout
+        )
 
     def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
         """What comes of the work; `Closed` when this is closed before."""
@@ -161,6 +165,8 @@ class Sessions:
         for task in self._woken:
             task.cancel()
         await asyncio.sleep(0)
+        for stream in list(self.streams):
+            stream.close()
         for session in self.sessions.values():
             await session.close()
 
@@ -172,6 +178,7 @@ class LoopStream:
         self._response = response
         self._here = here
         self._closed = False
+        here.streams.add(self)
 
     def read(self, wait: float | None) -> bytes | None:
         if self._closed:
@@ -199,6 +206,10 @@ class LoopStream:
 
     def close(self) -> None:
         self._closed = True
+        self._response.close()
+
+    def __del__(self) -> None:
+        # Who iterates may let go of it anywhere; the connection is in the middle of a response.
         self._response.close()
 
 

@@ -65,7 +65,7 @@ class Source(Elsewhere):
     def begin(self) -> None:
         """Makes the session, unless that was done: the watch begins where the topics are now."""
         if not self._begun:
-            self._create({name: _start(*how) for name, *how in self._topics}, self._lenient)
+            self._create({name: _start(a, t, i) for name, a, t, i in self._topics}, self._lenient)
             self._begun = True
 
     def next(self, timeout: float | None = None) -> _Told | None:
@@ -75,7 +75,7 @@ class Source(Elsewhere):
         while not self._told:
             if self._closed:
                 raise closed()
-            if not self._line.wait(until):
+            if not self._line.wait(until) and not self._told:
                 return None
             while self._line.events:
                 self._understand(self._line.events.popleft())
@@ -92,7 +92,8 @@ class Source(Elsewhere):
             return [(name, 0, after) for name, after, *_ in self._topics if after is not None]
         return [(name, place.id or 0, place.taken) for name, place in self._places.items()]
 
-    def _create(self, topics: dict[str, Any], lenient: bool) -> None:
+    def _create(self, topics: dict[str, Any], lenient: bool) -> set[str]:
+        """A session; the topics that are there."""
         if self._closed:
             raise closed()
         beat = round(self._caller.options.heartbeat * 1000)
@@ -108,6 +109,7 @@ class Source(Elsewhere):
                 self._places[name] = Place(at.get("topic_id"), at["from_seq"])
             elif known.id is None:
                 known.id = at.get("topic_id")
+        return set(made["topics"])
 
     def _resume(self) -> None:
         """A new session, from where the one before was."""
@@ -127,7 +129,11 @@ class Source(Elsewhere):
                 f"a watch of {len(topics)} topics is not resumed: a session names {MOST_NAMES}",
                 "session_gone",
             )
-        self._create(topics, lenient=True)
+        there = self._create(topics, lenient=True)
+        for gone in self._places.keys() - there:
+            # Deleted meanwhile; one that is made anew joins.
+            self._places[gone] = Place(None, 0)
+            self._told.append((gone, ("topic-deleted", gone, 0, None, None, None)))
 
     def _open(self, idle: float) -> Stream:
         until = time.monotonic() + self._caller.options.deadline
@@ -168,7 +174,7 @@ class Source(Elsewhere):
         if event.kind == "record":
             page = Page(event.data)
             at: int = page.to_seq
-            return "records", page.topic, 0, page, None, at  # type: ignore[return-value]
+            return "records", page.topic, 0, page, None, at
         fields = json.loads(event.data)
         match event.kind:
             case "tombstone":
@@ -198,7 +204,7 @@ class Source(Elsewhere):
         if self._closed:
             return
         self._closed = True
-        self._line.drop()
+        self._line.close()
         session, self._session = self._session, None
         if session is not None:
             # A server that is not there forgets it by itself.

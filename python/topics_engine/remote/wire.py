@@ -40,7 +40,7 @@ class Options:
     deadline: float = 30.0
     """Seconds within which a call is answered, repeats included."""
     timeout: float = 10.0
-    """Seconds that one attempt may take; a request that waits has its wait besides."""
+    """Seconds in which nothing comes of an attempt; a request that waits has its wait besides."""
     connect_timeout: float = 5.0
     pool: int = 16
     """Connections that are kept, of each lane."""

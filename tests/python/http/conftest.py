@@ -76,6 +76,12 @@ class Http:
             self._connection.close()
         return reply
 
+    def abandon(self, method: str, path: str, body: Any) -> None:
+        """Sends a request and is gone before its answer."""
+        raw = json.dumps(body).encode()
+        self._connection.request(method, path, raw, {"Content-Type": "application/json"})
+        self.close()
+
     def close(self) -> None:
         self._connection.close()
 

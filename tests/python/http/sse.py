@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from typing import Any, NamedTuple
 
 from .conftest import connection
@@ -22,6 +24,7 @@ class Events:
     ) -> None:
         self._connection = connection(port, timeout)
         self._connection.request("GET", path, headers=headers or {})
+        self._sock = self._connection.sock
         self.response = self._connection.getresponse()
         self.status = self.response.status
         self.comments: list[str] = []
@@ -70,6 +73,13 @@ class Events:
             if event.kind == "record":
                 got += [record["data"] for record in event.data["records"]]
         return got
+
+    def kill(self) -> None:
+        """Goes without a word: what was on its way is lost."""
+        sock = self._sock
+        if sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def close(self) -> None:
         self.response.close()

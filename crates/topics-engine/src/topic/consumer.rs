@@ -8,9 +8,9 @@ mod later;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use topics_env::sync::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Instant, Mutex};
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
-use topics_env::sync::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Instant, Mutex};
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::super::index::Unknown;
