@@ -10,6 +10,7 @@
 //! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
+//! * [`plain`]: random operations of queues, routers, watches and consumers against a plain model.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
@@ -24,5 +25,6 @@ mod invariants;
 pub mod model;
 pub mod mutants;
 pub mod oracle;
+pub mod plain;
 pub mod run;
 pub mod workloads;
