@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use roaring::RoaringBitmap;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Mutex, OnceLock};
 use topics_env::{File, OpenMode};
 
