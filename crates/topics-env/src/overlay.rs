@@ -308,7 +308,8 @@ impl File for MemFile {
     }
 }
 
-#[cfg(all(test, feature = "sim"))]
+#[cfg(test)]
+#[cfg(feature = "sim")]
 mod tests {
     use super::*;
     use crate::sim::SimFs;
