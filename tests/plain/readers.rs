@@ -9,6 +9,9 @@ use super::step::Step;
 
 const ROUTERS: [&str; 2] = ["sd", "de"];
 
+/// Where a watch begins, by topic.
+type Starts = Vec<(String, WatchStart)>;
+
 /// Logs that the watch names.
 const WATCHED: [usize; 2] = [0, 1];
 
@@ -100,7 +103,7 @@ impl Hand {
         Ok(())
     }
 
-    fn open_watch(&mut self, topics: Vec<(String, WatchStart)>) -> Outcome {
+    fn open_watch(&mut self, topics: Starts) -> Outcome {
         let req = WatchRequest { topics, lenient: true, ..WatchRequest::default() };
         self.watch = Some(ok(self.engine().watch(&req))?);
         Ok(())
@@ -147,8 +150,8 @@ impl Hand {
     fn resumed(
         &mut self,
         mut cursors: [(u64, u64); 2],
-        mut topics: Vec<(String, WatchStart)>,
-    ) -> ([(u64, u64); 2], Vec<(String, WatchStart)>) {
+        mut topics: Starts,
+    ) -> ([(u64, u64); 2], Starts) {
         for (i, topic) in WATCHED.into_iter().enumerate() {
             self.ensure(topic);
             let id = self.model.logs[topic].as_ref().map_or(0, |l| l.id);
