@@ -110,7 +110,7 @@ EMBEDDED: dict[str, Open] = {"sync": open_sync, "aio": te.aio.open}
 REMOTE: dict[str, Open] = {"remote": connect_sync, "remote-aio": connect_aio}
 CLIENTS: dict[str, Open] = EMBEDDED | REMOTE
 
-CANCELLABLE = ["aio"]
+CANCELLABLE = ["aio", "remote-aio"]
 """Those whose waits end when their task is cancelled."""
 
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use roaring::RoaringBitmap;
 use topics_env::sync::atomic::{AtomicU64, Ordering};
