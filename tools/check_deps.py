@@ -63,7 +63,7 @@ def crate_licences() -> dict[str, str]:
     )
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
     # The models of concurrency bring crates of their own.
-    features = ["--features", "topics-tests/shuttle"]
+    features = ["--features", "topics-engine/shuttle"]
     out = subprocess.check_output([*command, *features, "--filter-platform", host], cwd=ROOT)
     resolved = {node["id"] for node in json.loads(out)["resolve"]["nodes"]}
     return {
@@ -73,7 +73,10 @@ def crate_licences() -> dict[str, str]:
     }
 
 
-def distribution_licence(meta: Any, known: dict[str, str]) -> str:
+def distribution_licence(meta: Any, rules: dict[str, Any]) -> str:
+    known: dict[str, str] = rules["python_licences"]
+    if exact := rules["python_distributions"].get(meta["Name"].lower()):
+        return str(exact)
     if expression := meta.get("License-Expression"):
         return str(expression)
     classifiers = [
@@ -104,7 +107,7 @@ def main() -> int:
         d.metadata["Name"].lower(): d for d in pip.distributions() if d.metadata["Name"] is not None
     }
     licences = crates | {
-        f"{name} {d.version} (Python)": distribution_licence(d.metadata, rules["python_licences"])
+        f"{name} {d.version} (Python)": distribution_licence(d.metadata, rules)
         for name, d in dists.items()
         if name not in {"pip", "setuptools", "topics-engine", "topics_engine"}
     }

@@ -1,8 +1,12 @@
-//! From a write to whoever watches: latency, fan-out, and what a router adds.
+//! From a write to whoever watches: latency, alone and under load, fan-out, what routers add, and
+//! what many topics and many subscriptions cost.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use topics_benches::{Goal, Samples, Table, backend, device_sync, median, scratch, settle};
+use topics_benches::{
+    Goal, Samples, Table, backend, closed_loop, device_sync, median, rss_anon, scratch, settle,
+};
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, RouterRequest, Watch,
     WatchRequest, WatchStart,
@@ -114,30 +118,197 @@ fn fan_out(table: &mut Table, db: &Engine) {
     }
 }
 
+/// Writers that leave the machine time to spare, each with a watcher of its own, while `work` runs.
+fn beside_others<T>(db: &Engine, class: Durability, work: impl FnOnce() -> T) -> (T, f64) {
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let start = Instant::now();
+    let out = std::thread::scope(|s| {
+        for i in 0..4 {
+            let name = format!("load.{}.{i}", class.as_str());
+            topic(db, &name, class);
+            let mut watch = watch(db, &name);
+            let (stop, written) = (&stop, &written);
+            s.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = watch.next(Some(Duration::from_millis(20))).unwrap();
+                }
+            });
+            s.spawn(move || {
+                let rec = NewRecord { data: &[b'x'; 100], binary: true, ..NewRecord::default() };
+                let recs = [rec; 10];
+                while !stop.load(Ordering::Relaxed) {
+                    db.append(&name, &Append { records: &recs, ..Append::default() }).unwrap();
+                    written.fetch_add(10, Ordering::Relaxed);
+                    if class != Durability::Fsync {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+        }
+        let out = work();
+        stop.store(true, Ordering::Relaxed);
+        out
+    });
+    (out, written.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+}
+
+/// The budget is for an engine that is not saturated: others write, and are watched, as well.
+fn under_load(table: &mut Table, db: &Engine) {
+    for (class, what) in [
+        (Durability::Disk, "4 paced writers, watched"),
+        (Durability::Fsync, "4 writers that sync, watched"),
+    ] {
+        let (mut samples, rate) = beside_others(db, class, || latency(db, "disk", "disk", 1500));
+        let pressure = db.metrics().pressure_ppm as f64 / 1e6;
+        let notes = format!(
+            "p50 {:.0}; {:.0} k rec/s beside it, pressure {pressure:.2}",
+            samples.us(0.5),
+            rate / 1000.0
+        );
+        let work = format!("write → visible beside {what}: p99");
+        table.row(&work, samples.us(0.99), "µs", Goal::Max(5000.0), &notes);
+    }
+}
+
+fn route(db: &Engine, name: &str, source: &str, dest: &str) {
+    let req =
+        RouterRequest { source: source.into(), dest: dest.into(), ..RouterRequest::default() };
+    db.create_router(name, &req).unwrap();
+}
+
+fn batches(db: &Engine, name: &str, runs: usize, records: usize) {
+    let rec = NewRecord { data: &[b'x'; 100], binary: true, ..NewRecord::default() };
+    let recs = vec![rec; records];
+    for _ in 0..runs {
+        db.append(name, &Append { records: &recs, ..Append::default() }).unwrap();
+    }
+}
+
 fn router(table: &mut Table, db: &Engine, direct: f64) {
     topic(db, "source", Durability::Disk);
-    let route = |dest: &str| RouterRequest {
-        source: "source".into(),
-        dest: dest.into(),
-        ..RouterRequest::default()
-    };
-    db.create_router("r", &route("dest")).unwrap();
+    route(db, "r", "source", "dest");
     let mut samples = latency(db, "source", "dest", 1000);
     let p50 = samples.us(0.5);
     let notes = format!("p99 {:.0}; direct {direct:.0}", samples.us(0.99));
     table.row("router: added to that, p50", p50 - direct, "µs", Goal::Max(50.0), &notes);
-    let data = [b'x'; 100];
-    let recs = vec![NewRecord { data: &data, binary: true, ..NewRecord::default() }; 1000];
     let start = Instant::now();
-    let runs = 300;
-    for _ in 0..runs {
-        db.append("source", &Append { records: &recs, ..Append::default() }).unwrap();
-    }
+    batches(db, "source", 300, 1000);
     while db.router("r").unwrap().lag > 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let rate = f64::from(runs * 1000) / start.elapsed().as_secs_f64();
+    let rate = 300_000.0 / start.elapsed().as_secs_f64();
     table.row("router: batches of 1000, written and copied", rate, "rec/s", Goal::None, "");
+}
+
+/// Twenty routers, one behind the other.
+fn chain(table: &mut Table, db: &Engine, direct: f64) {
+    const DEEP: usize = 20;
+    let name = |i: usize| format!("chain.{i:02}");
+    topic(db, &name(0), Durability::Disk);
+    (0..DEEP).for_each(|i| route(db, &format!("chain-{i}"), &name(i), &name(i + 1)));
+    let mut samples = latency(db, &name(0), &name(DEEP), 500);
+    let (p50, p99) = (samples.us(0.5), samples.us(0.99));
+    let notes = format!("p99 {p99:.0} in all, p50 {p50:.0}; direct {direct:.0}");
+    let hop = (p50 - direct) / DEEP as f64;
+    table.row("20 routers in a chain: added by each, p50", hop, "µs", Goal::Max(50.0), &notes);
+    let mut last = watch(db, &name(DEEP));
+    let start = Instant::now();
+    batches(db, &name(0), 50, 1000);
+    take(&mut last, 50_000);
+    let rate = 50_000.0 * DEEP as f64 / start.elapsed().as_secs_f64();
+    table.row("the same: copies, batches of 1000", rate, "rec/s", Goal::None, "");
+}
+
+/// A thousand routers from one topic.
+fn spread(table: &mut Table, db: &Engine) {
+    const WIDE: usize = 1000;
+    topic(db, "hub", Durability::Disk);
+    let dests: Vec<_> = (0..WIDE).map(|i| format!("spoke.{i:04}")).collect();
+    for (i, dest) in dests.iter().enumerate() {
+        route(db, &format!("spoke-{i}"), "hub", dest);
+    }
+    let mut watches: Vec<_> = dests.chunks(250).map(|some| watch_all(db, some)).collect();
+    let mut samples = Samples::default();
+    for _ in 0..20 {
+        samples.time(|| {
+            one(db, "hub");
+            watches.iter_mut().for_each(|w| take(w, 250));
+        });
+    }
+    let p50 = samples.us(0.5);
+    let notes = format!("p99 {:.0}; {:.2} µs for each", samples.us(0.99), p50 / WIDE as f64);
+    let work = "1 → 1000 routers: write → all copies visible, p50";
+    table.row(work, p50, "µs", Goal::Max(WIDE as f64 * 50.0), &notes);
+    let start = Instant::now();
+    batches(db, "hub", 10, 20);
+    watches.iter_mut().for_each(|w| take(w, 250 * 200));
+    let rate = 200.0 * WIDE as f64 / start.elapsed().as_secs_f64();
+    table.row("the same: copies, batches of 20", rate, "rec/s", Goal::None, "");
+}
+
+/// A watcher at the tails of up to 256 topics, each of which has told so.
+fn watch_all(db: &Engine, names: &[String]) -> Watch {
+    let topics = names.iter().map(|n| (n.clone(), WatchStart::default())).collect();
+    let mut watch = db.watch(&WatchRequest { topics, ..WatchRequest::default() }).unwrap();
+    for _ in names {
+        assert!(matches!(watch.next(LONG).unwrap(), Some(Event::CaughtUp { .. })));
+    }
+    watch
+}
+
+/// Many topics that become dirty at once, and many subscriptions.
+fn many(table: &mut Table, db: &Engine) {
+    const TOPICS: usize = 50_000;
+    let names: Vec<_> = (0..TOPICS).map(|i| format!("many.{i:06}")).collect();
+    names.iter().for_each(|n| topic(db, n, Durability::Memory));
+    let before = rss_anon("self");
+    let mut watches: Vec<_> = names.chunks(256).map(|some| watch_all(db, some)).collect();
+    let each = rss_anon("self").saturating_sub(before) as f64 / TOPICS as f64;
+    table.row("memory of a topic's first watcher", each, "B", Goal::None, "50 000 topics");
+    let (start, mut deepest) = (Instant::now(), 0);
+    for (i, n) in names.iter().enumerate() {
+        one(db, n);
+        if i % 1000 == 0 {
+            deepest = deepest.max(db.metrics().ready_topics);
+        }
+    }
+    watches.iter_mut().zip(names.chunks(256)).for_each(|(w, some)| take(w, some.len()));
+    let rate = TOPICS as f64 / start.elapsed().as_secs_f64();
+    let notes = format!("{deepest} waited at once; written by one thread meanwhile");
+    table.row("50 000 topics dirty one after the other", rate, "/s", Goal::None, &notes);
+}
+
+/// Measured first: later the process has memory to give that was used before.
+fn subscriptions(table: &mut Table, db: &Engine) {
+    let names: Vec<_> = (0..256).map(|i| format!("few.{i}")).collect();
+    names.iter().for_each(|n| topic(db, n, Durability::Memory));
+    let before = rss_anon("self");
+    let all: Vec<_> = (0..1000).map(|_| watch_all(db, &names)).collect();
+    let each = rss_anon("self").saturating_sub(before) as f64 / 256_000.0;
+    table.row("memory of a subscription", each, "B", Goal::None, "1000 watchers of 256 topics");
+    drop(all);
+}
+
+/// What the commit window of an engine under pressure gives and costs.
+fn windows(table: &mut Table, dir: &std::path::Path) {
+    // Nobody looks at the pressure in an engine without threads: the window stays as it is set.
+    let options = Options { background: false, ..Options::default() };
+    let env = real_env(backend()).unwrap();
+    let db = Engine::open(env, &dir.join("windows"), options).unwrap();
+    topic(&db, "fsync", Durability::Fsync);
+    settle();
+    for (ms, label) in [(0.0, "none"), (0.5, "0.5 ms"), (10.0, "10 ms")] {
+        for threads in [1, 16] {
+            db.hold_syncs(Duration::from_secs_f64(ms / 1000.0));
+            let before = db.metrics().wal_fsyncs;
+            let rate = closed_loop(threads, Duration::from_millis(700), |_, _| one(&db, "fsync"));
+            let syncs = (db.metrics().wal_fsyncs - before) as f64 / 0.7;
+            let notes = format!("{:.1} writes a sync", rate / syncs);
+            let work = format!("commit window {label}, {threads} synced writers");
+            table.row(&work, rate, "/s", Goal::None, &notes);
+        }
+    }
+    db.close().unwrap();
 }
 
 fn main() {
@@ -146,14 +317,26 @@ fn main() {
     let mut table = Table::new("delivery, embedded");
     topic(&db, "disk", Durability::Disk);
     topic(&db, "fsync", Durability::Fsync);
+    subscriptions(&mut table, &db);
     settle();
+    let idle = db.metrics().scheduling;
     let mut disk = latency(&db, "disk", "disk", 3000);
     let direct = disk.us(0.5);
     let notes = format!("p99 {:.0} (goal ≤ 5000)", disk.us(0.99));
     table.row("write → visible to a watcher, disk: p50", direct, "µs", Goal::Max(1000.0), &notes);
+    let waited = db.metrics().scheduling;
+    let (n, ns) = (waited.count - idle.count, waited.sum_ns - idle.sum_ns);
+    let (mean, notes) =
+        (ns as f64 / n.max(1) as f64 / 1000.0, format!("{n} services, idle engine"));
+    table.row("a dirty topic waits for its worker: mean", mean, "µs", Goal::Max(100.0), &notes);
     synced(&mut table, &db, &dir);
+    under_load(&mut table, &db);
     fan_out(&mut table, &db);
     router(&mut table, &db, direct);
+    chain(&mut table, &db, direct);
+    spread(&mut table, &db);
+    many(&mut table, &db);
+    windows(&mut table, &dir);
     table.finish();
     db.close().unwrap();
     std::fs::remove_dir_all(dir).unwrap();

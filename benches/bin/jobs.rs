@@ -85,6 +85,7 @@ fn workers(table: &mut Table, db: &Engine) {
 
 /// The time of one claim, which must not depend on how many jobs there are.
 fn claim_cost(table: &mut Table, db: &Engine) {
+    let mut all = Vec::new();
     for exponent in 2..=6 {
         let (name, jobs) = (format!("ready-{exponent}"), 10usize.pow(exponent));
         queue(db, &name);
@@ -97,8 +98,13 @@ fn claim_cost(table: &mut Table, db: &Engine) {
         }
         let notes = format!("p99 {:.1}", samples.us(0.99));
         let name = format!("claim of 1, {jobs} jobs ready: p50");
-        table.row(&name, samples.us(0.5), "µs", Goal::None, &notes);
+        let p50 = samples.us(0.5);
+        table.row(&name, p50, "µs", Goal::None, &notes);
+        all.push(p50);
     }
+    let growth = all.last().copied().unwrap_or(f64::NAN) / all[0];
+    let notes = "flat: what is ready is not looked at";
+    table.row("claim: 10⁶ jobs ready over 10²", growth, "times", Goal::Max(2.0), notes);
 }
 
 /// Records per second that a durable consumer reads, a MiB at a time.

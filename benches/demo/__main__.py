@@ -20,7 +20,6 @@ from pathlib import Path
 import topics_engine as te
 from topics_engine.cli.measure import percentile, sync_latencies
 from topics_engine.cli.output import Progress
-from topics_engine.cli.transport import Client, HttpTransport, topic_path
 
 from .compare import in_process, mismatches, over_http
 from .flights import Batch, batches, flights
@@ -211,10 +210,9 @@ def demo(args: argparse.Namespace, data_dir: Path) -> int:
     server = Server(data_dir, env={"TOPICS_IO_BACKEND": args.backend} if args.backend else None)
     try:
         server.start()
-        setup = Client(HttpTransport(server.url))
-        for topic in sorted({batch.topic for batch in todo}):
-            setup.call("PUT", topic_path(topic), {"durability": "fsync"})
-        setup.close()
+        with te.connect(server.url) as db:
+            for topic in sorted({batch.topic for batch in todo}):
+                db.topic(topic, durability="fsync").create()
         say(
             f"{len(todo)} batches of {args.batch} to {server.url} on {args.connections} connections"
         )

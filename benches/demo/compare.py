@@ -6,9 +6,8 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 
-from topics_engine.cli.transport import members
-
 from .load import Ack
+from .slices import members
 
 # (seq, tag, payload bytes) in seq order.
 Row = tuple[int, str, bytes]

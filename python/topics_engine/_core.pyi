@@ -316,7 +316,19 @@ class Engine(_Verbs):
     """An open data directory."""
 
     @staticmethod
-    def open(path: str, settings: Mapping[str, _Setting] | None = None) -> Engine: ...
+    def open(
+        path: str, settings: Mapping[str, _Setting] | None = None, read_only: bool = False
+    ) -> Engine:
+        """Read-only: nothing in the directory changes, every write is refused, and others may read
+        it at the same time.
+        """
+
+    def scan_range(self, topic: str, request: bytes) -> _Stream:
+        """A range; `request` is the body of `POST /v0/topics/:t/scan`."""
+
+    def split(self, topic: str, request: bytes) -> bytes:
+        """Parts of a range; request and answer are those of `POST /v0/topics/:t/split`."""
+
     def check(self) -> None:
         """Raises `Closed` where every other call would."""
 
@@ -426,12 +438,17 @@ class Bridge:
     def drain(self) -> list[tuple[int, int, bytes]]:
         """Completed calls as `(token, status, body)`, and clears `fd`. Never blocks."""
 
+class _Slots(Protocol):
+    def take(self, label: str) -> None: ...
+    def give(self, label: str) -> None: ...
+
 @final
 class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
     `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
-    client that takes nothing.
+    client that takes nothing. `keys` says which verbs the holder of an `Authorization` header may
+    ask for here, as the number of a grant and a label, and counts the requests that wait by label.
     """
 
     def __new__(
@@ -443,6 +460,7 @@ class Gate:
         ticks: tuple[int, int, int, int],
         too_slow_head: bytes,
         too_slow_body: bytes,
+        keys: tuple[Callable[[str, bytes], tuple[int, str] | None], _Slots] | None = None,
     ) -> Gate: ...
     def open(self, http: Http, flush_soon: Callable[[], None]) -> None:
         """From now on hot requests are answered by `http`; writes that it stages are announced."""

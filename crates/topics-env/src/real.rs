@@ -177,6 +177,16 @@ impl Fs for RealFs {
         Ok(Box::new(guard))
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        let fd = open_fd(path, OFlags::RDONLY).map_err(LockError::Io)?;
+        let file = RealFile { fd };
+        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockShared)) {
+            Ok(()) => Ok(Box::new(SharedLock { _file: file })),
+            Err(Errno::WOULDBLOCK) => Err(LockError::Held(file.content()?)),
+            Err(e) => Err(LockError::Io(e.into())),
+        }
+    }
+
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
         let stat = rustix::fs::statvfs(dir)?;
         Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
@@ -242,6 +252,18 @@ impl LockGuard for RealLock {
     fn describe(&self, content: &[u8]) -> io::Result<()> {
         self.file.write_all_at(content, 0)?;
         self.file.set_len(content.len() as u64)
+    }
+}
+
+#[derive(Debug)]
+struct SharedLock {
+    _file: RealFile,
+}
+
+impl LockGuard for SharedLock {
+    /// One of several has nothing to say.
+    fn describe(&self, _content: &[u8]) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -341,7 +363,8 @@ impl File for RealFile {
 /// Makes the calling thread give way to the others of its process when processors are scarce.
 /// A system that knows no priority per thread leaves it as it is.
 pub fn give_way() {
-    #[cfg(target_os = "linux")]
+    // The threads of a model are all one thread of the system.
+    #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {
         log::debug!("the thread keeps its priority: {e}");
     }

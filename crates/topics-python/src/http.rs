@@ -56,6 +56,11 @@ impl Http {
         if small { run() } else { py.detach(run) }
     }
 
+    /// What a client may touch.
+    pub fn grant(&self, number: usize) -> Option<&Grant> {
+        self.grants.get(number)
+    }
+
     /// What a stream has; `None`: it is over.
     pub fn pulled(&self, token: u64) -> Option<Pulled> {
         let outcome = caught(|| {
@@ -117,7 +122,7 @@ impl Http {
             _ => Body::Json,
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
-        let Some(grant) = self.grants.get(grant) else {
+        let Some(grant) = self.grant(grant) else {
             let reply = Reply::from(Failure::new("unauthorized", "there is no such key"));
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class Database(Twin[plain.Database], Closing):
-    """Topics, in this process or of a server, for any number of event loops and their threads. Use it in an
-    `async with` block, or `close` it.
+    """Topics, in this process or of a server, for any number of event loops and their threads. Use
+    it in an `async with` block, or `close` it.
     """
 
     __slots__ = ("_counted",)

@@ -36,6 +36,7 @@ class Handle(Twin[T]):
         return self._sync.name
 
     create = twin(plain.Topic.create)
+    append_arrow = twin(plain.Topic.append_arrow)
     read = made(plain.Topic.read, Read)
     tail = twin(plain.Topic.tail)
     consumer = twin(plain.Topic.consumer, Consumer)

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from .cors import Cors
 from .keys import ANYONE, Client, Keys
 from .messages import HttpError, Request
-from .route import Route
+from .route import Route, Scope
 
 _HOST = re.compile(rb"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/\s]*))(?::[0-9]*)?\Z")
 _BEARER = re.compile(rb"bearer +(\S+)\Z", re.IGNORECASE)
@@ -74,11 +74,22 @@ class KeyGuard:
             wrong = "there is no such key" if secret else "a key is needed"
             message = f"{wrong}: send Authorization: Bearer <key>"
             raise HttpError(401, "unauthorized", message, headers=[_CHALLENGE])
-        missing = [s for s in (route.needs if route else ()) if s not in client.scopes]
+        missing = _missing(client, route)
         if missing:
             message = f"this key has not the scope {' and '.join(missing)}: use one that does"
             raise HttpError(403, "forbidden", message, {"missing": missing})
         return client
+
+    def admit(self, route: Route, authorization: bytes) -> Client | None:
+        """The client that an `Authorization` header means, if it may have a route that is not
+        open."""
+        found = _BEARER.match(authorization.strip())
+        client = None if found is None else self._keys.find(found[1])
+        return None if client is None or _missing(client, route) else client
+
+
+def _missing(client: Client, route: Route | None) -> list[Scope]:
+    return [s for s in (route.needs if route else ()) if s not in client.scopes]
 
 
 def _secret(request: Request, route: Route | None) -> bytes | None:

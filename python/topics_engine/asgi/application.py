@@ -67,7 +67,7 @@ class App:
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
-        self._in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
+        self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -140,7 +140,7 @@ class App:
         if found.route.endless:
             with self._streams.one(client.label), self.life.using() as bridge:
                 return await self._stream(bridge, found, client, request, send)
-        with self._in_flight.one(client.label):
+        with self.in_flight.one(client.label):
             if not found.route.streams:
                 return await self._verb(found, client, request, offer)
             body, _ = await self._posted(found.route, request)

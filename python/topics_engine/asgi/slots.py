@@ -26,17 +26,29 @@ class Slots:
         """A slot for a client; without keys there is only the limit of all."""
         if self._most and self.total >= self._most:
             raise _full(self._name, self._most)
-        if label and self._per_key and self.taken[label] >= self._per_key:
+        if self.is_full(label):
             raise _full(f"{self._name}_per_key", self._per_key)
-        self.total += 1
-        self.taken[label] += 1
+        self.take(label)
         try:
             yield
         finally:
-            self.total -= 1
-            self.taken[label] -= 1
-            if not self.taken[label]:
-                del self.taken[label]
+            self.give(label)
+
+    def is_full(self, label: str) -> bool:
+        """Whether a client has all that one may have."""
+        return bool(label and self._per_key and self.taken[label] >= self._per_key)
+
+    def take(self, label: str) -> None:
+        """Counts a slot for a client."""
+        self.total += 1
+        self.taken[label] += 1
+
+    def give(self, label: str) -> None:
+        """A client has one slot less."""
+        self.total -= 1
+        self.taken[label] -= 1
+        if not self.taken[label]:
+            del self.taken[label]
 
 
 def _full(limit: str, most: int) -> HttpError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-_NOT_FOUND = {"topic_not_found", "not_found"}
+_NOT_FOUND = {"topic_not_found", "router_not_found", "consumer_not_found", "not_found"}
 
 
 class Exit(IntEnum):

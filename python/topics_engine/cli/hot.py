@@ -7,6 +7,7 @@ that is anything but plainly hot a connection becomes a `PumpedProtocol`, and st
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -15,12 +16,16 @@ from uvicorn.server import ServerState
 
 from .. import _core
 from ..asgi import App, Settings
-from ..asgi.access import LoopbackGuard, OpenGuard
+from ..asgi.access import KeyGuard, LoopbackGuard, OpenGuard
 from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.messages import body_too_slow
+from ..asgi.routes import ROUTES
+from ..asgi.slots import Slots
 from .limits import Limits, headers_too_slow
 from .protocol import farewell
 from .pumped import PumpedProtocol
+
+Admit = Callable[[str, bytes], tuple[int, str] | None]
 
 
 class HotProtocols:
@@ -39,12 +44,29 @@ class HotProtocols:
             ticks=tuple(round(seconds / self._tick) for seconds in ticks),  # type: ignore[arg-type]
             too_slow_head=farewell(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
+            keys=self._keys(app),
         )
         self._ticking = False
-        # A guard that looks at more than the host has the application to itself.
-        if isinstance(app.guard, LoopbackGuard | OpenGuard):
+        # A guard that nobody here knows has the application to itself.
+        if isinstance(app.guard, LoopbackGuard | OpenGuard | KeyGuard):
             app.life.on_ready = self._open
             app.life.on_shutdown = self._gate.shut
+
+    @staticmethod
+    def _keys(app: App) -> tuple[Admit, Slots] | None:
+        """Who says which requests a key may make, and who counts them."""
+        guard, slots = app.guard, app.in_flight
+        if not isinstance(guard, KeyGuard):
+            return None
+        routes = {route.verb: route for route in ROUTES}
+
+        def admit(verb: str, authorization: bytes) -> tuple[int, str] | None:
+            client = guard.admit(routes[verb], authorization)
+            if client is None or slots.is_full(client.label):
+                return None
+            return client.grant, client.label
+
+        return admit, slots
 
     def _open(self, http: CoreHttp, bridge: LoopBridge) -> None:
         assert isinstance(http, _core.Http)

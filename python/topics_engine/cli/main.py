@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import errors
+from .. import _core, errors
 from ..asgi.access import BindRefused
 from ..asgi.settings import Resolved, Settings, resolve
+from ..client import Database
+from ..errors import NotFound
 from ..settings import variable
 from . import commands, measure, tools
 from .exits import Exit, exit_for
+from .grammar import part_arguments, positive
 from .output import Output, complain
-from .transport import Client, Failure, HttpTransport
+from .parts import PART_COMMANDS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     _server_arguments(verb("serve", "serve a data directory over HTTP"))
     verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
     _topic_arguments(verb)
+    part_arguments(verb, common)
     _tool_arguments(verb)
     return top
 
@@ -70,7 +75,7 @@ def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
     append.add_argument("--tag", help="tag of every record")
     append.add_argument("--node", help="origin label of every record")
     append.add_argument("--sync", action="store_true", help="wait until it is durable")
-    append.add_argument("--batch", type=_positive, default=500, help="records per write (500)")
+    append.add_argument("--batch", type=positive, default=500, help="records per write (500)")
 
     for name, summary in (("read", "read records to the head"), ("tail", "the newest records")):
         reader = verb(name, summary)
@@ -79,9 +84,9 @@ def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
         reader.add_argument("--node", help="skip records of this node")
         if name == "read":
             reader.add_argument("--after", type=int, help="begin after this seq")
-            reader.add_argument("--limit", type=_positive, help="at most so many records")
+            reader.add_argument("--limit", type=positive, help="at most so many records")
         else:
-            reader.add_argument("-n", "--lines", type=_positive, default=10, help="how many (10)")
+            reader.add_argument("-n", "--lines", type=positive, default=10, help="how many (10)")
             reader.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
 
 
@@ -91,24 +96,18 @@ def _tool_arguments(verb) -> None:  # type: ignore[no-untyped-def]
     repair.add_argument("--yes", action="store_true", help="do it; without, only say what is lost")
     verb("doctor", "measure the disk, and say what to expect")
     bench = verb("bench", "a quick append and read figure")
-    bench.add_argument("--records", type=_positive, default=100_000)
+    bench.add_argument("--records", type=positive, default=100_000)
     verb("config", "every setting and where it comes from")
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-TOPIC_COMMANDS: dict[str, commands.Command] = {
+COMMANDS: dict[str, commands.Command] = {
     "ls": commands.ls,
     "create": commands.create,
     "describe": commands.describe,
     "append": commands.append,
     "read": commands.read,
     "tail": commands.tail,
+    **PART_COMMANDS,
 }
 
 
@@ -117,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         return run(args)
-    except (Failure, errors.TopicsError) as failure:
+    except errors.TopicsError as failure:
         complain(f"{failure} ({failure.code})")
         return exit_for(failure)
     except (BindRefused, ValueError) as wrong:
@@ -155,32 +154,34 @@ def run(args: argparse.Namespace) -> int:
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
     if args.command == "verify" and not url:
         return tools.verify(resolved.settings.data_dir, out)
-    client = connect(url, resolved.settings, create=args.command in CREATES)
-    try:
+    verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))
+    with connect(url, resolved.settings, create=verb in CREATES) as db:
         if args.command == "bench":
-            out.fields(measure.bench(client, args.records, progress_line))
+            out.fields(measure.bench(db, args.records, progress_line))
             return Exit.OK
         if args.command == "verify":
-            return tools.report(client.call("POST", "/v0/admin/verify"), out)
-        return TOPIC_COMMANDS[args.command](client, args, out)
-    finally:
-        client.close()
+            return tools.report(json.loads(db._backend.verify()), out)
+        return COMMANDS[verb](db, args, out)
 
 
 # What may make a directory that is not there yet; a mistyped path is an error for the others.
+PATIENCE = 10.0
+"""Seconds for which a server that is not there, or refuses for now, is tried again."""
+
 CREATES = {"create", "append", "bench"}
 
 
-def connect(url: str | None, settings: Settings, *, create: bool) -> Client:
-    """A client of the server at `url`, or of the directory."""
+def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
+    """The server at `url`, or the directory."""
     if url:
-        return Client(HttpTransport(url, os.environ.get("TOPICS_API_KEY")))
+        from ..remote import connect as connect_to
+
+        where = url if "//" in url else f"http://{url}"
+        return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=PATIENCE)
     if not create and not Path(settings.data_dir).is_dir():
         message = f"{settings.data_dir} is not a directory, and no --url was given"
-        raise Failure(0, "not_found", message)
-    from .local import LocalTransport
-
-    return Client(LocalTransport(settings))
+        raise NotFound(message)
+    return Database(_core.Engine.open(settings.data_dir, settings.engine))
 
 
 def config(resolved: Resolved, out: Output) -> int:

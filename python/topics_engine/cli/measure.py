@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .transport import Client, topic_path
+from ..client import Database
 
-RECORD = b'{"data":"' + b"x" * 98 + b'"}'
+RECORD = "x" * 98
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -98,48 +98,28 @@ def advice(p50: float, p99: float) -> str:
     return "fit for class fsync"
 
 
-def bench(client: Client, records: int, out: Callable[[str], None]) -> dict[str, Any]:
+def bench(db: Database, records: int, out: Callable[[str], None]) -> dict[str, Any]:
     """Appends and reads through the client, into a topic that is deleted afterwards."""
-    topic = f"topics-bench-{secrets.token_hex(4)}"
-    client.call("PUT", topic_path(topic), {"durability": "disk"})
+    topic = db.topic(f"topics-bench-{secrets.token_hex(4)}", durability="disk")
+    topic.create()
     try:
-        singles = []
-        for _ in range(min(500, records)):
-            start = time.perf_counter()
-            client.text("POST", topic_path(topic), b'{"records":[%b]}' % RECORD)
-            singles.append(time.perf_counter() - start)
+        singles = [_taken(lambda: topic.append(RECORD)) for _ in range(min(500, records))]
         out(f"one record: p50 {percentile(singles, 0.5) * 1e6:,.0f} µs")
-        synced = []
-        for _ in range(min(200, records)):
-            start = time.perf_counter()
-            client.text("POST", topic_path(topic), b'{"sync":true,"records":[%b]}' % RECORD)
-            synced.append(time.perf_counter() - start)
+        alone = min(200, records)
+        synced = [_taken(lambda: topic.append(RECORD, sync=True)) for _ in range(alone)]
         out(f"one record, synced: p50 {percentile(synced, 0.5) * 1e6:,.0f} µs")
-        body = b'{"records":[%b]}' % b",".join([RECORD] * 1000)
-        batches = max(3, records // 1000)
-        rates = []
-        for _ in range(batches):
-            start = time.perf_counter()
-            client.text("POST", topic_path(topic), body)
-            rates.append(1000 / (time.perf_counter() - start))
+        batch = [RECORD] * 1000
+        rounds = max(3, records // 1000)
+        rates = [1000 / _taken(lambda: topic.append(batch)) for _ in range(rounds)]
         out(f"batches of 1000: {statistics.median(rates):,.0f} records/s")
-        cursor, start = 0, time.perf_counter()
-        while True:
-            answer = client.text(
-                "POST",
-                topic_path(topic, "diff"),
-                b'{"from_seq":%d,"limit":1000}' % cursor,
-                repeat=True,
-            )
-            if (following := next_cursor(answer)) == cursor:
-                break
-            cursor = following
-        rate = cursor / (time.perf_counter() - start)
+        start = time.perf_counter()
+        read = sum(map(len, topic.read(after=0).batches()))
+        rate = read / (time.perf_counter() - start)
         out(f"reading 1000 at a time: {rate:,.0f} records/s")
     finally:
-        client.call("DELETE", topic_path(topic))
+        topic.drop()
     return {
-        "where": client.where,
+        "where": db.path,
         "single_p50_us": round(percentile(singles, 0.5) * 1e6, 1),
         "single_synced_p50_us": round(percentile(synced, 0.5) * 1e6, 1),
         "batch_1000_records_per_s": round(statistics.median(rates)),
@@ -148,10 +128,8 @@ def bench(client: Client, records: int, out: Callable[[str], None]) -> dict[str,
     }
 
 
-def next_cursor(answer: str) -> int:
-    """`next_from_seq` of a diff without decoding its records, which is not what is measured."""
-    at = answer.rindex('"next_from_seq":') + len('"next_from_seq":')
-    end = at
-    while answer[end].isdigit():
-        end += 1
-    return int(answer[at:end])
+def _taken(verb: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    verb()
+    return time.perf_counter() - start

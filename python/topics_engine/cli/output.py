@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
+
+from ..client import Gap, Record
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
@@ -66,27 +69,46 @@ class Output:
             else:
                 self.line(f"{self.paint(name.ljust(width + 2), BOLD)}  {cell(value)}")
 
-    def record(self, record: Mapping[str, Any], raw: str) -> None:
-        """One record: its line as the server sent it, or cut to the terminal's width."""
+    def record(self, record: Record, note: str = "") -> None:
+        """One record: a JSON line, or cut to the terminal's width."""
         if self.json_lines:
-            self.line(raw)
+            self.line(record_text(record))
             return
-        data = record.get("data", record.get("data_b64"))
-        head = f"{record['$seq']:>10}  {when(record['$ts'])}  "
-        if tag := record.get("$tag"):
-            head += f"{tag}  "
+        head = f"{record.seq:>10}  {when(record.ts)}  {note}"
+        if record.tag:
+            head += f"{record.tag}  "
         width = max(20, shutil.get_terminal_size().columns - len(head))
-        text = json.dumps(data, ensure_ascii=False)
+        text = data_text(record)
         shown = text if len(text) <= width else text[: width - 1] + "…"
         self.line(self.paint(head, DIM) + shown)
 
-    def tombstone(self, lost: Mapping[str, Any]) -> None:
+    def tombstone(self, lost: Gap) -> None:
         """A loss, in band."""
         if self.json_lines:
-            self.line(json.dumps({"tombstone": lost}))
+            told = {"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason}
+            self.line(json.dumps({"tombstone": told | {"missed_estimate": lost.missed_estimate}}))
         else:
-            text = f"  lost {lost['gap_from']}…{lost['gap_to']} ({lost['reason']})"
+            text = f"  lost {lost.first}…{lost.last} ({lost.reason})"
             self.line(self.paint(text, YELLOW))
+
+
+def record_text(record: Record, more: Mapping[str, Any] | None = None) -> str:
+    """A record as a server sends it; its payload is the text that was written."""
+    named = {"$seq": record.seq, "$ts": record.ts, "$node": record.node, "$tag": record.tag}
+    fields: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if record.meta is not None:
+        fields["meta"] = dict(record.meta)
+    head = json.dumps(fields | dict(more or {}), ensure_ascii=False)[:-1]
+    name = "data_b64" if record.binary else "data"
+    return f'{head}, "{name}": {data_text(record)}}}'
+
+
+def data_text(record: Record) -> str:
+    """The payload: JSON as it was written, or base64 in quotes."""
+    if record.binary:
+        return f'"{base64.b64encode(record.stored).decode()}"'
+    # Line ends in stored JSON are whitespace between its tokens.
+    return record.stored.decode().replace("\n", " ").replace("\r", " ")
 
 
 def cell(value: Any) -> str:

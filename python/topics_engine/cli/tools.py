@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 from .. import _core
 from ..asgi.settings import Settings
+from ..errors import NotFound
 from .exits import Exit
 from .output import GREEN, RED, Output
-from .transport import Failure
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
@@ -95,4 +95,4 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
 
 def _must_exist(data_dir: str) -> None:
     if not Path(data_dir).is_dir():
-        raise Failure(0, "not_found", f"{data_dir} is not a directory")
+        raise NotFound(f"{data_dir} is not a directory")

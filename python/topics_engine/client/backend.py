@@ -6,6 +6,8 @@ What is an object of its own in the native module is made here, so that no handl
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _core
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
 
         def transact(
             self,
-            rows: list[_Rows],
+            rows: Sequence[_Rows],
             *,
             writer: str | None = None,
             epoch: int | None = None,
@@ -111,6 +113,25 @@ class Elsewhere:
     """
 
     __slots__ = ()
+
+
+def append_table(
+    backend: Backend,
+    topic: str,
+    config: bytes | None,
+    table: Any,
+    tag: str | None,
+    node: str | None,
+    key: str | None,
+) -> Acked:
+    """Appends the rows of an Arrow table: as columns, where they travel and need no config."""
+    from .columns import rows_of
+
+    if isinstance(backend, _core.Engine) or config is not None:
+        rows = rows_of(table, tag)
+        return backend.append(topic, rows, node=node, key=key, config=config)
+    acked: Acked = _elsewhere(backend).append_table(topic, table, tag, node, key)
+    return acked
 
 
 def queue_of(backend: Backend, name: str) -> Leases:
@@ -139,6 +160,26 @@ def transactions_of(backend: Backend) -> Transacting:
     return made
 
 
+def every_consumer(
+    backend: Backend, topic: str | None = None
+) -> list[tuple[str, str, str, int, int, int]]:
+    """The consumers of a topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
+    if topic is None and not isinstance(backend, _core.Engine):
+        found: list[tuple[str, str, str, int, int, int]] = _elsewhere(backend).every_consumer()
+        return found
+    names = [topic] if topic is not None else _topics(backend)
+    return [(name, *found) for name in names for found in backend.consumers(name)]
+
+
+def _topics(backend: Backend) -> list[str]:
+    names: list[str] = []
+    while True:
+        page = json.loads(backend.list("", names[-1] if names else None, 1000))["topics"]
+        names += [found["topic"] for found in page]
+        if len(page) < 1000:
+            return names
+
+
 def _elsewhere(backend: Backend) -> Any:
     assert isinstance(backend, Elsewhere)
     return backend
@@ -158,7 +199,9 @@ __all__ = [
     "Told",
     "Transacting",
     "WatchStart",
+    "append_table",
     "consumer_of",
+    "every_consumer",
     "queue_of",
     "transactions_of",
 ]

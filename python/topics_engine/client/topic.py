@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import show
-from .backend import consumer_of
+from .backend import append_table, consumer_of
 from .consumer import Consumer, ConsumerInfo, Mode
 from .encoding import dump, rows
 from .reading import Item, OnGap, Read, all_of
@@ -98,6 +98,22 @@ class Topic:
             disable_backpressure=wait,
         )
         return ack_of(acked)
+
+    def append_arrow(
+        self,
+        table: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        key: str | None = None,
+    ) -> Ack:
+        """Appends the rows of an Arrow table, or of anything with an Arrow C stream, as one batch.
+
+        `data` is JSON text where it is utf8, bytes where it is binary. `tag`, `node` and `meta` (a
+        map) are optional columns, and other ones are passed over; the arguments are for rows
+        without.
+        """
+        return ack_of(append_table(self._backend, self.name, self._config, table, tag, node, key))
 
     def read(
         self,

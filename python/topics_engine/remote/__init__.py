@@ -25,7 +25,8 @@ def connect(
 
     `key` is sent with every request. A call is answered within `deadline` seconds, or raises: what
     failed on the way is repeated meanwhile, with pauses that grow, where a repeat does no harm; an
-    attempt takes `timeout` seconds at most, besides what the call was told to wait. Each kind of
+    attempt of which nothing came for `timeout` seconds, besides what the call was told to wait, is
+    given up. Each kind of
     request keeps `pool` connections. Streams are dead when nothing came in two and a half times
     `heartbeat`. `verify` is of TLS: True, False, a file of authorities or an `ssl.SSLContext`.
     """

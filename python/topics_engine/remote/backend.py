@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import Elsewhere
-from .caller import Caller, Left, encoded, given, of_topic, with_query
+from ..client.columns import written
+from ..client.reading import PAGE_RECORDS
+from .ahead import Ahead
+from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
 from .consuming import Cursor
 from .leasing import LONGEST, Leases, matcher
 from .page import Page, body_of_rows
@@ -20,6 +23,10 @@ from .wire import Options, Wire, closed
 
 if TYPE_CHECKING:
     from .._core import _Acked, _NewRow, _Stream, _WatchStart
+
+
+_How = tuple[int, int, tuple[str, ...], str | None, bool]
+"""Limit, bytes, nodes that are skipped, match, whether only what was synced."""
 
 
 class Remote(Elsewhere):
@@ -33,6 +40,7 @@ class Remote(Elsewhere):
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
+        self._ahead: Ahead[Page] = Ahead()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
 
@@ -54,35 +62,51 @@ class Remote(Elsewhere):
             self.caller.wire.close()
 
     def append(
-        self, topic: str, records: Sequence[_NewRow], *, key: str | None = None, **how: Any
+        self,
+        topic: str,
+        records: Sequence[_NewRow],
+        *,
+        node: str | None = None,
+        key: str | None = None,
+        expect_head: int | None = None,
+        sync: bool = False,
+        create: bool | None = None,
+        config: bytes | None = None,
+        disable_backpressure: bool = True,
     ) -> _Acked:
-        fields = dict(how, idempotency_key=key or self.caller.key())
-        config = fields.pop("config")
+        fields = given(
+            node=node,
+            idempotency_key=key or self.caller.key(),
+            expect_head=expect_head,
+            sync=sync or None,
+            create=create,
+            disable_backpressure=disable_backpressure,
+        )
         raw = b'"config":%b,' % config if config is not None else b""
-        patient = fields["disable_backpressure"]
-        fields["sync"] = fields["sync"] or None
-        head = (encoded(given(**fields)) or b"{}")[1:-1] + b","
-        body = body_of_rows(records, head + raw)
-        answer = json.loads(
-            self.caller.call("POST", of_topic(topic), body, hot=True, patient=patient)
-        )
-        return (
-            answer["topic_id"],
-            answer["first_seq"],
-            answer["last_seq"],
-            answer["head_seq"],
-            answer["count"],
-            answer["created"],
-            # A repeat by this client is the write that was asked for.
-            key is not None and answer["deduped"],
-            answer["durability"],
-        )
+        body = body_of_rows(records, (encoded(fields) or b"{}")[1:-1] + b"," + raw)
+        path = of_topic(topic)
+        answer = self.caller.call("POST", path, body, hot=True, patient=disable_backpressure)
+        return _acked(json.loads(answer), named=key is not None)
 
     def append_batch(
         self, topic: str, records: Sequence[bytes], *, tag: str | None = None, **how: Any
     ) -> _Acked:
         rows: list[_NewRow] = [(record, True, tag, None, None, 0) for record in records]
         return self.append(topic, rows, **how)
+
+    def append_table(
+        self, topic: str, table: Any, tag: str | None, node: str | None, key: str | None
+    ) -> _Acked:
+        import pyarrow
+
+        rows = written(table)
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        path = with_query(of_topic(topic), tag=tag, node=node, key=key or self.caller.key())
+        body = sink.getvalue().to_pybytes()
+        answer = json.loads(self.caller.call("POST", path, body, content=ARROW))
+        return _acked(answer, named=key is not None)
 
     def read(
         self,
@@ -101,13 +125,50 @@ class Remote(Elsewhere):
         touch: bool = True,
         wait: float = 0.0,
     ) -> Page:
-        start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
-        if tail is not None:
-            start = given(tail=tail, before_seq=before)
+        nodes = tuple(skip_nodes or ())
+        how = (limit, max_bytes, nodes, match, strong)
+        page = None
+        if topic_id is not None and after is not None and not wait:
+            page = self._ahead.take((topic, after, upto, topic_id, *how))
+        if page is None:
+            start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
+            if tail is not None:
+                start = given(tail=tail, before_seq=before)
+            page = self._page(topic, start, upto, topic_id, wait, *how)
+        if topic_id is not None and upto is not None and limit == PAGE_RECORDS:
+            self._read_on(topic, page, upto, how)
+        return page
+
+    def _read_on(self, topic: str, page: Page, upto: int, how: _How) -> None:
+        """Fetches what a read that goes on will ask for."""
+        after, topic_id = page.next_from_seq, page.topic_id
+        if after >= upto or page.caught_up or page.tombstone is not None:
+            return
+        start = {"from_seq": after}
+        key = (topic, after, upto, topic_id, *how)
+
+        def fetch() -> Page:
+            return self._page(topic, start, upto, topic_id, 0.0, *how)
+
+        self._ahead.begin(key, lambda: self.caller.wire.begin(fetch))
+
+    def _page(
+        self,
+        topic: str,
+        start: dict[str, Any],
+        upto: int | None,
+        topic_id: int | None,
+        wait: float,
+        limit: int,
+        max_bytes: int,
+        nodes: tuple[str, ...],
+        match: str | None,
+        strong: bool,
+    ) -> Page:
         body = given(
             limit=min(limit, 1000) or None,
             max_batch_bytes=min(max_bytes, 8 << 20),
-            node=list(skip_nodes) if skip_nodes else None,
+            node=list(nodes) or None,
             match=matcher(match),
             topic_id=topic_id,
             consistency="strong" if strong else None,
@@ -137,12 +198,17 @@ class Remote(Elsewhere):
         skip_nodes: Sequence[str] | None = None,
         match: str | None = None,
         limit: int = 256,
+        max_batch_bytes: int = 262144,
         strong: bool = False,
+        queue_frames: int = 1024,
+        queue_bytes: int = 16777216,
+        stall_ms: int | None = None,
     ) -> Source:
         fields = given(
             node=list(skip_nodes) if skip_nodes else None,
             match=matcher(match),
             limit=limit,
+            max_batch_bytes=max_batch_bytes,
             consistency="strong" if strong else None,
             include_tags=True,
         )
@@ -246,12 +312,31 @@ class Remote(Elsewhere):
         found = self._pages(of_topic(topic, "consumers"), "consumers", None)
         return [(c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"]) for c in found]
 
+    def every_consumer(self) -> Any:
+        found = self._pages("/v0/consumers", "consumers", None)
+        names = ("topic", "consumer", "mode", "cursor", "lag", "lag_ms")
+        return [tuple(c[name] for name in names) for c in found]
+
     def delete_consumer(self, topic: str, name: str) -> bool:
         path = of_topic(topic, "consumers", name)
         return bool(self.caller.json("DELETE", path)["deleted"])
 
     def transactions(self) -> Transactions:
         return Transactions(self)
+
+
+def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
+    return (
+        answer["topic_id"],
+        answer["first_seq"],
+        answer["last_seq"],
+        answer["head_seq"],
+        answer["count"],
+        answer["created"],
+        # A repeat by this client, with a key of its own, is the write that was asked for.
+        named and answer["deduped"],
+        answer["durability"],
+    )
 
 
 def _of_router(name: str) -> str:

@@ -25,8 +25,10 @@ from ..errors import TopicsError, Unavailable
 from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-# What a refused request may wait for; other limits are caps, which time does not lift.
-PASSING = frozenset({"staging_bytes", "memory_bytes", "topic_busy", "inflight_per_key"})
+# Caps, which time does not lift; what other limits refuse may be tried again.
+CAPS = frozenset(
+    "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions txn_writers".split()
+)
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
@@ -49,7 +51,6 @@ class Caller:
     def __init__(self, wire: Wire, options: Options) -> None:
         self.wire = wire
         self.options = options
-        self._hot = Lane.HOT if options.key is None else Lane.PLAIN
         self._run = secrets.token_urlsafe(9)
         self._writes = count()
 
@@ -80,7 +81,7 @@ class Caller:
         """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
         as long as it takes; one that is not `patient` takes a refusal as its answer.
         """
-        lane = Lane.WAIT if wait or long else self._hot if hot else Lane.PLAIN
+        lane = Lane.WAIT if wait or long else Lane.HOT if hot else Lane.PLAIN
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content
@@ -93,7 +94,14 @@ class Caller:
 
         return self._until(until, once, repeatable, patient, doubt).body
 
-    def stream(self, path: str, headers: Mapping[str, str], idle: float, until: float) -> Stream:
+    def stream(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        idle: float,
+        until: float,
+        repeatable: bool = True,
+    ) -> Stream:
         """A response of events; raises what a refusal says."""
         found: list[Stream] = []
 
@@ -105,7 +113,7 @@ class Caller:
             found.append(opened)
             return Answer(200, {}, b"")
 
-        self._until(until, once, True, True, None)
+        self._until(until, once, repeatable, True, None)
         return found[0]
 
     def _until(
@@ -120,6 +128,7 @@ class Caller:
         while True:
             error: TopicsError
             after = 0.0
+            cause: NoAnswer | None = None
             try:
                 answer: Answer = once(until - time.monotonic())
             except NoAnswer as none:
@@ -130,7 +139,7 @@ class Caller:
                 if answer.status < 400:
                     return answer
                 error, after = failure(answer)
-                in_doubt, cause = answer.status in (408, 502, 504), None
+                in_doubt = answer.status in (408, 502, 504)
                 again = repeatable if in_doubt else patient and passing(answer.status, error)
             if doubt is not None and in_doubt:
                 doubt.there = True
@@ -150,8 +159,7 @@ class Caller:
 def passing(status: int, error: TopicsError) -> bool:
     """Whether a refusal is one that time lifts."""
     if status == 429:
-        limit = error.detail.get("limit")
-        return limit is None or limit in PASSING
+        return error.detail.get("limit") not in CAPS
     return status == 503
 
 

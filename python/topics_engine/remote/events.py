@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .wire import Stream
+from .wire import Stream, closed
 
 # Heartbeats that may fail to come before a stream is dead.
 SILENT_PERIODS = 2.5
@@ -58,6 +58,7 @@ class Line:
         self._parser = Parser()
         self._heard = 0.0
         self._events: deque[Event] = deque()
+        self._closed = False
 
     @property
     def events(self) -> deque[Event]:
@@ -73,6 +74,10 @@ class Line:
                 self._parser = Parser()
                 self._stream = self._open(self._patience)
                 self._heard = time.monotonic()
+            if self._closed:
+                # Also where it was closed while the stream was being opened.
+                self.drop()
+                raise closed()
             now = time.monotonic()
             silent = self._heard + self._patience - now
             left = silent if until is None else min(silent, max(0.0, until - now))
@@ -85,6 +90,11 @@ class Line:
             elif until is not None and time.monotonic() >= until:
                 return False
         return True
+
+    def close(self) -> None:
+        """Ends the stream, and whoever waits. From anywhere."""
+        self._closed = True
+        self.drop()
 
     def drop(self) -> None:
         """Ends the stream; the next wait opens another."""

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Call(greenlet.greenlet):
+class Call(greenlet.greenlet):  # type: ignore[misc]
     """A function on its way, in the context of the task that awaits it."""
 
     def __init__(self, run: Callable[[], Any]) -> None:

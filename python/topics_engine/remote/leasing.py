@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import Elsewhere
+from ..errors import Closed
 from .caller import Doubt, Left, encoded, given, of_topic, with_query
 from .events import Event, Line
 from .page import Page, jobs_of
@@ -142,13 +143,24 @@ class Flow(Elsewhere):
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs, or none when the wait is over; `None` when the stream was closed."""
         until = time.monotonic() + wait
-        while not self._closed:
-            if not self._line.wait(until):
+        while not self._over():
+            try:
+                came = self._line.wait(until)
+            except Closed:
+                # Closed here: the end. The client was closed: that is an error.
+                if self._over():
+                    break
+                raise
+            if not came:
                 return [], 0, Page(b'{"jobs":[]}', "jobs")  # type: ignore[return-value]
             found = self._jobs(self._line.events)
             if found is not None:
                 return found
         return None
+
+    def _over(self) -> bool:
+        # Another thread may have closed it since the last look.
+        return self._closed
 
     def _jobs(self, events: deque[Event]) -> _Jobs | None:
         event = events.popleft()
@@ -163,7 +175,7 @@ class Flow(Elsewhere):
     def close(self) -> None:
         """Ends it: the server gives back what it holds. Idempotent."""
         self._closed = True
-        self._line.drop()
+        self._line.close()
 
 
 def _peeked(job: dict[str, Any]) -> Any:

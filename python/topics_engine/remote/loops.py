@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 from yarl import URL
 
-from .greenlets import wait
+from .greenlets import spawn, wait
 from .wire import Answer, Lane, NoAnswer, Options, closed
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class LoopWire:
 
         async def send() -> LoopStream | Answer:
             url = URL(self._base + target, encoded=True)
-            session = here.sessions[Lane.WAIT]
+            session = here.sessions[Lane.STREAM]
             async with asyncio.timeout(timeout):
                 response = await session.get(
                     url, headers=headers, timeout=here.limits(None), allow_redirects=False
@@ -88,6 +89,9 @@ class LoopWire:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
 
+    def begin(self, call: Callable[[], T]) -> Beside[T]:
+        return Beside(call)
+
     def sleep(self, seconds: float) -> None:
         here = self._here()
         here.until_closed(lambda: asyncio.sleep(seconds))
@@ -105,6 +109,18 @@ class LoopWire:
                     asyncio.run_coroutine_threadsafe(sessions.close(), loop)
 
 
+async def once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Sends once. By itself aiohttp would repeat what got no answer, and not say so."""
+    try:
+        return await send(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            raise
+        raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
+
+
 class Sessions:
     """The connections of one loop, and what waits on them."""
 
@@ -115,22 +131,27 @@ class Sessions:
         self.sessions = {
             lane: aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0 if lane is Lane.WAIT else options.pool,
+                    limit=options.pool if lane in (Lane.HOT, Lane.PLAIN) else 0,
+                    force_close=lane is Lane.STREAM,
                     ssl=True if context is None else context,
                 ),
                 headers=options.headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(once,),
                 auto_decompress=False,
             )
             for lane in Lane
         }
+        self.streams: weakref.WeakSet[LoopStream] = weakref.WeakSet()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._woken: set[asyncio.Task[Any]] = set()
 
     def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
         """A request's; a stream has its own."""
         connect = self._connect if timeout is None else min(self._connect, timeout)
-        return aiohttp.ClientTimeout(total=timeout, sock_connect=connect)
+        return aiohttp.ClientTimeout(
+            total=None, connect=timeout, sock_connect=connect, sock_read=timeout
+        )
 
     def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
         """What comes of the work; `Closed` when this is closed before."""
@@ -161,8 +182,22 @@ class Sessions:
         for task in self._woken:
             task.cancel()
         await asyncio.sleep(0)
+        for stream in list(self.streams):
+            stream.close()
         for session in self.sessions.values():
             await session.close()
+
+
+class Beside(Generic[T]):
+    """A call in a task of its own."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._task = asyncio.create_task(spawn(call), name="topics-ahead")
+        # Who does not come for it is not told that it failed.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def result(self) -> T:
+        return wait(self._task)
 
 
 class LoopStream:
@@ -172,6 +207,7 @@ class LoopStream:
         self._response = response
         self._here = here
         self._closed = False
+        here.streams.add(self)
 
     def read(self, wait: float | None) -> bytes | None:
         if self._closed:
@@ -199,6 +235,10 @@ class LoopStream:
 
     def close(self) -> None:
         self._closed = True
+        self._response.close()
+
+    def __del__(self) -> None:
+        # Who iterates may let go of it anywhere; the connection is in the middle of a response.
         self._response.close()
 
 

@@ -122,10 +122,8 @@ def body_of_rows(rows: Sequence[_NewRow], fields: bytes = b"") -> bytes:
 
 def _record(row: _NewRow) -> bytes:
     data, binary, tag, node, meta, ttl_ms, *of_job = row
-    if binary:
-        parts = [b'{"data_b64":"', base64.b64encode(data), b'"']
-    else:
-        parts = [b'{"data":', data]
+    packed = [b'{"data_b64":"', base64.b64encode(data), b'"'] if binary else None
+    parts = packed or [b'{"data":', data]
     named: list[tuple[str, Any]] = [("tag", tag), ("node", node), ("ttl_ms", ttl_ms or None)]
     if of_job:
         lane, group, delay_ms, deliver_at = of_job

@@ -60,12 +60,14 @@ class Source(Elsewhere):
         self._line = Line(self._open, caller.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
+        # Whether the session was asked for a stream.
+        self._asked = False
         self._begun = self._closed = False
 
     def begin(self) -> None:
         """Makes the session, unless that was done: the watch begins where the topics are now."""
         if not self._begun:
-            self._create({name: _start(*how) for name, *how in self._topics}, self._lenient)
+            self._create({name: _start(a, t, i) for name, a, t, i in self._topics}, self._lenient)
             self._begun = True
 
     def next(self, timeout: float | None = None) -> _Told | None:
@@ -75,7 +77,7 @@ class Source(Elsewhere):
         while not self._told:
             if self._closed:
                 raise closed()
-            if not self._line.wait(until):
+            if not self._line.wait(until) and not self._told:
                 return None
             while self._line.events:
                 self._understand(self._line.events.popleft())
@@ -92,7 +94,8 @@ class Source(Elsewhere):
             return [(name, 0, after) for name, after, *_ in self._topics if after is not None]
         return [(name, place.id or 0, place.taken) for name, place in self._places.items()]
 
-    def _create(self, topics: dict[str, Any], lenient: bool) -> None:
+    def _create(self, topics: dict[str, Any], lenient: bool) -> set[str]:
+        """A session; the topics that are there."""
         if self._closed:
             raise closed()
         beat = round(self._caller.options.heartbeat * 1000)
@@ -101,13 +104,14 @@ class Source(Elsewhere):
             body["patterns"] = self._patterns
         path = with_query("/v0/watch", lenient=lenient or None)
         made = self._caller.json("POST", path, body)
-        self._session, self._last_id = made["stream_url"], None
+        self._session, self._last_id, self._asked = made["stream_url"], None, False
         for name, at in made["topics"].items():
             known = self._places.get(name)
             if known is None:
                 self._places[name] = Place(at.get("topic_id"), at["from_seq"])
             elif known.id is None:
                 known.id = at.get("topic_id")
+        return set(made["topics"])
 
     def _resume(self) -> None:
         """A new session, from where the one before was."""
@@ -127,21 +131,33 @@ class Source(Elsewhere):
                 f"a watch of {len(topics)} topics is not resumed: a session names {MOST_NAMES}",
                 "session_gone",
             )
-        self._create(topics, lenient=True)
+        there = self._create(topics, lenient=True)
+        for gone in self._places.keys() - there:
+            # Deleted meanwhile; one that is made anew joins.
+            self._places[gone] = Place(None, 0)
+            self._told.append((gone, ("topic-deleted", gone, 0, None, None, None)))
 
     def _open(self, idle: float) -> Stream:
         until = time.monotonic() + self._caller.options.deadline
         while True:
             if self._closed:
                 raise closed()
-            if self._session is None:
+            if self._session is None or (self._asked and self._last_id is None):
+                # What a stream was given that this client saw nothing of is behind the session's
+                # place, and there is no event to lead it back to.
+                self._end_session()
                 self._resume()
             headers = {} if self._last_id is None else {"Last-Event-ID": self._last_id}
             assert self._session is not None
+            self._asked = True
+            leads_back = self._last_id is not None
             try:
-                return self._caller.stream(self._session, headers, idle, until)
+                return self._caller.stream(self._session, headers, idle, until, leads_back)
             except NotFound:
                 self._session = None
+            except Unavailable:
+                if leads_back or time.monotonic() >= until:
+                    raise
 
     def _understand(self, event: Event) -> None:
         if event.kind == "error":
@@ -168,7 +184,7 @@ class Source(Elsewhere):
         if event.kind == "record":
             page = Page(event.data)
             at: int = page.to_seq
-            return "records", page.topic, 0, page, None, at  # type: ignore[return-value]
+            return "records", page.topic, 0, page, None, at
         fields = json.loads(event.data)
         match event.kind:
             case "tombstone":
@@ -198,7 +214,10 @@ class Source(Elsewhere):
         if self._closed:
             return
         self._closed = True
-        self._line.drop()
+        self._line.close()
+        self._end_session()
+
+    def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             # A server that is not there forgets it by itself.

@@ -94,9 +94,8 @@ async def served(path: Path, settings: Mapping[str, Any]) -> AsyncIterator[Serve
 
 @asynccontextmanager
 async def connect_sync(path: Path, **settings: Any) -> AsyncIterator[Any]:
-    async with served(path, settings) as server:
-        async with Awaited(te.connect(server.url)) as db:
-            yield db
+    async with served(path, settings) as server, Awaited(te.connect(server.url)) as db:
+        yield db
 
 
 @asynccontextmanager
@@ -111,7 +110,7 @@ EMBEDDED: dict[str, Open] = {"sync": open_sync, "aio": te.aio.open}
 REMOTE: dict[str, Open] = {"remote": connect_sync, "remote-aio": connect_aio}
 CLIENTS: dict[str, Open] = EMBEDDED | REMOTE
 
-CANCELLABLE = ["aio"]
+CANCELLABLE = ["aio", "remote-aio"]
 """Those whose waits end when their task is cancelled."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import ssl
 import threading
 import time
 from collections import Counter, deque
@@ -43,7 +44,7 @@ class Break:
 class Faulty:
     """Listens on a port of its own, in front of another server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.behind = port
         self.faults: deque[Any] = deque()
         """What becomes of the next requests that `matching` is in the path of."""
@@ -79,7 +80,14 @@ class Faulty:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{port}"
+        if tls is not None:
+            self.url = f"https://localhost:{port}"
+            # The handshake is the connection's thread's, with its first read.
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def fail(self, *faults: Any, matching: str = "") -> None:
@@ -116,7 +124,13 @@ class Faulty:
             behind.request(to.command, to.path, body, headers)
             response = behind.getresponse()
             if response.getheader("Content-Type", "").startswith("text/event-stream"):
-                self._stream(to, response, behind)
+                if lose:
+                    response.read1(65536)
+                    response.read1(65536)
+                    response.close()
+                    self._end(to)
+                else:
+                    self._stream(to, response, behind)
                 return
             answer = response.read()
         except (OSError, http.client.HTTPException):
@@ -171,8 +185,8 @@ class Faulty:
 
 
 @contextlib.contextmanager
-def in_front_of(port: int) -> Iterator[Faulty]:
-    faulty = Faulty(port)
+def in_front_of(port: int, tls: ssl.SSLContext | None = None) -> Iterator[Faulty]:
+    faulty = Faulty(port, tls)
     try:
         yield faulty
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,27 @@ async def test_a_refusal_is_tried_again_when_it_says(
         assert (await db.topic(name).append(1)).first_seq == 1
         (_, _, first), (_, _, second) = faulty.requests
         assert second - first >= 0.99
+
+
+async def test_a_cap_is_told_at_once_and_overload_is_not(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    def refusal(limit: str) -> Refuse:
+        detail = {"limit": limit, "max": 1, "retry_after_ms": 20}
+        error = {"code": "throttled", "message": "m", "detail": detail}
+        return Refuse(429, {"Retry-After": "1"}, json.dumps({"error": error}).encode())
+
+    async with connect(faulty.url) as db:
+        faulty.fail(refusal("topics"))
+        with pytest.raises(te.Throttled) as caught:
+            await db.topic(name).append(1)
+        assert caught.value.retry_after == 0.02
+        faulty.fail(refusal("staging"), refusal("inflight"))
+        assert (await db.topic(name).append(1)).first_seq == 1
+        assert len(faulty.requests) == 3
+        faulty.fail(refusal("staging"))
+        with pytest.raises(te.Throttled):
+            await db.topic(name).append(1, wait=False)
 
 
 async def test_the_deadline_ends_it(faulty: Faulty, connect: Any, name: str) -> None:
@@ -150,6 +172,42 @@ async def test_a_read_of_a_consumer_that_was_lost_is_handed_out_again(
         assert datas(await c.read()) == [4, 5]
 
 
+async def test_a_long_read_asks_for_each_page_once(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url) as db:
+        t = db.topic(name)
+        for i in range(5):
+            await t.append(list(range(i * 1000, i * 1000 + 1000)))
+        faulty.fail(matching="/diff")
+        assert datas(await all_of(t.read())) == list(range(5000))
+        assert len(faulty.requests) == 5
+        # What was fetched ahead and not taken is nobody else's.
+        read = t.read()
+        assert [(await anext(read)).data for _ in range(1500)] == list(range(1500))
+        await t.delete(before=4001)
+        rest = datas(await all_of(t.read(after=2000)))
+        assert rest == list(range(4000, 5000))
+
+
+def test_what_was_fetched_ahead_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    from topics_engine.remote import ahead
+
+    class Done:
+        def result(self) -> str:
+            return "page"
+
+    now = [100.0]
+    monkeypatch.setattr(ahead.time, "monotonic", lambda: now[0])
+    pages: ahead.Ahead[str] = ahead.Ahead()
+    pages.begin("a", Done)
+    assert (pages.take("a"), pages.take("a")) == ("page", None)
+    pages.begin("a", Done)
+    now[0] += ahead.FRESH_SECONDS + 0.1
+    assert pages.take("a") is None
+    for i in range(20):
+        pages.begin(i, Done)
+    assert [pages.take(i) for i in range(20)].count("page") == ahead.MOST
+
+
 async def test_connections_are_kept(faulty: Faulty, connect: Any, name: str) -> None:
     async with connect(faulty.url, pool=3) as db:
         t = db.topic(name)
@@ -176,6 +234,18 @@ async def test_a_silent_stream_is_replaced(faulty: Faulty, connect: Any, name: s
             assert datas(await take(watch, 1)) == [1]
             assert time.monotonic() - began < 10
         assert faulty.connections["streams"] == 2
+
+
+async def test_a_stream_that_nobody_saw_took_nothing(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    async with connect(faulty.url) as db:
+        await db.topic(name).append([0, 1])
+        # The server hands records to a stream that the client is never told of.
+        faulty.fail(Lose(), matching="/v0/watch/")
+        async with db.watch({name: 0}) as watch:
+            assert datas(await take(watch, 2)) == [0, 1]
+        assert [method for method, _, _ in faulty.requests] == ["GET", "DELETE", "GET", "DELETE"]
 
 
 async def test_a_key_is_sent_and_errors_are_typed(tmp_path: Path, connect: Any) -> None:
@@ -259,8 +329,40 @@ def test_what_tls_trusts() -> None:
         Options("https://h", verify="/none/ca.pem").tls()
 
 
-async def test_cancelled_calls_leak_no_connection(faulty: Faulty, name: str) -> None:
-    async with te.aio.connect(faulty.url, pool=2) as db:
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+    command += f" subjectAltName=DNS:localhost -out {cert} -keyout {key}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    return cert, key
+
+
+async def test_tls(server: Server, connect: Any, name: str, certificate: tuple[str, str]) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*certificate)
+    with in_front_of(server.port, tls) as faulty:
+        for verify in (certificate[0], False, ssl.create_default_context(cafile=certificate[0])):
+            async with connect(faulty.url, verify=verify) as db:
+                await db.topic(name).append(1)
+                async with db.watch({name: 0}) as watch:
+                    assert datas(await take(watch, 1)) == [1]
+        for url, verify in (
+            (faulty.url, True),
+            (faulty.url.replace("localhost", "127.0.0.1"), certificate[0]),
+        ):
+            async with connect(url, verify=verify) as db:
+                began = time.monotonic()
+                with pytest.raises(te.Unavailable, match=r"(?i)certificate"):
+                    await db.topic(name).append(2)
+                assert time.monotonic() - began < 5, "another attempt would meet the same"
+    async with connect(server.url) as db:
+        assert (await db.topic(name).state()).head_seq == 3
+
+
+async def test_cancelled_calls_leak_no_connection(server: Server, name: str) -> None:
+    async with te.aio.connect(server.url, pool=2) as db:
         t, jobs = db.topic(name), await db.queue(f"{name}q")
         await t.append(0)
         c = await t.consumer("c", start="end")
@@ -281,6 +383,7 @@ async def test_cancelled_calls_leak_no_connection(faulty: Faulty, name: str) -> 
             return (await db.metrics())["watch_streams"] == 0
 
         await eventually(let_go)
+        # Of a claim whose client is gone nobody takes the job.
         await jobs.append("job")
-        (job,) = await jobs.claim("w", wait=40)
-        assert job.data == "job"
+        (job,) = await jobs.claim("w", wait=5)
+        assert (job.data, job.deliveries) == ("job", 1)

@@ -115,6 +115,32 @@ async def test_a_watch_goes_on_exactly_behind(server: Server, connect: Any) -> N
     assert seen == {name: list(range(count)) for name, count in written.items()}
 
 
+async def test_a_topic_that_goes_while_the_server_is_down_is_told(
+    server: Server, connect: Any
+) -> None:
+    async with connect(server.url, heartbeat=1) as db:
+        await db.topic("a").append(1)
+        await db.topic("b").append(1)
+        async with db.watch({"a": 0, "b": 0}, events=True) as watch:
+            first = [await watch.next(wait=30) for _ in range(4)]
+            assert datas(first) == [1, 1]
+            await asyncio.to_thread(server.kill)
+            with te.open(server.data_dir) as offline:
+                offline.topic("a").drop()
+                offline.topic("b").append(2)
+            await asyncio.to_thread(server.start)
+            told = [await watch.next(wait=30) for _ in range(3)]
+            assert te.TopicDeleted("a") in told
+            assert datas(told) == [2]
+            assert te.CaughtUp("b", 2) in told
+            assert watch.cursor == {"b": 2}
+            await db.topic("a").append("new")
+            came: list[Any] = []
+            while not datas(came):
+                came.append(await watch.next(wait=30))
+            assert datas(came) == ["new"]
+
+
 async def test_jobs_are_worked_off(server: Server, connect: Any) -> None:
     done: set[int] = set()
     async with connect(server.url, heartbeat=1) as db:

@@ -204,3 +204,24 @@ async def test_what_the_database_says_of_itself(db: Any) -> None:
     counted = await db.metrics()
     assert (counted["appends"], counted["append_records"]) == (1, 3)
     assert not db.closed
+
+
+async def test_tables_are_batches(db: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+    t = db.topic("t")
+    meta = pa.array([[("k", "v")], None], pa.map_(pa.utf8(), pa.utf8()))
+    columns = {"data": ['{"n":1.50}', "[2]"], "tag": ["a", None], "meta": meta, "other": [1, 2]}
+    ack = await t.append_arrow(pa.table(columns), tag="all", node="n", key="k")
+    assert (ack.first_seq, ack.last_seq, ack.deduped) == (1, 2, False)
+    assert (await t.append_arrow(pa.table(columns), tag="all", node="n", key="k")).deduped
+    one, two = await t.tail(2)
+    assert (bytes(one.raw), one.tag, one.node, one.meta) == (b'{"n":1.50}', "a", "n", {"k": "v"})
+    assert (two.data, two.tag, two.node, two.meta) == ([2], "all", "n", None)
+    await t.append_arrow(pa.table({"data": [b"\x00", b"x"]}))
+    assert datas(await t.tail(2)) == [b"\x00", b"x"]
+    table = await t.read(upto=2).to_arrow()
+    assert (await db.topic("copy", durability="fsync").append_arrow(table)).last_seq == 2
+    assert datas(await all_of(db.topic("copy").read())) == [{"n": 1.5}, [2]]
+    for bad in ({"other": [1]}, {"data": [None, "1"]}, {"data": [1]}, {"data": ["{"]}):
+        with pytest.raises(te.InvalidRequest):
+            await t.append_arrow(pa.table(bad))

@@ -15,7 +15,7 @@ from benches.demo.server import Server
 from topics_engine.cli import main
 from topics_engine.cli.measure import advice, percentile
 from topics_engine.cli.output import Output, Progress
-from topics_engine.cli.transport import members, split_records
+from topics_engine.client import Gap, Record
 
 Run = Callable[..., tuple[int, list[Any]]]
 
@@ -191,7 +191,7 @@ def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
 
 
 def test_nobody_at_the_url(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics_engine.cli.transport.PATIENCE", 0.0)
+    monkeypatch.setattr(sys.modules["topics_engine.cli.main"], "PATIENCE", 0.1)
     assert main(["--url", "http://127.0.0.1:1", "ls"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 
@@ -244,8 +244,8 @@ def test_a_terminal_gets_a_table_and_colour(monkeypatch: pytest.MonkeyPatch) -> 
     screen = Terminal()
     out = Output(json_lines=False, stream=screen)
     out.rows(["topic", "count"], [{"topic": "a", "count": 12}, {"topic": "bcd", "count": 3}])
-    out.tombstone({"gap_from": 1, "gap_to": 4, "reason": "ttl"})
-    out.record({"$seq": 5, "$ts": 0, "data": "x" * 500}, "raw")
+    out.tombstone(Gap("a", 1, 4, "ttl"))
+    out.record(Record("a", 5, 0, None, None, None, b'"%b"' % (b"x" * 500), False))
     lines = screen.getvalue().splitlines()
     assert lines[1:3] == ["a         12", "bcd        3"]
     assert "\x1b[1m" in lines[0]
@@ -270,12 +270,70 @@ def test_a_progress_bar_waits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     progress.end()
 
 
-def test_slices_are_the_text_as_it_was() -> None:
-    text = ' {"a" : [1.0, {"b":"]"}] , "records":[ {"x":1e5}, {"x":[]} ],"c":null} '
-    fields, records = split_records(text)
-    assert fields == {"a": [1.0, {"b": "]"}], "c": None}
-    assert [raw for _, raw in records] == ['{"x":1e5}', '{"x":[]}']
-    assert [text[a:b] for _, a, b in members("[]", 0)] == []
+def test_queues(cli: Run, topic: str) -> None:
+    assert cli("create", topic, "--set", "type=queue", "--set", "max_deliveries=1")[0] == 0
+    assert cli("append", topic, "--tag", "x", stdin=b'{"n":1.0}\n2\n')[0] == 0
+    code, (stats,) = cli("queue", "stats", topic)
+    assert (code, stats["queue"], stats["ready"], stats["dead"]) == (0, topic, 2, 0)
+    assert topic in {row["queue"] for row in cli("queue", "stats")[1]}
+    code, (job, _) = cli("queue", "peek", topic)
+    assert (code, job["$seq"], job["state"], job["data"], job["$tag"]) == (
+        (0, 1, "ready", {"n": 1.0}, "x")
+    )
+    assert cli("queue", "peek", topic, "--state", "dead") == (0, [])
+    assert cli("queue", "redrive", topic, "--dry-run")[1] == [
+        {"queue": topic, "moved": 0, "dry_run": True}
+    ]
+    assert cli("queue", "peek", topic + "-absent")[0] == 3
+
+
+def test_consumers_and_lag(cli: Run, topic: str) -> None:
+    assert cli("append", topic, stdin=b"1\n2\n3\n")[0] == 0
+    code, (made,) = cli("consumer", "create", topic, "c", "--mode", "at_least_once")
+    assert (code, made["cursor"]) == (0, 0)
+    assert [r["data"] for r in cli("consumer", "peek", topic, "c", "--max", "2")[1]] == [1, 2]
+    assert cli("consumer", "commit", topic, "c", "2")[1][0]["cursor"] == 2
+    ((row,), of_all) = (cli("lag", topic)[1], cli("lag")[1])
+    assert (row["consumer"], row["cursor"], row["lag"]) == ("c", 2, 1)
+    assert (topic, "c") in {(r["topic"], r["consumer"]) for r in of_all}
+    (listed,) = cli("consumer", "ls", topic)[1]
+    assert listed | {"lag_ms": 0} == row | {"lag_ms": 0}
+    assert cli("consumer", "seek", topic, "c", "--to", "start")[1][0]["cursor"] == 0
+    assert cli("consumer", "seek", topic, "none", "--to", "start")[0] == 3
+    assert cli("consumer", "drop", topic, "c")[1][0]["deleted"] is True
+    assert cli("lag", topic) == (0, [])
+    with pytest.raises(SystemExit) as usage:
+        cli("consumer", "seek", topic, "c")
+    assert usage.value.code == 2
+
+
+def test_routers(cli: Run, topic: str) -> None:
+    source, dest, router = f"{topic}-s", f"{topic}-d", f"{topic}-r"
+    assert cli("append", source, stdin=b"0\n")[0] == 0
+    code, (made,) = cli("router", "create", router, source, dest, "--match", "x:*")
+    assert (code, made["source"], made["filter"]) == (0, source, ["tag", "Glob", "x:*"])
+    assert cli("router", "show", router)[1][0]["dest"] == dest
+    assert [r["router"] for r in cli("router", "ls", topic)[1]] == [router]
+    assert cli("router", "create", f"{router}2", dest, source)[0] == 1, "a cycle"
+    assert cli("router", "drop", router)[1] == [{"router": router, "deleted": True}]
+    assert cli("router", "show", router)[0] == 3
+
+
+def test_tail_follows(hot_server: Server, topic: str) -> None:
+    import subprocess
+
+    import topics_engine as te
+
+    with te.connect(hot_server.url) as db:
+        db.topic(topic).append([1, 2])
+        command = [sys.executable, "-m", "topics_engine.cli", "--url", hot_server.url]
+        command += ["tail", "-f", "-n", "1", topic]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+            assert follower.stdout is not None
+            assert json.loads(follower.stdout.readline())["data"] == 2
+            db.topic(topic).append(b"3")
+            assert json.loads(follower.stdout.readline())["data_b64"] == "Mw=="
+            follower.terminate()
 
 
 def test_percentiles_and_advice() -> None:

@@ -14,6 +14,7 @@ import pytest
 from benches.demo.compare import Row, mismatches
 from benches.demo.flights import Batch, Flight, batches, flights
 from benches.demo.load import Ack
+from benches.demo.slices import members
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -85,3 +86,12 @@ def test_comparison_sees_overlapping_acks() -> None:
     acks[1].first_seq -= 1
     acks[1].last_seq -= 1
     assert mismatches(acks, stored(STORED))
+
+
+def test_slices_are_the_text_as_it_was() -> None:
+    text = ' {"a" : [1.0, {"b":"]"}] , "records":[ {"x":1e5}, {"x":[]} ],"c":null} '
+    found = {name: text[a:b] for name, a, b in members(text, 0)}
+    assert found["a"] == '[1.0, {"b":"]"}]'
+    inner = members(found["records"], 0)
+    assert [found["records"][a:b] for _, a, b in inner] == ['{"x":1e5}', '{"x":[]}']
+    assert list(members("[]", 0)) == []

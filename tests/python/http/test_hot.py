@@ -126,6 +126,38 @@ EXCHANGES: dict[str, bytes] = {
     "pipelined, the last one broken": request("p", one()) + b"POST /v0/topics/p HTTP/1.1\r\n\r\n",
 }
 
+KEYS = "rw-key:read+write,ro-key:read,own-key:read+write:own.|theirs,all-key"
+
+
+def bearer(key: str) -> str:
+    return f"Authorization: Bearer {key}"
+
+
+# The same for servers with keys.
+KEYED: dict[str, bytes] = {
+    "no key": request("t", one()),
+    "all": request("t", one(), bearer("all-key")),
+    "read and write": request("t", one(), bearer("rw-key")),
+    "read": request("t/diff", {}, bearer("ro-key")),
+    "a write with a key for reads": request("t", one(), bearer("ro-key")),
+    "no such key": request("t", one(), bearer("no-key")),
+    "an empty key": request("t", one(), "Authorization: Bearer "),
+    "another scheme": request("t", one(), "Authorization: Basic cnc6"),
+    "small letters, and more room": request("t", one(), "authorization: bearer    rw-key"),
+    "two keys": request("t", one(), bearer("rw-key"), bearer("rw-key")),
+    "the key in the query": request("t?token=rw-key", one()),
+    "a key in the query besides": request("t?token=ro-key", one(), bearer("rw-key")),
+    "its prefix": request("own.t", one(), bearer("own-key")),
+    "its other prefix": request("theirs", one(), bearer("own-key")),
+    "not its prefix": request("t", one(), bearer("own-key")),
+    "a config without admin": request("c", one(config={"type": "queue"}), bearer("rw-key")),
+    "a config": request("q", one(config={"type": "queue"}), bearer("all-key")),
+    "a claim": request("q/claim", {"node": "a"}, bearer("rw-key")),
+    "a claim with a key for reads": request("q/claim", {"node": "a"}, bearer("ro-key")),
+    "an ack": request("q/ack", {"node": "a", "seqs": [1]}, bearer("rw-key")),
+    "another host": request("t", one(), bearer("rw-key")).replace(b"localhost", b"example.org"),
+}
+
 # What differs from one server, and one moment, to the other.
 VARIES = (
     (rb"\r\ndate: [^\r]*", b""),
@@ -165,11 +197,20 @@ def exchange(port: int, parts: list[bytes]) -> bytes:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
+    yield from two_servers(tmp_path_factory.mktemp("pair"), {})
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
+    yield from two_servers(tmp_path_factory.mktemp("keyed"), {"TOPICS_API_KEYS": KEYS})
+
+
+def two_servers(directory: Path, env: dict[str, str]) -> Iterator[list[int]]:
     """The ports of two servers, the first of which has no hot protocol."""
     servers = []
     for hot in ("0", "1"):
-        directory = tmp_path_factory.mktemp("pair") / "data"
-        servers.append(Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": hot}))
+        settings = {**LIMITS, **env, "TOPICS_HOT_PROTOCOL": hot}
+        servers.append(Server(directory / hot, env=settings))
     try:
         for server in servers:
             server.start()
@@ -184,6 +225,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
 def test_the_answers_are_the_same_bytes(pair: list[int]) -> None:
     for name, raw in EXCHANGES.items():
         plain, hot = (exchange(port, [raw]) for port in pair)
+        assert plain.startswith(b"HTTP/1.1 "), name
+        assert hot == plain, name
+
+
+def test_with_keys_the_answers_are_the_same_bytes(keyed: list[int]) -> None:
+    for name, raw in KEYED.items():
+        plain, hot = (exchange(port, [raw]) for port in keyed)
         assert plain.startswith(b"HTTP/1.1 "), name
         assert hot == plain, name
 
@@ -231,8 +279,9 @@ class Transport(MagicMock):
 class Hot:
     """Connections over a real engine, on the running loop, whose gate ticks when a test says so."""
 
-    def __init__(self, directory: Path) -> None:
-        settings = Settings(data_dir=str(directory), body_timeout_ms=int(BODY_SECONDS * 1000))
+    def __init__(self, directory: Path, **more: Any) -> None:
+        body_timeout_ms = int(BODY_SECONDS * 1000)
+        settings = Settings(data_dir=str(directory), body_timeout_ms=body_timeout_ms, **more)
         self.app = build(settings)
         self.protocols = HotProtocols(self.app, settings)
         self.gate = self.protocols._gate
@@ -286,6 +335,31 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
             assert hot.handed_over == []
             connection.connection_lost(None)
             assert hot.state.connections == set()
+
+    asyncio.run(go())
+
+
+def test_requests_with_a_key_are_hot_and_hold_a_slot_while_they_wait(tmp_path: Path) -> None:
+    async def go() -> None:
+        keys = {"api_keys": KEYS, "max_inflight_per_key": 2}
+        async with Hot(tmp_path / "d", **keys) as hot:
+            taken = hot.app.in_flight.taken
+            connection, transport = hot.connect()
+            connection.data_received(request("t", one(), bearer("rw-key")))
+            await hot.answers(transport, 1)
+            assert not taken
+            waiting = [hot.connect() for _ in range(3)]
+            wait = request("t/diff", {"from_seq": 1, "wait_ms": 30_000}, bearer("rw-key"))
+            for each, _ in waiting:
+                each.data_received(wait)
+            # The third is the application's to refuse.
+            assert (list(taken.values()), len(hot.handed_over)) == ([2], 1)
+            waiting[0][0].connection_lost(None)
+            assert list(taken.values()) == [1]
+            connection.data_received(request("t", one(), bearer("rw-key")))
+            await hot.answers(waiting[1][1], 1)
+            assert not taken
+            assert len(hot.handed_over) == 1
 
     asyncio.run(go())
 

@@ -2,7 +2,7 @@
 //!
 //! Pure: time comes in as an argument, nothing blocks.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use crate::priority;
 
@@ -12,6 +12,8 @@ pub(crate) const BANDS: usize = 5;
 const WEIGHTS: [u32; BANDS] = [1, 1, 2, 4, 8];
 /// Between two looks at how the waiting have aged.
 const AGING_NS: u64 = 50_000_000;
+/// How many are looked at before somebody is served.
+const SLICE: usize = 2048;
 
 /// The band of an effective priority.
 pub(crate) fn band(p: i32) -> usize {
@@ -44,24 +46,31 @@ pub(crate) struct Waiting<T> {
     pub rested: u64,
 }
 
+/// Order within a band: when it became dirty, then when it came.
+type Key = (u64, u64);
+
 /// The ready set. Whoever uses it makes sure that nothing is in it twice.
 #[derive(Debug)]
 pub(crate) struct Ready<T> {
-    bands: [VecDeque<Waiting<T>>; BANDS],
+    bands: [BTreeMap<Key, Waiting<T>>; BANDS],
     credit: [u32; BANDS],
+    pushed: u64,
     aged: u64,
+    /// How far the look at how they have aged has come: a band, and its first key.
+    aging: Option<(usize, Key)>,
 }
 
 impl<T> Default for Ready<T> {
     fn default() -> Self {
-        Self { bands: Default::default(), credit: [0; BANDS], aged: 0 }
+        let bands = Default::default();
+        Self { bands, credit: [0; BANDS], pushed: 0, aged: 0, aging: None }
     }
 }
 
 impl<T: Schedule> Ready<T> {
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
-        self.bands.iter().map(VecDeque::len).sum()
+        self.bands.iter().map(BTreeMap::len).sum()
     }
 
     /// How many wait, by band.
@@ -72,7 +81,7 @@ impl<T: Schedule> Ready<T> {
 
     /// Those that wait in the lowest band.
     pub(crate) fn lowest(&self) -> impl Iterator<Item = &Waiting<T>> {
-        self.bands[0].iter()
+        self.bands[0].values()
     }
 
     /// Takes one in that became dirty at `since`.
@@ -82,13 +91,9 @@ impl<T: Schedule> Ready<T> {
 
     /// Takes one in that has waited already.
     pub(crate) fn put(&mut self, waiting: Waiting<T>, now: u64, strained: bool) {
-        let (b, since) = (self.place(&waiting.item, waiting.since, now, strained), waiting.since);
-        let queue = &mut self.bands[b];
-        let at = match queue.back() {
-            Some(last) if last.since > since => queue.partition_point(|w| w.since <= since),
-            _ => queue.len(),
-        };
-        queue.insert(at, waiting);
+        let b = self.place(&waiting.item, waiting.since, now, strained);
+        self.pushed += 1;
+        self.bands[b].insert((waiting.since, self.pushed), waiting);
     }
 
     fn place(&self, item: &T, since: u64, now: u64, strained: bool) -> usize {
@@ -100,7 +105,16 @@ impl<T: Schedule> Ready<T> {
 
     /// The next to be served. Under strain the lowest band gets no credit.
     pub(crate) fn pop(&mut self, now: u64, strained: bool) -> Option<Waiting<T>> {
-        self.age(now, strained);
+        loop {
+            self.age(now, strained);
+            let next = self.take(strained);
+            if next.is_some() || self.aging.is_none() {
+                return next;
+            }
+        }
+    }
+
+    fn take(&mut self, strained: bool) -> Option<Waiting<T>> {
         let lowest = usize::from(strained);
         if strained {
             self.credit[0] = 0;
@@ -108,7 +122,7 @@ impl<T: Schedule> Ready<T> {
         for _round in 0..2 {
             for b in (lowest..BANDS).rev() {
                 if self.credit[b] > 0
-                    && let Some(w) = self.bands[b].pop_front()
+                    && let Some((_, w)) = self.bands[b].pop_first()
                 {
                     self.credit[b] -= 1;
                     return Some(w);
@@ -120,39 +134,36 @@ impl<T: Schedule> Ready<T> {
         None
     }
 
-    /// Raises those that have waited long enough.
+    /// Raises those that have waited long enough; looks at a bounded number of them at a time, so
+    /// that whoever marks a topic never waits long for the set.
     fn age(&mut self, now: u64, strained: bool) {
-        if now.saturating_sub(self.aged) < AGING_NS {
-            return;
+        if self.aging.is_none() && now.saturating_sub(self.aged) >= AGING_NS {
+            self.aged = now;
+            // Downwards: what has risen is not looked at again.
+            self.aging = Some((BANDS - 2, (0, 0)));
         }
-        self.aged = now;
-        for b in (0..BANDS - 1).rev() {
-            let queue = std::mem::take(&mut self.bands[b]);
-            let mut risen: [VecDeque<Waiting<T>>; BANDS] = Default::default();
-            for w in queue {
-                let to = self.place(&w.item, w.since, now, strained).max(b);
-                risen[to].push_back(w);
+        let mut left = SLICE;
+        while let Some((b, from)) = self.aging {
+            let (mut risen, mut last) = (Vec::new(), None);
+            for (key, w) in self.bands[b].range(from..).take(left) {
+                let to = self.place(&w.item, w.since, now, strained);
+                risen.extend((to > b).then_some((*key, to)));
+                (last, left) = (Some(*key), left - 1);
             }
-            self.bands[b] = std::mem::take(&mut risen[b]);
-            for (to, more) in risen.into_iter().enumerate() {
-                merge(&mut self.bands[to], more);
+            for (key, to) in risen {
+                if let Some(w) = self.bands[b].remove(&key) {
+                    self.bands[to].insert(key, w);
+                }
+            }
+            match last.filter(|_| left == 0) {
+                Some((since, n)) => {
+                    self.aging = Some((b, (since, n + 1)));
+                    return;
+                }
+                None => self.aging = b.checked_sub(1).map(|b| (b, (0, 0))),
             }
         }
     }
-}
-
-/// Merges two rows in the order of time.
-fn merge<T>(into: &mut VecDeque<Waiting<T>>, mut more: VecDeque<Waiting<T>>) {
-    if more.is_empty() {
-        return;
-    }
-    let mut old = std::mem::take(into);
-    while let (Some(a), Some(b)) = (old.front(), more.front()) {
-        let next = if a.since <= b.since { &mut old } else { &mut more };
-        into.extend(next.pop_front());
-    }
-    into.append(&mut old);
-    into.append(&mut more);
 }
 
 #[cfg(test)]
@@ -236,7 +247,7 @@ mod tests {
                 }
                 if ms >= 10_000 && served_at.is_none() {
                     r.age(now, true);
-                    let b = r.bands.iter().position(|q| q.iter().any(|w| w.item.id == 7));
+                    let b = r.bands.iter().position(|q| q.values().any(|w| w.item.id == 7));
                     if let Some(b) = b {
                         assert!(b >= 1, "{priority}: band {b} after 10 s");
                     }
@@ -267,6 +278,35 @@ mod tests {
         assert_eq!(r.depths(), [0, 0, 1, 0, 0]);
         r.push(Topic { id: 3, priority: 10, router: true }, 0, 0, true);
         assert_eq!(r.depths(), [0, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn many_age_in_slices_and_all_of_them_in_order() {
+        const N: u32 = 10_000;
+        let mut r = Ready::default();
+        for id in 0..N {
+            r.push(topic(id, -10), u64::from(id), 0, true);
+        }
+        assert!(r.pop(0, true).is_none(), "the lowest band has no credit");
+        // A little later all of them are served, though one slice does not see them all.
+        let now = SECOND / 5;
+        for id in 0..N {
+            assert_eq!(r.pop(now, true).unwrap().item.id, id);
+            let waiting: usize = r.depths().iter().sum();
+            assert_eq!(waiting, (N - id - 1) as usize);
+        }
+        // What was not looked at yet when others are served is looked at later.
+        for id in 0..N {
+            r.push(topic(id, -10), now + u64::from(id), now, false);
+        }
+        r.push(topic(N, 900), now, now, false);
+        assert_eq!(r.pop(now, false).unwrap().item.id, N);
+        let mut pops = 0;
+        while r.depths()[0] > 0 && pops < 50 {
+            r.pop(now + SECOND, true).unwrap();
+            pops += 1;
+        }
+        assert!((2..=6).contains(&pops), "{pops} slices");
     }
 
     #[test]

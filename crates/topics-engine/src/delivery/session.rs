@@ -149,6 +149,10 @@ pub(crate) fn attach(core: &Arc<Core>, id: u128, rewind: &[(String, u64, u64)]) 
     });
     let known: Vec<_> = named.collect();
     req.topics.retain(|(name, _)| !cursors.contains_key(name.as_str()));
+    // What the session does not know was created since it was made: it is read from its start.
+    for (_, start) in req.topics.iter_mut().chain(&mut req.patterns) {
+        *start = WatchStart { from: ReadFrom::After(0), topic_id: None };
+    }
     let mut watch = Watch::resume(core, &req, &known)?;
     watch.attach(session);
     Ok(watch)

@@ -8,9 +8,9 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use topics_env::sync::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Instant, Mutex};
 
 use super::frame::{Event, Frame, WatchOptions};
 use crate::api::{GapReason, ReadBatch, Tombstone};

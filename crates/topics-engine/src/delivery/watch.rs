@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use topics_env::sync::Instant;
 
 use super::frame::{Event, WatchOptions};
 use super::interest::Join;

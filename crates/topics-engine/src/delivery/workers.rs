@@ -1,5 +1,7 @@
 //! The threads that serve dirty topics: one for each ready set, parked when it is empty.
 
+mod pressure;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,19 +13,15 @@ use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
-use super::governor::{Governor, SAMPLE_NS, Sample, Verdict};
+use super::governor::{Governor, SAMPLE_NS};
 use super::interest::Interest;
-use super::ready::{Ready, Schedule, Waiting};
+use super::ready::{Ready, Waiting};
 use super::service;
 use super::session::Sessions;
 use super::stream::Stream;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::priority;
 use crate::topic::Topic;
-
-/// The pressure, in millionths, that counts as full.
-const FULL_PPM: u64 = 950_000;
 
 /// A ready set and its worker.
 #[derive(Default)]
@@ -32,12 +30,15 @@ struct Shard {
     wake: Condvar,
 }
 
+/// A topic, and when its rest began.
+type Resting = (Waiting<Arc<Interest>>, u64);
+
 #[derive(Default)]
 struct Inner {
     ready: Ready<Arc<Interest>>,
     /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
     /// began.
-    resting: BTreeMap<(u64, u64), (Waiting<Arc<Interest>>, u64)>,
+    resting: BTreeMap<(u64, u64), Resting>,
     rests: u64,
     /// Topics to be looked at again at a time.
     reminders: BTreeMap<(u64, u64), Arc<Interest>>,
@@ -167,81 +168,6 @@ impl Shared {
         self.shards.iter().map(|s| s.inner.lock().ready.len()).sum()
     }
 
-    /// How many wait, by band.
-    #[cfg(test)]
-    pub(super) fn bands(&self) -> [usize; super::ready::BANDS] {
-        let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
-        std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
-    }
-
-    /// The pressure is as high as it gets: what finds the staging full is refused at once.
-    pub(super) fn is_full(&self) -> bool {
-        self.pressure.load(Ordering::Relaxed) >= FULL_PPM
-    }
-
-    /// Looks at the pressure when that is due.
-    pub(super) fn sample(&self, core: &Core) {
-        let now = self.now();
-        let last = self.sampled.load(Ordering::Relaxed);
-        if now.saturating_sub(last) < SAMPLE_NS {
-            return;
-        }
-        let Some(mut governor) = self.governor.try_lock() else { return };
-        self.sampled.store(now, Ordering::Relaxed);
-        let (at, synced) = (governor.1, governor.2);
-        let sync_ns = core.wal.counters().sync_ns;
-        let n = self.latency.1.swap(0, Ordering::Relaxed);
-        let sum = self.latency.0.swap(0, Ordering::Relaxed);
-        let spent = sync_ns.saturating_sub(synced) as f64;
-        let sample = Sample {
-            ready: self.depth(),
-            workers: self.shards.len(),
-            latency_ns: sum.checked_div(n),
-            storage: match at {
-                0 => 0.0,
-                at => spent / (now.saturating_sub(at).max(1) as f64 * core.wal.shards() as f64),
-            },
-        };
-        (governor.1, governor.2) = (now, sync_ns);
-        let verdict = governor.0.observe(sample);
-        drop(governor);
-        self.obey(core, verdict);
-    }
-
-    /// Does what the governor says.
-    pub(super) fn obey(&self, core: &Core, verdict: Verdict) {
-        let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
-        self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
-        self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
-        core.wal.set_commit_window(commit_ns);
-        if self.strained.swap(strained, Ordering::Relaxed) != strained {
-            core.metrics.strains.add(u64::from(strained));
-            log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
-        }
-        if strained {
-            self.pace();
-        }
-    }
-
-    /// Tells the watchers of topics that wait in the lowest band, which is not served under
-    /// strain; once for each time that a topic waits.
-    fn pace(&self) {
-        let now = self.now();
-        for shard in &self.shards {
-            let paused: Vec<_> = {
-                let inner = shard.inner.lock();
-                let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
-                untold.map(|w| (w.item.clone(), w.since)).collect()
-            };
-            for (interest, since) in paused {
-                let waited = now.saturating_sub(since) / 1_000_000;
-                let p = interest.base(now).saturating_add(priority::age(waited));
-                // A hundred a second lift it out of the band.
-                interest.pace(u64::from(p.min(0).unsigned_abs()) * 10);
-            }
-        }
-    }
-
     /// New topics are offered to this stream.
     pub(super) fn expect(&self, stream: &Arc<Stream>) {
         let mut expecting = self.expecting.lock();
@@ -368,15 +294,20 @@ impl Delivery {
 
     /// Serves, on the caller's thread, whatever waits: for engines without threads.
     pub(crate) fn run_dry(&self, core: &Arc<Core>) {
-        if core.options.background {
-            return;
+        if !core.options.background {
+            self.run_some(core, usize::MAX);
         }
+    }
+
+    /// The same for so many topics at most.
+    pub(super) fn run_some(&self, core: &Arc<Core>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
-            while !self.stopped() {
+            while n > 0 && !self.stopped() {
                 let turn = shared.turn(&mut shard.inner.lock(), shared.now());
                 let Turn::Serve(w) = turn else { break };
                 shared.serve(core, w);
+                n -= 1;
             }
         }
     }

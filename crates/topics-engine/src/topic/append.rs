@@ -394,16 +394,18 @@ impl Decision<'_> {
     }
 
     /// A caller that is refused over a head which nobody can read yet would only ask again: it
-    /// gets its answer when that write is through, or has failed. Once: a head that has become
-    /// visible meanwhile is above the expected one for good.
+    /// gets its answer when that write is through and shown, or has failed. Once: a head that has
+    /// become visible meanwhile is above the expected one for good.
     fn contended(&mut self, a: &AppendState) -> Option<Halt> {
         let expected = self.p.expect_head.filter(|e| *e < a.head() && !self.p.waited)?;
-        let (ticket, level) = a.last?;
-        if expected < self.topic.state.read().visible() {
+        let (ticket, applied) = a.last?;
+        if expected < self.topic.gate.head() {
             return None;
         }
         self.p.waited = true;
-        Some(Halt::Until(ticket, level))
+        // What goes beyond the reservation is shown when that is synced.
+        let shown = self.wait_level(a, a.head(), false);
+        Some(Halt::Until(ticket, applied.max(shown)))
     }
 
     fn answer(&self, a: &AppendState, first: u64, last: u64) -> Appended {

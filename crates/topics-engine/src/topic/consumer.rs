@@ -8,9 +8,9 @@ mod later;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use topics_env::sync::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Instant, Mutex};
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
@@ -552,6 +552,10 @@ impl Consumer {
         };
         let mut batch = read(&self.core, &self.topic, &look)?;
         batch.cut_to(req.max_bytes, self.core.time.wall());
+        let next = batch.next_from_seq;
+        if next < from {
+            return Err(Error::Internal(format!("I8: a read from {from} ends at {next}")));
+        }
         Ok(batch)
     }
 

@@ -97,7 +97,7 @@ fn stretch(part: &Part<'_>) -> Option<Stretch> {
     match part {
         Part::Seg(seg) => {
             let meta = &seg.meta;
-            (meta.span() > 0).then(|| Stretch {
+            (meta.span() > 0).then_some(Stretch {
                 tier: if meta.cold { Tier::Cold } else { Tier::Segment },
                 first_seq: meta.first_seq,
                 last_seq: meta.last_seq,

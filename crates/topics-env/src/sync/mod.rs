@@ -1,4 +1,4 @@
-//! Locks, atomics and threads, from one place.
+//! Locks, atomics, threads and deadlines, from one place.
 //!
 //! A normal build re-exports parking_lot's locks and the standard library's atomics and threads:
 //! the names are theirs and cost nothing. With the feature `shuttle`, which only the concurrency
@@ -16,12 +16,14 @@ pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 #[cfg(not(feature = "shuttle"))]
-pub use std::{sync::OnceLock, sync::atomic, thread, thread_local};
+pub use std::{sync::OnceLock, sync::atomic, thread, thread_local, time::Instant};
 
 #[cfg(feature = "shuttle")]
 pub use self::model::{
-    Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    WaitTimeoutResult,
+    atomic,
+    condvar::{Condvar, WaitTimeoutResult},
+    lock::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Instant,
 };
 #[cfg(feature = "shuttle")]
-pub use shuttle::{sync::atomic, thread, thread_local};
+pub use shuttle::{thread, thread_local};

@@ -11,6 +11,7 @@ use topics_wire::hot::head;
 use topics_wire::service::Reply;
 
 use super::Gate;
+use super::gate::Admitted;
 use crate::http::Http;
 
 /// A client that sends this much ahead of its answers is not read from until it has them.
@@ -47,14 +48,21 @@ enum Phase {
     Next,
 }
 
+/// A request on its way: its token, where to cancel it, and whose slot it has.
+struct Taken {
+    token: u64,
+    http: Py<Http>,
+    label: Option<Py<PyAny>>,
+}
+
 struct Io {
     transport: Option<Py<PyAny>>,
     /// What was received and not answered.
     buffer: Vec<u8>,
     /// Bytes of the request at the start of `buffer`, once its head is known.
     need: usize,
-    /// The request that the engine has taken, and where to cancel it.
-    taken: Option<(u64, Py<Http>)>,
+    /// The request that the engine has taken.
+    taken: Option<Taken>,
     phase: Phase,
     since: u64,
     paused: bool,
@@ -111,10 +119,11 @@ impl Connection {
             let mut io = me.io.lock();
             (io.transport.take(), io.taken.take())
         };
-        if let Some((token, http)) = taken {
+        if let Some(Taken { token, http, label }) = taken {
             let http = http.get();
             drop(http.queue.hot.0.lock().remove(&token));
             http.service.cancel(token);
+            me.gate.get().give_slot(py, label.as_ref());
         }
         if transport.is_none() {
             return Ok(());
@@ -240,7 +249,7 @@ impl Connection {
         let mut rest = input;
         while !rest.is_empty() && me.writable.load(Ordering::Relaxed) {
             let hot = head(rest).and_then(|head| Some((gate.admit(py, &head)?, head)));
-            let Some((http, head)) = hot else {
+            let Some((admitted, head)) = hot else {
                 Self::hand_over(slf, rest)?;
                 return Ok(0);
             };
@@ -260,9 +269,12 @@ impl Connection {
             rest = more;
             me.begin();
             let token = gate.next_id();
-            let Some(reply) = gate.call(py, http.get(), &head, &request[head.size..], token) else {
+            let body = &request[head.size..];
+            let Some(reply) = gate.call(py, &admitted, &head, body, token) else {
+                let Admitted { http, label, .. } = admitted;
+                gate.take_slot(py, label.as_ref());
                 http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
-                me.io.lock().taken = Some((token, http));
+                me.io.lock().taken = Some(Taken { token, http, label });
                 break;
             };
             if me.answer(py, &reply)? {
@@ -304,7 +316,10 @@ impl Connection {
     /// The reply to the request that the engine had taken.
     fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
         let me = slf.get();
-        me.io.lock().taken = None;
+        let taken = me.io.lock().taken.take();
+        if let Some(taken) = taken {
+            me.gate.get().give_slot(slf.py(), taken.label.as_ref());
+        }
         let outcome = me.answer(slf.py(), reply).and_then(|last| match last {
             true => Ok(()),
             false => Self::go_on(slf),

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use topics_wire::Failure;
 use topics_wire::hot::{Extra, Head, response_head};
 use topics_wire::service::{Reply, Request};
 
@@ -24,6 +25,21 @@ struct Open {
     flush_soon: Py<PyAny>,
 }
 
+/// Who keys are asked of, and who counts the requests of each.
+struct Keys {
+    /// `admit(verb, authorization)`: the grant and the label of a client who may.
+    admit: Py<PyAny>,
+    slots: Py<PyAny>,
+}
+
+/// A request that may be answered here.
+pub(super) struct Admitted {
+    pub http: Py<Http>,
+    grant: usize,
+    /// Whose slot it takes while it waits; without keys, nobody's.
+    pub label: Option<Py<PyAny>>,
+}
+
 /// The lines that uvicorn puts into every response, and the list that they were made from.
 #[derive(Default)]
 struct Common {
@@ -37,6 +53,7 @@ pub(crate) struct Gate {
     open: Mutex<Option<Open>>,
     status_lines: HashMap<u16, Vec<u8>>,
     loopback: bool,
+    keys: Option<Keys>,
     max_body: usize,
     /// Ticks of `sweep` that a body, the first request and the next request may take, and a client
     /// that takes nothing.
@@ -60,7 +77,7 @@ pub(super) struct Patience {
 #[pymethods]
 impl Gate {
     #[new]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, too_slow_head, too_slow_body))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
@@ -68,12 +85,14 @@ impl Gate {
         ticks: (u64, u64, u64, u64),
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
+        keys: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
         let (body, first, next, stall) = ticks;
         Ok(Self {
             open: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
+            keys: keys.map(|(admit, slots)| Keys { admit, slots }),
             max_body,
             patience: Patience { body, first, next, stall },
             too_slow_head,
@@ -136,25 +155,62 @@ impl Gate {
     }
 
     /// The engine's routes, if this request may have them here.
-    pub(super) fn admit(&self, py: Python<'_>, head: &Head<'_>) -> Option<Py<Http>> {
+    pub(super) fn admit(&self, py: Python<'_>, head: &Head<'_>) -> Option<Admitted> {
         if head.length > self.max_body || (self.loopback && !is_loopback(head.host)) {
             return None;
         }
-        self.open.lock().as_ref().map(|open| open.http.clone_ref(py))
+        let http = self.open.lock().as_ref().map(|open| open.http.clone_ref(py))?;
+        let Some(keys) = &self.keys else {
+            return Some(Admitted { http, grant: 0, label: None });
+        };
+        // A key in the query is the application's to take out.
+        if head.query.windows(6).any(|w| w == b"token=") {
+            return None;
+        }
+        let (route, given) = (head.route, head.authorization?);
+        let client = keys.admit.call1(py, (route, PyBytes::new(py, given)));
+        match client.and_then(|client| client.extract::<Option<(usize, Py<PyAny>)>>(py)) {
+            Ok(client) => client.map(|(grant, label)| Admitted { http, grant, label: Some(label) }),
+            Err(e) => {
+                e.write_unraisable(py, None);
+                None
+            }
+        }
+    }
+
+    /// The request of a client with this label begins or ends to wait.
+    fn slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>, what: &str) {
+        if let (Some(keys), Some(label)) = (&self.keys, label)
+            && let Err(e) = keys.slots.call_method1(py, what, (label,))
+        {
+            e.write_unraisable(py, None);
+        }
+    }
+
+    pub(super) fn take_slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>) {
+        self.slot(py, label, "take");
+    }
+
+    pub(super) fn give_slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>) {
+        self.slot(py, label, "give");
     }
 
     /// Answers, or takes the request: then its reply comes with this token.
     pub(super) fn call(
         &self,
         py: Python<'_>,
-        http: &Http,
+        admitted: &Admitted,
         head: &Head<'_>,
         body: &[u8],
         token: u64,
     ) -> Option<Reply> {
         let Head { route, name, query, key, .. } = *head;
-        let reply =
-            http.run(py, &Request { route, name, query, body, key, token, ..Request::default() });
+        let http = admitted.http.get();
+        let Some(grant) = http.grant(admitted.grant) else {
+            return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
+        };
+        let request = Request { route, name, query, body, key, grant, token, ..Request::default() };
+        let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {
             self.flush_soon(py);
         }

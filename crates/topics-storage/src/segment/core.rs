@@ -1,10 +1,10 @@
 //! What an opened segment keeps: its files, whether its index was checked, its deletes.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use roaring::RoaringBitmap;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Mutex, OnceLock};
 use topics_env::{File, OpenMode};
 

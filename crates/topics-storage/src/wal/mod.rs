@@ -26,11 +26,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use topics_env::sync::Mutex;
-use topics_env::sync::atomic::AtomicU32;
+use topics_env::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use topics_env::sync::thread;
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use topics_env::sync::atomic::{AtomicU64, Ordering};
-use topics_env::sync::{Condvar, Mutex, MutexGuard, RwLock, thread, thread_local};
+use topics_env::sync::{Condvar, Instant, Mutex, MutexGuard, RwLock, thread, thread_local};
 
 use super::cache::TailCache;
 use super::outcome::{Callback, Waiter};

@@ -1,8 +1,10 @@
 //! Making a shard's log durable: the sync, the thread that runs it when no caller does, the close.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use topics_env::sync::Instant;
+use topics_env::sync::atomic::Ordering;
 
 use super::shard::{Guard, Shard};
 use super::state::{State, Thread};

@@ -30,6 +30,8 @@ pub struct Head<'a> {
     pub host: &'a [u8],
     /// The `Idempotency-Key` header.
     pub key: &'a [u8],
+    /// The `Authorization` header, if there is one.
+    pub authorization: Option<&'a [u8]>,
     /// Bytes of the head, with its empty line.
     pub size: usize,
     /// Bytes of the body, at least 1.
@@ -74,6 +76,7 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
         query,
         host,
         key: found.key.unwrap_or(b""),
+        authorization: found.authorization,
         size,
         length,
     })
@@ -95,6 +98,7 @@ fn in_name(b: u8) -> bool {
 struct Fields<'a> {
     host: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
+    authorization: Option<&'a [u8]>,
     length: Option<usize>,
     json: bool,
     /// The client takes gzip.
@@ -120,6 +124,7 @@ impl<'a> Fields<'a> {
                 let first = !std::mem::replace(&mut self.json, true);
                 (first && value == b"application/json").then_some(())
             }
+            13 if is("authorization") => once(&mut self.authorization, value),
             14 if is("content-length") => once(&mut self.length, decimal(value)?),
             15 if is("accept-encoding") => {
                 self.packed |= value.windows(4).any(|w| w.eq_ignore_ascii_case(b"gzip"));
@@ -167,7 +172,9 @@ mod tests {
         let h = head(bytes.as_bytes()).unwrap();
         assert_eq!((h.route, h.name, h.query), ("diff", "a.b:c", &b"x=1"[..]));
         assert_eq!((h.host, h.key), (&b"localhost:1"[..], &b"k"[..]));
-        assert_eq!((h.size, h.length), (PLAIN.len(), 12));
+        assert_eq!((h.size, h.length, h.authorization), (PLAIN.len(), 12, None));
+        let with = PLAIN.replacen("Accept: */*", "authorization:  Bearer k", 1);
+        assert_eq!(head(with.as_bytes()).unwrap().authorization, Some(&b"Bearer k"[..]));
     }
 
     #[test]
@@ -225,7 +232,7 @@ mod tests {
             changed("Accept: */*", "Upgrade: websocket"),
             changed("Accept: */*", "Connection: close"),
             changed("Accept: */*", "Content-Encoding: gzip"),
-            changed("Accept: */*", "Authorization: Bearer k"),
+            changed("Accept: */*", "Authorization: a\r\nAuthorization: b"),
             changed("Accept: */*", "Origin: http://x"),
             changed(" k\r", " k\x00\r"),
             changed(" k\r", " k \r"),

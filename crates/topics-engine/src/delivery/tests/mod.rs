@@ -2,6 +2,7 @@
 
 mod live;
 mod many;
+mod order;
 mod pressure;
 mod sessions;
 mod slow;

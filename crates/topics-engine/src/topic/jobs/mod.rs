@@ -72,6 +72,10 @@ fn config_of(topic: &Topic) -> Result<Arc<TopicConfig>> {
     let config = topic.state.read().config.clone();
     match config.kind {
         TopicType::Queue => Ok(config),
+        // What is gone has no config any more.
+        TopicType::Log if topic.life() == Life::Dead => {
+            Err(Error::TopicNotFound(topic.name.to_string()))
+        }
         TopicType::Log => Err(Error::NotAQueue(topic.name.to_string())),
     }
 }

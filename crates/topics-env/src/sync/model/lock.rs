@@ -1,20 +1,12 @@
-//! The scheduler's locks with parking_lot's faces.
-//!
-//! A wait with a time limit ends when it is notified, or when a model says that time has passed
-//! ([`time_passes`]): deadlines are not compared. A condition variable wakes nobody by itself, as
-//! parking_lot's does not, and `notify_one` wakes any of those that wait.
+//! Mutexes, locks of readers and writers, values that are made once.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, PoisonError, TryLockError, Weak};
-use std::time::{Duration, Instant};
-
-use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
-use shuttle::rand::RngCore;
+use std::sync::{PoisonError, TryLockError};
 
 pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+use super::switch;
 
 /// A mutex that is never poisoned.
 #[derive(Debug, Default)]
@@ -159,7 +151,7 @@ impl<T> OnceLock<T> {
 
     /// The value, if it has been made.
     pub fn get(&self) -> Option<&T> {
-        shuttle::thread::sleep(Duration::ZERO);
+        switch();
         self.made.get()
     }
 
@@ -175,135 +167,5 @@ impl<T> OnceLock<T> {
         let made = make();
         // The system's is never entered by two at once: nothing is scheduled within.
         self.made.get_or_init(|| made)
-    }
-}
-
-const WAITING: u8 = 0;
-const NOTIFIED: u8 = 1;
-const TIMED_OUT: u8 = 2;
-
-/// A thread that waits; its fate is decided once.
-#[derive(Debug)]
-struct Waiter {
-    fate: AtomicU8,
-    wake: BatchSemaphore,
-}
-
-impl Waiter {
-    /// Whether this call was the one that decided.
-    fn decide(&self, fate: u8) -> bool {
-        let decided =
-            self.fate.compare_exchange(WAITING, fate, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if decided {
-            self.wake.release(1);
-        }
-        decided
-    }
-
-    fn waits(&self) -> bool {
-        self.fate.load(Ordering::SeqCst) == WAITING
-    }
-}
-
-thread_local! {
-    /// Who waits with a time limit. All threads of a run share one thread of the system.
-    static TIMED: RefCell<Vec<Weak<Waiter>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Lets time pass: every wait with a time limit that has begun and was not notified ends.
-pub fn time_passes() {
-    let timed = TIMED.take();
-    for waiter in timed.iter().filter_map(Weak::upgrade) {
-        waiter.decide(TIMED_OUT);
-    }
-}
-
-/// A condition variable.
-#[derive(Default)]
-pub struct Condvar {
-    /// The system's lock: never held across a scheduling point.
-    waiters: parking_lot::Mutex<Vec<Arc<Waiter>>>,
-}
-
-impl fmt::Debug for Condvar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Condvar").finish_non_exhaustive()
-    }
-}
-
-impl Condvar {
-    /// One that nobody waits for.
-    pub const fn new() -> Self {
-        Self { waiters: parking_lot::Mutex::new(Vec::new()) }
-    }
-
-    fn park<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timed: bool) -> u8 {
-        let waiter = Arc::new(Waiter {
-            fate: AtomicU8::new(WAITING),
-            wake: BatchSemaphore::new(0, Fairness::Unfair),
-        });
-        self.waiters.lock().push(waiter.clone());
-        if timed {
-            TIMED.with_borrow_mut(|t| t.push(Arc::downgrade(&waiter)));
-        }
-        MutexGuard::unlocked(guard, || {
-            // An error means that the run is being torn down.
-            let _ = waiter.wake.acquire_blocking(1);
-        });
-        self.waiters.lock().retain(|w| !Arc::ptr_eq(w, &waiter));
-        waiter.fate.load(Ordering::SeqCst)
-    }
-
-    /// Frees the mutex, waits to be notified, and takes it again.
-    pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
-        self.park(guard, false);
-    }
-
-    /// As [`Self::wait`], until time has passed.
-    pub fn wait_for<T: ?Sized>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        _limit: Duration,
-    ) -> WaitTimeoutResult {
-        WaitTimeoutResult(self.park(guard, true) == TIMED_OUT)
-    }
-
-    /// As [`Self::wait`], until time has passed.
-    pub fn wait_until<T: ?Sized>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        _deadline: Instant,
-    ) -> WaitTimeoutResult {
-        WaitTimeoutResult(self.park(guard, true) == TIMED_OUT)
-    }
-
-    /// Wakes one of those that wait; whether there was one.
-    pub fn notify_one(&self) -> bool {
-        let mut waiting: Vec<_> = self.waiters.lock().clone();
-        waiting.retain(|w| w.waits());
-        match waiting.len() as u64 {
-            0 => false,
-            n => {
-                let any = (shuttle::rand::thread_rng().next_u64() % n) as usize;
-                waiting[any].decide(NOTIFIED)
-            }
-        }
-    }
-
-    /// Wakes all that wait; how many they were.
-    pub fn notify_all(&self) -> usize {
-        let waiting: Vec<_> = self.waiters.lock().clone();
-        waiting.iter().filter(|w| w.decide(NOTIFIED)).count()
-    }
-}
-
-/// Why a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitTimeoutResult(bool);
-
-impl WaitTimeoutResult {
-    /// Whether it was not notified in time.
-    pub fn timed_out(&self) -> bool {
-        self.0
     }
 }

@@ -1,0 +1,89 @@
+//! Feeding the governor, and doing what it says.
+
+use topics_env::sync::atomic::Ordering;
+
+use super::super::governor::{SAMPLE_NS, Sample, Verdict};
+use super::super::ready::Schedule;
+use super::Shared;
+use crate::core::Core;
+use crate::priority;
+
+/// The pressure, in millionths, that counts as full.
+const FULL_PPM: u64 = 950_000;
+
+impl Shared {
+    /// How many wait, by band.
+    #[cfg(test)]
+    pub(in crate::delivery) fn bands(&self) -> [usize; super::super::ready::BANDS] {
+        let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
+        std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
+    }
+
+    /// The pressure is as high as it gets: what finds the staging full is refused at once.
+    pub(in crate::delivery) fn is_full(&self) -> bool {
+        self.pressure.load(Ordering::Relaxed) >= FULL_PPM
+    }
+
+    /// Looks at the pressure when that is due.
+    pub(in crate::delivery) fn sample(&self, core: &Core) {
+        let now = self.now();
+        let last = self.sampled.load(Ordering::Relaxed);
+        if now.saturating_sub(last) < SAMPLE_NS {
+            return;
+        }
+        let Some(mut governor) = self.governor.try_lock() else { return };
+        self.sampled.store(now, Ordering::Relaxed);
+        let (at, synced) = (governor.1, governor.2);
+        let sync_ns = core.wal.counters().sync_ns;
+        let n = self.latency.1.swap(0, Ordering::Relaxed);
+        let sum = self.latency.0.swap(0, Ordering::Relaxed);
+        let spent = sync_ns.saturating_sub(synced) as f64;
+        let sample = Sample {
+            ready: self.depth(),
+            workers: self.shards.len(),
+            latency_ns: sum.checked_div(n),
+            storage: match at {
+                0 => 0.0,
+                at => spent / (now.saturating_sub(at).max(1) as f64 * core.wal.shards() as f64),
+            },
+        };
+        (governor.1, governor.2) = (now, sync_ns);
+        let verdict = governor.0.observe(sample);
+        drop(governor);
+        self.obey(core, verdict);
+    }
+
+    /// Does what the governor says.
+    pub(in crate::delivery) fn obey(&self, core: &Core, verdict: Verdict) {
+        let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
+        self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
+        self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
+        core.wal.set_commit_window(commit_ns);
+        if self.strained.swap(strained, Ordering::Relaxed) != strained {
+            core.metrics.strains.add(u64::from(strained));
+            log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
+        }
+        if strained {
+            self.pace();
+        }
+    }
+
+    /// Tells the watchers of topics that wait in the lowest band, which is not served under
+    /// strain; once for each time that a topic waits.
+    fn pace(&self) {
+        let now = self.now();
+        for shard in &self.shards {
+            let paused: Vec<_> = {
+                let inner = shard.inner.lock();
+                let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
+                untold.map(|w| (w.item.clone(), w.since)).collect()
+            };
+            for (interest, since) in paused {
+                let waited = now.saturating_sub(since) / 1_000_000;
+                let p = interest.base(now).saturating_add(priority::age(waited));
+                // A hundred a second lift it out of the band.
+                interest.pace(u64::from(p.min(0).unsigned_abs()) * 10);
+            }
+        }
+    }
+}

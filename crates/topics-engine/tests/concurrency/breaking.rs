@@ -1,0 +1,163 @@
+//! The models over an engine with one site broken. Each break runs in a process of its own: it may
+//! hang, abort, or leave threads behind that never end.
+
+use std::io::Read;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use topics_env::sync::model::{self, Deed, Site};
+
+use crate::runner::{Model, each, explore, release, setting};
+use crate::world;
+
+/// How long a process may take before it counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sites whose break no model notices, by file and what the line says, and why that is so.
+const EXEMPT: &[(&str, &str, &str)] = &[
+    // Figures, and what only says who comes first or when something is looked at again.
+    ("delivery/interest.rs", "self.manual.store", "a priority: who comes first"),
+    ("delivery/interest.rs", "self.routed.store", "a priority: who comes first"),
+    ("delivery/interest.rs", "self.served_at.store", "when, not whether"),
+    ("delivery/session.rs", "self.collected.store", "when, not whether"),
+    ("delivery/workers.rs", "self.latency", "figures of the governor"),
+    ("delivery/workers.rs", "self.sampled.store", "figures of the governor"),
+    ("delivery/workers.rs", "self.pressure.store", "figures of the governor"),
+    ("delivery/workers.rs", "self.coalesce_ns.store", "figures of the governor"),
+    ("delivery/workers.rs", "self.strained.store", "figures of the governor"),
+    ("src/capture.rs", "logged_at_round.store", "when the next checkpoint is due"),
+    ("src/capture.rs", "settled.store", "when the next checkpoint is due"),
+    ("src/capture.rs", "core.replaced.store", "when the next checkpoint is due"),
+    ("src/maintain.rs", "core.sweeps", "when, not whether"),
+    ("topic/read.rs", "last_read.store", "a priority: who comes first"),
+    ("topic/view.rs", "last_read.store", "a priority: who comes first"),
+    // What costs a look where it is too high.
+    ("delivery/workers.rs", "self.expects.store", "a stream that is gone is looked for once more"),
+    ("topic/gate.rs", "self.waiters.store(l.wanted()", "too high a count costs a publisher a look"),
+    // Equal to what is not broken.
+    ("delivery/interest.rs", "self.state.store(QUEUED", "a mark of a queued topic adds nothing"),
+    ("delivery/service.rs", "newborn.swap", "a stream takes a topic that it has only once"),
+    ("topic/apply.rs", "live.removed.fetch_add", "one thread applies a batch"),
+    ("segment/shared.rs", "self.next_no.fetch_add", "one round writes segments at a time"),
+    ("topic/jobs/desk.rs", "self.waiting.fetch_sub", "the desk is closed: nobody rings"),
+    // Not modelled: a full disk, a topic that sleeps, routers, several shards.
+    ("src/core.rs", "self.short_of_space.store", "no disk is full"),
+    ("src/core.rs", "self.wal_full.store", "no disk is full"),
+    ("topic/flight.rs", "flight.topic.in_flight.fetch_sub", "no disk is full"),
+    ("src/asleep.rs", "dormitory.served.store", "no topic sleeps"),
+    ("router/registry.rs", "self.len.store", "there is no router"),
+    ("router/registry.rs", "self.running.store", "there is no router"),
+    ("wal/succession.rs", "next_key.fetch_add", "one shard begins its files one by one"),
+];
+
+/// Syncs that a model must miss when they are left out: acks rest on them.
+const SYNCS: &[(&str, &str)] = &[("commit", "wal.group")];
+
+/// Explores one model with one site broken, when that is what the arguments ask for. The exit code
+/// says whether it was noticed.
+pub fn child(models: &[Model], args: &[String]) -> Option<ExitCode> {
+    let [flag, name, file, line, deed] = args else { return None };
+    if flag != "--broken" {
+        return None;
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+    let model = *models.iter().find(|m| m.name == name)?;
+    if deed == "Sync" {
+        world::without(file.clone().leak());
+    }
+    let deed =
+        [Deed::Notify, Deed::Store, Deed::Change].into_iter().find(|d| format!("{d:?}") == *deed);
+    let line = line.parse().ok()?;
+    model::break_site(deed.map(|deed| Site { file: file.clone().leak(), line, deed }));
+    let outcome = explore(model, setting("TOPICS_BROKEN_SCHEDULES", 2000) as usize, true);
+    match outcome {
+        Ok(_) => Some(ExitCode::SUCCESS),
+        Err(e) => {
+            print!("{}", e.lines().next().unwrap_or_default());
+            Some(ExitCode::from(3))
+        }
+    }
+}
+
+/// What became of a process: what it noticed, or nothing.
+fn noticed(model: &Model, file: &str, line: u32, deed: &str) -> Option<String> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--broken", model.name, file, &line.to_string(), deed])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    match status {
+        None => Some("it hangs".into()),
+        Some(s) if s.success() => None,
+        Some(s) if s.code() == Some(3) => Some(said),
+        Some(s) => Some(format!("it ends with {s}")),
+    }
+}
+
+/// What a line of the sources says.
+fn source(site: &Site) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let text = std::fs::read_to_string(format!("{root}/{}", site.file)).unwrap_or_default();
+    text.lines().nth(site.line as usize - 1).unwrap_or_default().trim().to_owned()
+}
+
+fn exempt(site: &Site, line: &str) -> Option<&'static str> {
+    let found = EXEMPT.iter().find(|e| site.file.ends_with(e.0) && line.contains(e.1));
+    found.map(|e| e.2)
+}
+
+/// Breaks every site that the models have passed; how many breaks nothing noticed.
+pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
+    let started = Instant::now();
+    let mut sites: Vec<Site> = seen.iter().flat_map(|s| s.1.iter().flatten()).copied().collect();
+    sites.sort();
+    sites.dedup();
+    sites.retain(|s| s.file.contains("crates/topics-") && !s.file.contains("/tests/"));
+    if !release() {
+        // On a commit: what wakes, which is found within a few schedules.
+        sites.retain(|s| s.deed == Deed::Notify);
+    }
+    let outcomes = each(&sites, |site| {
+        let line = source(site);
+        if let Some(why) = exempt(site, &line) {
+            return (format!("not asked: {why}"), false);
+        }
+        let passing = seen.iter().filter(|s| s.1.iter().flatten().any(|x| x == site));
+        let deed = format!("{:?}", site.deed);
+        let ask = |m: &Model| Some((m.name, noticed(m, site.file, site.line, &deed)?));
+        let found = passing.map(|s| &s.0).find_map(ask);
+        match found {
+            Some((name, what)) => (format!("{name}: {what}"), false),
+            None => ("NOT NOTICED".into(), true),
+        }
+    });
+    for (site, (outcome, _)) in sites.iter().zip(&outcomes) {
+        let at = format!("{}:{}", site.file.trim_start_matches("crates/"), site.line);
+        println!("  {:<7} {at:<52} {outcome}", format!("{:?}", site.deed));
+    }
+    let mut unnoticed = outcomes.iter().filter(|o| o.1).count();
+    for (name, sync) in SYNCS.iter().filter(|s| seen.iter().any(|m| m.0.name == s.0)) {
+        let model = seen.iter().map(|s| &s.0).find(|m| m.name == *name);
+        let found = model.and_then(|m| noticed(m, sync, 0, "Sync"));
+        println!("  Sync    {sync:<52} {name}: {}", found.as_deref().unwrap_or("NOT NOTICED"));
+        unnoticed += usize::from(found.is_none());
+    }
+    let took = started.elapsed().as_secs_f64();
+    println!("{} sites broken, {unnoticed} not noticed ({took:.1} s)", sites.len());
+    unnoticed
+}

@@ -1,0 +1,137 @@
+//! The queue machine: claims that wait, leases that run out, and their fences (I6).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_engine::{Append, Claim, ConfigPatch, Durability, Error, Held, NewRecord, TopicType};
+use topics_env::sync::Mutex;
+
+use crate::world::{LONG, Time, World, flip, join, spawn};
+
+fn queue(w: &World, leases_durable: bool) {
+    let config = ConfigPatch {
+        kind: Some(TopicType::Queue),
+        durability: Some(if flip() { Durability::Memory } else { Durability::Fsync }),
+        leases_durable: Some(leases_durable),
+        ..ConfigPatch::default()
+    };
+    w.engine.create_topic("q", &config).unwrap();
+}
+
+fn node(name: u64) -> Vec<u8> {
+    format!("node {name}").into_bytes()
+}
+
+/// Jobs of each of three workers.
+const EACH: u64 = 2;
+
+/// Workers that wait before there is a job: each job is given once, and wakes somebody. No time
+/// passes, so that nobody is helped by a timer.
+pub fn produced() {
+    let w = World::open(true);
+    queue(&w, flip());
+    let work = |name: u64| {
+        spawn(&w, move |w| {
+            let mut had = Vec::new();
+            for _ in 0..EACH {
+                let node = node(name);
+                let req = Claim { node: &node, max: 1, lease_ms: None, wait: LONG };
+                let claimed = w.engine.claim("q", &req).unwrap();
+                had.extend(claimed.iter().map(|(l, _)| l.seq));
+            }
+            had
+        })
+    };
+    let workers = [work(1), work(2), work(3)];
+    let write = |name: u64| {
+        let one = move |w: &World, i: u64| drop(w.append("q", &format!("{name}.{i}"), 1).unwrap());
+        spawn(&w, move |w| (0..3 * EACH / 2).for_each(|i| one(w, i)))
+    };
+    join([write(1), write(2)]);
+    let mut given: Vec<u64> = join(workers).into_iter().flatten().collect();
+    given.sort_unstable();
+    assert!(given.into_iter().eq(1..=3 * EACH), "I6: each job once");
+    w.engine.close().unwrap();
+}
+
+/// Who was given a job last, and which jobs are done.
+#[derive(Default)]
+struct Board {
+    held: BTreeMap<u64, u64>,
+    done: BTreeSet<u64>,
+}
+
+/// Workers that stall until their leases run out: a stale fence changes nothing.
+pub fn leased() {
+    const JOBS: u64 = 3;
+    let w = World::open(true);
+    queue(&w, false);
+    (0..JOBS).for_each(|i| drop(w.append("q", &i.to_string(), 1).unwrap()));
+    let board = Arc::new(Mutex::new(Board::default()));
+    let work = |name: u64| {
+        let board = board.clone();
+        spawn(&w, move |w| {
+            while board.lock().done.len() < JOBS as usize {
+                let wait = Duration::from_millis(300);
+                let node = node(name);
+                let req = Claim { node: &node, max: 1, lease_ms: Some(100), wait };
+                let claimed = w.engine.claim("q", &req).unwrap();
+                let Some((lease, _)) = claimed.get(0) else { continue };
+                let (seq, id) = (lease.seq, lease.lease_id);
+                {
+                    let mut b = board.lock();
+                    assert!(!b.done.contains(&seq), "I6: job {seq} is given after it was done");
+                    let held = b.held.entry(seq).or_default();
+                    *held = id.max(*held);
+                }
+                if flip() {
+                    // Long enough for the lease, if time passes.
+                    (0..3).for_each(|_| topics_env::sync::thread::yield_now());
+                }
+                let stale = board.lock().held[&seq] != id;
+                let held = Held { node: &node, seqs: &[seq], lease_ids: Some(&[id]) };
+                let settled = w.engine.ack("q", &held).unwrap();
+                if settled.done.contains(&seq) {
+                    assert!(!stale, "I6: a stale fence acks job {seq}");
+                    assert!(board.lock().done.insert(seq), "I6: job {seq} is done twice");
+                }
+            }
+        })
+    };
+    let workers = [work(1), work(2)];
+    let time = Time::run(&w.clock, Duration::from_millis(60));
+    join(workers);
+    time.stop();
+    let left = w.engine.queue_state("q").unwrap();
+    assert_eq!((left.ready, left.in_flight), (0, 0));
+    w.engine.close().unwrap();
+}
+
+/// A close, or the end of the queue, while claims wait: each is told.
+pub fn dismissed() {
+    let w = World::open(true);
+    queue(&w, false);
+    let work = |name: u64| {
+        spawn(&w, move |w| {
+            let node = node(name);
+            let req = Claim { node: &node, max: 1, lease_ms: None, wait: LONG };
+            match w.engine.claim("q", &req) {
+                Ok(claimed) => assert!(!claimed.is_empty(), "a wait ended before its time"),
+                Err(Error::Closed | Error::TopicNotFound(_)) => {}
+                Err(e) => panic!("{e}"),
+            }
+        })
+    };
+    let mut threads = vec![work(1), work(2)];
+    threads.push(spawn(&w, |w| {
+        let record = NewRecord { data: b"1", ..NewRecord::default() };
+        let req = Append { records: &[record], create: Some(false), ..Append::default() };
+        let _ = w.engine.append("q", &req);
+    }));
+    if flip() {
+        let _ = w.engine.delete_topic("q", false);
+    }
+    w.engine.close().unwrap();
+    join(threads);
+}

@@ -1,0 +1,68 @@
+//! Deadlines, and time that only a model lets pass.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Add;
+use std::sync::Weak;
+use std::time::Duration;
+
+use super::condvar::Waiter;
+
+thread_local! {
+    // All threads of a run share one thread of the system.
+    static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static TIMED: RefCell<Vec<(Instant, Weak<Waiter>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A moment of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(Duration);
+
+impl Instant {
+    /// The moment of the run.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(NOW.get())
+    }
+
+    /// The moment after a time.
+    #[must_use]
+    pub fn checked_add(self, time: Duration) -> Option<Self> {
+        self.0.checked_add(time).map(Self)
+    }
+
+    /// The time since an earlier moment.
+    #[must_use]
+    pub fn saturating_duration_since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(time))
+    }
+}
+
+pub(super) fn begin() {
+    NOW.set(Duration::ZERO);
+    TIMED.take();
+}
+
+/// A thread waits until `at` at most.
+pub(super) fn limit(at: Instant, waiter: Weak<Waiter>) {
+    TIMED.with_borrow_mut(|t| t.push((at, waiter)));
+}
+
+/// Lets time pass: waits whose time is up end.
+pub fn time_passes(time: Duration) {
+    super::switch();
+    NOW.set(NOW.get().saturating_add(time));
+    let all = TIMED.take();
+    let (due, later): (Vec<_>, Vec<_>) = all.into_iter().partition(|t| t.0 <= Instant::now());
+    TIMED.with_borrow_mut(|t| t.extend(later));
+    for waiter in due.iter().filter_map(|t| t.1.upgrade()) {
+        waiter.give_up();
+    }
+}

@@ -1,0 +1,1 @@
+"""What Spark gets out of topics and into them, beside its own Parquet."""

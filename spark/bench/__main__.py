@@ -1,0 +1,109 @@
+"""Prints what Spark reads and writes, with its own Parquet and the goals beside it.
+
+python -m bench [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benches.demo.server import Server, bytes_on_disk
+
+from .measure import ROWS, SOURCE
+
+HERE = Path(__file__).resolve().parents[1]
+GOALS = {
+    "read from a server, all columns": 1_000_000,
+    "read from a server, seq, data": 1_500_000,
+    "read from a directory, all columns": 1_000_000,
+    "read from a directory, seq, data": 1_500_000,
+    "sink": 500_000,
+}
+"""Rows a second on two cores."""
+
+
+def fill(port: int) -> None:
+    """Ten million records of about 100 bytes."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    pad = "x" * 84
+    for at in range(0, ROWS, 10_000):
+        body = "".join(f'{{"n":{n:08},"p":"{pad}"}}\n' for n in range(at, at + 10_000))
+        body = body.replace('"n":0', '"n":1')
+        headers = {"Content-Type": "application/x-ndjson"}
+        connection.request("POST", f"/v0/topics/{SOURCE}", body.encode(), headers)
+        answer = connection.getresponse()
+        assert answer.status in (200, 201), answer.read()
+        answer.read()
+    connection.request("POST", "/v0/sync", b"{}", {"Content-Type": "application/json"})
+    connection.getresponse().read()
+    connection.request("POST", "/v0/admin/checkpoint", b"{}", {"Content-Type": "application/json"})
+    connection.getresponse().read()
+
+
+def measure(cores: int, what: str, url: str, folder: Path) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "bench.measure", str(cores), what, url, str(folder)]
+    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: {process.returncode}")
+
+
+def show(cores: int, found: dict[str, Any]) -> None:
+    name = found.pop("name")
+    if "rows_per_s" not in found:
+        print(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in found.items()))
+        return
+    rate = found["rows_per_s"]
+    goal = GOALS.get(name) if cores == 2 else None
+    beside = "" if goal is None else f"   goal {goal / 1e6:.1f} M: {verdict(rate, goal)}"
+    print(
+        f"{name:40} {cores} core{'s' * (cores > 1)} {rate / 1e6:6.2f} M rows/s{beside}", flush=True
+    )
+
+
+def verdict(rate: float, goal: float) -> str:
+    return "reached" if rate >= goal else f"missed ({rate / goal:.2f} of it)"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--folder", type=Path, help="kept, with its rows, for the next time")
+    arguments.add_argument("--only", choices=("server", "sink", "path"), action="append")
+    arguments.add_argument("--cores", type=int, choices=(1, 2), action="append")
+    given = arguments.parse_args()
+    wanted, cores_of = given.only or ("server", "sink", "path"), given.cores or (1, 2)
+    folder = (given.folder or Path(tempfile.mkdtemp(prefix="topics-spark-"))).resolve()
+    server = Server(folder / "data")
+    there = (folder / "data").exists()
+    server.start()
+    try:
+        if not there:
+            started = time.monotonic()
+            fill(server.port)
+            took, size = time.monotonic() - started, bytes_on_disk(folder / "data")
+            print(f"{ROWS / 1e6:g} M records in {took:.0f} s, {size / ROWS:.0f} bytes each on disk")
+        for what in ("server", "sink", "path"):
+            if what not in wanted:
+                continue
+            if what == "path":
+                server.stop()
+            for cores in (2,) if what == "sink" else cores_of:
+                for found in measure(cores, what, server.url, folder):
+                    show(cores, found)
+    finally:
+        server.ensure_dead()
+
+
+if __name__ == "__main__":
+    main()

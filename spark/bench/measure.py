@@ -1,0 +1,160 @@
+"""One session's measurements, as JSON lines.
+
+python -m bench.measure CORES WHAT URL FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from local_spark import session
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TIMES = 3
+SOURCE, ROWS = "bench", 10_000_000
+SINK_ROWS = 2_000_000
+RATE, SECONDS = 1000, 20
+
+
+def say(name: str, **values: Any) -> None:
+    print(json.dumps({"name": name, **values}), flush=True)
+
+
+def median_of(work: Callable[[], object], rows: int, before: Callable[[], object]) -> float:
+    """Rows a second: the median of a few runs, the first of which warms up and does not count."""
+    rates = []
+    for _ in range(TIMES + 1):
+        before()
+        started = time.perf_counter()
+        work()
+        rates.append(rows / (time.perf_counter() - started))
+    return statistics.median(rates[1:])
+
+
+def to_nowhere(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _read_once(make: Callable[[], DataFrame]) -> None:
+    to_nowhere(make())
+
+
+def nothing() -> None:
+    """What comes before a run that needs no preparation."""
+
+
+def read(spark: SparkSession, to: dict[str, str], mode: str) -> None:
+    for columns, schema in (("all columns", None), ("seq, data", "seq long, data string")):
+
+        def frame(schema: str | None = schema) -> DataFrame:
+            reader = spark.read.format("topics")
+            return (reader.schema(schema) if schema else reader).load(subscribe=SOURCE, **to)
+
+        assert frame().count() == ROWS
+        rate = median_of(partial(_read_once, frame), ROWS, nothing)
+        say(f"read {mode}, {columns}", rows_per_s=round(rate))
+
+
+def parquet(spark: SparkSession, url: str, folder: Path) -> None:
+    """The same rows in Spark's own format."""
+    file = str(folder / "rows.parquet")
+    if not Path(file).exists():
+        spark.read.format("topics").load(url=url, subscribe=SOURCE).write.parquet(file)
+    for columns in (["*"], ["seq", "data"]):
+
+        def frame(columns: list[str] = columns) -> DataFrame:
+            return spark.read.parquet(file).select(*columns)
+
+        rate = median_of(partial(_read_once, frame), ROWS, nothing)
+        shown = "all columns" if columns == ["*"] else "seq, data"
+        say(f"read Parquet, {shown}", rows_per_s=round(rate))
+
+
+def sink(spark: SparkSession, url: str, folder: Path) -> None:
+    text = "concat('{\"n\":', id, ',\"pad\":\"', repeat('x', 80), '\"}') AS data"
+    rows = spark.range(0, SINK_ROWS, 1, 2).selectExpr(text).cache()
+    rows.count()
+    client = Client(Connection(url, None, None, 30.0))
+    rate = median_of(
+        lambda: rows.write.format("topics").mode("append").save(url=url, topic="bench.sink"),
+        SINK_ROWS,
+        lambda: client.call("DELETE", "/v0/topics/bench.sink"),
+    )
+    say("sink", rows_per_s=round(rate))
+    file = str(folder / "sink.parquet")
+    rate = median_of(
+        lambda: rows.write.mode("overwrite").parquet(file),
+        SINK_ROWS,
+        nothing,
+    )
+    say("sink to Parquet", rows_per_s=round(rate))
+
+
+def latency(spark: SparkSession, url: str) -> None:
+    """From the append of a row to the append of what the stream made of it."""
+    client = Client(Connection(url, None, None, 30.0))
+    for name in ("bench.in", "bench.out"):
+        client.call("DELETE", f"/v0/topics/{name}")
+        client.call("PUT", f"/v0/topics/{name}", {})
+    frame = spark.readStream.format("topics").load(url=url, subscribe="bench.in")
+    packed = "concat('{\"at\":', unix_millis(ts), '}') AS data"
+    query = (
+        frame.selectExpr(packed)
+        .writeStream.format("topics")
+        .option("checkpointLocation", tempfile.mkdtemp(prefix="bench-"))
+        .start(url=url, topic="bench.out")
+    )
+    feed = threading.Thread(target=feed_at, args=(url,))
+    feed.start()
+    feed.join()
+    query.processAllAvailable()
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    query.stop()
+    rows = spark.read.format("topics").load(url=url, subscribe="bench.out")
+    found = rows.selectExpr("unix_millis(ts) - get_json_object(data, '$.at') AS ms")
+    p50, p99 = found.approxQuantile("ms", [0.5, 0.99], 0.0)
+    took = statistics.median(p["durationMs"]["triggerExecution"] for p in progress)
+    say("latency", rows=found.count(), p50_ms=p50, p99_ms=p99, batch_ms=took)
+
+
+def feed_at(url: str) -> None:
+    client = Client(Connection(url, None, None, 30.0))
+    started, sent = time.monotonic(), 0
+    while sent < RATE * SECONDS:
+        due = min(RATE * SECONDS, int((time.monotonic() - started) * RATE))
+        if due > sent:
+            records = [{"data": n} for n in range(sent, due)]
+            client.call("POST", "/v0/topics/bench.in", {"records": records})
+            sent = due
+        time.sleep(0.01)
+
+
+def main() -> None:
+    cores, what, url, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])
+    spark = session("bench", cores=cores, folder=folder / f"spark-{cores}-{what}")
+    if what == "server":
+        read(spark, {"url": url}, "from a server")
+        parquet(spark, url, folder)
+    elif what == "path":
+        read(spark, {"path": str(folder / "data")}, "from a directory")
+    else:
+        sink(spark, url, folder)
+        latency(spark, url)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Flights and weather become topics as they happen; a stream joins them; a batch job reports."""

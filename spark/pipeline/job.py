@@ -1,0 +1,109 @@
+"""The streaming job: joins flights with the weather of their hour, adds up delays, and puts what
+cannot take part aside. Exactly once, from a checkpoint; killed at any time, it goes on.
+
+    python -m pipeline.job URL FOLDER [--drain]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from local_spark import session
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from .happenings import LATE
+
+RESULTS, DEAD = "delays", "delays.dead"
+PER_TRIGGER = {"flights": 24_000, "weather": 2_000}
+COMMON = "id long, origin string, hour string, at string"
+FIELDS = {"flights": f"{COMMON}, dep_delay double", "weather": f"{COMMON}, temp double"}
+LATENESS = f"{int(LATE.total_seconds())} seconds"
+
+
+def source(spark: SparkSession, url: str, topic: str) -> DataFrame:
+    """A topic's rows, each with the reason why it cannot take part, if there is one."""
+    return (
+        spark.readStream.format("topics")
+        .option("maxOffsetsPerTrigger", PER_TRIGGER[topic])
+        .schema("topic string, seq long, data string")
+        .load(url=url, subscribe=topic)
+        .withColumn("row", f.from_json("data", FIELDS[topic]))
+        .withColumn("hour", f.try_to_timestamp("row.hour"))
+        .withColumn("at", f.try_to_timestamp("row.at"))
+        .withColumn("reason", reason())
+    )
+
+
+def reason() -> Any:
+    broken = f.col("row.origin").isNull() | f.col("hour").isNull() | f.col("at").isNull()
+    late = f.col("at") > f.col("hour") + f.expr(f"INTERVAL {LATENESS}")
+    return f.when(broken, "malformed").when(late, "late")
+
+
+def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """One row for each airport and hour, when nothing more can come for it."""
+
+    def good(rows: DataFrame, *columns: str) -> DataFrame:
+        chosen = rows.where("reason IS NULL").select("hour", "row.origin", *columns)
+        return chosen.withWatermark("hour", LATENESS)
+
+    left = good(flights, "row.dep_delay").alias("l")
+    right = good(weather, "row.temp").alias("r")
+    joined = left.join(right, f.expr("l.origin = r.origin AND l.hour = r.hour"))
+    hours = joined.groupBy("l.origin", f.window("l.hour", "1 hour")).agg(
+        f.count("*").alias("flights"),
+        f.count("dep_delay").alias("departed"),
+        f.sum("dep_delay").alias("delay_sum"),
+        f.max("dep_delay").alias("delay_max"),
+        f.max("temp").alias("temp"),
+    )
+    hour = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("hour")
+    values = ("flights", "departed", "delay_sum", "delay_max", "temp")
+    packed = f.to_json(f.struct("origin", hour, *values), {"ignoreNullFields": "false"})
+    # The rows that end the topics are in no window that closes. A filter on them would be moved in
+    # front of the watermark, which they are there to raise.
+    return hours.select(f.col("origin").alias("tag"), packed.alias("data"))
+
+
+def dead(rows: DataFrame) -> DataFrame:
+    packed = f.to_json(f.struct("reason", "topic", "seq", "data"))
+    return rows.where("reason IS NOT NULL").select(
+        f.col("reason").alias("tag"), packed.alias("data")
+    )
+
+
+def start(url: str, folder: Path, drain: bool) -> SparkSession:
+    """Starts both queries."""
+    spark = session("pipeline", folder=folder / "spark")
+
+    def run(frame: DataFrame, topic: str) -> None:
+        writer = frame.writeStream.format("topics").options(url=url, topic=topic)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoints" / topic))
+        if drain:
+            writer = writer.trigger(availableNow=True)
+        writer.queryName(topic).outputMode("append").start()
+
+    flights, weather = (source(spark, url, topic) for topic in ("flights", "weather"))
+    run(delays(flights, weather), RESULTS)
+    run(dead(flights).unionByName(dead(weather)), DEAD)
+    return spark
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("url")
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--drain", action="store_true", help="end when all rows are processed")
+    given = arguments.parse_args()
+    spark = start(given.url, given.folder, given.drain)
+    for query in spark.streams.active:
+        query.awaitTermination()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Topics as Spark tables and streams: `spark.read.format("topics")`.
+
+Spark imports every module named `pyspark_*` to look for a `DefaultSource`, and one that fails hides
+all the others. So this module imports nothing: the data source is loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .source import DefaultSource
+
+__all__ = ["DefaultSource", "register"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from .source import DefaultSource
+    except ImportError as e:
+        # As an AttributeError: whoever looks for data sources goes on to the next module.
+        raise AttributeError(f"the data source of {__name__} cannot be loaded: {e}") from e
+    return DefaultSource
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format known to a session whose workers do not find this package by themselves."""
+    from .source import DefaultSource
+
+    spark.dataSource.register(DefaultSource)

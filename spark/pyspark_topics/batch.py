@@ -1,0 +1,131 @@
+"""Batch reads: what there was when the DataFrame was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from .access import Access, access
+from .columns import arrow_schema
+from .errors import TopicsError
+from .filters import Pushed, Pushes
+from .offsets import Span
+from .options import EARLIEST, LATEST, Positions, ReadOptions
+from .planning import Head, plan
+from .reading import ReadPlan, TopicsPartition
+
+SEEKS = 1_000
+"""Above so many topics a condition on the time is left to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The ranges of a DataFrame, fixed once. Pickled with the data source."""
+
+    spans: Mapping[str, Span]
+
+    @staticmethod
+    def take(options: ReadOptions) -> Snapshot:
+        engine = access(options.connection)
+        heads = engine.heads(options.topics)
+        for name in options.topics.names:
+            if name not in heads:
+                raise TopicsError(f"topic {name!r} was not found", "topic_not_found")
+        ends = positions(engine, heads, options.end)
+        starts = positions(engine, heads, options.start)
+        spans = {}
+        for name, head in heads.items():
+            lo, hi = starts[name], min(ends[name], head.end)
+            spans[name] = Span(head.topic_id, lo, max(lo, hi))
+        return Snapshot(spans)
+
+
+def positions(engine: Access, heads: Mapping[str, Head], wanted: Positions) -> dict[str, int]:
+    """The next seq to read of each topic, by words, seqs or a time."""
+    found = {}
+    for name, head in heads.items():
+        at = wanted.of(name)
+        if wanted.ts_ms is not None:
+            at = engine.seek(name, wanted.ts_ms)
+        found[name] = {EARLIEST: head.earliest, LATEST: head.end}.get(at, max(1, at))
+    return found
+
+
+class TopicsReader(DataSourceReader):
+    """Plans a batch read; its tasks are a `ReadPlan`."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, snapshot: Snapshot | None) -> None:
+        self._options = options
+        self._snapshot = snapshot
+        self._pushed = Pushed()
+        self._plan = ReadPlan(
+            options.connection,
+            arrow_schema(schema),
+            options.on_gap,
+            options.strong,
+            self._pushed.selection,
+        )
+
+    @property
+    def pushFilters(self) -> Pushes:  # noqa: N802
+        return Pushes(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        # The row of a gap has neither tag nor node: a filter of the engine would not see it.
+        if self._options.on_gap == "emit" or not self._options.push_filters:
+            return filters
+        left = self._pushed.take(filters)
+        self._plan = replace(self._plan, selection=self._pushed.selection)
+        return left
+
+    def partitions(self) -> list[InputPartition]:
+        if self._snapshot is None:
+            self._snapshot = Snapshot.take(self._options)
+        spans = self._narrowed(self._snapshot.spans)
+        tasks = plan(
+            sorted(spans.items()),
+            records=self._options.partition_records,
+            min_partitions=self._options.min_partitions,
+            split=access(self._options.connection).split,
+        )
+        return [TopicsPartition(task) for task in tasks]
+
+    def _narrowed(self, spans: Mapping[str, Span]) -> dict[str, Span]:
+        pushed, engine = self._pushed, access(self._options.connection)
+        found = {
+            name: pushed.narrow(span)
+            for name, span in spans.items()
+            if pushed.topics is None or name in pushed.topics
+        }
+        if (pushed.ts_lo is None and pushed.ts_hi is None) or len(found) > SEEKS:
+            return found
+        for name, span in found.items():
+            lo, hi = span.lo, span.hi
+            if pushed.ts_lo is not None and len(span):
+                lo = max(lo, engine.seek(name, max(0, pushed.ts_lo)))
+            if pushed.ts_hi is not None and len(span):
+                hi = min(hi, engine.seek(name, max(0, pushed.ts_hi)))
+            found[name] = Span(span.topic_id, lo, max(lo, hi))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._plan.read(partition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tasks need the plan alone, not the ranges of every topic.
+        return (_Reading, (self._plan,))
+
+
+class _Reading(DataSourceReader):
+    """What is left of a reader in a task."""
+
+    def __init__(self, tasks: ReadPlan) -> None:
+        self._plan = tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._plan.read(partition)

@@ -1,0 +1,148 @@
+"""A small HTTP client on the standard library: one connection, kept; patience with a server that is
+away or busy. Every request that it repeats means the same the second time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from .errors import Interrupted, TopicsError
+from .options import Connection
+
+JSON = "application/json"
+ARROW = "application/vnd.apache.arrow.stream"
+BROKEN = (OSError, http.client.HTTPException)
+"""What a connection fails with."""
+
+SILENCE = 300.0
+"""Seconds without a byte after which a connection counts as broken."""
+
+log = logging.getLogger("pyspark_topics")
+
+
+class Backoff:
+    """Waits that grow, until a deadline."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """There was progress."""
+        self._until = time.monotonic() + self._seconds
+        self._next = 0.05
+
+    def wait(self, error: Exception, least: float = 0.0) -> None:
+        """Waits; raises `error` when there is no time left."""
+        pause = max(least, self._next * random.uniform(0.5, 1.0))
+        if time.monotonic() + pause >= self._until:
+            raise error
+        self._next = min(self._next * 2, 5.0)
+        time.sleep(pause)
+
+
+class Client:
+    """Requests to one server. Not thread-safe."""
+
+    def __init__(self, to: Connection) -> None:
+        assert to.url is not None
+        self._url = urlsplit(to.url)
+        self._patience = to.retry_seconds
+        self._headers = {"Authorization": f"Bearer {to.token}"} if to.token else {}
+        self._connection: http.client.HTTPConnection | None = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content: str = JSON,
+        once: bool = False,
+    ) -> dict[str, Any]:
+        """The answer to a request; tried again while the server is away, unless `once`."""
+        if body is not None and content == JSON:
+            body = json.dumps(body).encode()
+        backoff = Backoff(self._patience)
+        while True:
+            try:
+                response = self.open(method, path, body, content)
+                answer = json.loads(response.read())
+                assert isinstance(answer, dict)
+                return answer
+            except (*BROKEN, ValueError) as e:
+                self.close()
+                lost = Interrupted(f"{self._url.geturl()}: {e!r}", "unavailable")
+                if once:
+                    raise lost from e
+                log.warning("%s %s: %r; trying again", method, path, e)
+                backoff.wait(lost)
+            except TopicsError as e:
+                if once or not retryable(e):
+                    raise
+                log.warning("%s %s: %s; trying again", method, path, e)
+                backoff.wait(e, e.retry_after)
+
+    def open(
+        self, method: str, path: str, body: bytes | None, content: str = JSON, accept: str = JSON
+    ) -> http.client.HTTPResponse:
+        """One attempt; the body of the answer is the caller's to read. A refusal is raised."""
+        headers = {"Accept": accept, **self._headers}
+        if body is not None:
+            headers["Content-Type"] = content
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            self._connection.request(method, self._url.path + path, body, headers)
+            response = self._connection.getresponse()
+        except BaseException:
+            self.close()
+            raise
+        if response.status >= 400:
+            raise self._refusal(response)
+        return response
+
+    def close(self) -> None:
+        """Lets go of the connection: the next request makes another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=SILENCE, context=context)
+        return http.client.HTTPConnection(host, port, timeout=SILENCE)
+
+    def _refusal(self, response: http.client.HTTPResponse) -> TopicsError:
+        body = response.read()
+        if response.will_close:
+            self.close()
+        wait = response.getheader("Retry-After") or ""
+        try:
+            error: Mapping[str, Any] = json.loads(body)["error"]
+            code, message = str(error["code"]), str(error["message"])
+            detail = error.get("detail")
+        except (ValueError, KeyError, TypeError):
+            code, message, detail = f"http_{response.status}", body[:200].decode("latin-1"), None
+        after = float(wait) if wait.isdecimal() else 0.0
+        return TopicsError(message, code, detail, after)
+
+
+def retryable(error: TopicsError) -> bool:
+    """Whether the same request may succeed later."""
+    passing = ("throttled", "not_ready", "shutting_down", "storage_unavailable", "request_timeout")
+    return isinstance(error, Interrupted) or error.code in (*passing, "http_502", "http_504")
+
+
+def path_of(*parts: str) -> str:
+    """A path whose parts are encoded once."""
+    return "/".join(["/v0", *(quote(part, safe="") for part in parts)])

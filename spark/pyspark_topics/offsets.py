@@ -1,0 +1,66 @@
+"""How far a stream is: the JSON that Spark keeps in its checkpoint.
+
+`{"v":1,"t":{"orders":[topic_id, from, to]}}`: the batch that ends here reads `from <= seq < to`, so
+`to` is the next seq to read. The batch's own start is in it because Spark does not keep the first
+one: after a crash in the first batch it would be asked for again, and "latest" has moved by then.
+
+Spark compares offsets as strings: the keys are sorted, and nothing else may vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import TopicsError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The seqs of one topic that one batch reads: `lo <= seq < hi`."""
+
+    topic_id: int
+    lo: int
+    hi: int
+
+    def __len__(self) -> int:
+        return max(0, self.hi - self.lo)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """The spans of a batch, by topic."""
+
+    spans: Mapping[str, Span] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "v": VERSION,
+            "t": {
+                name: [span.topic_id, span.lo, span.hi] for name, span in sorted(self.spans.items())
+            },
+        }
+
+    @staticmethod
+    def parse(value: Mapping[str, Any]) -> Offset:
+        version, topics = value.get("v"), value.get("t")
+        if version != VERSION or not isinstance(topics, dict):
+            raise TopicsError(
+                f"an offset of version {version!r} cannot be read: this is version {VERSION}",
+                "invalid_offset",
+            )
+        spans = {}
+        for name, numbers in topics.items():
+            if len(numbers) != 3 or not all(type(n) is int for n in numbers):
+                raise TopicsError(f"the offset of {name!r} is {numbers!r}", "invalid_offset")
+            spans[name] = Span(*numbers)
+        return Offset(spans)
+
+    def to_read(self, start: Offset) -> Iterator[tuple[str, Span]]:
+        """What the batch that ends here reads. An entry that is also the start's was read then."""
+        for name, span in sorted(self.spans.items()):
+            if len(span) and start.spans.get(name) != span:
+                yield name, span

@@ -1,0 +1,188 @@
+"""Topics of a server, by its HTTP interface."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from .access import ScanRequest
+from .client import ARROW, BROKEN, Client, path_of
+from .errors import Interrupted, TopicsError
+from .options import Connection, Subscription
+from .planning import Head, Range
+
+STATES = 2_000
+"""Topics asked for at once."""
+BATCH_ROWS = 65_536
+"""Rows of a batch of a scan, at most."""
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+class Server:
+    """See `Access`."""
+
+    def __init__(self, to: Connection) -> None:
+        self._client = Client(to)
+
+    def heads(self, topics: Subscription) -> dict[str, Head]:
+        names: Sequence[str] = topics.names
+        if topics.pattern is not None:
+            try:
+                found = self._states({"patterns": [topics.prefix + "*"]})
+                return {name: head for name, head in found.items() if topics.matches(name)}
+            except TopicsError as e:
+                if e.code != "invalid_request":
+                    raise
+                # More topics than one answer may hold: their names come a page at a time.
+                names = [name for name in self._names(topics.prefix) if topics.matches(name)]
+        found = {}
+        for at in range(0, len(names), STATES):
+            found.update(self._states({"topics": list(names[at : at + STATES])}))
+        return found
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        cursor = ""
+        while True:
+            query = {"page_size": 1000, "prefix": prefix, **({"cursor": cursor} if cursor else {})}
+            page = self._client.call("GET", f"{path_of('topics')}?{urlencode(query)}")
+            yield from (topic["topic"] for topic in page["topics"])
+            cursor = page.get("next_cursor") or ""
+            if not cursor:
+                return
+
+    def _states(self, body: dict[str, Any]) -> dict[str, Head]:
+        answer = self._client.call("POST", path_of("state"), body)
+        return {name: head_of(state) for name, state in answer["topics"].items()}
+
+    def split(self, whole: Range, records: int) -> Sequence[int]:
+        return ends_of(whole, self._split(whole, {"max_records": records}))
+
+    def fill(self, whole: Range, size: int) -> int:
+        return ends_of(whole, self._split(whole, {"max_bytes": max(1, size)}))[0]
+
+    def _split(self, whole: Range, size: dict[str, int]) -> dict[str, Any]:
+        body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
+        return self._client.call("POST", path_of("topics", whole.topic, "split"), body)
+
+    def seek(self, topic: str, ts_ms: int) -> int:
+        answer = self._client.call("POST", path_of("topics", topic, "seek"), {"ts": ts_ms})
+        return int(answer["seq"]) + 1
+
+    @contextmanager
+    def scan(self, request: ScanRequest) -> Iterator[HttpScan]:
+        """One attempt: whoever reads knows where to go on."""
+        body = json.dumps(asked_of(request)).encode()
+        path = path_of("topics", request.topic, "scan")
+        whole = False
+        try:
+            response = self._client.open("POST", path, body, accept=ARROW)
+            scan = HttpScan(response)
+            yield scan
+            whole = scan.whole
+        except BROKEN as e:
+            raise Interrupted(f"{path}: {e!r}", "unavailable") from e
+        finally:
+            if not whole:
+                self._client.close()
+
+    def explain(self, request: ScanRequest) -> TopicsError | None:
+        """A stream that meets bytes where it promised text can but break off."""
+        if request.binary or "data" not in request.columns:
+            return None
+        path, after = path_of("topics", request.topic, "diff"), request.after
+        while after < min(request.upto, request.after + BATCH_ROWS):
+            page = self._client.call("POST", path, {"from_seq": after, "limit": 1000})
+            for record in page["records"]:
+                if "data_b64" in record and record["$seq"] <= request.upto:
+                    return TopicsError(
+                        f"record {record['$seq']} of topic {request.topic!r} is binary, not JSON "
+                        "text: read with dataType=binary"
+                    )
+            if page["next_from_seq"] <= after:
+                break
+            after = page["next_from_seq"]
+        return None
+
+
+class HttpScan:
+    """The Arrow stream of one answer."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._body = _Body(response)
+        self.whole = False
+        """Whether its end was seen: the connection can be used again."""
+        try:
+            self._stream = pa.ipc.open_stream(self._body)
+        except pa.ArrowInvalid as e:
+            raise Interrupted(f"the stream broke off: {e}", "unavailable") from e
+        numbers = self._stream.schema.metadata or {}
+        self.topic_id = int(numbers[b"topic_id"])
+        self.to_seq = int(numbers[b"to_seq"])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._stream
+        except (pa.ArrowInvalid, *BROKEN) as e:
+            raise Interrupted(f"the stream broke off: {e}", "unavailable") from e
+        # Arrow takes the end of the input for the end of the stream.
+        if self._body.tail != END_OF_STREAM or self._body.read(1):
+            raise Interrupted("the stream ended without its marker", "unavailable")
+        self.whole = True
+
+
+class _Body:
+    """The body of an answer as a file, which remembers its last bytes."""
+
+    closed = False
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+        self.tail = b""
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._response.read(None if size < 0 else size)
+        self.tail = found[-8:] if len(found) >= 8 else (self.tail + found)[-8:]
+        return found
+
+    def readable(self) -> bool:
+        return True
+
+
+def asked_of(request: ScanRequest) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "from_seq": request.after,
+        "to_seq": request.upto,
+        "topic_id": request.topic_id,
+        "columns": list(request.columns),
+        "data_type": "binary" if request.binary else "string",
+    }
+    if request.strong:
+        asked["consistency"] = "strong"
+    if request.selection.match is not None:
+        asked["match"] = list(request.selection.match)
+    if request.selection.nodes:
+        asked["nodes"] = list(request.selection.nodes)
+    return asked
+
+
+def head_of(state: dict[str, Any]) -> Head:
+    return Head(
+        topic_id=state["topic_id"],
+        earliest=max(1, state["earliest_seq"]),
+        end=state["head_seq"] + 1,
+        next=state["next_seq"],
+        count=state["count"],
+        bytes=state["bytes"],
+    )
+
+
+def ends_of(whole: Range, answer: dict[str, Any]) -> list[int]:
+    """Where the parts of a range end, by the answer to a split."""
+    ends = [int(part["to_seq"]) + 1 for part in answer["splits"]]
+    return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]

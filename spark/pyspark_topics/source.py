@@ -1,0 +1,74 @@
+"""The data source `topics`: what Spark asks for its readers and writers."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from .batch import Snapshot, TopicsReader
+from .columns import sink_types, spark_schema
+from .errors import InvalidOption, TopicsError
+from .options import read_options, write_options
+from .sink import TopicsStreamWriter, TopicsWriter
+from .stream import TopicsStreamReader
+
+SOON = 5.0
+"""Seconds that a server may be away while a DataFrame is made; its plan waits longer."""
+
+
+class DefaultSource(DataSource):
+    """Made by Spark, in a worker, for every DataFrame and every write."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._snapshot: Snapshot | None = None
+        self._settled = False
+
+    @classmethod
+    def name(cls) -> str:
+        return "topics"
+
+    def schema(self) -> StructType:
+        return spark_schema(read_options(self.options))
+
+    def reader(self, schema: StructType) -> TopicsReader:
+        return TopicsReader(read_options(self.options), schema, self._snapshot)
+
+    def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
+        return TopicsStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TopicsWriter:
+        if overwrite:
+            raise InvalidOption("topics are appended to: mode overwrite makes no sense")
+        options = write_options(self.options)
+        sink_types(schema, options.topic)
+        return TopicsWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicsStreamWriter:  # noqa: N802
+        if overwrite:
+            raise InvalidOption("topics are appended to: output mode complete makes no sense")
+        options = write_options(self.options)
+        sink_types(schema, options.topic)
+        return TopicsStreamWriter(options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """One DataFrame is one snapshot. Spark plans it again for some of its actions, each time
+        in another process, from what is pickled right after this object was made: so the ranges
+        are fixed then. A stream has no use for them, and nobody is told of a failure here: the
+        plan meets it again.
+        """
+        if not self._settled:
+            self._settled = True
+            if "subscribe" in self.options or "subscribePattern" in self.options:
+                try:
+                    asked = read_options(self.options)
+                    soon = min(SOON, asked.connection.retry_seconds)
+                    to = replace(asked.connection, retry_seconds=soon)
+                    self._snapshot = Snapshot.take(replace(asked, connection=to))
+                except TopicsError:
+                    self._snapshot = None
+        return self.__dict__

@@ -1,0 +1,217 @@
+"""Streaming reads: one batch after the other, each a span of every topic that has something new."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from .access import access
+from .batch import positions
+from .columns import arrow_schema
+from .filters import Selection
+from .offsets import Offset, Span
+from .options import ReadOptions
+from .planning import Head, Range, plan, share
+from .reading import ReadPlan, TopicsPartition, loss_of
+
+log = logging.getLogger("pyspark_topics")
+
+POLL = 0.01
+"""Seconds that what is known about the heads is good for, at least; more where asking takes long:
+Spark asks as fast as it is answered."""
+EXACT_FILLS = 64
+"""Topics of a batch whose bytes the engine is asked for; those of others are estimated."""
+
+
+class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One per query run, in a process of its own. Spark promises neither `commit` nor `stop`:
+    nothing depends on them."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._tasks = ReadPlan(
+            options.connection,
+            arrow_schema(schema),
+            options.on_gap,
+            options.strong,
+            Selection(),
+        )
+        self._initial: Offset | None = None
+        self._known: dict[str, Head] = {}
+        self._known_until = 0.0
+        self._pinned: dict[str, Head] | None = None
+        self._told: set[str] = set()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Asked for twice at a first start: the same both times."""
+        if self._initial is None:
+            heads = self._heads()
+            starts = positions(access(self._options.connection), heads, self._options.start)
+            self._initial = Offset(
+                {
+                    name: Span(head.topic_id, starts[name], starts[name])
+                    for name, head in heads.items()
+                }
+            )
+        return self._initial.json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._known_until = 0.0
+        self._pinned = self._heads()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """`start` itself when there is nothing new: Spark compares strings."""
+        heads = self._heads() if self._pinned is None else self._pinned
+        was = Offset.parse(start)
+        spans = self._next(was, heads)
+        rows, size = self._options.max_offsets, self._options.max_bytes
+        if isinstance(limit, ReadAllAvailable):
+            rows = size = None
+        elif isinstance(limit, ReadMaxRows):
+            rows = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            size = limit.max_bytes
+        if rows is not None:
+            spans = _at_most(spans, rows)
+        if size is not None:
+            spans = self._fill(spans, heads, size)
+        if not any(len(span) for span in spans.values()) and not _went_back(was, spans):
+            return start
+        return Offset(spans).json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the progress report: what the last poll saw."""
+        if not self._known:
+            return None
+        return Offset(
+            {name: Span(h.topic_id, h.end, h.end) for name, h in self._known.items()}
+        ).json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        tasks = plan(
+            Offset.parse(end).to_read(Offset.parse(start)),
+            records=self._options.partition_records,
+            min_partitions=self._options.min_partitions,
+        )
+        return [TopicsPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._tasks.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The checkpoint is Spark's; nothing is kept here."""
+
+    def stop(self) -> None:
+        """There is nothing to let go of that the end of the process does not."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Reading, (self._tasks,))
+
+    def _heads(self) -> dict[str, Head]:
+        now = time.monotonic()
+        if now >= self._known_until:
+            self._known = access(self._options.connection).heads(self._options.topics)
+            took = time.monotonic() - now
+            self._known_until = now + took + max(POLL, 2 * took)
+        return self._known
+
+    def _next(self, start: Offset, heads: Mapping[str, Head]) -> dict[str, Span]:
+        """From where each topic was left to its end."""
+        spans = {}
+        for name, was in start.spans.items():
+            head = heads.get(name)
+            if head is None:
+                # A topic that is not there when a trigger pins the heads may be one to come.
+                self._lost(name, was.hi, was.hi, "deleted")
+                spans[name] = Span(was.topic_id, was.hi, was.hi)
+            elif head.topic_id != was.topic_id:
+                self._lost(name, was.hi, was.hi, "recreated")
+                spans[name] = Span(head.topic_id, head.earliest, head.end)
+            elif was.hi > head.next:
+                self._lost(name, head.next, was.hi - 1, "rewound")
+                spans[name] = Span(head.topic_id, head.next, head.next)
+            else:
+                spans[name] = Span(head.topic_id, was.hi, max(was.hi, head.end))
+        for name, head in heads.items():
+            if name not in start.spans:
+                spans[name] = Span(head.topic_id, head.earliest, head.end)
+        return spans
+
+    def _lost(self, topic: str, first: int, last: int, reason: str) -> None:
+        loss = loss_of(topic, first, last, reason)
+        if self._options.on_gap == "fail":
+            raise loss
+        if topic not in self._told:
+            self._told.add(topic)
+            log.warning("%s", loss.message)
+
+    def _fill(
+        self, spans: dict[str, Span], heads: Mapping[str, Head], size: int
+    ) -> dict[str, Span]:
+        """What of the spans has so many bytes: never less than one record."""
+        weights = {
+            name: max(1, round(len(span) * heads[name].record_bytes))
+            for name, span in spans.items()
+            if len(span)
+        }
+        if sum(weights.values()) <= size:
+            return spans
+        engine = access(self._options.connection)
+        rooms = share(weights, size)
+        exact = sorted(weights, key=lambda name: (-weights[name], name))[:EXACT_FILLS]
+        found = dict(spans)
+        for name, weight in weights.items():
+            span, room = spans[name], rooms[name]
+            hi = span.lo + len(span) * room // weight
+            if name in exact and room:
+                hi = engine.fill(Range(span.topic_id, name, span.lo, span.hi), room)
+            found[name] = Span(span.topic_id, span.lo, hi)
+        if not any(len(span) for span in found.values()):
+            first = exact[0]
+            found[first] = Span(spans[first].topic_id, spans[first].lo, spans[first].lo + 1)
+        return found
+
+
+class _Reading(DataSourceStreamReader):
+    """What is left of a reader in a task."""
+
+    def __init__(self, tasks: ReadPlan) -> None:
+        self._tasks = tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._tasks.read(partition)
+
+
+def _went_back(was: Offset, spans: Mapping[str, Span]) -> bool:
+    """Whether a topic begins below where it was: what comes there next is new."""
+    return any(
+        span.topic_id == spans[name].topic_id and spans[name].hi < span.hi
+        for name, span in was.spans.items()
+    )
+
+
+def _at_most(spans: dict[str, Span], rows: int) -> dict[str, Span]:
+    given = share({name: len(span) for name, span in spans.items()}, rows)
+    return {
+        name: Span(span.topic_id, span.lo, span.lo + given[name]) for name, span in spans.items()
+    }

@@ -1,0 +1,166 @@
+"""One Spark session and one server for all tests; a topic name of its own for each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_spark import session
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+
+from benches.demo.server import Server
+
+from .proxy import Proxy
+
+os.environ.setdefault("TOPICS_SPARK_TIER", "1")
+
+
+class Topics:
+    """The server, and what tests do to it directly."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.client = Client(Connection(server.url, None, None, 20.0))
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def create(self, topic: str, **config: Any) -> int:
+        return self.client.call("PUT", f"/v0/topics/{topic}", config)["topic_id"]
+
+    def append(self, topic: str, rows: list[Any], **fields: Any) -> int:
+        """One record for each row; the last seq."""
+        last = 0
+        for at in range(0, len(rows), 10_000):
+            records = [{"data": row, **fields} for row in rows[at : at + 10_000]]
+            answer = self.client.call("POST", f"/v0/topics/{topic}", {"records": records})
+            last = answer["last_seq"]
+        return last
+
+    def drop(self, topic: str) -> None:
+        self.client.call("DELETE", f"/v0/topics/{topic}")
+
+    def rows(self, topic: str) -> list[dict[str, Any]]:
+        """Every record that is kept."""
+        found: list[dict[str, Any]] = []
+        after: Any = "earliest"
+        while True:
+            body = {"from_seq": after, "limit": 1000, "include_tags": True}
+            page = self.client.call("POST", f"/v0/topics/{topic}/diff", body)
+            found += page["records"]
+            after = page["next_from_seq"]
+            if page["caught_up"]:
+                return found
+
+    def data(self, topic: str) -> list[Any]:
+        return [row["data"] for row in self.rows(topic)]
+
+    def state(self, topic: str) -> dict[str, Any]:
+        return self.client.call("GET", f"/v0/topics/{topic}")
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    server = Server(tmp_path_factory.mktemp("server") / "data")
+    server.start()
+    yield Topics(server)
+    server.ensure_dead()
+
+
+@pytest.fixture
+def proxy(topics: Topics) -> Iterator[Proxy]:
+    proxy = Proxy(topics.server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    spark = session(
+        "tests",
+        cores=2,
+        failures=3,
+        folder=tmp_path_factory.mktemp("spark"),
+        spark__sql__shuffle__partitions="1",
+        # Half the time of a micro-batch is the renaming of checkpoint files with their checksums.
+        spark__sql__streaming__checkpointFileManagerClass=(
+            "org.apache.spark.sql.execution.streaming.checkpointing."
+            "FileSystemBasedCheckpointFileManager"
+        ),
+    )
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    return request.node.name.replace("[", ".").replace("]", "").replace(" ", "-")[:120]
+
+
+@pytest.fixture
+def read(spark: Any, topics: Topics, topic: str) -> Callable[..., Any]:
+    """A DataFrame of the test's topic."""
+
+    def read(schema: str | None = None, **options: str) -> Any:
+        reader = spark.read.format("topics").option("url", topics.url)
+        if "subscribePattern" not in options:
+            options.setdefault("subscribe", topic)
+        if schema is not None:
+            reader = reader.schema(schema)
+        options.setdefault("retryTimeoutMs", "10000")
+        return reader.options(**options).load()
+
+    return read
+
+
+class Stream:
+    """A query from topics into a topic, that can be run again and again on its checkpoint."""
+
+    def __init__(self, spark: Any, topics: Topics, source: str, sink: str, where: Path) -> None:
+        self.spark, self.topics = spark, topics
+        self.source, self.sink = source, sink
+        self.checkpoint = where / f"checkpoint-{sink}"
+        self.sink_options: dict[str, str] = {}
+
+    def query(self, change: Callable[[Any], Any] | None = None, **options: str) -> Any:
+        given = {"url": self.topics.url, "retryTimeoutMs": "10000", **options}
+        if "subscribePattern" not in given:
+            given.setdefault("subscribe", self.source)
+        frame = self.spark.readStream.format("topics").options(**given).load()
+        frame = frame.select("data") if change is None else change(frame)
+        writer = frame.writeStream.format("topics").option("url", self.topics.url)
+        writer = writer.options(topic=self.sink, **self.sink_options)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(availableNow=True).start()
+
+    def run(self, change: Callable[[Any], Any] | None = None, **options: str) -> list[Any]:
+        """To the end of what there is; the progress of every batch that had rows."""
+        query = self.query(change, **options)
+        query.awaitTermination()
+        return [p for p in query.recentProgress if p["numInputRows"]]
+
+    def offsets(self) -> dict[int, Any]:
+        """The offsets of the batches that were planned."""
+        found = {}
+        for file in (self.checkpoint / "offsets").iterdir():
+            if file.name.isdecimal():
+                found[int(file.name)] = json.loads(file.read_text().splitlines()[-1])
+        return found
+
+    def forget_commit(self, batch: int) -> None:
+        """As if Spark had died before it noted that a batch was done."""
+        folder = self.checkpoint / "commits"
+        (folder / str(batch)).unlink()
+        (folder / f".{batch}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def stream(spark: Any, topics: Topics, topic: str, tmp_path: Path) -> Stream:
+    return Stream(spark, topics, topic, f"{topic}.out", tmp_path)

@@ -1,0 +1,81 @@
+"""Broken connections: reads go on where they were, writes are repeated, nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark_topics.access import ScanRequest
+from pyspark_topics.errors import Interrupted, TopicsError
+from pyspark_topics.filters import Selection
+from pyspark_topics.options import Connection, Subscription
+from pyspark_topics.server import Server
+
+ROWS = 30_000
+
+
+@pytest.mark.parametrize("what", ["cut", "unmark", "refuse", "busy"])
+def test_a_read_goes_on_where_it_was(topics, topic, read, proxy, what):
+    topics.append(topic, [{"n": n, "pad": "x" * 100} for n in range(ROWS)])
+    proxy.break_next("/scan", what, times=3)
+    rows = read("seq long", url=proxy.url).collect()
+    assert sorted(row.seq for row in rows) == list(range(1, ROWS + 1))
+    # Without its marker a stream is no whole one, but no row of this range is missing from it.
+    assert sum("/scan" in path for path in proxy.seen) == (1 if what == "unmark" else 4)
+
+
+def test_planning_waits_for_a_server_that_is_away(topics, topic, read, proxy):
+    topics.append(topic, [1, 2, 3])
+    proxy.break_next("/state", "refuse", times=2)
+    assert read(url=proxy.url).count() == 3
+
+
+def test_patience_ends(topics, topic, read, proxy):
+    topics.append(topic, [1])
+    proxy.break_next("/scan", "refuse", times=1000)
+    with pytest.raises(PySparkException, match="scan"):
+        read(url=proxy.url, retryTimeoutMs="500").collect()
+
+
+def scan(server, topic, upto):
+    request = ScanRequest(
+        topic=topic,
+        topic_id=server.heads(Subscription((topic,)))[topic].topic_id,
+        after=0,
+        upto=upto,
+        columns=("seq", "data", "gap_to", "gap_reason"),
+        binary=False,
+        strong=False,
+        selection=Selection(),
+    )
+    with server.scan(request) as found:
+        return sum(batch.num_rows for batch in found.batches())
+
+
+def test_a_stream_without_its_end_is_an_error(topics, topic, proxy):
+    topics.append(topic, list(range(100)))
+    server = Server(Connection(proxy.url, None, None, 5.0))
+    assert scan(server, topic, 100) == 100
+    for what in ("cut", "unmark"):
+        proxy.break_next("/scan", what)
+        with pytest.raises(Interrupted):
+            scan(server, topic, 100)
+    # The connection that was broken is not used again.
+    assert scan(server, topic, 100) == 100
+
+
+def test_a_refusal_is_not_repeated(topics, topic, proxy):
+    server = Server(Connection(proxy.url, None, None, 5.0))
+    with pytest.raises(TopicsError) as refused:
+        server.seek(topic, 0)
+    assert refused.value.code == "topic_not_found"
+    assert len(proxy.seen) == 1
+
+
+@pytest.mark.parametrize("what", ["refuse", "forget", "busy"])
+def test_a_batch_write_is_published_once(spark, topics, topic, proxy, what):
+    for path in ("/stage/", "/commit"):
+        proxy.break_next(path, what)
+    frame = spark.range(1000).selectExpr("cast(id as string) AS data")
+    frame.write.format("topics").mode("append").save(url=proxy.url, topic=topic)
+    assert sorted(topics.data(topic)) == list(range(1000))
+    assert sum("/commit" in path for path in proxy.seen) >= (1 if what == "forget" else 2)

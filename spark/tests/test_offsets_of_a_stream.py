@@ -1,0 +1,179 @@
+"""A stream's reader alone, on heads that the test makes up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StructField, StructType
+from pyspark_topics import batch, stream
+from pyspark_topics.errors import DataLoss
+from pyspark_topics.options import read_options
+from pyspark_topics.planning import Head
+
+SCHEMA = StructType([StructField("seq", LongType())])
+
+
+class Fake:
+    """An engine of which only the heads are asked."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Head] = {}
+        self.asked = 0
+
+    def set(self, name, end, topic_id=1, earliest=1, after=None):
+        self.topics[name] = Head(topic_id, earliest, end, after or end, end - earliest, 100)
+
+    def heads(self, _topics):
+        self.asked += 1
+        return dict(self.topics)
+
+    def fill(self, whole, size):
+        return whole.lo + max(1, size // 10)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = Fake()
+    for module in (stream, batch):
+        monkeypatch.setattr(module, "access", lambda _to: fake)
+    monkeypatch.setattr(stream, "POLL", 0.0)
+    return fake
+
+
+def reader(**options):
+    given = {"url": "http://h:1", "subscribePattern": ".*", **options}
+    return stream.TopicsStreamReader(read_options(CaseInsensitiveDict(given)), SCHEMA)
+
+
+def latest(one, start, limit=None):
+    one._known_until = 0.0
+    return one.latestOffset(start, limit or one.getDefaultReadLimit())
+
+
+def spans(partitions):
+    return [(r.topic, r.topic_id, r.lo, r.hi) for p in partitions for r in p.value]
+
+
+def test_what_is_asked_for_again_when_idle_is_byte_identical(fake):
+    fake.set("b", 11)
+    fake.set("a", 5)
+    one = reader()
+    first = latest(one, one.initialOffset())
+    again = latest(one, json.loads(json.dumps(first)))
+    assert json.dumps(again) == json.dumps(first)
+    # Topics that are empty change nothing either.
+    fake.set("aa", 1)
+    assert json.dumps(latest(one, first)) == json.dumps(first)
+
+
+def test_a_crash_in_the_first_batch_loses_nothing(fake):
+    fake.set("a", 11)
+    one = reader(startingOffsets="latest")
+    start = one.initialOffset()
+    fake.set("a", 21)
+    end = latest(one, start)
+    assert spans(one.partitions(start, end)) == [("a", 1, 11, 21)]
+    # Spark dies. Its next run asks for the first offset again, which has moved, and has the end.
+    fake.set("a", 31)
+    other = reader(startingOffsets="latest")
+    moved = other.initialOffset()
+    assert moved["t"]["a"] == [1, 31, 31]
+    assert spans(other.partitions(moved, json.loads(json.dumps(end)))) == [("a", 1, 11, 21)]
+    assert latest(other, end)["t"]["a"] == [1, 21, 31]
+
+
+def test_the_first_offset_stays_the_first(fake):
+    fake.set("a", 11)
+    one = reader(startingOffsets="latest")
+    first = one.initialOffset()
+    fake.set("a", 21)
+    one._known_until = 0.0
+    assert one.initialOffset() == first
+
+
+def test_an_idle_topic_is_not_read_again_when_another_goes_on(fake):
+    fake.set("a", 11)
+    fake.set("b", 11)
+    one = reader()
+    start = one.initialOffset()
+    first = latest(one, start)
+    fake.set("b", 12)
+    second = latest(one, first)
+    assert spans(one.partitions(first, second)) == [("b", 1, 11, 12)]
+    assert spans(one.partitions(first, first)) == []
+
+
+def test_heads_are_asked_for_once_per_poll(fake, monkeypatch):
+    monkeypatch.setattr(stream, "POLL", 60.0)
+    fake.set("a", 11)
+    one = reader()
+    end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    for _ in range(10):
+        one.latestOffset(end, ReadAllAvailable())
+        one.reportLatestOffset()
+    assert fake.asked == 1
+
+
+def test_limits(fake):
+    fake.set("a", 101)
+    fake.set("b", 51)
+    one = reader(maxOffsetsPerTrigger="30")
+    start = one.initialOffset()
+    assert latest(one, start)["t"] == {"a": [1, 1, 21], "b": [1, 1, 11]}
+    assert latest(one, start, ReadMaxRows(3))["t"] == {"a": [1, 1, 3], "b": [1, 1, 2]}
+    assert latest(one, start, ReadAllAvailable())["t"] == {"a": [1, 1, 101], "b": [1, 1, 51]}
+
+
+def test_a_limit_of_bytes_reads_one_record_at_least(fake):
+    for n in range(100):
+        fake.set(f"t{n:02}", 11)
+    one = reader(maxBytesPerTrigger="1")
+    end = latest(one, one.initialOffset())
+    assert sum(hi - lo for _, lo, hi in end["t"].values()) == 1
+
+
+def test_topics_that_are_other_ones(fake):
+    fake.set("a", 11, topic_id=1)
+    one, other = reader(), reader(failOnDataLoss="false")
+    end = latest(one, one.initialOffset())
+    fake.set("a", 31, topic_id=2, earliest=4)
+    with pytest.raises(DataLoss, match="recreated"):
+        latest(one, end)
+    assert latest(other, end)["t"]["a"] == [2, 4, 31]
+    del fake.topics["a"]
+    with pytest.raises(DataLoss, match="deleted"):
+        latest(one, end)
+    assert latest(other, end) == end
+
+
+def test_a_head_that_went_back_is_a_loss_but_a_lost_tail_is_not(fake):
+    fake.set("a", 11)
+    one, other = reader(), reader(failOnDataLoss="false")
+    end = latest(one, one.initialOffset())
+    # A crash took records that were seen: their seqs are not given again.
+    fake.set("a", 6, after=20)
+    assert latest(one, end) == end
+    # A backup was restored.
+    fake.set("a", 6)
+    with pytest.raises(DataLoss, match="rewound"):
+        latest(one, end)
+    # What is written from now on is new.
+    back = latest(other, end)
+    assert (back["t"]["a"], spans(other.partitions(end, back))) == ([1, 6, 6], [])
+    fake.set("a", 8)
+    assert latest(other, back)["t"]["a"] == [1, 6, 8]
+
+
+def test_available_now_ends_where_the_heads_were(fake):
+    fake.set("a", 11)
+    one = reader()
+    start = one.initialOffset()
+    one.prepareForTriggerAvailableNow()
+    fake.set("a", 50)
+    fake.set("b", 50)
+    end = latest(one, start)
+    assert end["t"] == {"a": [1, 1, 11]}
+    assert latest(one, end) == end

@@ -1,0 +1,146 @@
+"""Options: what is taken, what is refused and by which word."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark_topics.errors import InvalidOption
+from pyspark_topics.options import (
+    EARLIEST,
+    LATEST,
+    Subscription,
+    literal_prefix,
+    read_options,
+    write_options,
+)
+
+URL = {"url": "http://127.0.0.1:4000"}
+
+
+def read(**options: str):
+    return read_options(CaseInsensitiveDict({**URL, "subscribe": "a", **options}))
+
+
+def write(**options: str):
+    return write_options(CaseInsensitiveDict({**URL, **options}))
+
+
+def test_defaults():
+    given = read()
+    assert (given.start.of("a"), given.end.of("a")) == (EARLIEST, LATEST)
+    assert (given.on_gap, given.include_meta, given.binary, given.strong) == (
+        "fail",
+        True,
+        False,
+        False,
+    )
+    assert (given.max_offsets, given.max_bytes, given.min_partitions) == (None, None, 1)
+
+
+def test_names_ignore_case_and_lists_are_cleaned():
+    given = read_options(CaseInsensitiveDict({**URL, "SUBSCRIBE": " b, a,,b "}))
+    assert given.topics == Subscription(("b", "a"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", {"a": EARLIEST, "b": EARLIEST}),
+        ("Latest", {"a": LATEST, "b": LATEST}),
+        ('{"a": 23}', {"a": 23, "b": EARLIEST}),
+        ('{"a": -1, "b": -2}', {"a": LATEST, "b": EARLIEST}),
+    ],
+)
+def test_starting_offsets(text: str, expected: dict[str, int]):
+    start = read(startingOffsets=text).start
+    assert {name: start.of(name) for name in expected} == expected
+
+
+def test_topics_that_ending_offsets_do_not_name_end_at_their_head():
+    end = read(endingOffsets='{"a": 5}').end
+    assert (end.of("a"), end.of("b")) == (5, LATEST)
+
+
+def test_a_timestamp_is_resolved_by_the_engine():
+    assert read(startingTimestamp="1700000000000").start.ts_ms == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"subscribe": " , "}, "subscribe"),
+        ({"subscribePattern": "x"}, "subscribe"),
+        ({"path": "/data"}, "url"),
+        ({"url": "127.0.0.1:4000"}, "url"),
+        ({"startingOffsets": "first"}, "startingOffsets"),
+        ({"startingOffsets": '{"a": -3}'}, "startingOffsets"),
+        ({"startingOffsets": '{"a": true}'}, "startingOffsets"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"maxBytesPerTrigger": "1e6"}, "maxBytesPerTrigger"),
+        ({"minPartitions": "-1"}, "minPartitions"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss"),
+        ({"gaps": "skip"}, "gaps"),
+        ({"dataType": "text"}, "dataType"),
+        ({"consistency": "linear"}, "consistency"),
+    ],
+)
+def test_refusals_name_the_option(options: dict[str, str], word: str):
+    with pytest.raises(InvalidOption, match=word):
+        read(**options)
+
+
+def test_no_topics_and_bad_patterns_are_refused():
+    with pytest.raises(InvalidOption, match="subscribePattern"):
+        read_options(CaseInsensitiveDict(URL))
+    with pytest.raises(InvalidOption, match="subscribePattern"):
+        read_options(CaseInsensitiveDict({**URL, "subscribePattern": "("}))
+
+
+def test_what_a_gap_does():
+    assert read(failOnDataLoss="false").on_gap == "log"
+    assert read(gaps="emit").on_gap == "emit"
+    assert read(failOnDataLoss="false", gaps="fail").on_gap == "fail"
+
+
+def test_sinks():
+    given = write(topic="t", txnAppId="app", txnVersion="7", staleEpoch="skip")
+    assert (given.topic, given.app, given.version, given.skip_stale) == ("t", "app", 7, True)
+    for options, word in (
+        ({"txnAppId": "app"}, "txnVersion"),
+        ({"txnVersion": "1"}, "txnAppId"),
+        ({"staleEpoch": "ignore"}, "staleEpoch"),
+    ):
+        with pytest.raises(InvalidOption, match=word):
+            write(**options)
+    with pytest.raises(InvalidOption, match="server"):
+        write_options(CaseInsensitiveDict({"path": "/data"}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [
+        ("orders", "orders"),
+        (r"orders\..*", "orders."),
+        ("orders.*", "orders"),
+        ("ab*", "a"),
+        ("ab?c", "a"),
+        ("ab{0,2}", "a"),
+        ("ab+", "ab"),
+        ("ab|cd", ""),
+        ("a(b|c)", ""),
+        ("(ab)c", ""),
+        ("a[bc]", "a"),
+        (r"a\d", "a"),
+        ("", ""),
+    ],
+)
+def test_the_prefix_holds_for_all_that_a_pattern_matches(pattern: str, prefix: str):
+    assert literal_prefix(pattern) == prefix
+    names = ["", "a", "ab", "abb", "ac", "acb", "abc", "cd", "a1", "orders", "orders.x", "orders-y"]
+    for name in names:
+        if re.fullmatch(pattern, name):
+            assert name.startswith(prefix)
+            assert Subscription(pattern=pattern).matches(name)

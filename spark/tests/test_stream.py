@@ -1,0 +1,257 @@
+"""Streaming reads: admission, restarts, topics that come and go, gaps."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+
+def numbers(topics, topic):
+    return sorted(topics.data(topic))
+
+
+def test_a_stream_goes_on_where_its_checkpoint_is(topics, topic, stream):
+    topics.append(topic, list(range(100)))
+    stream.run()
+    assert numbers(topics, stream.sink) == list(range(100))
+    topics.append(topic, list(range(100, 150)))
+    stream.run()
+    assert numbers(topics, stream.sink) == list(range(150))
+    planned = stream.offsets()
+    topic_id = topics.state(topic)["topic_id"]
+    assert planned[0] == {"v": 1, "t": {topic: [topic_id, 1, 101]}}
+    assert planned[1] == {"v": 1, "t": {topic: [topic_id, 101, 151]}}
+
+
+def test_nothing_new_is_no_batch(topics, topic, stream):
+    topics.append(topic, [1, 2])
+    stream.run()
+    before = stream.offsets()
+    assert stream.run() == []
+    assert stream.offsets() == before
+
+
+def test_admission_by_records_is_in_proportion_to_the_lag(topics, topic, stream):
+    topics.append(f"{topic}.a", list(range(30)))
+    topics.append(f"{topic}.b", list(range(30, 40)))
+    both = {"subscribe": f"{topic}.a,{topic}.b", "maxOffsetsPerTrigger": "8"}
+    progress = stream.run(**both)
+    assert [p["numInputRows"] for p in progress] == [8, 8, 8, 8, 8]
+    first = stream.offsets()[0]["t"]
+    assert [hi - lo for _, lo, hi in first.values()] == [6, 2]
+    assert numbers(topics, stream.sink) == list(range(40))
+
+
+def test_admission_by_bytes(topics, topic, stream):
+    topics.append(topic, ["x" * 998 for _ in range(100)])
+    progress = stream.run(maxBytesPerTrigger="10000")
+    assert sum(p["numInputRows"] for p in progress) == 100
+    assert len(progress) >= 10
+    assert all(p["numInputRows"] <= 11 for p in progress)
+
+
+def test_available_now_ends_at_the_heads_of_its_start(topics, topic, stream):
+    topics.append(topic, list(range(20)))
+
+    def late(frame):
+        # While the first batch runs there are more rows: they belong to the next run.
+        url, name = topics.url, topic
+
+        @f.udf("string")
+        def append(data):
+            import urllib.request
+
+            if data == "0":
+                body = b'{"records":[{"data":100},{"data":101}]}'
+                headers = {"Content-Type": "application/json"}
+                request = urllib.request.Request(f"{url}/v0/topics/{name}", body, headers)
+                urllib.request.urlopen(request).read()
+            return data
+
+        return frame.select(append("data").alias("data"))
+
+    progress = stream.run(late, maxOffsetsPerTrigger="5")
+    assert [p["numInputRows"] for p in progress] == [5, 5, 5, 5]
+    stream.run()
+    assert numbers(topics, stream.sink) == [*range(20), 100, 101]
+
+
+def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_rows(
+    topics, topic, stream, tmp_path
+):
+    topics.append(topic, list(range(10)))
+    flag = tmp_path / "fail"
+    flag.touch()
+    where = str(flag)
+
+    @f.udf("string")
+    def fail(data):
+        import os
+
+        if os.path.exists(where):
+            raise ValueError("on purpose")
+        return data
+
+    def change(frame):
+        return frame.select(fail("data").alias("data"))
+
+    # The query begins at the head, then there is something to do, which fails.
+    spark = stream.spark
+    frame = spark.readStream.format("topics").load(
+        url=topics.url, subscribe=topic, startingOffsets="latest"
+    )
+    query = (
+        change(frame)
+        .writeStream.format("topics")
+        .option("checkpointLocation", str(stream.checkpoint))
+        .start(url=topics.url, topic=stream.sink)
+    )
+    while not query.recentProgress and query.isActive:
+        time.sleep(0.05)
+    topics.append(topic, list(range(100, 110)))
+    with pytest.raises(PySparkException, match="on purpose"):
+        query.awaitTermination(60)
+    planned = stream.offsets()
+    assert planned[max(planned)]["t"][topic][1:] == [11, 21]
+    flag.unlink()
+    topics.append(topic, list(range(200, 205)))
+    stream.run(change, startingOffsets="latest")
+    assert numbers(topics, stream.sink) == [*range(100, 110), *range(200, 205)]
+
+
+def test_new_topics_of_a_pattern_begin_at_their_start(topics, topic, stream):
+    pattern = {"subscribePattern": rf"{topic}\.in\..*", "startingOffsets": "latest"}
+    topics.append(f"{topic}.in.a", [1, 2])
+    stream.run(**pattern)
+    topics.append(f"{topic}.in.b", [3, 4])
+    topics.append(f"{topic}.in.a", [5])
+    stream.run(**pattern)
+    assert numbers(topics, stream.sink) == [3, 4, 5]
+
+
+def test_a_topic_that_is_named_and_comes_later(topics, topic, stream):
+    stream.run(startingOffsets="latest")
+    topics.append(topic, [1, 2])
+    stream.run(startingOffsets="latest")
+    assert numbers(topics, stream.sink) == [1, 2]
+
+
+def test_a_topic_deleted_and_created_again(topics, topic, stream):
+    topics.append(topic, list(range(5)))
+    stream.run()
+    topics.drop(topic)
+    topics.append(topic, list(range(10, 20)))
+    with pytest.raises(PySparkException, match="recreated"):
+        stream.run()
+    stream.run(failOnDataLoss="false")
+    assert numbers(topics, stream.sink) == [*range(5), *range(10, 20)]
+    topics.append(topic, [20])
+    stream.run()
+    assert numbers(topics, stream.sink) == [*range(5), *range(10, 21)]
+
+
+def test_a_topic_created_again_under_a_planned_batch(topics, topic, stream):
+    topics.append(topic, list(range(5)))
+    stream.run()
+    stream.forget_commit(0)
+    topics.drop(topic)
+    topics.append(topic, list(range(10, 13)))
+    with pytest.raises(PySparkException, match="recreated"):
+        stream.run()
+    # The planned rows are gone; their epoch had been published, so nothing is there twice.
+    stream.run(failOnDataLoss="false")
+    assert numbers(topics, stream.sink) == [*range(5), *range(10, 13)]
+
+
+def test_a_topic_deleted_under_the_stream(topics, topic, stream):
+    topics.append(topic, list(range(5)))
+    stream.run()
+    topics.drop(topic)
+    with pytest.raises(PySparkException, match="deleted"):
+        stream.run()
+    stream.run(failOnDataLoss="false")
+    topics.append(topic, [7])
+    stream.run(failOnDataLoss="false")
+    assert numbers(topics, stream.sink) == [*range(5), 7]
+
+
+def trimmed(topics, topic):
+    """Of 30 records the last 10 are left."""
+    topics.create(topic, cap_records=10, discard="old")
+    topics.append(topic, list(range(3)))
+    topics.append(topic, list(range(3, 30)))
+    assert topics.state(topic)["earliest_seq"] == 21
+
+
+def described(frame):
+    """Rows of a gap have no data: what they say is in meta."""
+    return frame.select(f.coalesce("data", f.to_json("meta")).alias("data"))
+
+
+def test_a_tombstone_fails_a_stream(topics, topic, stream):
+    trimmed(topics, topic)
+    with pytest.raises(PySparkException, match=r"records 1 to 20 of topic .* are lost \(cap\)"):
+        stream.run(startingOffsets=f'{{"{topic}": 1}}')
+
+
+def test_a_tombstone_is_logged(topics, topic, stream):
+    trimmed(topics, topic)
+    stream.run(startingOffsets=f'{{"{topic}": 1}}', failOnDataLoss="false")
+    assert numbers(topics, stream.sink) == list(range(20, 30))
+
+
+def test_a_tombstone_becomes_a_row(topics, topic, stream):
+    trimmed(topics, topic)
+    stream.run(described, startingOffsets=f'{{"{topic}": 1}}', gaps="emit")
+    gap, *rows = topics.data(stream.sink)
+    assert gap == {"gap_from": "1", "gap_to": "20", "gap_reason": "cap"}
+    assert rows == list(range(20, 30))
+
+
+def test_a_tombstone_in_the_range_of_a_batch(topics, topic, read):
+    trimmed(topics, topic)
+    options = {"startingOffsets": f'{{"{topic}": 5}}', "endingOffsets": f'{{"{topic}": 25}}'}
+    with pytest.raises(PySparkException, match="data_loss"):
+        read(**options).collect()
+    rows = read(failOnDataLoss="false", **options).collect()
+    assert sorted(row.seq for row in rows) == [21, 22, 23, 24]
+    first, *rest = read(gaps="emit", **options).orderBy("seq").collect()
+    assert (first.topic, first.seq, first.ts, first.data) == (topic, 5, None, None)
+    assert first.meta == {"gap_from": "5", "gap_to": "20", "gap_reason": "cap"}
+    assert [row.seq for row in rest] == [21, 22, 23, 24]
+    # Parts of a range that lie in the gap tell their own share of it.
+    rows = read(gaps="emit", minPartitions="5", **options).orderBy("seq").collect()
+    gaps = [(int(r.meta["gap_from"]), int(r.meta["gap_to"])) for r in rows if r.data is None]
+    assert [seq for lo, hi in gaps for seq in range(lo, hi + 1)] == list(range(5, 21))
+
+
+def test_what_was_deleted_on_purpose_is_no_gap(topics, topic, read):
+    topics.append(topic, list(range(10)))
+    topics.client.call("POST", f"/v0/topics/{topic}/delete", {"before_seq": 5})
+    rows = read(startingOffsets=f'{{"{topic}": 1}}').collect()
+    assert sorted(row.seq for row in rows) == [5, 6, 7, 8, 9, 10]
+
+
+def test_ten_thousand_topics_in_a_stream(spark, topics, topic, tmp_path):
+    names = [f"{topic}.{n:05}" for n in range(10_000)]
+    for at in range(0, len(names), 500):
+        appends = [{"topic": n, "records": [{"data": 1}]} for n in names[at : at + 500]]
+        topics.client.call("POST", "/v0/txn", {"appends": appends})
+    seen = []
+    frame = spark.readStream.format("topics").load(
+        url=topics.url, subscribePattern=rf"{topic}\.\d+"
+    )
+    query = (
+        frame.writeStream.foreachBatch(lambda df, _: seen.append(df.agg(f.count("*")).first()[0]))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert seen == [10_000]
+    planned = json.loads((tmp_path / "checkpoint/offsets/0").read_text().splitlines()[-1])
+    assert len(planned["t"]) == 10_000
