@@ -316,7 +316,19 @@ class Engine(_Verbs):
     """An open data directory."""
 
     @staticmethod
-    def open(path: str, settings: Mapping[str, _Setting] | None = None) -> Engine: ...
+    def open(
+        path: str, settings: Mapping[str, _Setting] | None = None, read_only: bool = False
+    ) -> Engine:
+        """Read-only: nothing in the directory changes, every write is refused, and others may read
+        it at the same time.
+        """
+
+    def scan_range(self, topic: str, request: bytes) -> _Stream:
+        """A range; `request` is the body of `POST /v0/topics/:t/scan`."""
+
+    def split(self, topic: str, request: bytes) -> bytes:
+        """Parts of a range; request and answer are those of `POST /v0/topics/:t/split`."""
+
     def check(self) -> None:
         """Raises `Closed` where every other call would."""
 

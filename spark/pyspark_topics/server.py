@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 
@@ -48,8 +49,8 @@ class Server:
     def _names(self, prefix: str) -> Iterator[str]:
         cursor = ""
         while True:
-            query = f"?page_size=1000&prefix={prefix}" + (f"&cursor={cursor}" if cursor else "")
-            page = self._client.call("GET", path_of("topics") + query)
+            query = {"page_size": 1000, "prefix": prefix, **({"cursor": cursor} if cursor else {})}
+            page = self._client.call("GET", f"{path_of('topics')}?{urlencode(query)}")
             yield from (topic["topic"] for topic in page["topics"])
             cursor = page.get("next_cursor") or ""
             if not cursor:

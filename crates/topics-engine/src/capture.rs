@@ -383,7 +383,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     core.stop_background();
     core.delivery.close();
     core.desk.close();
-    let outcome = close_clean(core);
+    let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
     // Nothing is written from here on, whoever still holds the engine.

@@ -142,6 +142,8 @@ pub(crate) struct Core {
     base: Base,
     pub wal: Wal,
     closing: AtomicBool,
+    /// Nothing is written any more: the directory is another's, or is to stay as it is.
+    read_only: AtomicBool,
     /// The log takes more than it may: checkpoints cannot keep up.
     wal_full: AtomicBool,
     /// A shard has no space for its next log file.
@@ -198,6 +200,7 @@ impl Core {
             wal,
             staging,
             closing: AtomicBool::new(false),
+            read_only: AtomicBool::new(false),
             wal_full: AtomicBool::new(false),
             short_of_space: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
@@ -257,9 +260,29 @@ impl Core {
         !self.closing.swap(true, Ordering::AcqRel)
     }
 
+    /// From here on nothing is written.
+    pub(crate) fn freeze(&self) {
+        self.read_only.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is written.
+    pub(crate) fn frozen(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Refuses what would be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if !self.frozen() {
+            return Ok(());
+        }
+        let detail = "the directory was opened to be read only".to_owned();
+        Err(Error::StorageUnavailable { reason: "read_only", detail })
+    }
+
     /// Refuses a write that the engine as a whole has no room for. A caller that may wait makes
     /// some first.
     pub(crate) fn check_load(self: &Arc<Self>, bytes: u64, wait: Wait) -> Result<()> {
+        self.check_writable()?;
         let o = &self.options;
         let refuse = |limit, max, retry_after_ms| {
             self.metrics.throttled.add(1);
@@ -312,6 +335,7 @@ impl Core {
             Wait::Bounded => Some(self.options.staging_wait),
             Wait::Patient => Some(PATIENCE),
         };
+        self.check_writable()?;
         self.wal.reserve(shard, bytes, bound).map_err(|e| match e {
             StorageError::Staging => {
                 self.metrics.throttled.add(1);

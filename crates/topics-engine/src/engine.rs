@@ -259,6 +259,13 @@ impl Engine {
         crate::recovery::open(env, dir, options).map(Self::over)
     }
 
+    /// Opens a directory to read what it holds. Nothing in it changes, in whatever state it was
+    /// left; every write is refused. Others may read it in this way at the same time, but nobody
+    /// may have it open to write.
+    pub fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Self> {
+        crate::recovery::open_read_only(env, dir, options).map(Self::over)
+    }
+
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
     pub fn close(&self) -> Result<()> {
         crate::capture::close(&self.core)
@@ -276,6 +283,7 @@ impl Engine {
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
         self.core.check_open()?;
+        self.core.check_writable()?;
         crate::capture::checkpoint(&self.core).map(|_| ())
     }
 

@@ -11,7 +11,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::AtomicU64;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
-use topics_storage::dir::Paths;
+use topics_storage::dir::{Paths, Store};
 use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::recovery::{Loss, Mode, Opened, Opening, ShardReport};
@@ -71,6 +71,19 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
     topic::finish_moves(&core);
     core.disk.checkpoints.refill(&core.wal);
     core.start_background()?;
+    Ok(core)
+}
+
+/// Opens what a directory holds over files that stay as they are: what recovery writes is only
+/// in memory.
+pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
+    if Store::read(&env, &Paths::new(dir))?.is_none() {
+        let text = format!("{} is no data directory", dir.display());
+        return Err(Error::InvalidRequest(text));
+    }
+    let options = Options { background: false, ..options };
+    let core = open(env.read_only(), dir, options)?;
+    core.freeze();
     Ok(core)
 }
 

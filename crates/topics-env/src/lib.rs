@@ -5,6 +5,7 @@
 //!
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
+//! * [`Overlay`]: any of them, never changed.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
 #![deny(missing_docs)]
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod hook;
+mod overlay;
 mod pages;
 pub mod real;
 #[cfg(feature = "sim")]
@@ -26,6 +28,7 @@ mod tests;
 pub mod uring;
 
 pub use hook::{Hook, Site, Verdict};
+pub use overlay::Overlay;
 pub use pages::Pages;
 
 /// How a file is opened.
@@ -178,6 +181,9 @@ pub trait Fs: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Takes the exclusive lock of a file, creating it when missing, and writes `content`.
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError>;
+    /// Takes a lock that others may take in this way too, and nobody as [`Fs::lock`] does. The file
+    /// must be there; it is not written.
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
     /// Free bytes for this user where `dir` lies.
     fn free_space(&self, dir: &Path) -> io::Result<u64>;
     /// A number that changes when the machine boots.
@@ -231,6 +237,13 @@ impl Env {
     /// tests set one.
     pub fn with_hook(mut self, hook: Arc<dyn Hook>) -> Self {
         self.hook = Some(hook);
+        self
+    }
+
+    /// The same env with files that are only read: what is written is seen here and nowhere else.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.fs = Arc::new(Overlay::new(self.fs));
         self
     }
 

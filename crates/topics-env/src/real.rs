@@ -177,6 +177,16 @@ impl Fs for RealFs {
         Ok(Box::new(guard))
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        let fd = open_fd(path, OFlags::RDONLY).map_err(LockError::Io)?;
+        let file = RealFile { fd };
+        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockShared)) {
+            Ok(()) => Ok(Box::new(SharedLock { _file: file })),
+            Err(Errno::WOULDBLOCK) => Err(LockError::Held(file.content()?)),
+            Err(e) => Err(LockError::Io(e.into())),
+        }
+    }
+
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
         let stat = rustix::fs::statvfs(dir)?;
         Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
@@ -242,6 +252,18 @@ impl LockGuard for RealLock {
     fn describe(&self, content: &[u8]) -> io::Result<()> {
         self.file.write_all_at(content, 0)?;
         self.file.set_len(content.len() as u64)
+    }
+}
+
+#[derive(Debug)]
+struct SharedLock {
+    _file: RealFile,
+}
+
+impl LockGuard for SharedLock {
+    /// One of several has nothing to say.
+    fn describe(&self, _content: &[u8]) -> io::Result<()> {
+        Ok(())
     }
 }
 

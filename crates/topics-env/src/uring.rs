@@ -139,6 +139,10 @@ impl Fs for UringFs {
         self.real.lock(path, content)
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        self.real.lock_shared(path)
+    }
+
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
         self.real.free_space(dir)
     }

@@ -10,7 +10,7 @@ use topics_engine::{
     RouterRequest,
 };
 use topics_wire::arrow::{Scan, ScanRequest};
-use topics_wire::{Failure, config, metrics};
+use topics_wire::{Failure, config, metrics, split};
 
 use crate::args::{
     AppendArgs, check_all, config_of, held, match_of, nodes_of, raw, raw_records, records_of,
@@ -37,13 +37,22 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, settings=None))]
-    fn open(py: Python<'_>, path: &str, settings: Option<Settings<'_>>) -> PyResult<Self> {
+    #[pyo3(signature = (path, settings=None, read_only=false))]
+    fn open(
+        py: Python<'_>,
+        path: &str,
+        settings: Option<Settings<'_>>,
+        read_only: bool,
+    ) -> PyResult<Self> {
         let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let shared = patiently(py, move || {
-            let engine = topics_engine::Engine::open(env.clone(), Path::new(&dir), options)?;
-            if !url.is_empty() {
+            let open = match read_only {
+                true => topics_engine::Engine::open_read_only,
+                false => topics_engine::Engine::open,
+            };
+            let engine = open(env.clone(), Path::new(&dir), options)?;
+            if !url.is_empty() && !read_only {
                 engine.set_url(&url)?;
             }
             Ok(Shared::new(engine, env, dir))
@@ -401,6 +410,29 @@ impl Engine {
         };
         let scan = self.shared.run(py, |e| Scan::begin(e.clone(), topic, request))?;
         Ok(ArrowStream::new(scan))
+    }
+
+    /// A range, asked for as over HTTP.
+    fn scan_range(&self, py: Python<'_>, topic: &str, request: &[u8]) -> PyResult<ArrowStream> {
+        let scan = self.shared.run(py, |e| {
+            let asked = ScanRequest { ahead: true, ..topics_wire::arrow::parse(request)? };
+            Scan::begin(e.clone(), topic, asked)
+        })?;
+        Ok(ArrowStream::new(scan))
+    }
+
+    /// Parts of a range, asked for and answered as over HTTP.
+    fn split<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        request: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self.shared.run(py, |e| {
+            let asked = split::parse(request)?;
+            Ok(split::answer(topic, &asked, &e.segments(topic)?))
+        })?;
+        Ok(PyBytes::new(py, &body))
     }
 }
 

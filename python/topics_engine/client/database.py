@@ -179,6 +179,24 @@ class Database(Closing):
         found: dict[str, Any] = json.loads(self._backend.metrics(json=True))
         return found
 
+    def scan(self, topic: str, **asked: Any) -> Any:
+        """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the
+        like: `from_seq`, `to_seq`, `columns` and the other fields of `POST /v0/topics/:t/scan`.
+        """
+        return self._here().scan_range(topic, json.dumps(asked).encode())
+
+    def split(self, topic: str, **asked: Any) -> dict[str, Any]:
+        """A range in parts of about one size, from the index alone: the fields and the answer of
+        `POST /v0/topics/:t/split`.
+        """
+        found: dict[str, Any] = json.loads(self._here().split(topic, json.dumps(asked).encode()))
+        return found
+
+    def _here(self) -> _core.Engine:
+        if not isinstance(self._backend, _core.Engine):
+            raise InvalidRequest("only of a directory in this process: a server has HTTP for it")
+        return self._backend
+
     def close(self) -> None:
         """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
         self._backend.close()
@@ -191,8 +209,13 @@ class Database(Closing):
         return show.database_html(self)
 
 
-def open_database(path: str | os.PathLike[str] | None = None, **given: Any) -> Database:
+def open_database(
+    path: str | os.PathLike[str] | None = None, *, read_only: bool = False, **given: Any
+) -> Database:
     """Opens a data directory, creating it when missing.
+
+    `read_only` opens one that is there and that nobody writes to, in whatever state it was left.
+    Nothing in it changes, every write is refused, and other processes may read it at the same time.
 
     `path` is the setting `data_dir`. Settings are arguments over `TOPICS_*` over `topics.toml` over
     defaults; `.settings` of the result says what holds and why.
@@ -200,7 +223,7 @@ def open_database(path: str | os.PathLike[str] | None = None, **given: Any) -> D
     if path is not None:
         given["data_dir"] = os.fspath(path)
     resolved = settings.resolve(given)
-    engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native())
+    engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native(), read_only)
     return Database(engine, resolved)
 
 

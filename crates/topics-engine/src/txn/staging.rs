@@ -166,7 +166,7 @@ impl Staging {
     pub(super) fn doubt(&self, writer: &str, files: &[TxnFile], lsn: u64) {
         self.each(writer, |p| {
             if files.iter().any(|f| f.name == txn::name(p.number)) {
-                p.doubt = lsn;
+                p.doubt = p.doubt.max(lsn);
             }
             true
         });
@@ -246,6 +246,7 @@ pub(super) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> R
     name::check(writer)?;
     check_stage(req.stage)?;
     core.check_open()?;
+    core.check_writable()?;
     let staging = &core.staging;
     // A part is staged by one caller at a time; no writer's name has a slash.
     let _turn = core.txns.turn(&format!("{writer}/{}/{}", req.part, req.stage));

@@ -8,6 +8,9 @@
 //! `TOPICS_SCHEDULES` says how many schedules of each kind, `TOPICS_SEED` which,
 //! `TOPICS_REPLAY` gives one back to the model that is named as the argument.
 
+// All of it is a test, though no function says so.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod breaking;
 mod jobs;
 mod publish;

@@ -30,6 +30,30 @@ impl Drop for SimLock {
     }
 }
 
+/// One of several readers of a directory.
+#[derive(Debug)]
+pub(super) struct SimShared {
+    pub(super) file: SimFile,
+}
+
+impl LockGuard for SimShared {
+    fn describe(&self, _content: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for SimShared {
+    fn drop(&mut self) {
+        let mut state = self.file.state.lock();
+        if let Some(n) = state.shared.get_mut(&self.file.ino) {
+            *n -= 1;
+            if *n == 0 {
+                state.shared.remove(&self.file.ino);
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SimFile {
     pub(super) state: Arc<Mutex<State>>,

@@ -11,7 +11,7 @@ use super::clock::mix;
 use super::control::Violation;
 use super::disk::{Ino, Name};
 use super::fault::CallKind;
-use super::file::{SimFile, SimLock};
+use super::file::{SimFile, SimLock, SimShared};
 use super::journal::{Op, Scope};
 use super::state::State;
 use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
@@ -187,7 +187,7 @@ impl Fs for SimFs {
             }
         };
         let held = state.seen.file(ino).ok_or_else(|| io(Errno::ISDIR))?.bytes();
-        if !state.locks.insert(ino) {
+        if state.shared.contains_key(&ino) || !state.locks.insert(ino) {
             return Err(LockError::Held(held));
         }
         let file = self.handle(&mut state, ino, path, true);
@@ -195,6 +195,21 @@ impl Fs for SimFs {
         let guard = SimLock { file };
         guard.describe(content).map_err(LockError::Io)?;
         Ok(Box::new(guard))
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        let path = normal(path).map_err(LockError::Io)?;
+        let mut state = self.state.lock();
+        state.call(CallKind::Lock, &path).map_err(LockError::Io)?;
+        let found = state.seen.resolve(&path);
+        let ino = found.ok_or_else(|| LockError::Io(Errno::NOENT.into()))?;
+        if state.locks.contains(&ino) {
+            let held = state.seen.file(ino).map(|f| f.bytes()).unwrap_or_default();
+            return Err(LockError::Held(held));
+        }
+        *state.shared.entry(ino).or_default() += 1;
+        let file = self.handle(&mut state, ino, path, false);
+        Ok(Box::new(SimShared { file }))
     }
 
     fn free_space(&self, dir: &Path) -> io::Result<u64> {

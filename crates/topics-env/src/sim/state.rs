@@ -30,6 +30,8 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) violations: Vec<Violation>,
     pub(super) locks: BTreeSet<Ino>,
+    /// Locks that are shared, and by how many.
+    pub(super) shared: BTreeMap<Ino, usize>,
     pub(super) boot: u64,
     pub(super) mount: u64,
     next_ino: Ino,
@@ -57,6 +59,7 @@ impl State {
             faults: Faults::default(),
             violations: Vec::new(),
             locks: BTreeSet::new(),
+            shared: BTreeMap::new(),
             boot: image.boot,
             mount: image.mount,
             opens: BTreeMap::new(),

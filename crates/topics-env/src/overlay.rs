@@ -1,0 +1,391 @@
+//! A file system that is only read: what is written over it stays in memory, and is gone with it.
+//!
+//! A directory is opened, recovered and read through it by the code that writes to directories,
+//! and not a byte of it changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::sync::Mutex;
+use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
+
+/// Bytes that are kept together.
+const CHUNK: u64 = 64 << 10;
+
+/// What is different from what lies below.
+#[derive(Debug, Default)]
+struct Changes {
+    files: BTreeMap<PathBuf, Arc<MemFile>>,
+    dirs: BTreeSet<PathBuf>,
+    removed: BTreeSet<PathBuf>,
+}
+
+/// A file system over another one, which it never changes.
+#[derive(Debug)]
+pub struct Overlay {
+    under: Arc<dyn Fs>,
+    changes: Mutex<Changes>,
+}
+
+impl Overlay {
+    /// Over `under`.
+    #[must_use]
+    pub fn new(under: Arc<dyn Fs>) -> Self {
+        Self { under, changes: Mutex::default() }
+    }
+
+    /// The file as it is, made changeable.
+    fn copied(&self, changes: &mut Changes, path: &Path) -> io::Result<Arc<MemFile>> {
+        if let Some(file) = changes.files.get(path) {
+            return Ok(file.clone());
+        }
+        if changes.removed.contains(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let under = self.under.open(path, OpenMode::Read)?;
+        let shown = under.len()?;
+        let file = Arc::new(MemFile::over(Some((under, shown))));
+        changes.files.insert(path.to_owned(), file.clone());
+        Ok(file)
+    }
+
+    fn there(&self, changes: &Changes, path: &Path) -> io::Result<bool> {
+        if changes.files.contains_key(path) || changes.dirs.contains(path) {
+            return Ok(true);
+        }
+        Ok(!changes.removed.contains(path) && self.under.exists(path)?)
+    }
+
+    fn create(changes: &mut Changes, path: &Path) -> Arc<MemFile> {
+        let file = Arc::new(MemFile::over(None));
+        changes.files.insert(path.to_owned(), file.clone());
+        file
+    }
+}
+
+impl Fs for Overlay {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut changes = self.changes.lock();
+        Ok(match mode {
+            OpenMode::Read => match changes.files.get(path) {
+                Some(file) => file.clone(),
+                None if changes.removed.contains(path) => {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                None => return self.under.open(path, mode),
+            },
+            OpenMode::Write => self.copied(&mut changes, path)?,
+            OpenMode::CreateNew if self.there(&changes, path)? => {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            OpenMode::CreateNew | OpenMode::Truncate => Self::create(&mut changes, path),
+        })
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut changes = self.changes.lock();
+        if self.there(&changes, path)? {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        changes.dirs.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut changes = self.changes.lock();
+        let file = self.copied(&mut changes, from)?;
+        changes.files.remove(from);
+        changes.removed.insert(from.to_owned());
+        changes.files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let mut changes = self.changes.lock();
+        if !self.there(&changes, path)? {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        changes.files.remove(path);
+        changes.removed.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        if !self.list(path)?.is_empty() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        let mut changes = self.changes.lock();
+        changes.dirs.remove(path);
+        changes.removed.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let changes = self.changes.lock();
+        let mut all: BTreeSet<DirEntry> = match self.under.list(dir) {
+            Ok(names) => {
+                let kept = |e: &DirEntry| !changes.removed.contains(&dir.join(&e.name));
+                names.into_iter().filter(kept).collect()
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound && changes.dirs.contains(dir) => {
+                BTreeSet::new()
+            }
+            Err(e) => return Err(e),
+        };
+        let files = changes.files.keys().map(|path| (path, false));
+        for (path, is_dir) in files.chain(changes.dirs.iter().map(|path| (path, true))) {
+            if path.parent() == Some(dir)
+                && let Some(name) = path.file_name()
+            {
+                all.insert(DirEntry { name: name.to_string_lossy().into_owned(), is_dir });
+            }
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_fs(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.there(&self.changes.lock(), path)
+    }
+
+    /// Shared with others who only read; where nobody ever had the directory open there is
+    /// nothing to be locked.
+    fn lock(&self, path: &Path, _content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
+        match self.under.lock_shared(path) {
+            Err(LockError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(Nobody)),
+            other => other,
+        }
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        self.under.lock_shared(path)
+    }
+
+    fn free_space(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn boot_id(&self) -> io::Result<[u8; 16]> {
+        self.under.boot_id()
+    }
+
+    fn mount_id(&self, dir: &Path) -> io::Result<u64> {
+        self.under.mount_id(dir)
+    }
+
+    fn backend(&self) -> &'static str {
+        "posix"
+    }
+}
+
+/// The lock of a copy that no process has.
+#[derive(Debug)]
+struct Nobody;
+
+impl LockGuard for Nobody {
+    fn describe(&self, _content: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    len: u64,
+    /// What was written, by the number of its chunk.
+    chunks: BTreeMap<u64, Box<[u8]>>,
+    /// How much of the file below shows through where nothing was written.
+    shown: u64,
+}
+
+/// A file whose changes are in memory.
+#[derive(Debug)]
+struct MemFile {
+    under: Option<Arc<dyn File>>,
+    bytes: Mutex<Bytes>,
+}
+
+impl MemFile {
+    fn over(under: Option<(Arc<dyn File>, u64)>) -> Self {
+        let (under, shown) = under.map_or((None, 0), |(file, len)| (Some(file), len));
+        let bytes = Bytes { len: shown, chunks: BTreeMap::new(), shown };
+        Self { under, bytes: Mutex::new(bytes) }
+    }
+
+    /// What lies below at `offset`, zeros behind its end.
+    fn read_under(&self, shown: u64, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let there = shown.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (from_under, rest) = buf.split_at_mut(there);
+        rest.fill(0);
+        match &self.under {
+            Some(under) => under.read_exact_at(from_under, offset),
+            None => Ok(()),
+        }
+    }
+}
+
+impl File for MemFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let bytes = self.bytes.lock();
+        let at = (offset % CHUNK) as usize;
+        let left = bytes.len.saturating_sub(offset).min(CHUNK - at as u64) as usize;
+        let n = buf.len().min(left);
+        match bytes.chunks.get(&(offset / CHUNK)) {
+            Some(chunk) => buf[..n].copy_from_slice(&chunk[at..at + n]),
+            None => self.read_under(bytes.shown, &mut buf[..n], offset)?,
+        }
+        Ok(n)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let mut bytes = self.bytes.lock();
+        let (number, at) = (offset / CHUNK, (offset % CHUNK) as usize);
+        let n = buf.len().min(CHUNK as usize - at);
+        if !bytes.chunks.contains_key(&number) {
+            let mut chunk = vec![0; CHUNK as usize];
+            self.read_under(bytes.shown, &mut chunk, number * CHUNK)?;
+            bytes.chunks.insert(number, chunk.into());
+        }
+        if let Some(chunk) = bytes.chunks.get_mut(&number) {
+            chunk[at..at + n].copy_from_slice(&buf[..n]);
+        }
+        bytes.len = bytes.len.max(offset + n as u64);
+        Ok(n)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut bytes = self.bytes.lock();
+        if len < bytes.len {
+            // What was cut off reads as zeros if the file grows again.
+            bytes.shown = bytes.shown.min(len);
+            bytes.chunks.retain(|number, _| number * CHUNK < len);
+            if let Some(chunk) = bytes.chunks.get_mut(&(len / CHUNK)) {
+                chunk[(len % CHUNK) as usize..].fill(0);
+            }
+        }
+        bytes.len = len;
+        Ok(())
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let mut bytes = self.bytes.lock();
+        bytes.len = bytes.len.max(len);
+        Ok(())
+    }
+
+    fn links(&self) -> io::Result<u64> {
+        self.under.as_ref().map_or(Ok(1), |under| under.links())
+    }
+
+    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
+        {
+            let bytes = self.bytes.lock();
+            if let Some(under) = self.under.as_ref().filter(|_| bytes.chunks.is_empty())
+                && len <= bytes.shown
+            {
+                return under.map(len);
+            }
+        }
+        let mut all = vec![0; usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?];
+        self.read_exact_at(&mut all, 0)?;
+        Ok(Arc::new(all))
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "sim")]
+mod tests {
+    use super::*;
+    use crate::sim::SimFs;
+
+    fn text(fs: &dyn Fs, path: &str) -> Vec<u8> {
+        let file = fs.open(Path::new(path), OpenMode::Read).unwrap();
+        let mut out = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut out, 0).unwrap();
+        out
+    }
+
+    fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
+        fs.list(Path::new(dir)).unwrap().into_iter().map(|e| e.name).collect()
+    }
+
+    #[test]
+    fn nothing_below_changes() {
+        let under = Arc::new(SimFs::new());
+        under.create_dir(Path::new("/d")).unwrap();
+        let long = [7u8; 200_000];
+        for (name, bytes) in [("/d/a", &b"abc"[..]), ("/d/b", &long), ("/d/c", b"c")] {
+            let file = under.open(Path::new(name), OpenMode::CreateNew).unwrap();
+            file.write_all_at(bytes, 0).unwrap();
+        }
+        let fs = Overlay::new(under.clone());
+        let open = |name: &str, mode| fs.open(Path::new(name), mode);
+        let b = open("/d/b", OpenMode::Write).unwrap();
+        b.write_all_at(b"xy", 131_071).unwrap();
+        b.set_len(150_000).unwrap();
+        b.allocate(160_000).unwrap();
+        let mut want = long[..150_000].to_vec();
+        want[131_071..131_073].copy_from_slice(b"xy");
+        want.resize(160_000, 0);
+        assert!(text(&fs, "/d/b") == want);
+        assert!(b.map(160_000).unwrap().as_ref().as_ref() == want);
+        fs.rename(Path::new("/d/a"), Path::new("/d/e")).unwrap();
+        fs.remove_file(Path::new("/d/c")).unwrap();
+        open("/d/f", OpenMode::CreateNew).unwrap().write_all_at(b"f", 2).unwrap();
+        fs.create_dir(Path::new("/d/g")).unwrap();
+        open("/d/g/h", OpenMode::Truncate).unwrap();
+        assert_eq!(names(&fs, "/d"), ["b", "e", "f", "g"]);
+        assert_eq!(names(&fs, "/d/g"), ["h"]);
+        assert_eq!((text(&fs, "/d/e"), text(&fs, "/d/f")), (b"abc".to_vec(), b"\0\0f".to_vec()));
+        let kind = |e: io::Result<Arc<dyn File>>| e.map(drop).unwrap_err().kind();
+        assert_eq!(kind(open("/d/c", OpenMode::Read)), io::ErrorKind::NotFound);
+        assert_eq!(kind(open("/d/a", OpenMode::Write)), io::ErrorKind::NotFound);
+        assert_eq!(kind(open("/d/f", OpenMode::CreateNew)), io::ErrorKind::AlreadyExists);
+        assert!(fs.exists(Path::new("/d/g")).unwrap() && !fs.exists(Path::new("/d/a")).unwrap());
+        open("/d/c", OpenMode::CreateNew).unwrap();
+        assert_eq!(text(&fs, "/d/c"), b"");
+        assert_eq!(names(&*under, "/d"), ["a", "b", "c"]);
+        assert!(text(&*under, "/d/b") == long);
+        assert_eq!(
+            (text(&*under, "/d/a"), text(&*under, "/d/c")),
+            (b"abc".to_vec(), b"c".to_vec())
+        );
+    }
+
+    #[test]
+    fn readers_share_what_a_writer_has_alone() {
+        let under = Arc::new(SimFs::new());
+        let path = Path::new("/lock");
+        let reader = || Overlay::new(under.clone());
+        // A copy that nobody ever opened has no lock.
+        let copies = (reader().lock(path, b"1").unwrap(), reader().lock(path, b"2").unwrap());
+        assert!(!under.exists(path).unwrap());
+        drop(copies);
+        let writer = under.lock(path, b"writer").unwrap();
+        match reader().lock(path, b"reader") {
+            Err(LockError::Held(content)) => assert_eq!(content, b"writer"),
+            other => panic!("{other:?}"),
+        }
+        drop(writer);
+        let readers = (reader().lock(path, b"1").unwrap(), reader().lock(path, b"2").unwrap());
+        assert!(matches!(under.lock(path, b"writer"), Err(LockError::Held(_))));
+        drop(readers);
+        assert!(under.lock(path, b"writer").is_ok());
+    }
+}
