@@ -83,6 +83,7 @@ class ThreadWire:
                 enter(self)
                 if ended.is_set():
                     self.close()
+                    raise closed()
 
         pool.ConnectionCls = cast("Any", Connection)
         return pool
@@ -118,6 +119,11 @@ class ThreadWire:
             )
         except (HTTPError, OSError) as error:
             raise self._failure(error) from error
+        except (AttributeError, ValueError) as error:
+            # Its socket was taken from a request that was being made.
+            if self._ended.is_set():
+                raise closed() from error
+            raise
 
     def _failure(self, error: Exception) -> Exception:
         if self._ended.is_set():

@@ -387,3 +387,19 @@ async def test_cancelled_calls_leak_no_connection(server: Server, name: str) -> 
         await jobs.append("job")
         (job,) = await jobs.claim("w", wait=5)
         assert (job.data, job.deliveries) == ("job", 1)
+
+
+async def test_a_close_at_any_moment_is_told_as_one(
+    server: Server, connect: Any, name: str
+) -> None:
+    async with connect(server.url) as db:
+        await db.topic(name).append(1)
+    for n in range(40):
+        async with connect(server.url) as db:
+            t = db.topic(name)
+            waits = [asyncio.ensure_future(w) for w in (t.wait(1), t.wait(1), t.state())]
+            await asyncio.sleep(n % 20 * 0.0005)
+            await db.close()
+            outcomes = await asyncio.gather(*waits, return_exceptions=True)
+            errors = [type(o) for o in outcomes if isinstance(o, BaseException)]
+            assert set(errors) == {te.Closed}, outcomes
