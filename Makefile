@@ -21,7 +21,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 PY_DIRS := python tests/python benches tools docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
-timed = TIMEFORMAT='suite $(1): %1R s'; time $(2)
+timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

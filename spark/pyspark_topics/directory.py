@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,6 +18,9 @@ from .planning import Head, Range
 from .server import asked_of, ends_of, head_of
 
 T = TypeVar("T")
+
+LINGER_SECONDS = 1.0
+"""How long a directory stays open that nothing reads."""
 
 
 class Directory:
@@ -32,30 +37,49 @@ class Directory:
         engine: Any = _core.Engine
         if not hasattr(engine, "scan_range"):
             raise InvalidOption("this version of topics_engine cannot open a directory read-only")
-        self._engine = _told(lambda: engine.open(path, {}, read_only=True))
+        self._opens: Callable[[], Any] = partial(engine.open, path, {}, read_only=True)
+        self._lock = threading.Lock()
+        self._engine: Any = None
+        self._uses = 0
+        self._idle: threading.Timer | None = None
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The engine, kept open for a moment: Spark's workers live on, and a directory that they
+        have open cannot be written to."""
+        with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
+            if self._engine is None:
+                self._engine = _told(self._opens)
+            self._uses += 1
+        try:
+            yield self._engine
+        finally:
+            with self._lock:
+                self._uses -= 1
+                if self._uses == 0:
+                    self._idle = threading.Timer(LINGER_SECONDS, self._close)
+                    self._idle.daemon = True
+                    self._idle.start()
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._uses == 0 and self._engine is not None:
+                self._engine.close()
+                self._engine = None
 
     def heads(self, topics: Subscription) -> dict[str, Head]:
-        names = topics.names if topics.pattern is None else self._names(topics)
         found = {}
-        for name in names:
-            try:
-                found[name] = self._head(name)
-            except TopicsError as e:
-                if e.code != "topic_not_found":
-                    raise
+        with self._open() as engine:
+            names = topics.names if topics.pattern is None else _names(engine, topics)
+            for name in names:
+                try:
+                    found[name] = head_of(json.loads(_told(partial(engine.state, name))))
+                except TopicsError as e:
+                    if e.code != "topic_not_found":
+                        raise
         return found
-
-    def _head(self, topic: str) -> Head:
-        return head_of(json.loads(_told(lambda: self._engine.state(topic))))
-
-    def _names(self, topics: Subscription) -> Iterator[str]:
-        after = None
-        while True:
-            page = json.loads(self._engine.list(topics.prefix, after, 1000))["topics"]
-            if not page:
-                return
-            yield from (one["topic"] for one in page if topics.matches(one["topic"]))
-            after = page[-1]["topic"]
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
         return ends_of(whole, self._split(whole, {"max_records": records}))
@@ -66,16 +90,19 @@ class Directory:
     def _split(self, whole: Range, size: dict[str, int]) -> dict[str, Any]:
         body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
         request = json.dumps(body).encode()
-        answer = json.loads(_told(lambda: self._engine.split(whole.topic, request)))
+        with self._open() as engine:
+            answer = json.loads(_told(lambda: engine.split(whole.topic, request)))
         assert isinstance(answer, dict)
         return answer
 
     def seek(self, topic: str, ts_ms: int) -> int:
-        return _told(lambda: int(self._engine.seek(topic, ts_ms))) + 1
+        with self._open() as engine:
+            return _told(lambda: int(engine.seek(topic, ts_ms))) + 1
 
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
-        yield LocalScan(self._engine, request)
+        with self._open() as engine:
+            yield LocalScan(engine, request)
 
     def explain(self, request: ScanRequest) -> TopicsError | None:
         """Nothing breaks off here without saying why."""
@@ -96,6 +123,13 @@ class LocalScan:
             yield from pa.RecordBatchReader.from_stream(self._stream)
         except (pa.ArrowInvalid, OSError) as e:
             raise TopicsError(str(e)) from e
+
+
+def _names(engine: Any, topics: Subscription) -> Iterator[str]:
+    after = None
+    while page := json.loads(engine.list(topics.prefix, after, 1000))["topics"]:
+        yield from (one["topic"] for one in page if topics.matches(one["topic"]))
+        after = page[-1]["topic"]
 
 
 def _told(call: Callable[[], T]) -> T:
