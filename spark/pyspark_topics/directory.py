@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from .access import ScanRequest
 from .errors import InvalidOption, TopicsError
+from .fields import Splits, asked_of, head_of
 from .options import Connection, Subscription
-from .planning import Head, Range
-from .server import asked_of, ends_of, head_of
+from .planning import Head
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ LINGER_SECONDS = 1.0
 """How long a directory stays open that nothing reads."""
 
 
-class Directory:
+class Directory(Splits):
     """See `Access`. Any number of processes may read a directory; nobody may have it open to
     write."""
 
@@ -81,18 +81,10 @@ class Directory:
                         raise
         return found
 
-    def split(self, whole: Range, records: int) -> Sequence[int]:
-        return ends_of(whole, self._split(whole, {"max_records": records}))
-
-    def fill(self, whole: Range, size: int) -> int:
-        return ends_of(whole, self._split(whole, {"max_bytes": max(1, size)}))[0]
-
-    def _split(self, whole: Range, size: dict[str, int]) -> dict[str, Any]:
-        body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
-        request = json.dumps(body).encode()
+    def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
+        request = json.dumps(asked).encode()
         with self._open() as engine:
-            answer = json.loads(_told(lambda: engine.split(whole.topic, request)))
-        assert isinstance(answer, dict)
+            answer: dict[str, Any] = json.loads(_told(lambda: engine.split(topic, request)))
         return answer
 
     def seek(self, topic: str, ts_ms: int) -> int:
