@@ -7,7 +7,7 @@ import json
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,8 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .adapter import Awaited, all_of, datas, eventually, take
+from .adapter import all_of, datas, eventually, take
 from .faulty import Break, Faulty, Hang, Lose, Refuse, in_front_of
-
-
-def sync_client(url: str, **how: Any) -> Any:
-    return Awaited(te.connect(url, **how))
-
-
-@pytest.fixture(params=[sync_client, te.aio.connect], ids=["remote", "remote-aio"])
-def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    client: Callable[..., Any] = request.param
-    return client
 
 
 @pytest.fixture(scope="module")
