@@ -68,8 +68,8 @@ test-rust:
 test-python: build
 	$(call timed,pytest,$(BIN)/python -m pytest tests/python --durations=8 $(PYTEST_ARGS))
 
-# Inside spark/: its package is found from there, as an installed one would be.
-IN_SPARK = cd spark && $(abspath $(BIN))/python
+# Inside spark/: its package is found from there, as an installed one would be; benches/ lies above.
+IN_SPARK = cd spark && PYTHONPATH=.. $(abspath $(BIN))/python
 
 test-spark: build $(VENV)/.spark
 	$(call timed,spark,$(IN_SPARK) -m pytest --durations=8 $(PYTEST_ARGS))
