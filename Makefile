@@ -21,7 +21,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 PY_DIRS := python tests/python benches tools docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
-timed = TIMEFORMAT='suite $(1): %1R s'; time $(2)
+timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,8 @@ test-rust:
 test-python: build
 	$(call timed,pytest,$(BIN)/python -m pytest tests/python --durations=8 $(PYTEST_ARGS))
 
-# Inside spark/: its package is found from there, as an installed one would be.
-IN_SPARK = cd spark && $(abspath $(BIN))/python
+# Inside spark/: its package is found from there, as an installed one would be; benches/ lies above.
+IN_SPARK = cd spark && PYTHONPATH=.. $(abspath $(BIN))/python
 
 test-spark: build $(VENV)/.spark
 	$(call timed,spark,$(IN_SPARK) -m pytest --durations=8 $(PYTEST_ARGS))

@@ -3,13 +3,14 @@
 //!
 //! * [`crash`]: crash states, recoveries, verdicts.
 //! * [`damage`]: damaged directories.
-//! * [`delivery`]: queues, routers and consumers through crashes.
+//! * [`delivery`]: queues, routers, consumers and transactions through crashes.
 //! * [`faults`]: calls that fail while the engine runs.
 //! * [`fixture`]: directories of released format versions.
 //! * [`harness`]: a plain test runner.
 //! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
+//! * [`plain`]: random operations of queues, routers, watches and consumers against a plain model.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
@@ -19,8 +20,11 @@ pub mod delivery;
 pub mod faults;
 pub mod fixture;
 pub mod harness;
+#[cfg(test)]
+mod invariants;
 pub mod model;
 pub mod mutants;
 pub mod oracle;
+pub mod plain;
 pub mod run;
 pub mod workloads;

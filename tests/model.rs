@@ -254,10 +254,10 @@ pub fn kind(problem: &str) -> String {
     out.chars().take(60).collect()
 }
 
-/// The smallest part of failing steps that still fails in the same way.
-pub fn shrink(steps: &[Step], seed: u64) -> Vec<Step> {
-    let wanted = try_run(steps, seed).0.first().map(|p| kind(p));
-    let fails = |s: &[Step]| try_run(s, seed).0.iter().any(|p| Some(kind(p)) == wanted);
+/// The smallest part of failing steps that still fails in the same way; `fault` tells which.
+pub fn shrink<S: Clone>(steps: &[S], fault: impl Fn(&[S]) -> Vec<String>) -> Vec<S> {
+    let wanted = fault(steps).first().map(|p| kind(p));
+    let fails = |s: &[S]| fault(s).iter().any(|p| Some(kind(p)) == wanted);
     let mut best = steps.to_vec();
     let mut size = best.len().div_ceil(2);
     while size > 0 {

@@ -12,6 +12,7 @@ use topics_env::sim::CrashOptions;
 pub use self::table::{SITES, UNREACHED};
 use crate::crash::{Limits, Report, again, enumerate, panic_text, second, spread};
 use crate::damage::{self, Corpus, Damage, judge, must_refuse};
+use crate::delivery;
 use crate::faults::{self, Fault};
 use crate::harness::setting;
 use crate::run::HookSpec;
@@ -37,6 +38,8 @@ pub enum Detector {
     Crash(&'static str),
     /// Crashes during the recoveries from some of these.
     Second(&'static str),
+    /// Crashes at every call of a workload of queues, routers, consumers, transactions.
+    Delivery(&'static str),
     /// Recovering again.
     Again(&'static str),
     /// Calls that fail.
@@ -69,6 +72,7 @@ impl Detector {
         match self {
             Self::Crash(w) => format!("crash/{w}"),
             Self::Second(w) => format!("second crash/{w}"),
+            Self::Delivery(w) => format!("delivery/{w}"),
             Self::Again(w) => format!("recovering again/{w}"),
             Self::Fault(w) => format!("fault/{w}"),
             Self::Damage(kind, "") => format!("damage/{kind}"),
@@ -95,6 +99,7 @@ impl Detector {
             .chain(AIMED.iter().map(|w| Self::Crash(w.name)))
             .chain(damage)
             .chain(names().map(Self::Second))
+            .chain(delivery::ALL.iter().map(|w| Self::Delivery(w.name)))
             .chain(names().map(Self::Fault));
         all.filter(|d| d.name().contains(&tried)).collect()
     }
@@ -125,6 +130,12 @@ impl Detector {
                     .first()
                     .cloned()
                     .or_else(|| first(&second(&rec, 400, hook, Some(until))))
+            }
+            Self::Delivery(w) => {
+                let workload = delivery::ALL.iter().find(|d| d.name == w)?;
+                let script = delivery::run_with(workload, seed, hook.clone());
+                let options = CrashOptions { random: 1, torn_bytes: 0, names: 2, single: true };
+                delivery::first_failure(&script, &options, until)
             }
             Self::Again(w) => {
                 let rec = workload(w).run(seed, hook.clone());

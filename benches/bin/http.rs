@@ -6,7 +6,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request};
@@ -196,36 +197,23 @@ fn delivered(addr: &str, count: usize, writes: usize) -> Samples {
     reader.join().unwrap()
 }
 
+/// Jobs of a claim.
+const CLAIM: usize = 8;
+
 /// Jobs per second that `workers` claim, eight at a time, and ack.
 fn work(addr: &str, workers: usize) -> f64 {
-    const JOBS: usize = 500_000;
+    // More than three runs can do.
+    const JOBS: usize = 2_000_000;
     let mut setup = Conn::new(addr);
     setup.call(&request("PUT", "/v0/topics/bench-jobs", "{\"type\":\"queue\"}"));
     let fill = write_request("bench-jobs", 1000);
-    let names = std::sync::atomic::AtomicUsize::new(0);
+    (0..JOBS / 1000).for_each(|_| setup.call(&fill));
+    let names = AtomicUsize::new(0);
     let open = || {
-        let worker = names.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let worker = names.fetch_add(1, Ordering::Relaxed);
         Worker::new(addr, &format!("worker-{worker}"))
     };
-    let runs = (0..3).map(|_| {
-        (0..JOBS / 1000).for_each(|_| setup.call(&fill));
-        let clients: Vec<Worker> = (0..workers).map(|_| open()).collect();
-        let start = Instant::now();
-        let done: usize = std::thread::scope(|s| {
-            let loops = clients.into_iter().map(|mut w| {
-                s.spawn(move || {
-                    let mut done = 0;
-                    while start.elapsed() < Duration::from_secs(2) {
-                        done += w.round();
-                    }
-                    done
-                })
-            });
-            loops.collect::<Vec<_>>().into_iter().map(|h| h.join().unwrap()).sum()
-        });
-        done as f64 / start.elapsed().as_secs_f64()
-    });
-    median(runs.collect())
+    rate(workers, 2.0, open, Worker::round) * CLAIM as f64
 }
 
 struct Worker {
@@ -236,26 +224,21 @@ struct Worker {
 
 impl Worker {
     fn new(addr: &str, node: &str) -> Self {
-        let claim = format!("{{\"node\":\"{node}\",\"max\":8}}");
+        let claim = format!("{{\"node\":\"{node}\",\"max\":{CLAIM}}}");
         let claim = request("POST", "/v0/topics/bench-jobs/claim", &claim);
         Self { conn: Conn::new(addr), node: node.into(), claim }
     }
 
-    /// Claims and acks; how many jobs.
-    fn round(&mut self) -> usize {
+    /// Claims and acks.
+    fn round(&mut self) {
         let body = self.conn.body(&self.claim);
         let (seqs, leases) = (values(body, b"\"$seq\":"), values(body, b"\"lease_id\":"));
-        let count = seqs.len();
-        assert_eq!(count, leases.len());
-        if count == 0 {
-            return 0;
-        }
+        assert_eq!((seqs.len(), leases.len()), (CLAIM, CLAIM), "the queue has enough");
         let (seqs, leases) = (seqs.join(","), leases.join(","));
         let ack =
             format!("{{\"node\":\"{}\",\"seqs\":[{seqs}],\"lease_ids\":[{leases}]}}", self.node);
         let answer = self.conn.body(&request("POST", "/v0/topics/bench-jobs/ack", &ack));
         assert!(find(answer, format!("\"acked\":[{seqs}]").as_bytes()).is_some(), "all are ours");
-        count
     }
 }
 

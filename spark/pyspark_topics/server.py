@@ -7,14 +7,16 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 
 from .access import ScanRequest
 from .client import ARROW, BROKEN, Client, path_of
 from .errors import Interrupted, TopicsError
+from .fields import Splits, asked_of, head_of
 from .options import Connection, Subscription
-from .planning import Head, Range
+from .planning import Head
 
 STATES = 2_000
 """Topics asked for at once."""
@@ -23,7 +25,7 @@ BATCH_ROWS = 65_536
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class Server:
+class Server(Splits):
     """See `Access`."""
 
     def __init__(self, to: Connection) -> None:
@@ -48,8 +50,8 @@ class Server:
     def _names(self, prefix: str) -> Iterator[str]:
         cursor = ""
         while True:
-            query = f"?page_size=1000&prefix={prefix}" + (f"&cursor={cursor}" if cursor else "")
-            page = self._client.call("GET", path_of("topics") + query)
+            query = {"page_size": 1000, "prefix": prefix, **({"cursor": cursor} if cursor else {})}
+            page = self._client.call("GET", f"{path_of('topics')}?{urlencode(query)}")
             yield from (topic["topic"] for topic in page["topics"])
             cursor = page.get("next_cursor") or ""
             if not cursor:
@@ -59,15 +61,8 @@ class Server:
         answer = self._client.call("POST", path_of("state"), body)
         return {name: head_of(state) for name, state in answer["topics"].items()}
 
-    def split(self, whole: Range, records: int) -> Sequence[int]:
-        return ends_of(whole, self._split(whole, {"max_records": records}))
-
-    def fill(self, whole: Range, size: int) -> int:
-        return ends_of(whole, self._split(whole, {"max_bytes": max(1, size)}))[0]
-
-    def _split(self, whole: Range, size: dict[str, int]) -> dict[str, Any]:
-        body = {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
-        return self._client.call("POST", path_of("topics", whole.topic, "split"), body)
+    def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
+        return self._client.call("POST", path_of("topics", topic, "split"), asked)
 
     def seek(self, topic: str, ts_ms: int) -> int:
         answer = self._client.call("POST", path_of("topics", topic, "seek"), {"ts": ts_ms})
@@ -151,37 +146,3 @@ class _Body:
 
     def readable(self) -> bool:
         return True
-
-
-def asked_of(request: ScanRequest) -> dict[str, Any]:
-    asked: dict[str, Any] = {
-        "from_seq": request.after,
-        "to_seq": request.upto,
-        "topic_id": request.topic_id,
-        "columns": list(request.columns),
-        "data_type": "binary" if request.binary else "string",
-    }
-    if request.strong:
-        asked["consistency"] = "strong"
-    if request.selection.match is not None:
-        asked["match"] = list(request.selection.match)
-    if request.selection.nodes:
-        asked["nodes"] = list(request.selection.nodes)
-    return asked
-
-
-def head_of(state: dict[str, Any]) -> Head:
-    return Head(
-        topic_id=state["topic_id"],
-        earliest=max(1, state["earliest_seq"]),
-        end=state["head_seq"] + 1,
-        next=state["next_seq"],
-        count=state["count"],
-        bytes=state["bytes"],
-    )
-
-
-def ends_of(whole: Range, answer: dict[str, Any]) -> list[int]:
-    """Where the parts of a range end, by the answer to a split."""
-    ends = [int(part["to_seq"]) + 1 for part in answer["splits"]]
-    return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]

@@ -114,8 +114,8 @@ class _Staging:
                 writer.stage(stage, part, rows)
                 part, records = part + 1, records + rows.num_rows
         except BaseException:
-            if part:
-                writer.drop(stage)
+            # The first part too: it may be there although nobody said so.
+            writer.drop(stage)
             raise
         finally:
             client.close()

@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 url, topic, folder = sys.argv[1:]
 settings = {
     "spark.ui.enabled": "false",
-    "spark.connect.grpc.binding.port": "0",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.warehouse.dir": f"{folder}/warehouse",
 }

@@ -90,6 +90,7 @@ def test_spark_connect(spark, topics, topic, tmp_path):
     # The session of this process has set the environment; its own JVM is none of the client's.
     unset = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
     env = {name: value for name, value in os.environ.items() if name not in unset}
+    env["SPARK_TESTING"] = "1"  # any port
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert "rows 100" in done.stdout, done.stderr
     for sink in ("batch", "stream"):

@@ -7,6 +7,7 @@ mod forged;
 mod judge;
 mod kinds;
 mod rot;
+mod staged;
 
 pub use corpus::{Corpus, Place, corpora, files, is_filler};
 pub use judge::{Met, judge, must_refuse};

@@ -8,7 +8,7 @@ use topics_env::sim::{CrashOptions, DiskImage};
 use topics_env::{Fs, OpenMode};
 
 use super::corpus::files;
-use super::{active, forged};
+use super::{active, forged, staged};
 use crate::oracle::{Observation, observe_damaged};
 use crate::run::{Driver, HookSpec, Setup, Tuning, batch};
 use crate::workloads::class;
@@ -17,7 +17,7 @@ use crate::workloads::class;
 pub type Rot = (&'static str, fn(u64, &HookSpec) -> Vec<String>);
 
 /// All of them.
-pub const ROTS: [Rot; 16] = [
+pub const ROTS: [Rot; 19] = [
     ("read", read),
     ("copied", copied),
     ("salvaged", salvaged),
@@ -34,6 +34,9 @@ pub const ROTS: [Rot; 16] = [
     ("foreign", forged::foreign),
     ("hole", active::hole),
     ("bad_place", active::bad_place),
+    ("staged_header", staged::header),
+    ("staged_rows", staged::rows),
+    ("staged_otherwise", staged::otherwise),
 ];
 
 /// The record that is damaged: of the first topic, neither the first nor the last of its log.

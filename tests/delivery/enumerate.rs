@@ -101,6 +101,20 @@ pub fn enumerate(script: &Script, wanted: usize, rounds: u64) -> Report {
     report
 }
 
+/// The first thing wrong with a crash state of a script, until a time.
+#[must_use]
+pub fn first_failure(script: &Script, options: &CrashOptions, until: Instant) -> Option<String> {
+    let probes = Probes::of(script);
+    let mut worker = Worker::new(script, &probes);
+    for point in points(script) {
+        let report = worker.points(&[point], script.seed, options);
+        if report.failed > 0 || Instant::now() > until {
+            return report.failures.into_iter().next();
+        }
+    }
+    None
+}
+
 /// How many calls are handed to a thread at once.
 const CHUNK: usize = 8;
 

@@ -1,5 +1,5 @@
-//! Queues, routers and consumers through crashes: scripts that note what was promised, every crash
-//! state of the disk under them, and what a recovery must show.
+//! Queues, routers, consumers and transactions through crashes: scripts that note what was promised, every
+//! crash state of the disk under them, and what a recovery must show.
 //!
 //! * `enumerate`: every call, every survival; crashes in recovery.
 //! * `judge`: the oracle: what was noted against what a recovery shows.
@@ -19,10 +19,10 @@ mod workloads;
 
 use crate::run::HookSpec;
 
-pub use enumerate::{Report, enumerate, second};
+pub use enumerate::{Report, enumerate, first_failure, second};
 pub use judge::judge;
 pub use note::{Facts, Note, Past, Span, Unit};
-pub use script::Script;
+pub use script::{Script, options};
 pub use see::{Seen, see};
 pub use workloads::{ALL, Workload};
 

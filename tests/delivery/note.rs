@@ -137,6 +137,8 @@ pub enum Note {
     },
     /// Rows were staged.
     Staged(Arc<Part>),
+    /// Staging failed: nobody knows whether they are there.
+    Tried(Arc<Part>),
     /// A stage was given up, or swept.
     Aborted {
         writer: &'static str,

@@ -59,6 +59,8 @@ struct Reader {
 pub fn options(shards: u32) -> Options {
     Options {
         background: false,
+        // Asking for the number of cores takes a tenth of an open.
+        delivery_workers: 1,
         wal_shards: shards,
         wal_file_min: 8 << 10,
         wal_file_max: 8 << 10,

@@ -1,6 +1,6 @@
 //! What a recovery shows, probed by calls: plain data for the oracle.
 
-mod txns;
+pub(super) mod txns;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -80,7 +80,7 @@ pub struct Probes {
     leases: Vec<Leased>,
     routers: bool,
     /// Every transaction, by its number, and every part of a stage.
-    units: Vec<Arc<Unit>>,
+    pub units: Vec<Arc<Unit>>,
     parts: Vec<Arc<Part>>,
     hook: HookSpec,
 }
@@ -92,7 +92,7 @@ impl Probes {
         for (_, note) in &script.notes {
             match note {
                 Note::Claimed(jobs) => leases.extend(jobs.iter().cloned()),
-                Note::Staged(part) => parts.push(part.clone()),
+                Note::Staged(part) | Note::Tried(part) => parts.push(part.clone()),
                 _ => {}
             }
         }
@@ -150,7 +150,8 @@ pub fn see(image: &DiskImage, probes: &Probes, wall: u64) -> Seen {
     let mut seen = Seen::default();
     let mut mount = Mount::new(image, probes, wall);
     let thorough = image.hash().is_multiple_of(4);
-    let once_more = (image.hash() % 8).checked_sub(4);
+    // One of eight is asked once more, one of these for parts that wait.
+    let once_more = (image.hash() % 32).checked_sub(28);
     let run = std::panic::AssertUnwindSafe(|| {
         all(&mut mount, probes, wall, thorough, &mut seen);
         if let Some(how) = once_more.filter(|_| seen.txns.is_some()) {

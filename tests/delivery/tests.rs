@@ -241,3 +241,169 @@ fn what_is_not_kept_may_go() {
     assert!(lost(&e.judged(&seen, |_| ())));
     assert!(!lost(&e.judged(&seen, unkept)));
 }
+
+fn txns(seen: &mut Seen) -> &mut see::TxnsSeen {
+    seen.txns.as_mut().unwrap()
+}
+
+/// The last transaction of a script.
+fn last_unit(script: &Script) -> Unit {
+    Unit::clone(script.units.last().unwrap())
+}
+
+/// Nobody was told how a transaction came out.
+fn unanswered(past: &mut Past<'_>) {
+    let txn = |n: &Note| matches!(n, Note::Txn { .. });
+    past.notes.iter_mut().filter(|(_, n)| txn(n)).for_each(|n| n.0 = note::Far::Begun);
+}
+
+#[test]
+fn i5_a_transaction_is_everywhere_or_nowhere() {
+    let e = end("txn_process");
+    let unit = last_unit(&e.script);
+    let (rows, moved) = (unit.rows[0].1.clone(), unit.moves[0].clone());
+    let gone = |t: &mut crate::oracle::TopicObs| {
+        t.records.retain(|r| !rows.iter().any(|w| w.name.as_bytes() == r.data));
+    };
+    let key = (moved.id, moved.consumer.to_owned());
+    let jobs = |t: &mut crate::oracle::TopicObs| {
+        for (j, seq) in unit.acks.iter().zip(900..) {
+            let data = j.name.clone().into_bytes();
+            let like = e.seen.first.topic("out").unwrap().records[0].clone();
+            t.records.push(crate::oracle::Seen { data, seq, ..like });
+        }
+    };
+    let n = unit.number;
+    let mutations: [&dyn Fn(&mut Seen); 4] = [
+        &|s| each(s, "out", gone),
+        &|s| _ = txns(s).cursors.insert(key.clone(), moved.before),
+        &|s| each(s, "q", jobs),
+        &|s| txns(s).writers.get_mut("w").unwrap().last = unit.epoch.map(|e| e - 1),
+    ];
+    for mutate in mutations {
+        // Acked, it must be everywhere.
+        e.flags(&format!("I1: transaction {n} was acked"), mutate);
+        // Not acked, everywhere or nowhere.
+        let mut seen = e.seen.clone();
+        mutate(&mut seen);
+        let found = e.judged(&seen, unanswered);
+        assert!(found.iter().any(|p| p.starts_with(&format!("I5: transaction {n}"))), "{found:?}");
+        assert!(!found.iter().any(|p| p.contains("was acked and is not")), "{found:?}");
+    }
+    let mut nowhere = e.seen.clone();
+    mutations.iter().for_each(|m| m(&mut nowhere));
+    each(&mut nowhere, "log", |t| {
+        t.records.retain(|r| !unit.rows[1].1.iter().any(|w| w.name.as_bytes() == r.data));
+    });
+    let found = e.judged(&nowhere, unanswered);
+    assert!(!found.iter().any(|p| p.contains("transaction")), "nowhere is right too: {found:?}");
+}
+
+#[test]
+fn i5_rows_of_a_transaction_are_one_batch_once() {
+    let e = end("txn_staged");
+    let unit = last_unit(&e.script);
+    let n = unit.number;
+    let one = unit.rows[0].1[0].name.clone().into_bytes();
+    let at = |t: &crate::oracle::TopicObs| t.records.iter().position(|r| r.data == one).unwrap();
+    let batch = format!("I5: disk: transaction {n} of 3");
+    e.flags(&batch, |s| {
+        each(s, "disk", |t| {
+            let mut twice = t.records[at(t)].clone();
+            twice.seq = 900;
+            t.records.push(twice);
+        });
+    });
+    e.flags(&batch, |s| each(s, "disk", |t| drop(t.records.remove(at(t)))));
+    e.flags(&batch, |s| {
+        each(s, "disk", |t| {
+            let i = at(t);
+            let (a, b) = (t.records[i].data.clone(), t.records[i + 1].data.clone());
+            (t.records[i].data, t.records[i + 1].data) = (b, a);
+        });
+    });
+    e.flags("rows of disk are in sync", |s| {
+        each(s, "sync", |t| {
+            let mut stray = t.records[0].clone();
+            (stray.seq, stray.data) = (900, one.clone());
+            t.records.push(stray);
+        });
+    });
+    e.flags("I2: disk: seq", |s| {
+        each(s, "disk", |t| t.records.iter_mut().for_each(|r| r.seq -= 1));
+    });
+}
+
+#[test]
+fn stages_wait_or_are_over() {
+    let e = end("txn_aborted");
+    let waits = |s: &mut Seen, stage: &str, is: (u32, u64)| {
+        txns(s).writers.get_mut("w").unwrap().staged.insert(stage.into(), is);
+    };
+    e.flags("gone of w waits with Some((2, 4)), and is over", |s| waits(s, "gone", (2, 4)));
+    e.flags("kept of w waits with Some((1, 3)), and is over", |s| waits(s, "kept", (1, 3)));
+    e.flags("nobody staged other of w", |s| waits(s, "other", (1, 1)));
+    let aborted = e.script.notes.iter().find_map(|(_, n)| match n {
+        Note::Staged(p) if p.stage == "gone" => Some(p.rows[0].1[0].name.clone()),
+        _ => None,
+    });
+    e.flags("was never written", |s| {
+        each(s, "t", |t| t.records[0].data = aborted.clone().unwrap().into_bytes());
+    });
+    // As it was before the last commit: one stage waits, the other was given up.
+    let ends = |n: &Note| matches!(n, Note::Txn { .. });
+    let last = e.script.notes.iter().rposition(|(_, n)| ends(n)).unwrap();
+    let before =
+        |p: &mut Past<'_>| p.notes.retain(|(_, n)| !std::ptr::eq(*n, &e.script.notes[last].1));
+    let mut seen = e.seen.clone();
+    let flagged = |seen: &Seen, what: &str| {
+        let found = e.judged(seen, before);
+        assert!(found.iter().any(|p| p.contains(what)), "{what:?} is not among {found:?}");
+    };
+    flagged(&seen, "I1: kept of w waits with None, 1 parts of 3 rows were acked");
+    waits(&mut seen, "kept", (1, 2));
+    flagged(&seen, "I1: kept of w waits with Some((1, 2)), 1 parts of 3 rows were acked");
+    waits(&mut seen, "kept", (2, 4));
+    flagged(&seen, "kept of w waits with Some((2, 4)), 1 parts of 3 rows were staged");
+    let n = last_unit(&e.script).number;
+    txns(&mut seen).again.push((n, Some("txn_incomplete")));
+    let found = e.judged(&seen, |p| {
+        unanswered(p);
+        p.notes.retain(|(_, n)| !matches!(n, Note::Aborted { .. }));
+    });
+    assert!(found.iter().any(|p| p.contains("the stages of transaction")), "{found:?}");
+}
+
+/// What is asked once more after a recovery: answers that do not fit are flagged.
+#[test]
+fn what_comes_again_is_compared() {
+    let workload = ALL.iter().find(|w| w.name == "txn_repeated").unwrap();
+    let script = run(workload, 7);
+    let mut cursor = script.lives.last().unwrap().0.crash_cursor();
+    while cursor.advance() {}
+    let image = cursor.image(Survival::KeepAll);
+    let wall = script.wall(script.calls());
+    let asked = |probes: &Probes, restage: bool| {
+        let mut seen = Seen { txns: Some(see::TxnsSeen::default()), ..Seen::default() };
+        see::txns::again(&image, probes, wall, restage, &mut seen);
+        seen.problems
+    };
+    let probes = Probes::of(&script);
+    assert_eq!(asked(&probes, false), Vec::<String>::new());
+    assert_eq!(asked(&probes, true), Vec::<String>::new());
+    let flags = |what: &str, change: &dyn Fn(&mut Unit)| {
+        let mut probes = probes.clone();
+        let mut unit = last_unit(&script);
+        change(&mut unit);
+        *probes.units.last_mut().unwrap() = unit.into();
+        let found = asked(&probes, false);
+        assert!(found.iter().any(|p| p.contains(what)), "{what:?} is not among {found:?}");
+    };
+    flags("has its rows at []", &|u| u.rows[0].1.iter_mut().for_each(|r| r.name.push('!')));
+    // One that no key is kept of is done again.
+    flags("its repeat is not deduped", &|u| {
+        (u.writer, u.epoch, u.key) = (None, None, "unheard of");
+        (u.stages, u.moves) = (Vec::new(), Vec::new());
+        u.wall = wall;
+    });
+}

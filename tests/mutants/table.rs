@@ -2,7 +2,7 @@
 
 use topics_env::Site;
 
-use super::Detector::{self, Crash, Damage, Refuses, Rot, Second};
+use super::Detector::{self, Crash, Damage, Delivery, Refuses, Rot, Second};
 
 /// Sites that no workload can reach, by the beginning of their names, and why.
 pub const UNREACHED: &[(&str, &str)] = &[
@@ -23,6 +23,7 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Sync("segment.sync-fs"), &[Crash("wide")]),
     (Site::Sync("snapshot.sync"), &[Crash("snapshots")]),
     (Site::Sync("store.file"), &[Crash("classes")]),
+    (Site::Sync("txn.stage"), &[Delivery("txn_staged")]),
     (Site::Sync("wal.current.sync"), &[Crash("classes"), Crash("rotation")]),
     (Site::Sync("wal.file.sync"), &[Crash("rotation"), Crash("classes")]),
     (Site::Sync("wal.group"), &[Crash("classes")]),
@@ -37,11 +38,15 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::SyncDir("segment.topics"), &[Crash("checkpoints")]),
     (Site::SyncDir("snapshot.dir"), &[Crash("snapshots"), Crash("checkpoints")]),
     (Site::SyncDir("store.file"), &[Crash("classes")]),
+    (Site::SyncDir("txn.dir"), &[Delivery("txn_aborted"), Delivery("txn_checkpointed")]),
+    (Site::SyncDir("txn.names"), &[Delivery("txn_found")]),
+    (Site::SyncDir("txn.stage"), &[Delivery("txn_staged")]),
     (Site::SyncDir("wal.current.dir"), &[Crash("classes"), Crash("idempotency")]),
     (Site::SyncDir("wal.file.dir"), &[Crash("rotation"), Crash("classes")]),
     (Site::Rename("recovery.wal.rename"), &[Crash("classes")]),
     (Site::Rename("snapshot.rename"), &[Crash("snapshots")]),
     (Site::Rename("store.file"), &[Crash("classes")]),
+    (Site::Rename("txn.stage"), &[Delivery("txn_staged")]),
     (Site::Rename("wal.current.rename"), &[Crash("rotation")]),
     (Site::Rename("wal.file.rename"), &[Crash("rotation")]),
     (Site::Check("checkpoint.frame"), &[Rot("copied")]),
@@ -81,6 +86,10 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Check("snapshot.store"), &[Rot("foreign")]),
     (Site::Check("store.checksum"), &[Refuses("bit_flips", "STORE")]),
     (Site::Check("store.no-data"), &[Refuses("missing_files", "STORE")]),
+    (Site::Check("txn.checksum"), &[Rot("staged_otherwise")]),
+    (Site::Check("txn.frame"), &[Rot("staged_rows")]),
+    (Site::Check("txn.header"), &[Rot("staged_header")]),
+    (Site::Check("txn.settled"), &[Delivery("txn_process"), Delivery("txn_beside")]),
     (Site::Check("wal.current.checksum"), &[Refuses("bit_flips", "CURRENT")]),
     (Site::Check("wal.frame"), &[Damage("bit_flips", "wal-")]),
     (Site::Check("wal.header"), &[Rot("header")]),

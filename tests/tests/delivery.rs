@@ -1,4 +1,4 @@
-//! Crash states of every call of the workloads of queues, routers and consumers; crashes in
+//! Crash states of every call of the workloads of queues, routers, consumers and transactions; crashes in
 //! recovery.
 //!
 //! `TOPICS_DELIVERY_STATES` is how many distinct disks are wanted in all.

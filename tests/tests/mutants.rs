@@ -67,7 +67,7 @@ fn sources(dir: &Path, named: &mut BTreeSet<String>) {
 }
 
 fn is_site(text: &str) -> bool {
-    const AREAS: [&str; 10] = [
+    const AREAS: [&str; 11] = [
         "checkpoint",
         "damaged",
         "dir",
@@ -77,6 +77,7 @@ fn is_site(text: &str) -> bool {
         "snapshot",
         "store",
         "tier",
+        "txn",
         "wal",
     ];
     let area = text.split('.').next().unwrap_or_default();

@@ -164,7 +164,7 @@ impl Stages {
             }
         }
         if !found.is_empty() {
-            self.sync()?;
+            self.sync_as("txn.names")?;
         }
         found.sort_by_key(|f| f.0);
         Ok(found)
@@ -248,8 +248,12 @@ impl Stages {
 
     /// Makes what is there, and what is not any more, durable.
     pub fn sync(&self) -> Result<()> {
+        self.sync_as("txn.dir")
+    }
+
+    fn sync_as(&self, site: &'static str) -> Result<()> {
         let dir = self.paths.txn();
-        self.env.sync_dir("txn.dir", &dir).map_err(|e| StorageError::io(show(&dir), e))
+        self.env.sync_dir(site, &dir).map_err(|e| StorageError::io(show(&dir), e))
     }
 }
 

@@ -82,6 +82,18 @@ class Database(Twin[plain.Database], Closing):
     verify = long_twin(plain.Database.verify)
     metrics = twin(plain.Database.metrics)
 
+    async def scan(self, topic: str, **asked: Any) -> Any:
+        """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the
+        like: `from_seq`, `to_seq`, `columns` and the other fields of `POST /v0/topics/:t/scan`.
+        """
+        return await self._runner().run(partial(self._sync.scan, topic, **asked))
+
+    async def split(self, topic: str, **asked: Any) -> dict[str, Any]:
+        """A range in parts of about one size, from the index alone: the fields and the answer of
+        `POST /v0/topics/:t/split`.
+        """
+        return await self._runner().run(partial(self._sync.split, topic, **asked))
+
     async def close(self) -> None:
         """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
         if not self.closed:

@@ -385,7 +385,7 @@ TXNS: tuple[Route, ...] = (
             "writer: string: a repeat of its last epoch returns the first answer",
             "epoch: integer: of the writer, rising; the one after its last unless given",
         ) + WORK,
-        codes=(*TXN, "idempotency_mismatch"), answer="committed deduped topics",
+        codes=(*TXN[1:], "idempotency_mismatch"), answer="committed deduped topics",
     ),
     Route(
         "GET", "/v0/txn", "txns", ("write",), "writers in name order, a page at a time",

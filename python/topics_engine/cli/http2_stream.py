@@ -100,7 +100,9 @@ class Stream:
         """Answers the request."""
         try:
             await self._link.turn()
-            await self._app(self.scope, self.receive, self.send)
+            # What was given up before it began is not begun.
+            if not self.gone:
+                await self._app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:
             self.abort()
             raise

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import Elsewhere
 from ..client.columns import written
+from ..client.reading import PAGE_RECORDS
+from .ahead import Ahead
 from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
 from .consuming import Cursor
 from .leasing import LONGEST, Leases, matcher
@@ -21,6 +23,10 @@ from .wire import Options, Wire, closed
 
 if TYPE_CHECKING:
     from .._core import _Acked, _NewRow, _Stream, _WatchStart
+
+
+_How = tuple[int, int, tuple[str, ...], str | None, bool]
+"""Limit, bytes, nodes that are skipped, match, whether only what was synced."""
 
 
 class Remote(Elsewhere):
@@ -34,6 +40,7 @@ class Remote(Elsewhere):
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
+        self._ahead: Ahead[Page] = Ahead()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
 
@@ -118,13 +125,50 @@ class Remote(Elsewhere):
         touch: bool = True,
         wait: float = 0.0,
     ) -> Page:
-        start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
-        if tail is not None:
-            start = given(tail=tail, before_seq=before)
+        nodes = tuple(skip_nodes or ())
+        how = (limit, max_bytes, nodes, match, strong)
+        page = None
+        if topic_id is not None and after is not None and not wait:
+            page = self._ahead.take((topic, after, upto, topic_id, *how))
+        if page is None:
+            start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
+            if tail is not None:
+                start = given(tail=tail, before_seq=before)
+            page = self._page(topic, start, upto, topic_id, wait, *how)
+        if topic_id is not None and upto is not None and limit == PAGE_RECORDS:
+            self._read_on(topic, page, upto, how)
+        return page
+
+    def _read_on(self, topic: str, page: Page, upto: int, how: _How) -> None:
+        """Fetches what a read that goes on will ask for."""
+        after, topic_id = page.next_from_seq, page.topic_id
+        if after >= upto or page.caught_up or page.tombstone is not None:
+            return
+        start = {"from_seq": after}
+        key = (topic, after, upto, topic_id, *how)
+
+        def fetch() -> Page:
+            return self._page(topic, start, upto, topic_id, 0.0, *how)
+
+        self._ahead.begin(key, lambda: self.caller.wire.begin(fetch))
+
+    def _page(
+        self,
+        topic: str,
+        start: dict[str, Any],
+        upto: int | None,
+        topic_id: int | None,
+        wait: float,
+        limit: int,
+        max_bytes: int,
+        nodes: tuple[str, ...],
+        match: str | None,
+        strong: bool,
+    ) -> Page:
         body = given(
             limit=min(limit, 1000) or None,
             max_batch_bytes=min(max_bytes, 8 << 20),
-            node=list(skip_nodes) if skip_nodes else None,
+            node=list(nodes) or None,
             match=matcher(match),
             topic_id=topic_id,
             consistency="strong" if strong else None,

@@ -51,7 +51,6 @@ class Caller:
     def __init__(self, wire: Wire, options: Options) -> None:
         self.wire = wire
         self.options = options
-        self._hot = Lane.HOT if options.key is None else Lane.PLAIN
         self._run = secrets.token_urlsafe(9)
         self._writes = count()
 
@@ -82,7 +81,7 @@ class Caller:
         """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
         as long as it takes; one that is not `patient` takes a refusal as its answer.
         """
-        lane = Lane.WAIT if wait or long else self._hot if hot else Lane.PLAIN
+        lane = Lane.WAIT if wait or long else Lane.HOT if hot else Lane.PLAIN
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content
@@ -95,7 +94,14 @@ class Caller:
 
         return self._until(until, once, repeatable, patient, doubt).body
 
-    def stream(self, path: str, headers: Mapping[str, str], idle: float, until: float) -> Stream:
+    def stream(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        idle: float,
+        until: float,
+        repeatable: bool = True,
+    ) -> Stream:
         """A response of events; raises what a refusal says."""
         found: list[Stream] = []
 
@@ -107,7 +113,7 @@ class Caller:
             found.append(opened)
             return Answer(200, {}, b"")
 
-        self._until(until, once, True, True, None)
+        self._until(until, once, repeatable, True, None)
         return found[0]
 
     def _until(

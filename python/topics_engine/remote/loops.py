@@ -7,12 +7,12 @@ import contextlib
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 from yarl import URL
 
-from .greenlets import wait
+from .greenlets import spawn, wait
 from .wire import Answer, Lane, NoAnswer, Options, closed
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class LoopWire:
 
         async def send() -> LoopStream | Answer:
             url = URL(self._base + target, encoded=True)
-            session = here.sessions[Lane.WAIT]
+            session = here.sessions[Lane.STREAM]
             async with asyncio.timeout(timeout):
                 response = await session.get(
                     url, headers=headers, timeout=here.limits(None), allow_redirects=False
@@ -89,6 +89,9 @@ class LoopWire:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
 
+    def begin(self, call: Callable[[], T]) -> Beside[T]:
+        return Beside(call)
+
     def sleep(self, seconds: float) -> None:
         here = self._here()
         here.until_closed(lambda: asyncio.sleep(seconds))
@@ -106,6 +109,18 @@ class LoopWire:
                     asyncio.run_coroutine_threadsafe(sessions.close(), loop)
 
 
+async def once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Sends once. By itself aiohttp would repeat what got no answer, and not say so."""
+    try:
+        return await send(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            raise
+        raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
+
+
 class Sessions:
     """The connections of one loop, and what waits on them."""
 
@@ -116,11 +131,13 @@ class Sessions:
         self.sessions = {
             lane: aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0 if lane is Lane.WAIT else options.pool,
+                    limit=options.pool if lane in (Lane.HOT, Lane.PLAIN) else 0,
+                    force_close=lane is Lane.STREAM,
                     ssl=True if context is None else context,
                 ),
                 headers=options.headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(once,),
                 auto_decompress=False,
             )
             for lane in Lane
@@ -169,6 +186,18 @@ class Sessions:
             stream.close()
         for session in self.sessions.values():
             await session.close()
+
+
+class Beside(Generic[T]):
+    """A call in a task of its own."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._task = asyncio.create_task(spawn(call), name="topics-ahead")
+        # Who does not come for it is not told that it failed.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def result(self) -> T:
+        return wait(self._task)
 
 
 class LoopStream:

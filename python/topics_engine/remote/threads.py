@@ -8,8 +8,9 @@ import queue
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -26,9 +27,15 @@ from .wire import Answer, Lane, NoAnswer, Options, closed
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
+    from .ahead import Begun
+
 PIECE = 1 << 16
 # Pieces that are read ahead of who takes them; then the server is left waiting.
 AHEAD = 64
+# Threads that fetch pages ahead.
+BESIDE = 4
+
+T = TypeVar("T")
 
 
 class ThreadWire:
@@ -41,6 +48,7 @@ class ThreadWire:
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._lock = threading.Lock()
+        self._beside: ThreadPoolExecutor | None = None
         self._live: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pools = {lane: self._pool(lane, options) for lane in Lane}
 
@@ -50,7 +58,7 @@ class ThreadWire:
         common: dict[str, Any] = {
             "port": options.port,
             "maxsize": options.pool,
-            "block": lane is not Lane.WAIT,
+            "block": lane in (Lane.HOT, Lane.PLAIN),
             "retries": False,
         }
         pool = (
@@ -75,6 +83,7 @@ class ThreadWire:
                 enter(self)
                 if ended.is_set():
                     self.close()
+                    raise closed()
 
         pool.ConnectionCls = cast("Any", Connection)
         return pool
@@ -110,6 +119,11 @@ class ThreadWire:
             )
         except (HTTPError, OSError) as error:
             raise self._failure(error) from error
+        except (AttributeError, ValueError) as error:
+            # Its socket was taken from a request that was being made.
+            if self._ended.is_set():
+                raise closed() from error
+            raise
 
     def _failure(self, error: Exception) -> Exception:
         if self._ended.is_set():
@@ -135,13 +149,19 @@ class ThreadWire:
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
     ) -> ThreadStream | Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=max(timeout, idle))
-        response = self._open(Lane.WAIT, "GET", target, headers, None, limits, False)
+        response = self._open(Lane.STREAM, "GET", target, headers, None, limits, False)
         if response.status != 200:
             try:
                 return Answer(response.status, _lower(response.headers), response.read())
             except (HTTPError, OSError) as error:
                 raise self._failure(error) from error
         return ThreadStream(response, self._ended)
+
+    def begin(self, call: Callable[[], T]) -> Begun[T]:
+        with self._lock:
+            if self._beside is None:
+                self._beside = ThreadPoolExecutor(BESIDE, "topics-ahead")
+            return self._beside.submit(call)
 
     def sleep(self, seconds: float) -> None:
         if self._ended.wait(seconds):
@@ -153,6 +173,9 @@ class ThreadWire:
             return
         with self._lock:
             live = list(self._live)
+            beside = self._beside
+        if beside is not None:
+            beside.shutdown(wait=False, cancel_futures=True)
         for connection in live:
             wake(connection.sock)
         for pool in self._pools.values():

@@ -60,6 +60,8 @@ class Source(Elsewhere):
         self._line = Line(self._open, caller.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
+        # Whether the session was asked for a stream.
+        self._asked = False
         self._begun = self._closed = False
 
     def begin(self) -> None:
@@ -102,7 +104,7 @@ class Source(Elsewhere):
             body["patterns"] = self._patterns
         path = with_query("/v0/watch", lenient=lenient or None)
         made = self._caller.json("POST", path, body)
-        self._session, self._last_id = made["stream_url"], None
+        self._session, self._last_id, self._asked = made["stream_url"], None, False
         for name, at in made["topics"].items():
             known = self._places.get(name)
             if known is None:
@@ -140,14 +142,22 @@ class Source(Elsewhere):
         while True:
             if self._closed:
                 raise closed()
-            if self._session is None:
+            if self._session is None or (self._asked and self._last_id is None):
+                # What a stream was given that this client saw nothing of is behind the session's
+                # place, and there is no event to lead it back to.
+                self._end_session()
                 self._resume()
             headers = {} if self._last_id is None else {"Last-Event-ID": self._last_id}
             assert self._session is not None
+            self._asked = True
+            leads_back = self._last_id is not None
             try:
-                return self._caller.stream(self._session, headers, idle, until)
+                return self._caller.stream(self._session, headers, idle, until, leads_back)
             except NotFound:
                 self._session = None
+            except Unavailable:
+                if leads_back or time.monotonic() >= until:
+                    raise
 
     def _understand(self, event: Event) -> None:
         if event.kind == "error":
@@ -205,6 +215,9 @@ class Source(Elsewhere):
             return
         self._closed = True
         self._line.close()
+        self._end_session()
+
+    def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             # A server that is not there forgets it by itself.

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from ..errors import Closed, InvalidRequest
+from .ahead import Begun
+
+T = TypeVar("T")
 
 Verify: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext"
 
@@ -28,7 +31,9 @@ class Lane(Enum):
     """
     PLAIN = "plain"
     WAIT = "wait"
-    """Requests that may wait long, and streams: as many connections as there are of them."""
+    """Requests that may wait long: as many connections as there are of them."""
+    STREAM = "stream"
+    """Streams: each has a connection, which carries nothing after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,9 @@ class Wire(Protocol):
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
     ) -> Stream | Answer:
         """A GET whose response goes on if its status is 200; dead when nothing came for `idle`."""
+
+    def begin(self, call: Callable[[], T]) -> Begun[T]:
+        """Begins a call beside the one that is being made."""
 
     def sleep(self, seconds: float) -> None:
         """Waits; `Closed` when this is closed meanwhile."""

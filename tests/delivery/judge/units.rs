@@ -32,7 +32,6 @@ pub fn judge(past: &Past<'_>, seen: &Seen, txns: &TxnsSeen, out: &mut Vec<String
     }
     stages(past, txns, out);
     for (n, code) in &txns.again {
-        // A process that was killed may hold a decision that failed on a disk that was full.
         if *code == Some("txn_incomplete")
             && let Some((unit, _)) = units.get(n)
             && unit.stages.iter().all(|s| waiting(past, unit.writer.unwrap_or("w"), s.0, s.1))
@@ -172,12 +171,13 @@ fn known<'a>(past: &Past<'a>) -> BTreeMap<(&'a str, &'a str), Stage<'a>> {
     for (far, note) in &past.notes {
         let done = *far != Far::Begun;
         match note {
-            Note::Staged(p) => {
+            Note::Staged(p) | Note::Tried(p) => {
                 let s = all.entry((p.writer, p.stage)).or_default();
                 if s.ended {
                     *s = Stage::default();
                 }
-                s.parts.insert(p.part, (p, done));
+                let acked = done && matches!(note, Note::Staged(_));
+                s.parts.insert(p.part, (p, acked));
             }
             Note::Aborted { writer, stage } => {
                 let s = all.entry((writer, stage)).or_default();

@@ -125,20 +125,23 @@ impl Script {
     ) -> bool {
         let rows = self.rows(rows);
         let now = self.now();
+        let key = (writer, name, part);
         let part = Arc::new(Part { writer, stage: name, part, rows, until: now + STAGE_TTL_MS });
         let from = self.calls();
         let outcome = stage(&self.engine(), &part);
         match outcome {
             Ok(staged) => {
-                if !staged.repeated {
-                    self.parts.insert((writer, name, part.part), part.clone());
-                    self.note(from, Note::Staged(part));
-                }
+                let known = self.parts.get(&key).filter(|_| staged.repeated);
+                let part = known.cloned().unwrap_or(part);
+                self.parts.insert(key, part.clone());
+                self.note(from, Note::Staged(part));
                 self.pass(1);
                 true
             }
             Err(e) => {
                 assert!(matches!(e, Error::StorageUnavailable { .. }), "{e}");
+                self.parts.insert(key, part.clone());
+                self.note(from, Note::Tried(part));
                 false
             }
         }
@@ -262,11 +265,11 @@ impl Script {
         self.lives[self.lives.len() - 1].0.fail_nth(CallFilter::on_path(kind, path), 1, how);
     }
 
-    /// What was to fail has failed; nothing fails any more.
-    pub fn failed(&mut self) {
+    /// So many calls have failed that were to fail; nothing fails any more.
+    pub fn failed(&mut self, calls: usize) {
         let fs = &self.lives[self.lives.len() - 1].0;
-        assert_eq!(fs.faults_fired(), self.fired + 1, "nothing failed");
-        self.fired += 1;
+        assert_eq!(fs.faults_fired(), self.fired + calls, "calls that failed");
+        self.fired += calls;
         fs.clear_faults();
     }
 }

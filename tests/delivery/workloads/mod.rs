@@ -56,6 +56,7 @@ pub const ALL: &[Workload] = &[
     w("txn_full", txns::full, 3),
     w("txn_undecided", txns::undecided, 1),
     w("txn_poisoned", txns::poisoned, 3),
+    w("txn_found", txns::found, 2),
     w("txn_writers", txns::writers, 1),
     w("txn_routed", txns::routed, 3),
 ];

@@ -117,6 +117,7 @@ pub fn process(s: &mut Script) {
                 s.kill();
                 s.consume("in", "c", ConsumerMode::AtLeastOnce, false);
             }
+            4 => {}
             _ => s.commit("c", 3 * round + 3),
         }
     }
@@ -331,7 +332,7 @@ pub fn full(s: &mut Script) {
         s.fail(CallKind::Write, &shard, FaultKind::ENOSPC);
         let came = s.txn(Unit::of("w", round).moves("a", "c", seq), &ALL);
         assert_eq!(came, Came::Unknown);
-        s.failed();
+        s.failed(1);
         s.look();
         // Others go on, in the topics of the parts that are there and of those that are not.
         for topic in ["b", "c"] {
@@ -370,7 +371,7 @@ pub fn undecided(s: &mut Script) {
         s.fail(CallKind::Write, ".log", FaultKind::ENOSPC);
         let came = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
         assert_eq!(came, Came::Unknown);
-        s.failed();
+        s.failed(1);
         s.look();
         s.pass(40_000);
         match round {
@@ -400,20 +401,20 @@ pub fn undecided(s: &mut Script) {
 pub fn poisoned(s: &mut Script) {
     furnish(s);
     s.put("d", 1);
-    for round in 1..7u64 {
+    for round in 1..5u64 {
         let seq = s.engine().state("a", false).unwrap().head_seq;
         s.stage("w", "s", 0, &ALL);
         s.sync();
         if round % 3 == 0 {
             s.fail(CallKind::SyncData, "/txn/", FaultKind::EIO);
             assert!(!s.stage("w", "lost", 0, &[("a", 1)]));
-            s.failed();
+            s.failed(1);
         }
         let shard = format!("shard-0{}", round % 3);
         s.fail(CallKind::SyncData, &shard, FaultKind::EIO);
         let unit = Unit::of("w", round).moves("a", "c", seq).stages(&[("s", 1)]);
         assert_eq!(s.txn(unit, &[]), Came::Unknown);
-        s.failed();
+        s.failed(1);
         assert_eq!(s.repeat(), Came::Unknown, "I10");
         s.kill();
         s.consume("a", "c", ConsumerMode::AtLeastOnce, false);
@@ -422,6 +423,28 @@ pub fn poisoned(s: &mut Script) {
         if round % 2 == 0 {
             s.checkpoint();
             s.sweep_files();
+        }
+    }
+}
+
+/// A stage whose name is not durable when the process dies: the next process finds it, and answers
+/// for it.
+pub fn found(s: &mut Script) {
+    s.make("t", &class(Durability::Disk));
+    for round in 1..6u64 {
+        s.stage("w", "a", 0, &[("u", 1)]);
+        s.fail(CallKind::SyncDir, "/txn", FaultKind::EIO);
+        s.fail(CallKind::RemoveFile, "/txn/", FaultKind::EIO);
+        assert!(!s.stage("w", "a", 1, &[("t", 2), ("u", 1)]));
+        s.failed(2);
+        s.kill();
+        assert!(s.stage("w", "a", 1, &[("t", 1)]), "it is there");
+        s.put("t", 1);
+        done(s.txn(Unit::of("w", round).stages(&[("a", 2)]), &[]));
+        match round {
+            1 => s.checkpoint(),
+            2 => s.sweep_files(),
+            _ => s.look(),
         }
     }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from .adapter import CLIENTS, Open
+import topics_engine as te
+
+from .adapter import CLIENTS, Awaited, Open
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,6 +47,16 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         if name.startswith("TOPICS_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+
+
+def sync_client(url: str, **how: Any) -> Any:
+    return Awaited(te.connect(url, **how))
+
+
+@pytest.fixture(params=[sync_client, te.aio.connect], ids=["remote", "remote-aio"])
+def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    client: Callable[..., Any] = request.param
+    return client
 
 
 @pytest.fixture(params=CLIENTS)

@@ -124,7 +124,13 @@ class Faulty:
             behind.request(to.command, to.path, body, headers)
             response = behind.getresponse()
             if response.getheader("Content-Type", "").startswith("text/event-stream"):
-                self._stream(to, response, behind)
+                if lose:
+                    response.read1(65536)
+                    response.read1(65536)
+                    response.close()
+                    self._end(to)
+                else:
+                    self._stream(to, response, behind)
                 return
             answer = response.read()
         except (OSError, http.client.HTTPException):

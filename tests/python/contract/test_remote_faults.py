@@ -7,7 +7,7 @@ import json
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,8 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .adapter import Awaited, all_of, datas, eventually, take
+from .adapter import all_of, datas, eventually, take
 from .faulty import Break, Faulty, Hang, Lose, Refuse, in_front_of
-
-
-def sync_client(url: str, **how: Any) -> Any:
-    return Awaited(te.connect(url, **how))
-
-
-@pytest.fixture(params=[sync_client, te.aio.connect], ids=["remote", "remote-aio"])
-def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    client: Callable[..., Any] = request.param
-    return client
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +162,42 @@ async def test_a_read_of_a_consumer_that_was_lost_is_handed_out_again(
         assert datas(await c.read()) == [4, 5]
 
 
+async def test_a_long_read_asks_for_each_page_once(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url) as db:
+        t = db.topic(name)
+        for i in range(5):
+            await t.append(list(range(i * 1000, i * 1000 + 1000)))
+        faulty.fail(matching="/diff")
+        assert datas(await all_of(t.read())) == list(range(5000))
+        assert len(faulty.requests) == 5
+        # What was fetched ahead and not taken is nobody else's.
+        read = t.read()
+        assert [(await anext(read)).data for _ in range(1500)] == list(range(1500))
+        await t.delete(before=4001)
+        rest = datas(await all_of(t.read(after=2000)))
+        assert rest == list(range(4000, 5000))
+
+
+def test_what_was_fetched_ahead_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    from topics_engine.remote import ahead
+
+    class Done:
+        def result(self) -> str:
+            return "page"
+
+    now = [100.0]
+    monkeypatch.setattr(ahead.time, "monotonic", lambda: now[0])
+    pages: ahead.Ahead[str] = ahead.Ahead()
+    pages.begin("a", Done)
+    assert (pages.take("a"), pages.take("a")) == ("page", None)
+    pages.begin("a", Done)
+    now[0] += ahead.FRESH_SECONDS + 0.1
+    assert pages.take("a") is None
+    for i in range(20):
+        pages.begin(i, Done)
+    assert [pages.take(i) for i in range(20)].count("page") == ahead.MOST
+
+
 async def test_connections_are_kept(faulty: Faulty, connect: Any, name: str) -> None:
     async with connect(faulty.url, pool=3) as db:
         t = db.topic(name)
@@ -198,6 +224,18 @@ async def test_a_silent_stream_is_replaced(faulty: Faulty, connect: Any, name: s
             assert datas(await take(watch, 1)) == [1]
             assert time.monotonic() - began < 10
         assert faulty.connections["streams"] == 2
+
+
+async def test_a_stream_that_nobody_saw_took_nothing(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    async with connect(faulty.url) as db:
+        await db.topic(name).append([0, 1])
+        # The server hands records to a stream that the client is never told of.
+        faulty.fail(Lose(), matching="/v0/watch/")
+        async with db.watch({name: 0}) as watch:
+            assert datas(await take(watch, 2)) == [0, 1]
+        assert [method for method, _, _ in faulty.requests] == ["GET", "DELETE", "GET", "DELETE"]
 
 
 async def test_a_key_is_sent_and_errors_are_typed(tmp_path: Path, connect: Any) -> None:
@@ -339,3 +377,19 @@ async def test_cancelled_calls_leak_no_connection(server: Server, name: str) -> 
         await jobs.append("job")
         (job,) = await jobs.claim("w", wait=5)
         assert (job.data, job.deliveries) == ("job", 1)
+
+
+async def test_a_close_at_any_moment_is_told_as_one(
+    server: Server, connect: Any, name: str
+) -> None:
+    async with connect(server.url) as db:
+        await db.topic(name).append(1)
+    for n in range(40):
+        async with connect(server.url) as db:
+            t = db.topic(name)
+            waits = [asyncio.ensure_future(w) for w in (t.wait(1), t.wait(1), t.state())]
+            await asyncio.sleep(n % 20 * 0.0005)
+            await db.close()
+            outcomes = await asyncio.gather(*waits, return_exceptions=True)
+            errors = [type(o) for o in outcomes if isinstance(o, BaseException)]
+            assert set(errors) == {te.Closed}, outcomes

@@ -13,19 +13,9 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .adapter import Awaited, all_of, datas
+from .adapter import all_of, datas
 
 KILLS = 4
-
-
-def sync_client(url: str, **how: Any) -> Any:
-    return Awaited(te.connect(url, **how))
-
-
-@pytest.fixture(params=[sync_client, te.aio.connect], ids=["remote", "remote-aio"])
-def connect(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    client: Callable[..., Any] = request.param
-    return client
 
 
 @pytest.fixture

@@ -56,6 +56,21 @@ HELD = {"node": "w", "seqs": [1]}
 CLAIMED = (QUEUE, THREE, ("POST", T + "/claim", {"node": "w", "max": 2}))
 ROUTER = ("PUT", R, {"source": "{t}", "dest": "{t}-d"})
 MANY = {"node": "w", "seqs": [1] * 1001}
+X = "/v0/txn/{t}"
+PART = X + "/stage/s?part=0"
+SMALL = ("PUT", T, {"cap_records": 2, "discard": "reject"})
+
+
+def rows(*data: Any, **fields: Any) -> dict[str, Any]:
+    """The appends of a transaction to the topic."""
+    return {"appends": [{"topic": "{t}", "records": [{"data": d} for d in data]}], **fields}
+
+
+def publish(epoch: int = 1, **work: Any) -> dict[str, Any]:
+    return {"epoch": epoch, "stages": [{"id": "s", "parts": 1, "records": 2}], **work}
+
+
+STAGED = ("POST", PART, rows(1, 2))
 
 GOOD: dict[str, Case] = {
     "list": good(200, "GET", "/v0/topics?prefix={t}", None, THREE),
@@ -89,6 +104,20 @@ GOOD: dict[str, Case] = {
     "delete": good(200, "POST", T + "/delete", {"before_seq": 3}, THREE, deleted=2),
     "delete of a tag": good(200, "POST", T + "/delete", {"match": ["tag", "Glob", "t:*"]}, THREE,
                             deleted=3),
+    "scan": good(200, "POST", T + "/scan", {"from_seq": 1, "columns": ["seq", "data"]}, THREE),
+    "split": good(200, "POST", T + "/split", {"max_records": 2}, THREE, to_seq=3, records=3),
+    "segments": good(200, "GET", T + "/segments", None, THREE, head_seq=3),
+    "txn": good(200, "POST", "/v0/txn", rows(1, 2), committed=True, deduped=False),
+    "txn twice": good(200, "POST", "/v0/txn", rows(1, idempotency_key="{t}"),
+                      ("POST", "/v0/txn", rows(1, idempotency_key="{t}")), deduped=True),
+    "writers": good(200, "GET", "/v0/txn?prefix={t}", None, STAGED),
+    "writer": good(200, "GET", X, None, STAGED, writer="{t}", last_epoch=None),
+    "stage": good(200, "POST", PART, rows(1, 2), staged=2, deduped=False),
+    "stage twice": good(200, "POST", PART, rows(1, 2), STAGED, staged=2, deduped=True),
+    "abort": good(200, "DELETE", X + "/stage/s", None, STAGED, aborted=True),
+    "commit": good(200, "POST", X + "/commit", publish(), STAGED, committed=True, deduped=False),
+    "commit twice": good(200, "POST", X + "/commit", publish(), STAGED,
+                         ("POST", X + "/commit", publish()), deduped=True),
     "seek": good(200, "POST", T + "/seek", {"ts": 1}, THREE, seq=0),
     "states": good(200, "POST", "/v0/state", {"topics": ["{t}", "{t}-none"]}, THREE,
                    missing=["{t}-none"]),
@@ -108,6 +137,7 @@ GOOD: dict[str, Case] = {
         ("POST", T + "-q/claim", {"node": "w"}),
         ("POST", T + "-q/nack", HELD),
         ("POST", T + "-q/claim", {"node": "w"}),
+        ("POST", T + "-l", one()),
         moved=1,
     ),
     "routers": good(200, "GET", "/v0/routers?prefix={t}", None, THREE, ROUTER),
@@ -160,7 +190,64 @@ def no_consumer(method: str, path: str, body: Any = None) -> Case:
     return Case(404, "consumer_not_found", method, path, body, before=(THREE,))
 
 
+def refusals_of_work(path: str, body: dict[str, Any], *before: Request) -> dict[str, Case]:
+    """What both ways of a transaction are refused for."""
+    held = {"queue": "{t}", "node": "w", "seqs": [1], "lease_ids": [1]}
+    cursor = {"topic": "{t}-in", "consumer": "c", "seq": 1}
+    queue = ("PUT", "/v0/topics/{t}-q", {"type": "queue"})
+    log = ("POST", "/v0/topics/{t}-in", one())
+    made = {
+        "head_mismatch": (409, {"expect_heads": {"{t}": 9}}, ()),
+        "topic_not_found": (404, {"commits": [cursor]}, ()),
+        "consumer_not_found": (404, {"commits": [cursor]}, (log,)),
+        "not_a_queue": (409, {"acks": [held | {"queue": "{t}-in"}]}, (log,)),
+        "lease_lost": (409, {"acks": [held | {"queue": "{t}-q"}]}, (queue,)),
+    }
+    return {
+        f"{code} of {path}": Case(
+            status, code, "POST", path, body | work, before=(*before, *prepared)
+        )
+        for code, (status, work, prepared) in made.items()
+    }
+
+
+COMMIT = X + "/commit"
+LATE = ("POST", "/v0/txn", rows(1, writer="{t}", epoch=5))
+
 MORE_REFUSALS: dict[str, Case] = {
+    "scan unknown": unknown("POST", T + "/scan", {}),
+    "split unknown": unknown("POST", T + "/split", {}),
+    "segments unknown": unknown("GET", T + "/segments"),
+    **refusals_of_work("/v0/txn", rows(1)),
+    **refusals_of_work(COMMIT, publish(), STAGED),
+    "txn of an old epoch": Case(409, "stale_epoch", "POST", "/v0/txn",
+                                rows(2, writer="{t}", epoch=4), before=(LATE,)),
+    "txn of too much": Case(
+        422, "topic_full", "POST", "/v0/txn", rows(1, 2), before=(SMALL, ("POST", T, one()))
+    ),
+    "txn of too many": Case(400, "batch_too_large", "POST", "/v0/txn", rows(*range(1001))),
+    "txn too large": Case(400, "record_too_large", "POST", "/v0/txn", rows("x" * 10_001)),
+    "another txn of the key": Case(
+        409, "idempotency_mismatch", "POST", "/v0/txn", rows(2, idempotency_key="{t}"),
+        before=(("POST", "/v0/txn", rows(1, idempotency_key="{t}")),),
+    ),
+    "no writer": Case(404, "txn_not_found", "GET", X),
+    "a writer's bad name": Case(400, "invalid_request", "GET", "/v0/txn/%ff"),
+    "an aborted bad name": Case(400, "invalid_request", "DELETE", "/v0/txn/%ff/stage/s"),
+    "stage of too many": Case(400, "batch_too_large", "POST", PART, rows(*range(1001))),
+    "stage too large": Case(400, "record_too_large", "POST", PART, rows("x" * 10_001)),
+    "stage without a part": Case(400, "invalid_request", "POST", X + "/stage/s", rows(1)),
+    "commit of what is not staged": Case(409, "txn_incomplete", "POST", COMMIT, publish()),
+    "commit of an old epoch": Case(409, "stale_epoch", "POST", COMMIT, publish(4),
+                                   before=(STAGED, LATE)),
+    "commit of too much": Case(
+        422, "topic_full", "POST", COMMIT, publish(),
+        before=(SMALL, ("POST", T, one()), STAGED),
+    ),
+    "commit of more than fits": Case(
+        400, "record_too_large", "POST", COMMIT, publish(),
+        before=(("PUT", T, {"cap_records": 1, "discard": "reject"}), STAGED),
+    ),
     "claim unknown": unknown("POST", T + "/claim", {"node": "w"}),
     "ack unknown": unknown("POST", T + "/ack", HELD),
     "nack unknown": unknown("POST", T + "/nack", HELD),

@@ -95,14 +95,19 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-def _serve(directory: Path, *, hot: bool) -> Iterator[Server]:
-    live = Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": str(int(hot))})
-    live.start()
+def running(directory: Path, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server on a directory, that ends well when it is told to."""
+    live = Server(directory, env=env)
     try:
+        live.start()
         yield live
         assert live.stop() == 0
     finally:
         live.ensure_dead()
+
+
+def _serve(directory: Path, *, hot: bool) -> Iterator[Server]:
+    yield from running(directory, {**LIMITS, "TOPICS_HOT_PROTOCOL": str(int(hot))})
 
 
 @pytest.fixture(scope="session")

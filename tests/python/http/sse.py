@@ -23,9 +23,13 @@ class Events:
         self, port: int, path: str, headers: dict[str, str] | None = None, timeout: float = 30
     ) -> None:
         self._connection = connection(port, timeout)
-        self._connection.request("GET", path, headers=headers or {})
-        self._sock = self._connection.sock
-        self.response = self._connection.getresponse()
+        try:
+            self._connection.request("GET", path, headers=headers or {})
+            self._sock = self._connection.sock
+            self.response = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
         self.status = self.response.status
         self.comments: list[str] = []
         self.retry = 0
@@ -43,7 +47,8 @@ class Events:
         event = Event("", "", None)
         while True:
             line = self.response.readline().decode()
-            if not line:
+            # Half a line is what a connection leaves that is cut.
+            if not line.endswith("\n"):
                 raise StopIteration
             line = line.rstrip("\n")
             name, _, value = line.partition(": ")

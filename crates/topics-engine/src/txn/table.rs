@@ -22,6 +22,8 @@ const VERSION: u16 = 1;
 /// somebody gives begins so.
 pub(super) const KEYED: &str = "$k.";
 pub(super) const NAMELESS: &str = "$t.";
+/// The length of the name of a key: what follows tells its transactions apart.
+const KEYED_LEN: usize = KEYED.len() + 32;
 /// How long an idempotency key is remembered, ms.
 const WINDOW_MS: u64 = 120_000;
 
@@ -46,20 +48,38 @@ impl Last {
     }
 }
 
+/// What has one turn, and one last epoch: the writer, or the key.
+pub(super) fn base(writer: &str) -> &str {
+    match writer.get(..KEYED_LEN) {
+        Some(key) if key.starts_with(KEYED) => key,
+        _ => writer,
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     open: BTreeMap<(String, u64), Open>,
+    /// Parts whose decision the replay has yet to come to: another shard's log may be ahead.
+    /// `None`: the replay is over.
+    early: Option<BTreeMap<(String, u64), BTreeMap<u64, u64>>>,
     last: BTreeMap<String, Last>,
     /// Files that may go when shard 0 is synced up to this lsn.
     spent: BTreeMap<String, u64>,
 }
 
 /// The transactions of an engine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Txns {
     inner: Mutex<Inner>,
     turns: Mutex<BTreeSet<String>>,
     freed: Condvar,
+}
+
+impl Default for Txns {
+    fn default() -> Self {
+        let inner = Inner { early: Some(BTreeMap::new()), ..Inner::default() };
+        Self { inner: Mutex::new(inner), turns: Mutex::default(), freed: Condvar::default() }
+    }
 }
 
 /// Its holder is the only one who does something for a writer.
@@ -99,18 +119,25 @@ impl Txns {
             return;
         }
         let key = (body.writer.clone(), body.epoch);
-        inner
-            .open
-            .entry(key)
-            .or_insert_with(|| Open { body: Arc::new(body), parts: BTreeMap::new() });
+        let parts = inner.early.as_mut().and_then(|early| early.remove(&key)).unwrap_or_default();
+        inner.open.entry(key).or_insert_with(|| Open { body: Arc::new(body), parts });
     }
 
     /// A part was logged, durably. Called under the state lock of its topic: no snapshot has the
     /// topic with the part and the transaction without.
     pub(crate) fn part(&self, body: TxnPart, topic_id: u64, first: u64) {
-        if let Some(open) = self.inner.lock().open.get_mut(&(body.writer, body.epoch)) {
+        let mut inner = self.inner.lock();
+        let key = (body.writer, body.epoch);
+        if let Some(open) = inner.open.get_mut(&key) {
             open.parts.insert(topic_id, first);
+        } else if let Some(early) = &mut inner.early {
+            early.entry(key).or_default().insert(topic_id, first);
         }
+    }
+
+    /// The replay is over: parts without a decision are of transactions that have ended.
+    pub(super) fn replayed(&self) {
+        self.inner.lock().early = None;
     }
 
     /// A transaction has ended, by a frame with this time and lsn: its files are spent.
@@ -120,7 +147,7 @@ impl Txns {
             inner.spent.extend(open.body.files.iter().map(|f| (f.name.clone(), lsn)));
         }
         if !body.writer.starts_with(NAMELESS) {
-            inner.last.insert(body.writer.clone(), Last { body, ts });
+            inner.last.insert(base(&body.writer).to_owned(), Last { body, ts });
         }
     }
 
@@ -133,10 +160,10 @@ impl Txns {
         self.inner.lock().open.len() as u64
     }
 
-    /// Open decisions, of one writer or of all.
+    /// Open decisions, of one writer or key, or of all.
     pub(super) fn all_open(&self, writer: Option<&str>) -> Vec<(String, u64)> {
         let inner = self.inner.lock();
-        let keys = inner.open.keys().filter(|(w, _)| writer.is_none_or(|want| want == w));
+        let keys = inner.open.keys().filter(|(w, _)| writer.is_none_or(|want| want == base(w)));
         keys.cloned().collect()
     }
 
@@ -313,6 +340,33 @@ mod tests {
             let open = again.open("w", 2).unwrap();
             assert_eq!(open.parts, BTreeMap::from([(7, 2), (8, 0)]));
         }
+    }
+
+    #[test]
+    fn a_part_may_be_replayed_before_its_decision() {
+        let t = Txns::default();
+        t.part(part("w", 1), 7, 3);
+        t.part(part("w", 2), 7, 5);
+        t.committed(commit("w", 1));
+        assert_eq!(t.open("w", 1).unwrap().parts, BTreeMap::from([(7, 3)]));
+        t.done(done("w", 1), 10, 3);
+        t.replayed();
+        t.committed(commit("w", 2));
+        assert_eq!(t.open("w", 2).unwrap().parts, BTreeMap::new());
+    }
+
+    #[test]
+    fn transactions_of_a_key_are_told_apart() {
+        let t = Txns::default();
+        let key = format!("{KEYED}{:032x}", 7);
+        let (first, second) = (format!("{key}.1"), format!("{key}.2"));
+        t.part(part(&first, 9), 7, 3);
+        t.committed(commit(&second, 9));
+        assert_eq!(t.all_open(Some(&key)), [(second.clone(), 9)]);
+        assert_eq!(t.open(&second, 9).unwrap().parts, BTreeMap::new());
+        t.done(done(&second, 9), 10, 3);
+        assert_eq!(t.last(&key, 11).unwrap().epoch, 9);
+        assert_eq!((base(&key), base("w"), base("$k.")), (&*key, "w", "$k."));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, 
 use topics_env::{Hook, Site};
 
 use super::*;
-use crate::api::{Durability, NewRecord};
+use crate::api::{Append, Durability, NewRecord};
 use crate::config::{ConfigPatch, Discard, TopicType};
 use crate::error::{Error, Result};
 use crate::options::{AutoCreate, Options};
@@ -264,6 +264,43 @@ fn i5_crash_points() {
     }
 }
 
+/// What the second crash leaves may lie in two generations, a part before its decision.
+#[test]
+fn i5_two_crashes_in_a_row() {
+    let mut states = 0;
+    for wal_shards in [1, 2, 3] {
+        let r = World::with(Options { wal_shards, ..small() });
+        let topics = ["a", "b", "c", "d"];
+        let records = [rec("1"), rec("2")];
+        let rows = topics.map(|topic| TxnRows { topic, records: &records, ..TxnRows::default() });
+        r.engine().transact(&TxnRequest { rows: &rows, ..TxnRequest::default() }).unwrap();
+        // What follows in their shards says that the parts were synced.
+        for topic in topics {
+            let append = Append { records: &[rec("3")], sync: true, ..Append::default() };
+            r.engine().append(topic, &append).unwrap();
+        }
+        let whole = |image: &DiskImage, what: &str| {
+            let mut w = World::unopened(r.options.clone());
+            w.fs = Arc::new(SimFs::from_image(image));
+            w.open();
+            for topic in topics {
+                assert_eq!(w.data(topic), ["1", "2", "3"], "{what}: {topic}");
+            }
+            w
+        };
+        let how = CrashOptions { random: 4, ..HOW };
+        r.fs.crash_states(r.fs.ops_len(), 7, &how, &mut |first| {
+            let w = whole(&first.image, &format!("{:?}", first.survival));
+            w.fs.crash_states(w.fs.ops_len(), 8, &how, &mut |second| {
+                let what = format!("{wal_shards}: {:?}, {:?}", first.survival, second.survival);
+                whole(&second.image, &what);
+                states += 1;
+            });
+        });
+    }
+    assert!(states > 100, "{states}");
+}
+
 /// Each sync, rename and check that the promises rest on is missed when it is not there.
 #[test]
 fn i5_crash_points_notice_what_is_left_out() {
@@ -409,6 +446,37 @@ fn one_call_with_and_without_a_name() {
     w.clock.advance_ms(10_000);
     w.engine().tick().unwrap();
     assert_eq!(w.staged_files(), 0);
+}
+
+#[test]
+fn what_is_given_up_after_a_refusal_stays_so() {
+    let mut w = World::new();
+    w.put("a", &["1"]);
+    w.stage("s", 0, &[("a", &["2"])]).unwrap();
+    let work = TxnWork { expect_heads: &[("a", 9)], ..TxnWork::default() };
+    assert_eq!(w.commit(1, &[("s", 1)], work).unwrap_err().code(), "head_mismatch");
+    assert!(w.engine().abort_stage("w", "s").unwrap());
+    w.kill();
+    assert_eq!(w.engine().writer_state("w").unwrap_err().code(), "txn_not_found");
+}
+
+#[test]
+fn a_refused_call_stages_nothing() {
+    let mut w = World::new();
+    w.put("a", &["1"]);
+    let records = [rec("2")];
+    let rows = [TxnRows { topic: "a", records: &records, ..TxnRows::default() }];
+    let work = TxnWork { expect_heads: &[("a", 9)], ..TxnWork::default() };
+    let req = TxnRequest { writer: Some("w"), rows: &rows, work, ..TxnRequest::default() };
+    assert_eq!(w.engine().transact(&req).unwrap_err().code(), "head_mismatch");
+    for _ in 0..2 {
+        w.kill();
+        assert_eq!(w.engine().writer_state("w").unwrap_err().code(), "txn_not_found");
+        // Nor does it stand in the way of a stage of any name.
+        assert!(!w.stage("-", 0, &[("a", &["3"])]).unwrap().repeated);
+        assert!(w.engine().abort_stage("w", "-").unwrap());
+    }
+    assert_eq!(w.data("a"), ["1"]);
 }
 
 #[test]

@@ -143,7 +143,8 @@ pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
         let found = passing.map(|s| &s.0).find_map(ask);
         match found {
             Some((name, what)) => (format!("{name}: {what}"), false),
-            None => ("NOT NOTICED".into(), true),
+            // A store or a change that nothing here depends on is only reported.
+            None => ("NOT NOTICED".into(), site.deed == Deed::Notify),
         }
     });
     for (site, (outcome, _)) in sites.iter().zip(&outcomes) {

@@ -45,7 +45,7 @@ pub fn produced() {
     };
     let workers = [work(1), work(2), work(3)];
     let write = |name: u64| {
-        let one = move |w: &World, i: u64| drop(w.append("q", &format!("{name}.{i}"), 1).unwrap());
+        let one = move |w: &World, i: u64| w.put("q", &format!("{name}.{i}"), 1);
         spawn(&w, move |w| (0..3 * EACH / 2).for_each(|i| one(w, i)))
     };
     join([write(1), write(2)]);
@@ -67,7 +67,7 @@ pub fn leased() {
     const JOBS: u64 = 3;
     let w = World::open(true);
     queue(&w, false);
-    (0..JOBS).for_each(|i| drop(w.append("q", &i.to_string(), 1).unwrap()));
+    (0..JOBS).for_each(|i| w.put("q", &i.to_string(), 1));
     let board = Arc::new(Mutex::new(Board::default()));
     let work = |name: u64| {
         let board = board.clone();

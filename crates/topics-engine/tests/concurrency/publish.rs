@@ -81,7 +81,7 @@ pub fn contended() {
         })
     };
     let mut writers = vec![expecting(1), expecting(2)];
-    writers.push(spawn(&w, |w| drop(w.append("a", "3", BATCH as usize).unwrap())));
+    writers.push(spawn(&w, |w| w.put("a", "3", BATCH as usize)));
     let reader = spawn(&w, |w| follow(w, "a", 10));
     join(writers);
     join([reader]);
@@ -93,9 +93,9 @@ pub fn contended() {
 pub fn checkpointed() {
     let w = World::open(false);
     w.create("a", if flip() { Durability::Fsync } else { Durability::Disk });
-    (0..2).for_each(|i| drop(w.append("a", &i.to_string(), BATCH as usize).unwrap()));
+    (0..2).for_each(|i| w.put("a", &i.to_string(), BATCH as usize));
     let write = spawn(&w, |w| {
-        (2..4).for_each(|i| drop(w.append("a", &i.to_string(), BATCH as usize).unwrap()));
+        (2..4).for_each(|i| w.put("a", &i.to_string(), BATCH as usize));
     });
     let delete = |before| {
         spawn(&w, move |w| {

@@ -141,7 +141,7 @@ pub fn born() {
         take_all(&mut w.engine.watch(&req).unwrap(), TOTAL);
     });
     let write = |topic: &'static str| {
-        spawn(&w, move |w| (0..2).for_each(|i| drop(w.append(topic, &i.to_string(), 1).unwrap())))
+        spawn(&w, move |w| (0..2).for_each(|i| w.put(topic, &i.to_string(), 1)))
     };
     join([write("t1"), write("t2"), write("u")]);
     join([watcher]);

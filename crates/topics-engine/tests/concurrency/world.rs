@@ -93,6 +93,11 @@ impl World {
         self.append_if(topic, data, n, None)
     }
 
+    /// A write that must not fail.
+    pub fn put(&self, topic: &str, data: &str, n: usize) {
+        self.append(topic, data, n).unwrap();
+    }
+
     pub fn append_if(
         &self,
         topic: &str,

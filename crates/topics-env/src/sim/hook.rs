@@ -93,6 +93,8 @@ fn relying(site: Site) -> Past {
         "store.file" if matches!(site, Site::SyncDir(_)) => Past::Rename("snapshot."),
         // An ack of the group behind it: before that the file after is made ready.
         "wal.start" => Past::Calls(14),
+        // The ack of a stage, after the rename and the sync of the folder.
+        "txn.stage" if matches!(site, Site::Sync(_)) => Past::Calls(3),
         // A round's syncs precede the rename of its snapshot, not one another.
         _ if name.starts_with("segment.") => Past::Rename("snapshot."),
         // `CURRENT` names it.

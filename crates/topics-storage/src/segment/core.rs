@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use roaring::RoaringBitmap;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Mutex, OnceLock};
 use topics_env::{File, OpenMode};
 

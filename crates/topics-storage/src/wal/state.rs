@@ -146,6 +146,8 @@ pub(super) struct State {
     pub sync_wanted: bool,
     /// When the last sync began, monotonic.
     pub sync_began: u64,
+    /// Batches that waited for the last sync: the first of them that comes again is not alone.
+    pub last_covered: usize,
     /// The syncing flag is held by a caller who waits for company.
     pub gathering: bool,
     /// Whoever gathers goes on at once.
@@ -310,13 +312,17 @@ impl State {
     pub fn covered(&mut self, ticket: u64, lsn: u64) {
         self.synced_lsn = self.synced_lsn.max(lsn);
         self.synced_ticket = self.synced_ticket.max(ticket);
+        self.last_covered = 0;
         while let Some(front) = self.unsynced.pop_front() {
             match front {
                 Unsynced::Batch(p) if p.last_lsn > lsn => {
                     self.unsynced.push_front(Unsynced::Batch(p));
                     break;
                 }
-                Unsynced::Batch(p) => self.effects.push_back(Effect::Apply(p)),
+                Unsynced::Batch(p) => {
+                    self.last_covered += 1;
+                    self.effects.push_back(Effect::Apply(p));
+                }
                 Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),
             }
         }
@@ -356,9 +362,10 @@ impl State {
         first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
     }
 
-    /// How long the next sync may wait for company, if it has any: the window is counted from the
-    /// beginning of the last one.
+    /// How long the next sync may wait for company, if it has any, or the last one had: the window
+    /// is counted from the beginning of that.
     pub fn window(&self, ns: u64, now: u64, company: bool) -> Option<Duration> {
+        let company = company || self.last_covered > 1;
         let patient = ns > 0 && company && !self.hurry && !self.sync_wanted && !self.closing;
         let rest = (self.sync_began + ns).saturating_sub(now);
         (patient && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))

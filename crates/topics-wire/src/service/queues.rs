@@ -125,31 +125,22 @@ impl Service {
 
     fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = queue::held(r.body)?;
-        let (token, topic) = (r.token, r.name.to_owned());
-        let (service, sink) = (self.clone(), self.clone());
-        let (done, left) = handover(move |reply| {
-            sink.pending.fetch_sub(1, Ordering::Relaxed);
-            sink.sink.reply(token, reply);
-        });
-        let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
-            done(match outcome {
-                Ok(settled) => service.settled(&topic, "acked", &settled, start_ns),
-                Err(e) => Failure::from(e).into(),
+        let (service, topic) = (self.clone(), r.name.to_owned());
+        let answer = self.staging(r.token, |done| {
+            let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
+                done(match outcome {
+                    Ok(settled) => service.settled(&topic, "acked", &settled, start_ns),
+                    Err(e) => Failure::from(e).into(),
+                });
             });
+            self.engine.ack_async(r.name, &asked.held(), answered).is_ok()
         });
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        if self.engine.ack_async(r.name, &asked.held(), answered).is_err() {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-            return self.settle_later(r, start_ns, asked, "acked", |s, queue, asked| {
+        match answer {
+            Some(answer) => Ok(answer),
+            None => self.settle_later(r, start_ns, asked, "acked", |s, queue, asked| {
                 s.engine.ack(queue, &asked.held())
-            });
+            }),
         }
-        let answer = left();
-        match &answer {
-            Some(_) => drop(self.pending.fetch_sub(1, Ordering::Relaxed)),
-            None => self.staged.store(true, Ordering::Relaxed),
-        }
-        Ok(answer)
     }
 
     fn settled(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {

@@ -164,30 +164,45 @@ impl Service {
         if w.disable_backpressure {
             return self.patient_write(r, start_ns);
         }
-        let (token, return_seqs, topic) = (r.token, w.return_seqs, r.name.to_owned());
-        let (reply, sink) = (self.clone(), self.clone());
+        let (return_seqs, topic, service) = (w.return_seqs, r.name.to_owned(), self.clone());
         let reply = move |outcome: topics_engine::Result<Appended>| match outcome {
             Ok(a) => {
-                let ns = reply.elapsed(start_ns);
+                let ns = service.elapsed(start_ns);
                 let (status, body) = write::answer(&topic, &a, return_seqs, ns);
                 Reply { status, body }
             }
             Err(e) => Failure::from(e).into(),
         };
+        let answer = self.staging(r.token, |done| {
+            w.with_append(|append| {
+                self.engine.append_async(r.name, append, Box::new(move |o| done(reply(o))))
+            });
+            true
+        });
+        Ok(answer.flatten())
+    }
+
+    /// A verb that `begin` stages: its reply is there when that returns, or comes when a group has
+    /// been led. `None`: it began nothing.
+    pub(super) fn staging(
+        self: &Arc<Self>,
+        token: u64,
+        begin: impl FnOnce(Box<dyn FnOnce(Reply) + Send>) -> bool,
+    ) -> Option<Option<Reply>> {
+        let sink = self.clone();
         let (done, left) = handover(move |reply| {
             sink.pending.fetch_sub(1, Ordering::Relaxed);
             sink.sink.reply(token, reply);
         });
         self.pending.fetch_add(1, Ordering::Relaxed);
-        w.with_append(|append| {
-            self.engine.append_async(r.name, append, Box::new(move |o| done(reply(o))))
-        });
+        let begun = begin(Box::new(done));
         let answer = left();
-        match &answer {
-            Some(_) => drop(self.pending.fetch_sub(1, Ordering::Relaxed)),
-            None => self.staged.store(true, Ordering::Relaxed),
+        if begun && answer.is_none() {
+            self.staged.store(true, Ordering::Relaxed);
+        } else {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
         }
-        Ok(answer)
+        begun.then_some(answer)
     }
 
     /// A write that waits for room: on a thread, over bytes of its own.

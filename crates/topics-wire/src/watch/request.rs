@@ -71,7 +71,10 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure>
             Some("earliest") => Some(ReadFrom::Earliest),
             Some(_) => q.u64("from_seq")?.map(ReadFrom::After),
         },
-        tail: q.u64("tail")?,
+        tail: match q.get("tail")?.as_deref() {
+            Some("") => Some(0),
+            _ => q.u64("tail")?,
+        },
     };
     let start = start.resolve()?;
     w.topics = q.all("topic")?.into_iter().map(|t| (t.into_owned(), start)).collect();
@@ -283,8 +286,11 @@ mod tests {
         assert_eq!(w.topics.len(), 2);
         assert_eq!((w.topics[0].1.from, w.options.limit), (ReadFrom::After(9), 3));
         assert!(w.options.matching.is_some() && !w.options.include_tags);
+        let w = query(&Query::new(b"topic=a&tail"), &L(), <&Grant>::default()).unwrap().watch;
+        assert_eq!(w.topics[0].1.from, ReadFrom::Tail(0));
         for bad in [
             &b""[..],
+            b"topic=a&tail=x",
             b"topic=a&from_seq=x",
             b"topic=a&tail=1&from_seq=1",
             b"topic=a&consistency=x",

@@ -1,5 +1,6 @@
 //! Claims: jobs are picked and reserved, their records read, the leases logged and applied.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use topics_env::sync::{Condvar, Instant, Mutex};
@@ -17,7 +18,7 @@ use crate::core::Core;
 use crate::engine::Completion;
 use crate::error::{Error, Result};
 use crate::queue::api::{Claim, Claimed, Lease};
-use crate::queue::{Holder, Now};
+use crate::queue::{Holder, Now, Queue};
 
 /// Most jobs that one claim gets.
 const MAX_JOBS: usize = 10_000;
@@ -27,6 +28,8 @@ const MAX_WAIT_MS: u64 = 30_000;
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 /// Jobs over their deliveries that one pass puts away.
 const BURIED: usize = 1000;
+/// How often one claim sweeps what has expired.
+pub(super) const SWEEPS: usize = 3;
 
 /// What one claim wants.
 #[derive(Clone, Debug)]
@@ -171,9 +174,22 @@ struct Picked {
 /// What a pass picked.
 #[derive(Debug, Default)]
 struct Pass {
+    /// Which want each further job is for.
+    turns: VecDeque<usize>,
     jobs: Vec<Picked>,
     /// Over their deliveries, to be moved to the dead-letter topic.
     over: Vec<u64>,
+    /// Jobs that leave their place without a lease, and their latest: that it ran out is logged.
+    ended: Vec<(u64, u64, u32)>,
+}
+
+impl Pass {
+    fn end(&mut self, queue: &Queue, seq: u64) {
+        let last = queue.last_lease(seq);
+        if last != 0 {
+            self.ended.push((seq, last, queue.deliveries(seq)));
+        }
+    }
 }
 
 /// What a pass does with jobs that have had all their deliveries and go to another topic, which is
@@ -198,25 +214,77 @@ pub(super) fn give(
     topic.check_sound()?;
     topic.touch(core.time.wall());
     load(core, topic)?;
-    let mut pass = Pass::default();
-    let picked = pick(core, topic, (wants, order, dead), &mut pass);
-    if !pass.over.is_empty() {
-        moving::bury(core, topic, &pass.over);
-    }
-    let outcome = picked.and_then(|()| lease(core, topic, wants, &pass.jobs));
+    let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
+    let outcome = gather(core, topic, wants, dead, &mut pass)
+        .and_then(|records| lease(core, topic, wants, &pass, records));
     if outcome.is_err() {
         with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
     }
     outcome
 }
 
-/// Reserves jobs in the order of their turns.
-fn pick(
-    core: &Core,
-    topic: &Topic,
-    asked: (&[Want], &[usize], Dead),
+/// Records, and the slot of each job that was picked.
+type Records = (ReadBatch, Vec<usize>);
+
+/// Reserves jobs and reads their records. What has expired stands in nobody's way: it is swept by a
+/// pass that may wait.
+fn gather(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    wants: &[Want],
+    dead: Dead,
     pass: &mut Pass,
-) -> Result<()> {
+) -> Result<Records> {
+    for round in 0.. {
+        let picked = pick(core, topic, (wants, dead), pass);
+        if !pass.over.is_empty() {
+            moving::bury(core, topic, &std::mem::take(&mut pass.over));
+        }
+        picked?;
+        let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
+        let (batch, slots) = fetch(core, topic, &seqs, false)?;
+        let gone = drop_gone(topic, pass, &slots);
+        if gone == 0 || round == SWEEPS || dead == Dead::Leave {
+            return Ok((batch, slots.into_iter().flatten().collect()));
+        }
+        sweep_expired(core, topic)?;
+    }
+    Err(Error::Internal("a claim has no end".into()))
+}
+
+/// What has expired goes now, not with the next sweep of all topics.
+pub(super) fn sweep_expired(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
+    retention::expire(core, topic)?;
+    retention::sweep_records(core, topic)?;
+    Ok(())
+}
+
+/// A record that expired or was deleted between is nobody's job. Returns how many there are.
+fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
+    let before = pass.jobs.len();
+    let mut gone = Vec::new();
+    let mut slots = slots.iter();
+    pass.jobs.retain(|p| {
+        let there = slots.next().is_some_and(Option::is_some);
+        if !there {
+            gone.push(*p);
+        }
+        there
+    });
+    if !gone.is_empty() {
+        with(topic, |q| {
+            for p in gone {
+                pass.end(q, p.lease.seq);
+                pass.turns.push_front(p.want);
+                q.forget(p.lease.seq);
+            }
+        });
+    }
+    before - pass.jobs.len()
+}
+
+/// Reserves jobs in the order of their turns.
+fn pick(core: &Core, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> Result<()> {
     loop {
         let now = now(core);
         let head = topic.gate.head();
@@ -234,7 +302,7 @@ fn pick(
 fn pick_known(
     core: &Core,
     state: &mut State,
-    (wants, order, dead): (&[Want], &[usize], Dead),
+    (wants, dead): (&[Want], Dead),
     now: Now,
     head: u64,
     pass: &mut Pass,
@@ -247,7 +315,7 @@ fn pick_known(
         return Ok(());
     }
     let mut buried = 0;
-    while let Some(&turn) = order.get(pass.jobs.len()) {
+    while let Some(&turn) = pass.turns.front() {
         let fresh = |from: u64| {
             let found = index.next_live(from.max(*floor))?;
             Ok(found.filter(|seq| *seq <= head))
@@ -256,6 +324,7 @@ fn pick_known(
         if config.max_deliveries > 0 && u64::from(t.deliveries) >= config.max_deliveries {
             if config.dead_letter.is_none() {
                 queue.bury(t.seq, now);
+                pass.end(queue, t.seq);
             } else if dead == Dead::Leave {
                 return Ok(());
             } else {
@@ -278,28 +347,31 @@ fn pick_known(
         let deadline = core.time.wall().saturating_add(lease_ms);
         let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
         pass.jobs.push(Picked { want: turn, lease });
+        pass.turns.pop_front();
     }
     Ok(())
 }
 
-/// Reads the records, logs and applies the leases, makes the answers.
+/// Logs and applies the leases, makes the answers.
 fn lease(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     wants: &[Want],
-    picked: &[Picked],
+    pass: &Pass,
+    (batch, slots): Records,
 ) -> Result<Vec<Claimed>> {
-    let seqs: Vec<u64> = picked.iter().map(|p| p.lease.seq).collect();
-    let (batch, slots) = fetch(core, topic, &seqs, false)?;
     let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
-    let mut events: Vec<record::Lease> = Vec::new();
+    // First what makes way: after a crash there are no two leases in a group (I6).
+    let jobs = pass.ended.clone();
+    let mut events =
+        vec![record::Lease { event: LeaseEvent::Nack, node: Vec::new(), lease_ms: 0, jobs }];
     let default = topic.state.read().config.lease_ms;
     for (i, want) in wants.iter().enumerate() {
         let lease_ms = want.lease_ms.unwrap_or(default);
         let mut c = Claimed { topic_id: topic.id(), lease_ms, ..Claimed::default() };
         c.records.chunks.clone_from(&batch.chunks);
-        for (p, slot) in picked.iter().zip(&slots).filter(|(p, _)| p.want == i) {
-            if let Some(slot) = slot.and_then(|s| batch.slots.get(s)) {
+        for (p, slot) in pass.jobs.iter().zip(&slots).filter(|(p, _)| p.want == i) {
+            if let Some(slot) = batch.slots.get(*slot) {
                 c.leases.push(p.lease);
                 c.records.slots.push(*slot);
             }
@@ -312,14 +384,8 @@ fn lease(
         });
         out.push(c);
     }
-    // A record that expired or was deleted between is nobody's job.
-    let gone = picked.iter().zip(&slots).filter(|(_, slot)| slot.is_none());
-    let gone: Vec<u64> = gone.map(|(p, _)| p.lease.seq).collect();
-    if !gone.is_empty() {
-        with(topic, |q| gone.iter().for_each(|seq| q.forget(*seq)));
-    }
     commit(core, topic, &events)?;
-    core.metrics.claims.add(picked.len() as u64);
+    core.metrics.claims.add(pass.jobs.len() as u64);
     let ready = super::look::counts(core, topic).ready;
     out.iter_mut().for_each(|c| c.ready = ready);
     Ok(out)

@@ -6,7 +6,7 @@ use super::super::Topic;
 use super::super::index::Unknown;
 use super::super::retention::{self, Need};
 use super::super::state::State;
-use super::give::{fetch, load};
+use super::give::{SWEEPS, fetch, load, sweep_expired};
 use super::{config_of, now};
 use crate::api::ReadBatch;
 use crate::core::Core;
@@ -50,18 +50,20 @@ pub(crate) fn peek(
     config_of(topic)?;
     topic.check_sound()?;
     load(core, topic)?;
-    let jobs = loop {
-        let unknown = {
-            let mut s = topic.state.write();
-            match listed(core, &mut s, topic.gate.head(), state, max) {
-                Ok(jobs) => break jobs,
-                Err(Unknown(file_no)) => file_no,
-            }
-        };
-        retention::provide(core, topic, &Need::Dead(unknown))?;
+    let mut sweeps = 0;
+    let (jobs, batch, slots) = loop {
+        let jobs = list(core, topic, state, max)?;
+        let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
+        let (batch, slots) = fetch(core, topic, &seqs, false)?;
+        if slots.iter().all(Option::is_some) || sweeps == SWEEPS {
+            break (jobs, batch, slots);
+        }
+        // What has expired hides others from a claim no more than from here.
+        sweeps += 1;
+        if let Err(e) = sweep_expired(core, topic) {
+            log::debug!("topic {:?}: what has expired stays for now: {e}", topic.name);
+        }
     };
-    let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
-    let (batch, slots) = fetch(core, topic, &seqs, false)?;
     let mut out = Peeked { topic_id: topic.id(), ..Peeked::default() };
     out.records = ReadBatch { chunks: batch.chunks, ..ReadBatch::default() };
     for (job, slot) in jobs.into_iter().zip(slots) {
@@ -71,6 +73,19 @@ pub(crate) fn peek(
         }
     }
     Ok(out)
+}
+
+fn list(core: &Core, topic: &Topic, state: Option<JobState>, max: usize) -> Result<Vec<PeekedJob>> {
+    loop {
+        let unknown = {
+            let mut s = topic.state.write();
+            match listed(core, &mut s, topic.gate.head(), state, max) {
+                Ok(jobs) => return Ok(jobs),
+                Err(Unknown(file_no)) => file_no,
+            }
+        };
+        retention::provide(core, topic, &Need::Dead(unknown))?;
+    }
 }
 
 fn listed(

@@ -75,30 +75,14 @@ pub(crate) fn ack_async(
     held: &Held<'_>,
     done: Completion<Settled>,
 ) -> std::result::Result<(), Completion<Settled>> {
-    let sorted = config_of(topic)
-        .and_then(|_| core.check_open())
-        .and_then(|()| topic.check_sound())
-        .and_then(|()| sort(topic, held, |q, seq| q.leave(seq)));
-    let (mut acked, skipped) = match sorted {
-        Ok(sorted) => sorted,
-        Err(e) => {
-            done(Err(e));
+    let (staged, acked, skipped) = match stage_ack(core, topic, held) {
+        Ok(Some((Some(staged), acked, skipped))) => (staged, acked, skipped),
+        Ok(Some((None, acked, skipped))) => {
+            done(Ok(settled(core, topic, acked, skipped)));
             return Ok(());
         }
-    };
-    if acked.is_empty() {
-        done(Ok(settled(core, topic, acked, skipped)));
-        return Ok(());
-    }
-    acked.sort_unstable();
-    let staged = match delete::stage_seqs(core, topic, &acked) {
-        Ok(Some(staged)) => staged,
-        Ok(None) => {
-            release_acks(topic, &acked);
-            return Err(done);
-        }
+        Ok(None) => return Err(done),
         Err(e) => {
-            release_acks(topic, &acked);
             done(Err(e));
             return Ok(());
         }
@@ -116,6 +100,26 @@ pub(crate) fn ack_async(
     };
     core.wal.notify(staged.ticket, staged.level, Box::new(finish));
     Ok(())
+}
+
+/// What an ack deletes, if anything, with the seqs that it does and those that it passes over.
+type StagedAck = (Option<delete::Staged>, Vec<u64>, Vec<u64>);
+
+/// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
+fn stage_ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Option<StagedAck>> {
+    config_of(topic)?;
+    core.check_open()?;
+    topic.check_sound()?;
+    let (mut acked, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
+    if acked.is_empty() {
+        return Ok(Some((None, acked, skipped)));
+    }
+    acked.sort_unstable();
+    let staged = delete::stage_seqs(core, topic, &acked);
+    if !matches!(staged, Ok(Some(_))) {
+        release_acks(topic, &acked);
+    }
+    Ok(staged?.map(|staged| (Some(staged), acked, skipped)))
 }
 
 /// Whether a nack or an extension of this queue waits for nothing.

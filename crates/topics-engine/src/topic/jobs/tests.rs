@@ -431,6 +431,66 @@ fn deleted_and_evicted_jobs_are_forgotten() {
 }
 
 #[test]
+fn what_is_dead_begins_no_lease_or_delay_anew() {
+    for delay in [None, Some(50)] {
+        for checkpoint in [false, true] {
+            let mut w = World::new();
+            w.create("q", ConfigPatch { max_deliveries: Some(1), ..durable() });
+            let grouped = |d| NewRecord { group: b"g", ..job(d) };
+            w.post(&[grouped("1"), grouped("2")]).unwrap();
+            assert_eq!(seqs(&w.claim("a", 1)), [1]);
+            if let Some(ms) = delay {
+                w.nack("a", &[1], Some(ms));
+            }
+            if checkpoint {
+                w.checkpoint();
+                w.kill();
+            }
+            // The lease or delay runs out, the job is dead and makes way for the next of its group.
+            w.clock.advance_ms(60_000);
+            assert_eq!(seqs(&w.claim("b", 1)), [2]);
+            w.kill();
+            // I6: at most one job of a group is leased.
+            let state = |w: &World, state| {
+                let p = w.engine().peek("q", Some(state), 9).unwrap();
+                p.iter().map(|(j, _)| (j.seq, j.deliveries)).collect::<Vec<_>>()
+            };
+            assert_eq!(state(&w, JobState::Leased), [(2, 1)]);
+            assert_eq!(state(&w, JobState::Delayed), []);
+            w.ack("b", &[2], None);
+            // Found dead again, and revived for good.
+            assert!(w.claim("b", 1).is_empty());
+            assert_eq!(state(&w, JobState::Dead), [(1, 1)]);
+            assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap(), 1);
+            w.kill();
+            assert_eq!(state(&w, JobState::Ready), [(1, 0)]);
+        }
+    }
+}
+
+#[test]
+fn expired_jobs_hide_no_others() {
+    for grouped in [false, true] {
+        let w = World::new();
+        w.create("q", queue());
+        let group: &[u8] = if grouped { b"g" } else { b"" };
+        let brief = |d| NewRecord { ttl_ms: 100, group, ..job(d) };
+        w.post(&[brief("1"), brief("2"), brief("3"), NewRecord { group, ..job("4") }]).unwrap();
+        w.engine().tick().unwrap();
+        w.clock.advance_ms(101);
+        let ready = |w: &World| {
+            let p = w.engine().peek("q", Some(JobState::Ready), 1).unwrap();
+            p.iter().map(|(j, _)| j.seq).collect::<Vec<_>>()
+        };
+        if grouped {
+            assert_eq!(ready(&w), [4]);
+        }
+        assert_eq!(seqs(&w.claim("a", 1)), [4], "grouped {grouped}");
+        assert_eq!((w.counts().expired, w.counts().ready, ready(&w)), (3, 0, vec![]));
+    }
+}
+
+#[test]
 fn a_peek_touches_nothing() {
     let w = World::new();
     w.create("q", queue());

@@ -2,7 +2,7 @@
 //!
 //! * `lock`: mutexes, locks of readers and writers, values that are made once.
 //! * `condvar`: condition variables.
-//! * [`atomic`]: atomics.
+//! * `atomic`: atomics.
 //! * `time`: deadlines, and time that only a model lets pass.
 //!
 //! A *site* is a call of the program that synchronises: a notification, a store, a change that

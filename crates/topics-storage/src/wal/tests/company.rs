@@ -81,6 +81,22 @@ fn callbacks_are_held_back_together_until_somebody_needs_a_sync() {
 }
 
 #[test]
+fn the_first_to_come_again_waits_for_the_others_once() {
+    let (wal, log) = with_window();
+    let tickets = staged(&wal, &log, 2..4);
+    let outcomes = told(&wal, &tickets);
+    wal.sync(0).unwrap();
+    all_good(&outcomes);
+    // The last sync had company: whoever comes first is not taken for a lone caller.
+    let next = told(&wal, &staged(&wal, &log, 4..5));
+    assert!(next[0].recv_timeout(Duration::from_millis(50)).is_err());
+    wal.sync(0).unwrap();
+    all_good(&next);
+    // Nobody joined it: the next one is alone.
+    all_good(&told(&wal, &staged(&wal, &log, 5..6)));
+}
+
+#[test]
 fn blocked_callers_are_held_back_together_and_a_close_ends_it() {
     for end in [|w: &Wal| w.sync(0).map(|_| ()), |w: &Wal| w.close(true)] {
         let (wal, log) = with_window();

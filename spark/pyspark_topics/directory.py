@@ -1,0 +1,134 @@
+"""Topics of a data directory or backup, by the engine's read-only scanner, in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from .access import ScanRequest
+from .errors import InvalidOption, TopicsError
+from .fields import Splits, asked_of, head_of
+from .options import Connection, Subscription
+from .planning import Head
+
+T = TypeVar("T")
+
+LINGER_SECONDS = 1.0
+"""How long a directory stays open that nothing reads."""
+
+
+class Directory(Splits):
+    """See `Access`. Any number of processes may read a directory; nobody may have it open to
+    write."""
+
+    def __init__(self, to: Connection) -> None:
+        assert to.path is not None
+        path = to.path.removeprefix("file://")
+        try:
+            from topics_engine import _core
+        except ImportError as e:
+            raise InvalidOption(f"reading a directory needs the package topics_engine: {e}") from e
+        engine: Any = _core.Engine
+        if not hasattr(engine, "scan_range"):
+            raise InvalidOption("this version of topics_engine cannot open a directory read-only")
+        self._opens: Callable[[], Any] = partial(engine.open, path, {}, read_only=True)
+        self._lock = threading.Lock()
+        self._engine: Any = None
+        self._uses = 0
+        self._idle: threading.Timer | None = None
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The engine, kept open for a moment: Spark's workers live on, and a directory that they
+        have open cannot be written to."""
+        with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
+            if self._engine is None:
+                self._engine = _told(self._opens)
+            self._uses += 1
+        try:
+            yield self._engine
+        finally:
+            with self._lock:
+                self._uses -= 1
+                if self._uses == 0:
+                    self._idle = threading.Timer(LINGER_SECONDS, self._close)
+                    self._idle.daemon = True
+                    self._idle.start()
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._uses == 0 and self._engine is not None:
+                self._engine.close()
+                self._engine = None
+
+    def heads(self, topics: Subscription) -> dict[str, Head]:
+        found = {}
+        with self._open() as engine:
+            names = topics.names if topics.pattern is None else _names(engine, topics)
+            for name in names:
+                try:
+                    found[name] = head_of(json.loads(_told(partial(engine.state, name))))
+                except TopicsError as e:
+                    if e.code != "topic_not_found":
+                        raise
+        return found
+
+    def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
+        request = json.dumps(asked).encode()
+        with self._open() as engine:
+            answer: dict[str, Any] = json.loads(_told(lambda: engine.split(topic, request)))
+        return answer
+
+    def seek(self, topic: str, ts_ms: int) -> int:
+        with self._open() as engine:
+            return _told(lambda: int(engine.seek(topic, ts_ms))) + 1
+
+    @contextmanager
+    def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
+        with self._open() as engine:
+            yield LocalScan(engine, request)
+
+    def explain(self, request: ScanRequest) -> TopicsError | None:
+        """Nothing breaks off here without saying why."""
+        return None
+
+
+class LocalScan:
+    """A range, read in this process."""
+
+    def __init__(self, engine: Any, request: ScanRequest) -> None:
+        body = json.dumps(asked_of(request)).encode()
+        self._stream = _told(lambda: engine.scan_range(request.topic, body))
+        self.topic_id: int = self._stream.topic_id
+        self.to_seq: int = self._stream.to_seq
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from pa.RecordBatchReader.from_stream(self._stream)
+        except (pa.ArrowInvalid, OSError) as e:
+            raise TopicsError(str(e)) from e
+
+
+def _names(engine: Any, topics: Subscription) -> Iterator[str]:
+    after = None
+    while page := json.loads(engine.list(topics.prefix, after, 1000))["topics"]:
+        yield from (one["topic"] for one in page if topics.matches(one["topic"]))
+        after = page[-1]["topic"]
+
+
+def _told(call: Callable[[], T]) -> T:
+    """The engine's errors as this package's, which need no native module to be understood."""
+    import topics_engine
+
+    try:
+        return call()
+    except topics_engine.TopicsError as e:
+        raise TopicsError(str(e), e.code, dict(e.detail or {})) from e

@@ -1,0 +1,61 @@
+"""Requests and answers in the fields of the HTTP interface, which a directory is asked in too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .access import ScanRequest
+from .planning import Head, Range
+
+
+class Splits:
+    """Parts of a range, for whoever can ask for them."""
+
+    def split(self, whole: Range, records: int) -> Sequence[int]:
+        return _ends(whole, self._split(whole.topic, _asked(whole, {"max_records": records})))
+
+    def fill(self, whole: Range, size: int) -> int:
+        return _ends(whole, self._split(whole.topic, _asked(whole, {"max_bytes": max(1, size)})))[0]
+
+    def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
+        """The answer of `POST /v0/topics/:t/split`."""
+        raise NotImplementedError
+
+
+def _asked(whole: Range, size: dict[str, int]) -> dict[str, int]:
+    return {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
+
+
+def _ends(whole: Range, answer: dict[str, Any]) -> list[int]:
+    """Where the parts of a range end, by the answer to a split."""
+    ends = [int(part["to_seq"]) + 1 for part in answer["splits"]]
+    return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]
+
+
+def asked_of(request: ScanRequest) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "from_seq": request.after,
+        "to_seq": request.upto,
+        "topic_id": request.topic_id,
+        "columns": list(request.columns),
+        "data_type": "binary" if request.binary else "string",
+    }
+    if request.strong:
+        asked["consistency"] = "strong"
+    if request.selection.match is not None:
+        asked["match"] = list(request.selection.match)
+    if request.selection.nodes:
+        asked["nodes"] = list(request.selection.nodes)
+    return asked
+
+
+def head_of(state: dict[str, Any]) -> Head:
+    return Head(
+        topic_id=state["topic_id"],
+        earliest=max(1, state["earliest_seq"]),
+        end=state["head_seq"] + 1,
+        next=state["next_seq"],
+        count=state["count"],
+        bytes=state["bytes"],
+    )

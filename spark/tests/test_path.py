@@ -1,0 +1,126 @@
+"""Topics of a directory that no server has open."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+import topics_engine as te
+from topics_engine import _core
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(_core.Engine, "scan_range"), reason="the engine has no read-only open"
+)
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """A directory with topics of every kind."""
+    where = tmp_path / "data"
+    with te.open(str(where)) as db:
+        db.topic("a").append([{"n": n} for n in range(20_000)], tag="eu:1", node="n1")
+        db.topic("a").append([{"n": n} for n in range(20_000, 25_000)], tag="us:1", node="n2")
+        db.topic("b").append([1, 2, 3])
+        db.topic("raw").append([b"\x00\xff"])
+        trimmed = db.topic("trimmed", cap_records=10)
+        trimmed.append(list(range(5)))
+        trimmed.append(list(range(5, 30)))
+    return where
+
+
+def reopened(where: Path) -> te.Database:
+    """The directory to be written to: Spark's workers let go of it a moment after they read."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return te.open(str(where))
+        except te.Locked:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def load(spark, where, **options):
+    return spark.read.format("topics").options(**options).load(str(where))
+
+
+def test_a_directory_is_read(spark, closed):
+    frame = load(spark, closed, subscribe="a", minPartitions="4")
+    assert frame.rdd.getNumPartitions() >= 4
+    rows = frame.select("seq", f.get_json_object("data", "$.n").cast("int").alias("n")).collect()
+    assert sorted(row.n for row in rows) == list(range(25_000))
+    assert all(row.seq == row.n + 1 for row in rows)
+    # It is as it was: the engine opens it.
+    with reopened(closed) as db:
+        assert db.topic("b").append(4).first_seq == 4
+
+
+def test_patterns_and_projections(spark, closed):
+    found = load(spark, closed, subscribePattern="[ab]").groupBy("topic").count().collect()
+    assert {row.topic: row["count"] for row in found} == {"a": 25_000, "b": 3}
+    frame = (
+        spark.read.format("topics")
+        .schema("data string, seq long")
+        .load(path=str(closed), subscribe="b")
+    )
+    assert [tuple(row) for row in frame.orderBy("seq").collect()] == [("1", 1), ("2", 2), ("3", 3)]
+
+
+def test_filters(spark, closed):
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for condition, expected in (
+            (f.col("tag") == "us:1", 5_000),
+            (f.col("tag").startswith("eu:"), 20_000),
+            (f.col("node") == "n1", 20_000),
+            (f.col("seq").between(101, 200), 100),
+        ):
+            frame = load(spark, closed, subscribe="a", pushFilters="true")
+            assert frame.filter(condition).count() == expected, str(condition)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+def test_bytes(spark, closed):
+    assert (
+        bytes(load(spark, closed, subscribe="raw", dataType="binary").first().data) == b"\x00\xff"
+    )
+    with pytest.raises(PySparkException, match="binary"):
+        load(spark, closed, subscribe="raw").collect()
+
+
+def test_gaps(spark, closed):
+    options = {"subscribe": "trimmed", "startingOffsets": '{"trimmed": 1}'}
+    with pytest.raises(PySparkException, match="data_loss"):
+        load(spark, closed, **options).collect()
+    assert load(spark, closed, failOnDataLoss="false", **options).count() == 10
+    assert load(spark, closed, gaps="emit", **options).count() == 11
+
+
+def test_a_stream_from_a_directory(spark, topics, topic, closed, tmp_path):
+    def run():
+        frame = spark.readStream.format("topics").option("maxOffsetsPerTrigger", 10_000)
+        frame = frame.load(path=str(closed), subscribePattern="[ab]")
+        writer = frame.select("data").writeStream.format("topics").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.start(url=topics.url, topic=topic)
+        query.awaitTermination()
+        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+
+    assert run() == [10_000, 10_000, 5_003]
+    with reopened(closed) as db:
+        db.topic("b").append([4, 5])
+    assert run() == [2]
+    assert len(topics.data(topic)) == 25_005
+
+
+def test_what_is_open_or_not_there_is_refused(spark, closed, tmp_path):
+    with te.open(str(closed)), pytest.raises(PySparkException, match="locked"):
+        load(spark, closed, subscribe="a").collect()
+    with pytest.raises(PySparkException):
+        load(spark, tmp_path / "nothing", subscribe="a").collect()
+    with pytest.raises(PySparkException, match="topic_not_found"):
+        load(spark, closed, subscribe="none").collect()

@@ -1,0 +1,365 @@
+//! The steps of queues.
+
+use std::time::Duration;
+
+use topics_engine::{
+    Append, Claim, Claimed, ConfigPatch, Held, JobState, NewRecord, Redrive, Settled,
+};
+
+use super::flaw::Flaw;
+use super::hand::{DEAD, Hand, Outcome, must, ok};
+use super::queue::{NewJob, Phase};
+use super::step::Step;
+
+pub const NODES: [&[u8]; 3] = [b"a", b"b", b"c"];
+pub const GROUPS: [&[u8]; 3] = [b"", b"g", b"h"];
+
+/// A lease as the model knows it: holder, seq, id.
+pub type Lease = (usize, u64, u64);
+
+impl Hand {
+    /// False: not a step of queues.
+    pub fn job(&mut self, step: &Step) -> Result<bool, String> {
+        match step {
+            Step::Put { n, lane, group, delay, ttl } => {
+                self.put(*n, *lane, *group, (*delay, *ttl))?;
+            }
+            Step::Configure { lease_ms, paused, max_deliveries } => {
+                let q = &mut self.model.queue;
+                (q.lease_ms, q.paused, q.max_deliveries) = (*lease_ms, *paused, *max_deliveries);
+                let patch = ConfigPatch {
+                    lease_ms: Some(*lease_ms),
+                    paused: Some(*paused),
+                    max_deliveries: Some(*max_deliveries),
+                    ..ConfigPatch::default()
+                };
+                ok(self.engine().create_topic("q", &patch))?;
+            }
+            Step::Claim { node, max, lease_ms } => self.claim(*node, *max, *lease_ms)?,
+            Step::WorkOpen { node, max } => self.open_work(*node, *max)?,
+            Step::WorkNext => self.work_next()?,
+            Step::WorkClose => self.close_work()?,
+            Step::Ack { pick, n, fenced } => self.ack(*pick, *n, *fenced)?,
+            Step::Nack { pick, delay } => self.nack(*pick, *delay)?,
+            Step::Extend { pick, ms } => self.extend(*pick, *ms)?,
+            Step::Stale { pick } => self.stale_fences(*pick)?,
+            Step::Redrive { letters, limit } => self.redrive(*letters, *limit)?,
+            Step::Peek { state, max } => self.peek(*state, *max)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    pub fn sweep(&mut self) {
+        let (mono, wall) = (self.mono(), self.wall());
+        self.model.queue.sweep(mono, wall);
+    }
+
+    /// What has expired goes: to the dead letters, where the queue has some.
+    pub fn expire(&mut self) {
+        let (mono, wall) = (self.mono(), self.wall());
+        self.model.queue.sweep(mono, wall);
+        let gone = self.model.queue.gone(wall);
+        self.model.queue.expired += gone.len() as u64;
+        self.bury(&gone);
+    }
+
+    /// Jobs leave the queue, ascending.
+    fn bury(&mut self, seqs: &[u64]) {
+        let wall = self.wall();
+        for seq in seqs {
+            let Some(job) = self.model.queue.jobs.remove(seq) else { continue };
+            if let Phase::Leased { id, node, .. } = job.phase {
+                self.stale.push((node, *seq, id));
+            }
+            if self.model.queue.letters {
+                self.model.queue.dead_lettered += 1;
+                let letters = self.model.logs[DEAD].as_mut().unwrap();
+                letters.push(job.new.name, "", wall);
+            }
+        }
+    }
+
+    fn put(&mut self, n: usize, lane: Option<u8>, group: usize, times: (u64, u64)) -> Outcome {
+        let names: Vec<String> = (0..n).map(|_| self.name()).collect();
+        let (delay, ttl) = times;
+        let mut record = NewRecord {
+            lane,
+            group: GROUPS[group],
+            delay_ms: delay,
+            ttl_ms: ttl,
+            ..NewRecord::default()
+        };
+        if lane.is_some_and(|l| l != 5) && self.flawed(Flaw::ForgetsLane) {
+            record.lane = None;
+        }
+        if group > 0 && n > 1 && self.flawed(Flaw::ForgetsGroup) {
+            record.group = b"";
+        }
+        if delay > 0 && self.flawed(Flaw::ForgetsDelay) {
+            record.delay_ms = 0;
+        }
+        let mut records: Vec<NewRecord<'_>> =
+            names.iter().map(|name| NewRecord { data: name.as_bytes(), ..record }).collect();
+        if n > 1 && self.flawed(Flaw::LosesJob) {
+            records.pop();
+        }
+        let a = ok(self.engine().append("q", &Append { records: &records, ..Append::default() }))?;
+        let at = |ms| if ms > 0 { self.wall() + ms } else { 0 };
+        let (visible_at, expires_at, lane) = (at(delay), at(ttl), lane.unwrap_or(5));
+        let q = &mut self.model.queue;
+        let put = names.into_iter();
+        let put = put.map(|name| q.put(NewJob { name, lane, group, visible_at, expires_at }));
+        let first = put.min();
+        must!(Some(a.first_seq) == first, "first_seq {} is not {first:?}", a.first_seq);
+        Ok(())
+    }
+
+    fn claim(&mut self, node: usize, max: usize, lease_ms: Option<u64>) -> Outcome {
+        let lasts = lease_ms.map_or(self.model.queue.lease_ms, |ms| ms.max(100));
+        let short = lease_ms.is_some() && self.flawed(Flaw::ForgetsLease);
+        let lease_ms = lease_ms.filter(|_| !short);
+        let req = Claim { node: NODES[node], max, lease_ms, wait: Duration::ZERO };
+        let got = ok(self.engine().claim("q", &req))?;
+        self.claimed(node, max, lasts, &got).map(drop)
+    }
+
+    /// Judges what a claim for up to `max` jobs gave: their lease ids.
+    fn claimed(
+        &mut self,
+        node: usize,
+        max: usize,
+        lasts: u64,
+        got: &Claimed,
+    ) -> Result<Vec<u64>, String> {
+        self.sweep();
+        let (now, wall) = (self.mono(), self.wall());
+        let mut given = Vec::new();
+        loop {
+            let taken = self.model.queue.take(node, max - given.len(), lasts, now);
+            self.bury(&taken.over);
+            let jobs = &self.model.queue.jobs;
+            let (gone, there): (Vec<u64>, Vec<u64>) =
+                taken.jobs.into_iter().partition(|seq| jobs[seq].expired(wall));
+            given.extend(there);
+            if gone.is_empty() {
+                break;
+            }
+            // What has expired stands in nobody's way.
+            self.expire();
+        }
+        let seqs: Vec<u64> = got.iter().map(|(l, _)| l.seq).collect();
+        must!(seqs == given, "a claim gives {seqs:?}, not {given:?}");
+        let deadline = wall + lasts;
+        for (l, r) in got.iter() {
+            let Some(job) = self.model.queue.jobs.get_mut(&l.seq) else { continue };
+            must!(r.data == job.new.name.as_bytes(), "{} is not {}", l.seq, job.new.name);
+            let told = (l.deliveries, l.deadline);
+            let want = (job.deliveries, deadline);
+            must!(told == want, "{}: (deliveries, deadline) {told:?}, not {want:?}", l.seq);
+            must!(self.stale.iter().all(|s| s.2 != l.lease_id), "I6: {l:?} was given before");
+            job.phase =
+                Phase::Leased { id: l.lease_id, node, lease_ms: lasts, deadline: now + lasts };
+        }
+        Ok(got.iter().map(|(l, _)| l.lease_id).collect())
+    }
+
+    fn open_work(&mut self, node: usize, max: usize) -> Outcome {
+        self.close_work()?;
+        let work = ok(self.engine().work("q", NODES[node], max, None))?;
+        self.work = Some((work, node, max, Vec::new()));
+        Ok(())
+    }
+
+    /// The jobs that a stream still has.
+    fn load(&self, ids: &[u64]) -> Vec<u64> {
+        let has = |p: &Phase| matches!(p, Phase::Leased { id, .. } if ids.contains(id));
+        let jobs = &self.model.queue.jobs;
+        jobs.iter().filter(|j| has(&j.1.phase)).map(|j| *j.0).collect()
+    }
+
+    /// A stream gets as many as it has room for.
+    fn work_next(&mut self) -> Outcome {
+        let Some((work, node, max, mut ids)) = self.work.take() else { return Ok(()) };
+        let room = max - self.load(&ids).len();
+        let got = ok(work.next(Duration::ZERO))?;
+        ids.extend(self.claimed(node, room, self.model.queue.lease_ms, &got)?);
+        self.work = Some((work, node, max, ids));
+        Ok(())
+    }
+
+    /// A stream ends: what it has can be claimed at once.
+    pub fn close_work(&mut self) -> Outcome {
+        let Some((work, node, _, ids)) = self.work.take() else { return Ok(()) };
+        drop(work);
+        for seq in self.load(&ids) {
+            if let Phase::Leased { id, .. } = self.model.queue.jobs[&seq].phase {
+                self.over((node, seq, id), Phase::Waiting);
+            }
+        }
+        Ok(())
+    }
+
+    /// Some of the leases, those that have run out and that nobody has noticed among them.
+    pub fn pick(&self, pick: u64, n: usize) -> Vec<Lease> {
+        let seqs = self.model.queue.leased();
+        let Some(at) = (pick as usize).checked_rem(seqs.len()) else { return Vec::new() };
+        let lease = |seq: &u64| match self.model.queue.jobs[seq].phase {
+            Phase::Leased { id, node, .. } => (node, *seq, id),
+            _ => unreachable!(),
+        };
+        let first = lease(&seqs[at]);
+        seqs[at..].iter().map(lease).filter(|l| l.0 == first.0).take(n).collect()
+    }
+
+    fn settle(
+        &mut self,
+        leases: &[Lease],
+        fenced: bool,
+        run: impl FnOnce(&topics_engine::Engine, &Held<'_>) -> topics_engine::Result<Settled>,
+    ) -> Outcome {
+        let Some(node) = leases.first().map(|l| NODES[l.0]) else { return Ok(()) };
+        let seqs: Vec<u64> = leases.iter().map(|l| l.1).collect();
+        let ids: Vec<u64> = leases.iter().map(|l| l.2).collect();
+        let held = Held { node, seqs: &seqs, lease_ids: fenced.then_some(&ids) };
+        let s = ok(run(&self.engine(), &held))?;
+        must!(s.done == seqs && s.skipped.is_empty(), "I6: {seqs:?}: {s:?}");
+        Ok(())
+    }
+
+    fn over(&mut self, l: Lease, phase: Phase) {
+        self.stale.push(l);
+        if let Some(job) = self.model.queue.jobs.get_mut(&l.1) {
+            job.phase = phase;
+        }
+    }
+
+    fn ack(&mut self, pick: u64, n: usize, fenced: bool) -> Outcome {
+        let leases = self.pick(pick, n);
+        if leases.is_empty() || !self.flawed(Flaw::KeepsAcked) {
+            self.settle(&leases, fenced, |e, h| e.ack("q", h))?;
+        }
+        for l in leases {
+            self.stale.push(l);
+            self.model.queue.jobs.remove(&l.1);
+        }
+        Ok(())
+    }
+
+    fn nack(&mut self, pick: u64, delay: Option<u64>) -> Outcome {
+        let leases = self.pick(pick, 1);
+        let hasty = !leases.is_empty() && delay != Some(0) && self.flawed(Flaw::ForgetsBackoff);
+        let asked = if hasty { Some(0) } else { delay };
+        self.settle(&leases, true, |e, h| e.nack("q", h, asked))?;
+        for l in leases {
+            let n = self.model.queue.jobs[&l.1].deliveries;
+            let delay = delay.unwrap_or_else(|| (1_000 << (n - 1)).min(300_000));
+            let until = self.mono() + delay;
+            self.over(l, if delay == 0 { Phase::Waiting } else { Phase::Delayed(until) });
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, pick: u64, ms: u64) -> Outcome {
+        let leases = self.pick(pick, 2);
+        self.settle(&leases, true, |e, h| e.extend("q", h, Some(ms)))?;
+        let until = self.mono() + ms;
+        for (_, seq, _) in leases {
+            if let Some(job) = self.model.queue.jobs.get_mut(&seq)
+                && let Phase::Leased { lease_ms, deadline, .. } = &mut job.phase
+            {
+                (*lease_ms, *deadline) = (ms, until);
+            }
+        }
+        Ok(())
+    }
+
+    /// I6: a stale fence changes nothing; nor does another node.
+    fn stale_fences(&mut self, pick: u64) -> Outcome {
+        let mut fences = self.stale.clone();
+        let other = |l: &Lease| ((l.0 + 1) % 3, l.1, l.2);
+        fences.extend(self.pick(pick, 3).iter().map(other));
+        for (mut node, seq, mut id) in fences {
+            let (seqs, jobs) = ([seq], &self.model.queue.jobs);
+            if let Some(Phase::Leased { id: now, node: holder, .. }) =
+                jobs.get(&seq).map(|j| j.phase.clone())
+                && self.flawed(Flaw::AcceptsStale)
+            {
+                (node, id) = (holder, now);
+            }
+            let ids = [id];
+            let held = Held { node: NODES[node], seqs: &seqs, lease_ids: Some(&ids) };
+            let e = self.engine();
+            let all = [e.ack("q", &held), e.nack("q", &held, None), e.extend("q", &held, None)];
+            for s in all {
+                let s = ok(s)?;
+                must!(s.done.is_empty(), "I6: the stale lease {id} of {seq} counts");
+            }
+        }
+        Ok(())
+    }
+
+    fn redrive(&mut self, letters: bool, limit: Option<usize>) -> Outcome {
+        let (topic, most) = (if letters { "dead" } else { "q" }, limit.unwrap_or(usize::MAX));
+        let moved = ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?;
+        let wall = self.wall();
+        let q = &mut self.model.queue;
+        let n = if letters {
+            let log = self.model.logs[DEAD].as_mut().unwrap();
+            let seqs: Vec<u64> = log.records.keys().copied().take(most).collect();
+            for seq in &seqs {
+                let name = log.records.remove(seq).unwrap().name;
+                q.put(NewJob { name, lane: 5, group: 0, visible_at: 0, expires_at: 0 });
+            }
+            seqs.len()
+        } else {
+            let dead = q.jobs.values_mut().filter(|j| j.phase == Phase::Dead && !j.expired(wall));
+            let dead = dead.take(most);
+            dead.map(|job| (job.phase, job.deliveries) = (Phase::Waiting, 0)).count()
+        };
+        must!(moved == n as u64, "{moved} were moved, not {n}");
+        Ok(())
+    }
+
+    /// What a look at jobs of a state (all: `None`) shows; what has expired goes when it is met.
+    pub fn shown(&mut self, state: Option<JobState>, max: usize) -> Vec<u64> {
+        self.sweep();
+        let wall = self.wall();
+        loop {
+            let q = &self.model.queue;
+            let ready = q.ready().into_iter().map(|r| r.1).take(max);
+            let mut seqs: Vec<u64> = match state {
+                None | Some(JobState::Ready) => ready.collect(),
+                _ => Vec::new(),
+            };
+            for one in [JobState::Leased, JobState::Delayed, JobState::Dead] {
+                let of = q.jobs.iter().filter(|j| is(&j.1.phase, one)).map(|j| *j.0).take(max);
+                if state.is_none_or(|s| s == one) {
+                    seqs.extend(of);
+                }
+            }
+            if seqs.iter().all(|seq| !q.jobs[seq].expired(wall)) {
+                return seqs;
+            }
+            self.expire();
+        }
+    }
+
+    fn peek(&mut self, state: usize, max: usize) -> Outcome {
+        let states = [JobState::Ready, JobState::Leased, JobState::Delayed, JobState::Dead];
+        let got = ok(self.engine().peek("q", Some(states[state]), max))?;
+        let got: Vec<u64> = got.iter().map(|(j, _)| j.seq).collect();
+        let want = self.shown(Some(states[state]), max);
+        must!(got == want, "a peek shows {got:?}, not {want:?}");
+        Ok(())
+    }
+}
+
+fn is(phase: &Phase, state: JobState) -> bool {
+    match state {
+        JobState::Ready => false,
+        JobState::Leased => matches!(phase, Phase::Leased { .. }),
+        JobState::Delayed => matches!(phase, Phase::Scheduled(_) | Phase::Delayed(_)),
+        JobState::Dead => *phase == Phase::Dead,
+    }
+}

@@ -1,0 +1,56 @@
+//! Random runs of queues, routers, watches, consumers and transactions against a plain model in
+//! memory: after every step the engine shows what the model says. Restarts, kills and power cuts
+//! among them; what is not synced is synced before a power cut, so that the model knows what is left.
+//!
+//! * `check`: the engine's state against the model's.
+//! * `flaw`: engines that are wrong on purpose.
+//! * `hand`, `lives`: takes steps on both sides; restarts and crashes.
+//! * `jobs`, `readers`, `consumers`, `txns`: the steps of queues, of routers and watches, of
+//!   consumers, of transactions.
+//! * `model`, `queue`: the model; that of the queue.
+//! * `step`: the operations and their choice.
+
+mod check;
+mod consumers;
+mod flaw;
+mod hand;
+mod jobs;
+mod lives;
+mod model;
+mod queue;
+mod readers;
+mod step;
+mod txns;
+
+pub use flaw::Flaw;
+pub use step::{Step, steps};
+
+use crate::crash::panic_text;
+
+/// Runs steps on an empty disk; what is wrong first.
+#[must_use]
+pub fn run(steps: &[Step], seed: u64) -> Option<String> {
+    run_flawed(steps, seed, None).1
+}
+
+/// The same on an engine that is wrong in this way: how often that took effect, what is wrong.
+#[must_use]
+pub fn run_flawed(steps: &[Step], seed: u64, flaw: Option<Flaw>) -> (usize, Option<String>) {
+    let mut hits = 0;
+    let go = std::panic::AssertUnwindSafe(|| {
+        let mut hand = hand::Hand::new(seed, flaw);
+        let mut found = None;
+        for (i, step) in steps.iter().enumerate() {
+            if let Err(problem) = hand.take(step) {
+                found = Some(format!("step {i} {step:?}: {problem}"));
+                break;
+            }
+        }
+        let found = found.or_else(|| hand.finish().err().map(|e| format!("at the end: {e}")));
+        hits = hand.hits;
+        found
+    });
+    let found = std::panic::catch_unwind(go);
+    let found = found.unwrap_or_else(|p| Some(format!("panic: {}", panic_text(&*p))));
+    (hits, found)
+}

@@ -1,0 +1,145 @@
+//! The model: what logs, their readers and writers are, in plain terms and in memory.
+
+use std::collections::BTreeMap;
+
+use super::queue::{NewJob, Queue};
+
+/// A record of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rec {
+    pub name: String,
+    pub tag: &'static str,
+    /// The wall clock when it was written.
+    pub wall: u64,
+    /// Its commit time, 0: nobody has looked yet.
+    pub ts: u64,
+}
+
+/// A topic that is a log.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    pub id: u64,
+    pub records: BTreeMap<u64, Rec>,
+    /// Everything that was ever there.
+    pub ever: BTreeMap<u64, Rec>,
+    pub head: u64,
+    /// Seqs that no record will have: announced as lost.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+impl Log {
+    /// A record gets the next seq.
+    pub fn push(&mut self, name: String, tag: &'static str, wall: u64) -> u64 {
+        self.head += 1;
+        let rec = Rec { name, tag, wall, ts: 0 };
+        self.ever.insert(self.head, rec.clone());
+        self.records.insert(self.head, rec);
+        self.head
+    }
+
+    /// Live records behind a cursor.
+    pub fn after(&self, cursor: u64) -> impl Iterator<Item = (u64, &Rec)> {
+        self.records.range(cursor + 1..).map(|(s, r)| (*s, r))
+    }
+
+    /// The cursor before everything that is kept.
+    pub fn start(&self) -> u64 {
+        self.records.first_key_value().map_or(self.head, |(seq, _)| seq - 1)
+    }
+
+    /// Whether something between is announced as lost.
+    pub fn gap_in(&self, from: u64, to: u64) -> bool {
+        self.gaps.iter().any(|(a, b)| *a <= to && *b >= from)
+    }
+}
+
+/// A stored cursor.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    pub topic: usize,
+    pub stored: u64,
+}
+
+/// A handle: where it reads on, and what an automatic commit would store.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub next: u64,
+    pub done: Option<u64>,
+    pub reads: u32,
+    pub logged_at: u64,
+}
+
+/// A router.
+#[derive(Clone, Debug)]
+pub struct Router {
+    pub at: u64,
+}
+
+/// A row of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    Record { topic: usize, name: String, tag: &'static str },
+    Job(NewJob),
+}
+
+/// What a topic got by a transaction: its id, the first and last seq.
+pub type Got = BTreeMap<&'static str, (u64, u64, u64)>;
+
+/// A stage of a writer: rows by part, and when the newest part came.
+#[derive(Clone, Debug, Default)]
+pub struct Stage {
+    pub parts: BTreeMap<u32, Vec<Row>>,
+    pub at: u64,
+}
+
+/// A writer of transactions.
+#[derive(Clone, Debug, Default)]
+pub struct Writer {
+    /// The last epoch and its answer.
+    pub last: Option<(u64, Got)>,
+    pub stages: BTreeMap<usize, Stage>,
+}
+
+/// All of it. Logs: source, destination, destination of the destination, dead letters.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub logs: [Option<Log>; 4],
+    pub queue: Queue,
+    pub routers: [Option<Router>; 2],
+    pub cursors: BTreeMap<usize, Cursor>,
+    pub handles: BTreeMap<usize, Handle>,
+    /// Cursors of the watch on source and destination, with the topic's id.
+    pub watch: Option<[(u64, u64); 2]>,
+    pub writers: [Writer; 2],
+    /// What topics that are deleted ever had, by id.
+    pub graves: BTreeMap<u64, BTreeMap<u64, Rec>>,
+    /// When the engine last looked at everything by itself.
+    pub swept_at: Option<u64>,
+}
+
+impl Model {
+    /// A topic is deleted, and all that belongs to it.
+    pub fn drop_log(&mut self, topic: usize) {
+        self.graves.extend(self.logs[topic].take().map(|log| (log.id, log.ever)));
+        for (i, r) in self.routers.iter_mut().enumerate() {
+            if i == topic || i + 1 == topic {
+                *r = None;
+            }
+        }
+        let of: Vec<usize> =
+            self.cursors.iter().filter(|(_, c)| c.topic == topic).map(|(w, _)| *w).collect();
+        for which in of {
+            self.cursors.remove(&which);
+            self.handles.remove(&which);
+        }
+    }
+
+    /// What a router has to copy now, in order.
+    pub fn due(&self, router: usize, filter: Option<&str>) -> Vec<Rec> {
+        let (Some(r), Some(source)) = (&self.routers[router], &self.logs[router]) else {
+            return Vec::new();
+        };
+        let due = source.after(r.at).filter(|(_, rec)| filter.is_none_or(|f| rec.tag == f));
+        due.map(|(_, rec)| rec.clone()).collect()
+    }
+}

@@ -1,0 +1,189 @@
+//! The model of a queue: it looks at every job every time.
+
+use std::collections::BTreeMap;
+
+/// What a job is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Waiting,
+    /// Until this wall time.
+    Scheduled(u64),
+    /// Until this monotonic time.
+    Delayed(u64),
+    Leased {
+        id: u64,
+        node: usize,
+        lease_ms: u64,
+        deadline: u64,
+    },
+    Dead,
+}
+
+/// How a job is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
+    pub name: String,
+    pub lane: u8,
+    pub group: usize,
+    /// Wall times; 0: at once, never.
+    pub visible_at: u64,
+    pub expires_at: u64,
+}
+
+/// A job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub new: NewJob,
+    pub phase: Phase,
+    pub deliveries: u32,
+    /// The lease or delay that has run out: of a durable queue another process begins with it.
+    pub lapsed: Option<Phase>,
+}
+
+impl Job {
+    pub fn expired(&self, wall: u64) -> bool {
+        (1..wall).contains(&self.new.expires_at)
+    }
+
+    pub fn leased(&self) -> bool {
+        matches!(self.phase, Phase::Leased { .. })
+    }
+}
+
+/// The queue and its rules.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    pub jobs: BTreeMap<u64, Job>,
+    pub head: u64,
+    /// Since when a lane with jobs is passed over.
+    passed: [Option<u64>; 10],
+    pub durable: bool,
+    pub letters: bool,
+    pub lease_ms: u64,
+    pub paused: bool,
+    pub max_deliveries: u64,
+    pub dead_lettered: u64,
+    pub expired: u64,
+}
+
+/// What one look for jobs takes.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Seqs in order.
+    pub jobs: Vec<u64>,
+    /// Jobs that go to the dead letters instead.
+    pub over: Vec<u64>,
+}
+
+impl Queue {
+    pub fn put(&mut self, new: NewJob) -> u64 {
+        self.head += 1;
+        let phase =
+            if new.visible_at > 0 { Phase::Scheduled(new.visible_at) } else { Phase::Waiting };
+        self.jobs.insert(self.head, Job { new, phase, deliveries: 0, lapsed: None });
+        self.head
+    }
+
+    /// What runs out by itself.
+    pub fn sweep(&mut self, mono: u64, wall: u64) {
+        for job in self.jobs.values_mut() {
+            let over = match job.phase {
+                Phase::Scheduled(at) => at <= wall,
+                Phase::Delayed(until) => until <= mono,
+                Phase::Leased { deadline, .. } => deadline <= mono,
+                Phase::Waiting | Phase::Dead => false,
+            };
+            if over {
+                let before = std::mem::replace(&mut job.phase, Phase::Waiting);
+                let logged = !matches!(before, Phase::Scheduled(_));
+                job.lapsed = (self.durable && logged).then_some(before).or(job.lapsed.take());
+            }
+        }
+    }
+
+    /// The jobs that a claim may get, by lane and seq: one of a group at a time, in order.
+    pub fn ready(&self) -> Vec<(u8, u64)> {
+        let mut groups: BTreeMap<usize, bool> = BTreeMap::new();
+        for job in self.jobs.values().filter(|j| j.new.group > 0 && j.leased()) {
+            groups.insert(job.new.group, true);
+        }
+        let mut out = Vec::new();
+        for (seq, job) in self.jobs.iter().filter(|(_, j)| j.phase != Phase::Dead) {
+            let first = job.new.group == 0 || groups.insert(job.new.group, true).is_none();
+            if first && job.phase == Phase::Waiting {
+                out.push((job.new.lane, *seq));
+            }
+        }
+        out.sort_unstable();
+        out
+    }
+
+    /// The next job: of the lane that was passed over for 10 s, else of the lowest.
+    fn turn(&mut self, now: u64) -> Option<u64> {
+        let ready = self.ready();
+        let has = |lane: u8| ready.iter().any(|r| r.0 == lane);
+        let starved = (0..10u8).filter(|l| has(*l));
+        let starved = starved.filter_map(|l| self.passed[l as usize].map(|at| (at, l)));
+        let starved = starved.filter(|(at, _)| now - at >= 10_000).min();
+        let lane = starved.map(|s| s.1).or_else(|| (0..10).find(|l| has(*l)))?;
+        for other in 0..10u8 {
+            let passed = &mut self.passed[other as usize];
+            if other == lane || !has(other) {
+                *passed = None;
+            } else if other > lane {
+                passed.get_or_insert(now);
+            }
+        }
+        ready.iter().find(|r| r.0 == lane).map(|r| r.1)
+    }
+
+    /// Takes up to `max` jobs; leases get ids when the answer tells them.
+    pub fn take(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> Given {
+        let mut given = Given::default();
+        while !self.paused && given.jobs.len() < max {
+            let Some(seq) = self.turn(now) else { break };
+            let (limit, letters) = (self.max_deliveries, self.letters);
+            let Some(job) = self.jobs.get_mut(&seq) else { break };
+            let deadline = now + lease_ms;
+            let lease = Phase::Leased { id: 0, node, lease_ms, deadline };
+            job.lapsed = None;
+            if limit > 0 && u64::from(job.deliveries) >= limit {
+                job.phase = if letters { lease } else { Phase::Dead };
+                given.over.extend(letters.then_some(seq));
+            } else {
+                job.phase = lease;
+                job.deliveries += 1;
+                given.jobs.push(seq);
+            }
+        }
+        given.over.sort_unstable();
+        given
+    }
+
+    /// The jobs that have expired.
+    pub fn gone(&self, wall: u64) -> Vec<u64> {
+        self.jobs.iter().filter(|(_, j)| j.expired(wall)).map(|(s, _)| *s).collect()
+    }
+
+    /// The jobs that are leased.
+    pub fn leased(&self) -> Vec<u64> {
+        self.jobs.iter().filter(|(_, j)| j.leased()).map(|(s, _)| *s).collect()
+    }
+
+    /// The process is another one.
+    pub fn restarted(&mut self) {
+        self.passed = [None; 10];
+        for job in self.jobs.values_mut() {
+            if !self.durable {
+                job.deliveries = 0;
+            }
+            match job.phase {
+                Phase::Scheduled(_) => {}
+                // Whether a job is dead is found out by the next claim.
+                Phase::Dead => job.phase = Phase::Waiting,
+                _ if !self.durable => job.phase = Phase::Waiting,
+                _ => {}
+            }
+        }
+    }
+}

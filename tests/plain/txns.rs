@@ -1,0 +1,421 @@
+//! The steps of transactions.
+
+use topics_engine::{
+    CommitRequest, Committed, Held, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest,
+    TxnRows, TxnStage, TxnWork,
+};
+
+use super::consumers::CONSUMERS;
+use super::flaw::Flaw;
+use super::hand::{Hand, LOGS, Outcome, TAGS, must, ok};
+use super::jobs::{GROUPS, Lease, NODES};
+use super::model::{Got, Log, Row};
+use super::queue::NewJob;
+use super::step::{Epoch, Id, Step, With, Wrong};
+
+pub const WRITERS: [&str; 2] = ["v", "w"];
+const STAGES: [&str; 2] = ["one", "two"];
+/// How long an idempotency key is remembered.
+const KEY_MS: u64 = 120_000;
+/// How long staged rows wait.
+pub const STAGE_MS: u64 = 60_000;
+
+/// A transaction, with everything that it names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ask {
+    rows: Vec<Row>,
+    head: Option<(usize, u64)>,
+    acks: Vec<Lease>,
+    cursors: Vec<(usize, u64)>,
+    wrong: Wrong,
+}
+
+/// A transaction under an idempotency key, and until when it is remembered.
+#[derive(Clone, Debug)]
+pub struct Keyed {
+    ask: Ask,
+    got: Got,
+    pub until: u64,
+    /// In which life it was found to be over.
+    pub forgotten_in: Option<u64>,
+}
+
+fn target(row: &Row) -> &'static str {
+    match row {
+        Row::Record { topic, .. } => LOGS[*topic],
+        Row::Job(_) => "q",
+    }
+}
+
+fn record(row: &Row) -> NewRecord<'_> {
+    match row {
+        Row::Record { name, tag, .. } => {
+            NewRecord { data: name.as_bytes(), tag: tag.as_bytes(), ..NewRecord::default() }
+        }
+        Row::Job(job) => NewRecord {
+            data: job.name.as_bytes(),
+            lane: Some(job.lane),
+            group: GROUPS[job.group],
+            deliver_at: job.visible_at,
+            ..NewRecord::default()
+        },
+    }
+}
+
+/// Rows by topic, in their order.
+fn with_rows<R>(rows: &[Row], f: impl FnOnce(&[TxnRows<'_>]) -> R) -> R {
+    let mut by: Vec<(&str, Vec<NewRecord<'_>>)> = Vec::new();
+    for row in rows {
+        match by.iter_mut().find(|b| b.0 == target(row)) {
+            Some(b) => b.1.push(record(row)),
+            None => by.push((target(row), vec![record(row)])),
+        }
+    }
+    let rows = by.iter().map(|(topic, records)| TxnRows { topic, records, node: b"" });
+    f(&rows.collect::<Vec<_>>())
+}
+
+fn with_work<R>(ask: &Ask, f: impl FnOnce(&TxnWork<'_>) -> R) -> R {
+    let heads: Vec<(&str, u64)> = ask.head.iter().map(|h| (LOGS[h.0], h.1)).collect();
+    let mut commits: Vec<TxnCursor<'_>> = Vec::new();
+    for (which, seq) in &ask.cursors {
+        let (consumer, topic, ..) = CONSUMERS[*which];
+        commits.push(TxnCursor { topic: LOGS[topic], consumer, seq: *seq });
+    }
+    if ask.wrong == Wrong::Consumer {
+        commits.push(TxnCursor { topic: LOGS[0], consumer: "nobody", seq: 0 });
+    }
+    let seqs: Vec<[u64; 1]> = ask.acks.iter().map(|l| [l.1]).collect();
+    let ids: Vec<[u64; 1]> = ask.acks.iter().map(|l| [l.2]).collect();
+    let ack = |i: usize| {
+        let held = Held { node: NODES[ask.acks[i].0], seqs: &seqs[i], lease_ids: Some(&ids[i]) };
+        TxnAck { queue: "q", held }
+    };
+    let acks: Vec<TxnAck<'_>> = (0..seqs.len()).map(ack).collect();
+    f(&TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })
+}
+
+impl Ask {
+    /// Whether both are one request.
+    fn says(&self, other: &Self) -> bool {
+        *self == Self { wrong: self.wrong, ..other.clone() }
+    }
+
+    fn error(&self) -> Option<&'static str> {
+        match self.wrong {
+            Wrong::Nothing | Wrong::Count => None,
+            Wrong::Head => Some("head_mismatch"),
+            Wrong::Lease => Some("lease_lost"),
+            Wrong::Consumer => Some("consumer_not_found"),
+        }
+    }
+}
+
+impl Hand {
+    /// False: not a step of transactions.
+    pub fn txn(&mut self, step: &Step) -> Result<bool, String> {
+        match step {
+            Step::Stage { writer, stage, part, to, n, delay } => {
+                self.stage(*writer, *stage, *part, (*to, *n, *delay))?;
+            }
+            Step::Abort { writer, stage } => self.abort(*writer, *stage)?,
+            Step::Commit { writer, stages, epoch, with } => {
+                self.commit_stages(*writer, *stages, *epoch, with)?;
+            }
+            Step::Transact { id, to, n, delay, with } => {
+                let rows = self.rows(*to, *n, *delay);
+                let ask = self.ask(rows, with);
+                match id {
+                    Id::Nobody => self.transact(&TxnRequest::default(), ask, None).map(drop)?,
+                    Id::Writer(w, epoch) => self.transact_as(*w, *epoch, ask)?,
+                    Id::Key(key, again) => self.transact_under(*key, *again, ask)?,
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// New rows: `to` has a bit for the source, the destination and the queue.
+    fn rows(&mut self, to: usize, n: usize, delay: u64) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for topic in (0..3).filter(|t| to & (1 << t) != 0) {
+            for i in 0..n {
+                let (name, tag) = (self.name(), TAGS[i % TAGS.len()]);
+                rows.push(match topic {
+                    2 => Row::Job(NewJob {
+                        name,
+                        lane: [5, 2][i % 2],
+                        group: i % GROUPS.len(),
+                        visible_at: if delay > 0 { self.wall() + delay } else { 0 },
+                        expires_at: 0,
+                    }),
+                    topic => Row::Record { topic, name, tag },
+                });
+            }
+        }
+        rows
+    }
+
+    /// What a transaction does beside writing; what is wrong with it, as far as that is possible.
+    fn ask(&mut self, rows: Vec<Row>, with: &With) -> Ask {
+        let mut ask = Ask { rows, wrong: with.wrong, ..Ask::default() };
+        let source = self.model.logs[0].as_ref().map(|l| l.head);
+        ask.head = source.filter(|_| with.head).map(|head| (0, head));
+        ask.acks = with.acks.map_or_else(Vec::new, |pick| self.pick(pick, 2));
+        if let Some((which, back)) = with.cursor
+            && self.model.cursors.contains_key(&which)
+        {
+            let head = self.model.logs[CONSUMERS[which].1].as_ref().map_or(0, |l| l.head);
+            ask.cursors.push((which, head.saturating_sub(back)));
+        }
+        match (ask.wrong, source, self.stale.last()) {
+            (Wrong::Head, Some(head), _) => ask.head = Some((0, head + 7)),
+            (Wrong::Lease, _, Some(stale)) => ask.acks.push(*stale),
+            (Wrong::Consumer, Some(_), _) | (Wrong::Count, ..) => {}
+            _ => ask.wrong = Wrong::Nothing,
+        }
+        ask
+    }
+
+    fn stage(
+        &mut self,
+        writer: usize,
+        stage: usize,
+        part: u32,
+        (to, n, delay): (usize, usize, u64),
+    ) -> Outcome {
+        let rows = self.rows(to, n, delay);
+        let wall = self.wall();
+        let engine = self.engine();
+        let staged = with_rows(&rows, |rows| {
+            engine.stage(WRITERS[writer], &StageRequest { stage: STAGES[stage], part, rows })
+        });
+        let staged = ok(staged)?;
+        let parts = &mut self.model.writers[writer].stages.entry(stage).or_default();
+        let known = parts.parts.get(&part).map(|rows| rows.len() as u64);
+        let want = (known.unwrap_or(rows.len() as u64), known.is_some());
+        let told = (staged.records, staged.repeated);
+        must!(told == want, "staged (rows, repeated) {told:?}, not {want:?}");
+        if known.is_none() {
+            parts.parts.insert(part, rows);
+            parts.at = parts.at.max(wall);
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, writer: usize, stage: usize) -> Outcome {
+        let there = self.model.writers[writer].stages.remove(&stage).is_some();
+        if there && self.flawed(Flaw::KeepsStage) {
+            return Ok(());
+        }
+        let found = ok(self.engine().abort_stage(WRITERS[writer], STAGES[stage]))?;
+        must!(found == there, "aborted: {found}");
+        Ok(())
+    }
+
+    /// The epoch of a call, and what is known of it before: the answer, or an error.
+    fn epoch(&self, writer: usize, epoch: Epoch) -> (u64, Option<Result<Got, &'static str>>) {
+        let last = self.model.writers[writer].last.as_ref();
+        let n = last.map_or(0, |l| l.0);
+        match (epoch, last) {
+            (Epoch::Same, Some(last)) => (n, Some(Ok(last.1.clone()))),
+            (Epoch::Older, Some(_)) => (n.saturating_sub(1), Some(Err("stale_epoch"))),
+            (Epoch::Jump, _) => (n + 5, None),
+            _ => (n + 1, None),
+        }
+    }
+
+    fn commit_stages(
+        &mut self,
+        writer: usize,
+        stages: usize,
+        epoch: Epoch,
+        with: &With,
+    ) -> Outcome {
+        let listed: Vec<usize> = (0..STAGES.len()).filter(|s| stages & (1 << s) != 0).collect();
+        let (mut rows, mut list, mut whole) = (Vec::new(), Vec::new(), true);
+        for stage in &listed {
+            let found = self.model.writers[writer].stages.get(stage).cloned().unwrap_or_default();
+            let parts = found.parts.last_key_value().map_or(1, |(n, _)| n + 1);
+            whole &= found.parts.len() == parts as usize;
+            let all: Vec<Row> = found.parts.into_values().flatten().collect();
+            let wrong = u64::from(with.wrong == Wrong::Count);
+            let records = Some(all.len() as u64 + wrong);
+            list.push(TxnStage { stage: STAGES[*stage], parts, records });
+            rows.extend(all);
+        }
+        let ask = self.ask(rows, with);
+        let (epoch, known) = self.epoch(writer, epoch);
+        let engine = self.engine();
+        let answer = with_work(&ask, |work| {
+            let req = CommitRequest { epoch, stages: &list, work: *work };
+            engine.commit(WRITERS[writer], &req)
+        });
+        let whole = whole && (ask.wrong != Wrong::Count || list.is_empty());
+        let error = if whole { ask.error() } else { Some("txn_incomplete") };
+        if let Some(got) = self.judge(&ask, answer, known, error, epoch)? {
+            let w = &mut self.model.writers[writer];
+            w.last = Some((epoch, got));
+            w.stages.retain(|s, _| !listed.contains(s));
+        }
+        Ok(())
+    }
+
+    fn transact_as(&mut self, writer: usize, epoch: Option<Epoch>, ask: Ask) -> Outcome {
+        let (n, known) = match epoch {
+            Some(epoch) => self.epoch(writer, epoch),
+            None => self.epoch(writer, Epoch::Next),
+        };
+        let repeats = known.as_ref().is_some_and(Result::is_ok);
+        let sent = if repeats && self.flawed(Flaw::RepeatsEpoch) { n + 1 } else { n };
+        let (name, epoch) = (Some(WRITERS[writer]), epoch.map(|_| sent));
+        let req = TxnRequest { writer: name, epoch, ..TxnRequest::default() };
+        if let Some(got) = self.transact(&req, ask, known.map(|k| (n, k)))? {
+            self.model.writers[writer].last = Some((n, got));
+        }
+        Ok(())
+    }
+
+    fn transact_under(&mut self, key: usize, again: bool, ask: Ask) -> Outcome {
+        let name = [b'k', key as u8];
+        let req = TxnRequest { key: &name, ..TxnRequest::default() };
+        let wall = self.wall();
+        let before = self.keyed[key].clone().filter(|k| k.until > wall);
+        // With the clock put back, what was forgotten may be known again to another process.
+        if before.as_ref().is_some_and(|k| k.forgotten_in.is_some_and(|life| life < self.opens)) {
+            return Ok(());
+        }
+        let before = before.filter(|k| k.forgotten_in.is_none());
+        let (ask, known) = match before {
+            Some(k) if again || ask.says(&k.ask) => (k.ask, Some(Ok(k.got))),
+            Some(_) => (ask, Some(Err("idempotency_mismatch"))),
+            None => (ask, None),
+        };
+        if let Some(got) = self.transact(&req, ask.clone(), known.map(|k| (0, k)))? {
+            self.keyed[key] = Some(Keyed { ask, got, until: wall + KEY_MS, forgotten_in: None });
+        }
+        Ok(())
+    }
+
+    /// A transaction in one call, as this writer or under this key.
+    fn transact(
+        &mut self,
+        who: &TxnRequest<'_>,
+        ask: Ask,
+        known: Option<(u64, Result<Got, &'static str>)>,
+    ) -> Result<Option<Got>, String> {
+        let named = who.writer.is_some();
+        let epoch = match (&known, who.epoch) {
+            (Some(k), _) => k.0,
+            (None, Some(epoch)) => epoch,
+            (None, None) => 0,
+        };
+        let engine = self.engine();
+        let last = ask.rows.last().map(target);
+        let several = ask.rows.iter().any(|r| Some(target(r)) != last);
+        let executed = known.is_none() && ask.error().is_none();
+        let mut rows = ask.rows.clone();
+        if several && executed && self.flawed(Flaw::HalvesTransaction) {
+            rows.retain(|r| Some(target(r)) != last);
+        }
+        let answer = with_rows(&rows, |rows| {
+            with_work(&ask, |work| engine.transact(&TxnRequest { rows, work: *work, ..*who }))
+        });
+        let auto = named && who.epoch.is_none();
+        let epoch = if auto { answer.as_ref().map_or(0, |a| a.epoch) } else { epoch };
+        self.judge(&ask, answer, known.map(|k| k.1), ask.error(), epoch)
+    }
+
+    /// Judges an answer. What was carried out now is done in the model.
+    fn judge(
+        &mut self,
+        ask: &Ask,
+        answer: topics_engine::Result<Committed>,
+        known: Option<Result<Got, &'static str>>,
+        error: Option<&'static str>,
+        epoch: u64,
+    ) -> Result<Option<Got>, String> {
+        let error = match &known {
+            Some(Err(code)) => Some(*code),
+            Some(Ok(_)) => None,
+            None => error,
+        };
+        if let Some(code) = error {
+            let got = answer.map_err(|e| e.code());
+            must!(got == Err(code), "the transaction is not refused with {code}: {got:?}");
+            return Ok(None);
+        }
+        let answer = ok(answer)?;
+        let (deduped, want) = match known {
+            Some(Ok(got)) => (true, got),
+            _ => (false, self.carry_out(ask)?),
+        };
+        let told: Vec<_> = answer.topics.iter().map(|t| (&*t.topic, span(t))).collect();
+        let list: Vec<_> = want.iter().map(|(t, got)| (*t, *got)).collect();
+        must!(told == list, "a transaction gives {told:?}, not {list:?}");
+        let told = (answer.deduped, answer.epoch);
+        must!(told == (deduped, epoch), "(deduped, epoch) {told:?}, not {:?}", (deduped, epoch));
+        Ok((!deduped).then_some(want))
+    }
+
+    /// All of it happens.
+    fn carry_out(&mut self, ask: &Ask) -> Result<Got, String> {
+        let mut got = Got::new();
+        let wall = self.wall();
+        for row in &ask.rows {
+            let (id, seq) = match row {
+                Row::Record { topic, name, tag } => {
+                    self.adopt(*topic)?;
+                    let log = self.model.logs[*topic].as_mut().unwrap();
+                    (log.id, log.push(name.clone(), tag, wall))
+                }
+                Row::Job(job) => (self.queue_id, self.model.queue.put(job.clone())),
+            };
+            let span = got.entry(target(row)).or_insert((id, seq, seq));
+            span.2 = seq;
+        }
+        for lease in &ask.acks {
+            self.stale.push(*lease);
+            self.model.queue.jobs.remove(&lease.1);
+        }
+        for (which, seq) in &ask.cursors {
+            let cursor = self.model.cursors.get_mut(which).unwrap();
+            cursor.stored = cursor.stored.max(*seq);
+        }
+        Ok(got)
+    }
+
+    /// A log that the engine has made by itself gets our class.
+    pub fn adopt(&mut self, topic: usize) -> Outcome {
+        if self.model.logs[topic].is_none() {
+            let id = ok(self.engine().state(LOGS[topic], false))?.topic_id;
+            self.model.logs[topic] = Some(Log { id, ..Log::default() });
+            ok(self.engine().create_topic(LOGS[topic], &self.log_config()))?;
+        }
+        Ok(())
+    }
+
+    /// What the engine knows of the writers is what happened.
+    pub fn check_writers(&self) -> Outcome {
+        for (name, w) in WRITERS.iter().zip(&self.model.writers) {
+            let state = match self.engine().writer_state(name) {
+                Err(e) if e.code() == "txn_not_found" => Default::default(),
+                other => ok(other)?,
+            };
+            let last = w.last.as_ref().map(|l| l.0);
+            must!(state.last_epoch == last, "{name}: epoch {:?}, not {last:?}", state.last_epoch);
+            let got = state.staged.iter().map(|s| (&*s.stage, s.parts as usize, s.records));
+            let got: Vec<_> = got.collect();
+            let rows = |s: &super::model::Stage| s.parts.values().flatten().count() as u64;
+            let want = w.stages.iter().map(|(s, of)| (STAGES[*s], of.parts.len(), rows(of)));
+            let want: Vec<_> = want.collect();
+            must!(got == want, "{name} has staged {got:?}, not {want:?}");
+        }
+        Ok(())
+    }
+}
+
+fn span(t: &topics_engine::CommittedTopic) -> (u64, u64, u64) {
+    (t.topic_id, t.first_seq, t.last_seq)
+}

@@ -1,0 +1,141 @@
+"""A server that is told to go, with all kinds of clients: it ends in time and keeps its word."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benches.demo.server import Server
+
+from .conftest import Http, once
+from .h2_client import Http2Connection, Http2Port
+from .sse import Events
+from .test_routes import until
+from .test_socket import Socket
+from .test_watch import streams
+
+HALF = (
+    b"POST /v0/topics/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 24\r\n\r\n{"records":'
+)
+
+
+def write_on(port: int, acked: list[int], topic: str) -> None:
+    """Writes until the server does not answer any more."""
+    api = Http(port)
+    try:
+        while True:
+            body = {"records": [{"data": len(acked)}]}
+            reply = api("POST", f"/v0/topics/{topic}", body)
+            if reply.status == 503:
+                assert reply.code == "shutting_down"
+                return
+            assert reply.status in (200, 201), reply
+            acked.append(reply.json["last_seq"])
+    except (OSError, http.client.HTTPException):
+        return
+    finally:
+        api.close()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("hot", ["0", "1"])
+def test_a_server_ends_whatever_its_clients_do(tmp_path: Path, sig: int, hot: str) -> None:
+    env = {"TOPICS_SHUTDOWN_TIMEOUT_MS": "1000", "TOPICS_HOT_PROTOCOL": hot}
+    server = Server(tmp_path / "data", env=env)
+    server.start()
+    port = server.port
+    try:
+        assert once(port, "PUT", "/v0/topics/t", {"durability": "fsync"}).status == 201
+        acks: dict[str, list[int]] = {"w1": [], "w2": []}
+        writers = [
+            threading.Thread(target=write_on, args=(p, acks[name], name))
+            for p, name in ((port, "w1"), (Http2Port(port), "w2"))
+        ]
+        for writer in writers:
+            writer.start()
+        opened: list[Any] = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        half, silent, stalled = opened
+        half.sendall(HALF)
+        stalled.sendall(b"GET /v0/watch?topic=t HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        idle, link = Http(port), Http2Connection("127.0.0.1", port)
+        assert idle("GET", "/v0/health").status == 200
+        asked = link.start(
+            "POST", "/v0/topics/t", None, {"content-type": "application/json"}, end=False
+        )
+        watch = Events(port, "/v0/watch?topic=t")
+        watch.until("caught-up")
+        ws = Socket(port)
+        ws.ask("subscribe", "subscribed", topic="t")
+        until(lambda: streams(idle) == 3)
+        until(lambda: min(map(len, acks.values())) > 5)
+        started = time.monotonic()
+        os.kill(server.pid, sig)
+        last = watch.until("error")
+        assert (last.data["code"], last.data["error"]) == (503, "shutting_down")
+        assert server.wait() == 0
+        seconds = time.monotonic() - started
+        for writer in writers:
+            writer.join(20)
+            assert not writer.is_alive()
+        for left in (*opened, idle, link, watch, ws):
+            left.close()
+        del asked, silent
+        server.start()
+        for topic, seqs in acks.items():
+            head = once(server.port, "GET", f"/v0/topics/{topic}").json["head_seq"]
+            assert head >= seqs[-1], f"I1: {topic} acked {seqs[-1]}, has {head}"
+        assert once(server.port, "GET", "/v0/topics/half").status == 404
+        assert server.stop() == 0
+        print(f"ended {seconds:.2f} s after the signal, {sum(map(len, acks.values()))} acks kept")
+        # The requests that are not whole are given their second; closing takes a moment.
+        assert seconds < 8
+    finally:
+        server.ensure_dead()
+
+
+def test_a_request_that_is_whole_too_late_is_told_so(own_server: Server) -> None:
+    own_server.start()
+    with socket.create_connection(("127.0.0.1", own_server.port), timeout=20) as half:
+        half.sendall(HALF)
+        time.sleep(0.1)
+        os.kill(own_server.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        half.sendall(b'[{"data":1}]}')
+        answer = b""
+        while piece := half.recv(65536):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after" in head
+    assert json.loads(body)["error"]["code"] == "shutting_down"
+    assert own_server.wait() == 0
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data", env={"TOPICS_SHUTDOWN_TIMEOUT_MS": "60000"})
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as half:
+            half.sendall(HALF)
+            time.sleep(0.1)
+            started = time.monotonic()
+            os.kill(server.pid, signal.SIGINT)
+            time.sleep(0.5)
+            os.kill(server.pid, signal.SIGINT)
+            server.wait()
+            assert time.monotonic() - started < 15
+        # It did not close; what it holds is a log like that of any killed server.
+        server.start()
+        assert server.stop() == 0
+    finally:
+        server.ensure_dead()
