@@ -13,7 +13,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from h2.config import H2Configuration
@@ -22,7 +23,8 @@ from hpack import Encoder
 
 from benches.demo.server import Server
 
-from .conftest import Http, once
+from .conftest import Http, once, running
+from .h2_client import Http2Connection
 from .test_routes import until
 from .test_watch import streams
 
@@ -168,6 +170,77 @@ HTTP1: dict[str, Attack] = {
         post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked",
              length=False),)) for name, body in BODIES.items()},
 }  # fmt: skip
+
+HANDSHAKE = (
+    "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)  # fmt: skip
+OPENING = get("/v0/ws", *HANDSHAKE)
+TEXT, BINARY, CLOSING, WS_PING = 0x81, 0x82, 0x88, 0x89
+
+
+def message(first: int, payload: bytes, length: int = -1, mask: bytes = b"abcd") -> bytes:
+    """A frame of a WebSocket, masked unless `mask` is empty."""
+    size = len(payload) if length < 0 else length
+    bit = 0x80 if mask else 0
+    if size < 126:
+        head = bytes((first, bit | size))
+    elif size < 1 << 16:
+        head = bytes((first, bit | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((first, bit | 127)) + size.to_bytes(8, "big")
+    keys = mask * (len(payload) // 4 + 1) if mask else bytes(len(payload))
+    return head + mask + bytes(a ^ b for a, b in zip(payload, keys, strict=False))
+
+
+def op(**fields: object) -> bytes:
+    return message(TEXT, json.dumps(fields).encode())
+
+
+def ws(*frames: bytes, reads: bool = True) -> Attack:
+    """A socket whose client says nothing after that."""
+    return Attack((OPENING + b"".join(frames),), half_close=reads, reads=reads)
+
+
+SOCKETS: dict[str, Attack] = {
+    "nothing": ws(),
+    "a ping": ws(op(op="ping")),
+    "without a mask": ws(message(TEXT, b"{}", mask=b"")),
+    "reserved bits": ws(message(0xF1, b"{}")),
+    "no such opcode": ws(message(0x83, b"{}")),
+    "bytes": ws(message(BINARY, b"{}")),
+    "a continuation of nothing": ws(message(0x80, b"{}")),
+    "fragments without an end": ws(message(0x01, b"{"), *[message(0x00, b" ")] * 500),
+    "fragments over the limit": ws(message(0x01, b"{"), *[message(0x00, b" " * 50_000)] * 5),
+    "a text between fragments": ws(message(0x01, b"{"), message(TEXT, b"{}")),
+    "a ping in fragments": ws(message(0x09, b"x")),
+    "a ping of 126 bytes": ws(message(WS_PING, b"x" * 126)),
+    "pings": ws(*[message(WS_PING, b"x")] * 2000),
+    "invalid UTF-8": ws(message(TEXT, b'{"op":"\xff"}')),
+    "half a message": ws(message(TEXT, b"{", length=1000)),
+    "a message over the limit": ws(message(TEXT, b" " * 200_001)),
+    "a length of 2^63": ws(message(TEXT, b"{}", length=1 << 63)),
+    "a length of 2^62": ws(message(TEXT, b"{}", length=1 << 62)),
+    "a close of a byte": ws(message(CLOSING, b"x")),
+    "a close of no code": ws(message(CLOSING, (999).to_bytes(2, "big"))),
+    "a close, then a message": ws(message(CLOSING, (1000).to_bytes(2, "big")), op(op="ping")),
+    "a close whose reason is no text": ws(message(CLOSING, b"\x03\xe8\xff")),
+    "published and gone": ws(
+        *[op(op="publish", topic="abuse", records=[{"data": 1}])] * 100, reads=False
+    ),
+    "subscribed and gone": ws(*[op(op="subscribe", topic="large", from_seq=0)] * 64, reads=False),
+    "subscribed and half-closed": ws(op(op="subscribe", topic="large", from_seq=0)),
+    "half a handshake": Attack((OPENING[:-2],)),
+    "an old version": Attack((OPENING.replace(b"13", b"12"),)),
+    "a key that is none": Attack((OPENING.replace(b"dGhlIHNhbXBsZSBub25jZQ==", b"x"),)),
+    "no key": Attack((get("/v0/ws", *HANDSHAKE[:3]),)),
+    "another path": Attack((get("/v0/topics", *HANDSHAKE),)),
+    "by POST": Attack((post(b"", *HANDSHAKE, path="/v0/ws"),)),
+    "by HTTP/1.0": Attack((OPENING.replace(b"HTTP/1.1", b"HTTP/1.0"),)),
+    "of another host": Attack((OPENING.replace(b"localhost", b"example.org"),)),
+    "a handshake and a request": Attack((OPENING + SMUGGLED,)),
+    **{name: ws(message(TEXT, body[:100_000])) for name, body in BODIES.items()},
+}
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -407,7 +480,8 @@ def nothing_left_behind(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("door", "attacks"), [("plain", HTTP1), ("hot", HTTP1), ("plain", HTTP2), ("hot", HTTP2)]
+    ("door", "attacks"),
+    [(door, attacks) for door in ("plain", "hot") for attacks in (HTTP1, SOCKETS, HTTP2)],
 )
 def test_bytes_that_no_client_should_send(
     targets: dict[str, Server], door: str, attacks: dict[str, Attack]
@@ -452,6 +526,79 @@ def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
     with ThreadPoolExecutor(16) as pool:
         for found in pool.map(lambda attack: statuses(strike(port, attack), True), splits):
             assert found == [200, 200]
+
+
+# What a connection of HTTP/1.1 may bring, hot and not, and how each of it is answered.
+UNUSUAL = (
+    post(ONE, "Content-Encoding: identity", path="/v0/topics/split1")
+    + post(CHUNKED, "Transfer-Encoding: chunked", path="/v0/topics/split1", length=False)
+    + get("/v0/topics/split1?touch=false", "X-Odd: 1").replace(b"GET", b"HEAD")
+    + get("/v0/nothing")
+    + post(b'{"tail":1}', "Connection: close", path="/v0/topics/split1/diff")
+)
+TALK = OPENING + op(op="ping", request_id="r") + message(CLOSING, (1000).to_bytes(2, "big"))
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_requests_split_at_every_byte(targets: dict[str, Server], door: str) -> None:
+    server = targets[door]
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        for raw, expected in ((UNUSUAL, [200, 200, 200, 404, 200]), (TALK, [101])):
+            strike(server.port, Attack((raw,)))
+            splits = [Attack((raw[:at], raw[at:]), 0.002) for at in range(1, len(raw))]
+            splits.append(Attack(drip(raw), 0.0))
+            for at, received in enumerate(pool.map(lambda a: strike(server.port, a), splits), 1):
+                assert statuses(received, False) == expected, (at, received)
+                assert raw is UNUSUAL or b'{"op":"pong","request_id":"r"}' in received, at
+
+
+KEY = b"Host: localhost\r\nAuthorization: Bearer abuser"
+SLOTS = 24
+SLOTTED = PATIENCE | {
+    "TOPICS_API_KEYS": "abuser,other",
+    "TOPICS_MAX_INFLIGHT_PER_KEY": str(SLOTS),
+    "TOPICS_MAX_SSE_CONNECTIONS_PER_KEY": str(SLOTS),
+}
+
+
+@pytest.fixture(params=["0", "1"])
+def slotted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    yield from running(tmp_path / "data", SLOTTED | {"TOPICS_HOT_PROTOCOL": request.param})
+
+
+def test_no_slot_of_a_key_is_left_behind(slotted: Server) -> None:
+    """After all of it the key has as many requests and streams as it may have, and no more."""
+    port = slotted.port
+    mine = {"Authorization": "Bearer abuser"}
+    attacks = [
+        replace(attack, pieces=(attack.pieces[0].replace(b"Host: localhost", KEY),))
+        for attack in (*HTTP1.values(), *SOCKETS.values())
+        if len(attack.pieces) == 1
+    ]
+    api = Http(port)
+    for name in ("abuse", "large"):
+        assert api("PUT", f"/v0/topics/{name}", {}, mine).status == 201
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda attack: strike(port, attack), attacks))
+    metrics = mine | {"Accept": "application/json"}
+    until(lambda: api("GET", "/v0/metrics", None, metrics).json["watch_streams"] == 0)
+    link = Http2Connection("127.0.0.1", port)
+    head = api("GET", "/v0/topics/abuse", None, mine).json["head_seq"]
+    wait = json.dumps({"from_seq": head, "wait_ms": 20_000}).encode()
+    given = mine | {"Content-Type": "application/json"}
+    waits = [link.start("POST", "/v0/topics/abuse/diff", wait, given) for _ in range(SLOTS)]
+    until(lambda: api("GET", "/v0/topics", None, mine).status == 429)
+    watches = [link.start("GET", "/v0/watch?topic=abuse", None, mine) for _ in range(SLOTS + 1)]
+    for watch in watches:
+        watch.wait(lambda watch=watch: watch.status)
+    assert sorted(watch.status for watch in watches) == [200] * SLOTS + [429]
+    other = {"Authorization": "Bearer other"}
+    assert api("POST", "/v0/topics/abuse", json.loads(ONE), other).status == 200
+    for response in waits:
+        response.wait(lambda response=response: response.status)
+    assert [response.status for response in waits] == [200] * SLOTS
+    link.close()
+    api.close()
 
 
 def test_damaged_conversations(targets: dict[str, Server]) -> None:
