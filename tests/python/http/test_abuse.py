@@ -47,6 +47,8 @@ class Attack:
     pause: float = 0.0
     half_close: bool = False
     reads: bool = True
+    # The first piece is answered before the others are sent.
+    opens: bool = False
 
 
 def post(body: bytes, *headers: str, path: str = "/v0/topics/abuse", length: bool = True) -> bytes:
@@ -199,7 +201,7 @@ def op(**fields: object) -> bytes:
 
 def ws(*frames: bytes, reads: bool = True) -> Attack:
     """A socket whose client says nothing after that."""
-    return Attack((OPENING + b"".join(frames),), half_close=reads, reads=reads)
+    return Attack((OPENING, b"".join(frames)), half_close=reads, reads=reads, opens=True)
 
 
 SOCKETS: dict[str, Attack] = {
@@ -236,7 +238,7 @@ SOCKETS: dict[str, Attack] = {
     "no key": Attack((get("/v0/ws", *HANDSHAKE[:3]),)),
     "another path": Attack((get("/v0/topics", *HANDSHAKE),)),
     "by POST": Attack((post(b"", *HANDSHAKE, path="/v0/ws"),)),
-    "by HTTP/1.0": Attack((OPENING.replace(b"HTTP/1.1", b"HTTP/1.0"),)),
+    "by HTTP/1.0": Attack((OPENING.replace(b"HTTP/1.1", b"HTTP/1.0"),), half_close=True),
     "of another host": Attack((OPENING.replace(b"localhost", b"example.org"),)),
     "a handshake and a request": Attack((OPENING + SMUGGLED,)),
     **{name: ws(message(TEXT, body[:100_000])) for name, body in BODIES.items()},
@@ -406,9 +408,11 @@ def strike(port: int, attack: Attack) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(ConnectionError):
-            for piece in attack.pieces:
+            for n, piece in enumerate(attack.pieces):
                 sock.sendall(piece)
                 time.sleep(attack.pause)
+                while attack.opens and n == 0 and b"\r\n\r\n" not in received:
+                    received += sock.recv(65536) or b"\r\n\r\n"
             if attack.half_close:
                 sock.shutdown(socket.SHUT_WR)
             while attack.reads and (piece := sock.recv(65536)):
@@ -456,6 +460,19 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
     finally:
         for server in made.values():
             server.ensure_dead()
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """The same for clients that are slow for good reasons."""
+    with contextlib.ExitStack() as stack:
+        made = {}
+        for name in ("plain", "hot"):
+            directory = tmp_path_factory.mktemp(f"patient-{name}") / "data"
+            hot = str(int(name == "hot"))
+            env = {"TOPICS_HOT_PROTOCOL": hot, "TOPICS_IDLE_TIMEOUT_MS": "1000"}
+            made[name] = stack.enter_context(contextlib.contextmanager(running)(directory, env))
+        yield made
 
 
 def sockets(pid: int) -> int:
@@ -517,8 +534,8 @@ def conversation() -> bytes:
     return client.data_to_send()
 
 
-def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
-    raw, port = conversation(), targets["hot"].port
+def test_frames_split_at_every_byte(patient: dict[str, Server]) -> None:
+    raw, port = conversation(), patient["hot"].port
     # Two streams: the read may be answered before the first write is.
     assert set(statuses(strike(port, Attack((raw,))), True)) <= {201, 200, 404}
     splits = [Attack((raw[:at], raw[at:]), 0.002) for at in range(1, len(raw))]
@@ -536,20 +553,54 @@ UNUSUAL = (
     + get("/v0/nothing")
     + post(b'{"tail":1}', "Connection: close", path="/v0/topics/split1/diff")
 )
-TALK = OPENING + op(op="ping", request_id="r") + message(CLOSING, (1000).to_bytes(2, "big"))
+ASKED = op(op="ping", request_id="r")
+PONG = b'{"op":"pong","request_id":"r"}'
+
+
+def everywhere(raw: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Bytes in two pieces, split at each place, and one by one."""
+    for at in range(1, len(raw)):
+        yield raw[:at], raw[at:]
+    yield drip(raw)
+
+
+def talk(port: int, opening: tuple[bytes, ...], asked: tuple[bytes, ...]) -> bytes:
+    """What a socket answers until the client says goodbye, and it has."""
+    received = bytearray()
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for pieces, answer in ((opening, b"\r\n\r\n"), (asked, PONG)):
+            for piece in pieces:
+                sock.sendall(piece)
+                time.sleep(0.001)
+            while answer not in received:
+                piece = sock.recv(65536)
+                assert piece, bytes(received)
+                received += piece
+        sock.sendall(message(CLOSING, (1000).to_bytes(2, "big")))
+        while piece := sock.recv(65536):
+            received += piece
+    return bytes(received)
 
 
 @pytest.mark.parametrize("door", ["plain", "hot"])
-def test_requests_split_at_every_byte(targets: dict[str, Server], door: str) -> None:
-    server = targets[door]
+def test_requests_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
+    server = patient[door]
     with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
-        for raw, expected in ((UNUSUAL, [200, 200, 200, 404, 200]), (TALK, [101])):
-            strike(server.port, Attack((raw,)))
-            splits = [Attack((raw[:at], raw[at:]), 0.002) for at in range(1, len(raw))]
-            splits.append(Attack(drip(raw), 0.0))
-            for at, received in enumerate(pool.map(lambda a: strike(server.port, a), splits), 1):
-                assert statuses(received, False) == expected, (at, received)
-                assert raw is UNUSUAL or b'{"op":"pong","request_id":"r"}' in received, at
+        strike(server.port, Attack((UNUSUAL,)))
+        attacks = [Attack(pieces, 0.001) for pieces in everywhere(UNUSUAL)]
+        for at, received in enumerate(pool.map(lambda a: strike(server.port, a), attacks), 1):
+            assert statuses(received, False) == [200, 200, 200, 404, 200], (at, received)
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_sockets_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
+    server = patient[door]
+    talks = [(pieces, (ASKED,)) for pieces in everywhere(OPENING)]
+    talks += [((OPENING,), pieces) for pieces in everywhere(ASKED)]
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        for received in pool.map(lambda pieces: talk(server.port, *pieces), talks):
+            assert statuses(received, False) == [101], received
 
 
 KEY = b"Host: localhost\r\nAuthorization: Bearer abuser"
@@ -571,9 +622,9 @@ def test_no_slot_of_a_key_is_left_behind(slotted: Server) -> None:
     port = slotted.port
     mine = {"Authorization": "Bearer abuser"}
     attacks = [
-        replace(attack, pieces=(attack.pieces[0].replace(b"Host: localhost", KEY),))
+        replace(attack, pieces=(first.replace(b"Host: localhost", KEY), *rest))
         for attack in (*HTTP1.values(), *SOCKETS.values())
-        if len(attack.pieces) == 1
+        for first, *rest in (attack.pieces or (b"",),)
     ]
     api = Http(port)
     for name in ("abuse", "large"):

@@ -252,13 +252,13 @@ def test_0_is_no_limit(tmp_path: Path) -> None:
             many = records(*[{"data": 1}] * 12_000)
             assert door("POST", path, records(wide)).json["count"] == 1
             assert door("POST", path, many | {"idempotency_key": "k"}).json["count"] == 12_000
-            read = door("POST", f"{path}/diff", {"from_seq": 1, "limit": 11_000}).json
-            assert len(read["records"]) == 11_000
+            read = door("POST", f"{path}/diff", {"from_seq": 1, "limit": 5000}).json
+            assert len(read["records"]) == 5000
             assert len(door("POST", f"{path}/diff", {"from_seq": 1}).json["records"]) == 256
             assert door("PUT", f"{path}q", {"type": "queue"}).status == 201
             assert door("POST", f"{path}q", many).json["count"] == 12_000
-            claim = {"node": "w" * 200, "max": 11_000}
-            assert door("POST", f"{path}q/claim", claim).json["count"] == 11_000
+            claim = {"node": "w" * 200, "max": 5000}
+            assert door("POST", f"{path}q/claim", claim).json["count"] == 5000
             for n in range(3):
                 router = {"source": f"{kind}0", "dest": f"{kind}r{n}"}
                 assert door("PUT", f"/v0/routers/{kind}{n}", router).status == 201
