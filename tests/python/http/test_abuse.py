@@ -23,7 +23,7 @@ from hpack import Encoder
 
 from benches.demo.server import Server
 
-from .conftest import Http, once, running
+from .conftest import Http, once, opened, running
 from .h2_client import Http2Connection
 from .test_routes import until
 from .test_watch import streams
@@ -471,7 +471,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
             directory = tmp_path_factory.mktemp(f"patient-{name}") / "data"
             hot = str(int(name == "hot"))
             env = {"TOPICS_HOT_PROTOCOL": hot, "TOPICS_IDLE_TIMEOUT_MS": "1000"}
-            made[name] = stack.enter_context(contextlib.contextmanager(running)(directory, env))
+            made[name] = stack.enter_context(opened(directory, env))
         yield made
 
 
