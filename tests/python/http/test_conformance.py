@@ -299,7 +299,8 @@ def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
             assert (reply.status in (200, 201)) is fits, (door, body, reply)
             assert fits or reply.code == "invalid_request"
     for route in ROUTES:
-        if not route.body:
+        # A config knows all its fields, and refuses this one before it looks into it.
+        if not route.body or route.verb == "create":
             continue
         for depth, inside in ((128, 127), (129, 128)):
             # An unknown field is passed over, unless it is too deep.
@@ -375,9 +376,8 @@ def test_a_full_staging_is_429_unless_the_writer_waits(tmp_path: Path) -> None:
                 body = json.dumps(
                     {"records": [{"data": 1}], "disable_backpressure": patient}
                 ).encode()
-                asked = [link.start("POST", "/v0/topics/t", body, kind) for _ in range(50)]
                 statuses = set()
-                for response in asked:
+                for response in link.at_once(50, "POST", "/v0/topics/t", body, kind):
                     response.wait(lambda response=response: response.status)
                     answer = json.loads(response.read())
                     statuses.add(response.status)
