@@ -71,9 +71,16 @@ class Response:
                 return bytes(whole)
 
     def readline(self) -> bytes:
-        self.wait(lambda: b"\n" in self.buffer)
-        at = self.buffer.find(b"\n")
-        return self._take(at + 1 if at >= 0 else len(self.buffer))
+        line = bytearray()
+        # A line may be longer than a window: what there is of it is taken.
+        while not line.endswith(b"\n"):
+            self.wait(lambda: self.buffer)
+            at = self.buffer.find(b"\n")
+            piece = self._take(at + 1 if at >= 0 else len(self.buffer))
+            if not piece:
+                break
+            line += piece
+        return bytes(line)
 
     def close(self) -> None:
         """Gives the stream up, unless it has ended."""
