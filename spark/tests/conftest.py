@@ -99,6 +99,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
+def pushing(spark: Any) -> Iterator[None]:
+    """A session that pushes filters."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """A name that no other test uses."""
     return request.node.name.replace("[", ".").replace("]", "").replace(" ", "-")[:120]
