@@ -84,9 +84,7 @@ def test_every_record_once_whatever_the_partitions(topics, topic, read, partitio
 
 def test_offsets_and_timestamps(topics, topic, read):
     topics.append(topic, list(range(5)))
-    time.sleep(0.05)
-    at = int(time.time() * 1000)
-    time.sleep(0.05)
+    at = topics.moment()
     topics.append(topic, list(range(5, 10)))
 
     def data(**options):
@@ -163,9 +161,7 @@ def test_a_snapshot_holds_in_sessions_that_push_filters(pushing, topics, topic, 
 def test_pushed_filters_are_applied_by_the_engine(pushing, topics, topic, read):
     topics.append(f"{topic}.a", list(range(20)), tag="eu:1", node="n1")
     topics.append(f"{topic}.a", list(range(20)), tag="us:1", node="n2")
-    time.sleep(0.01)
-    at = datetime.now(UTC)
-    time.sleep(0.01)
+    at = datetime.fromtimestamp(topics.moment() / 1000, UTC)
     topics.append(f"{topic}.b", list(range(20)), tag="eu:2")
     for condition, expected, pushed in (
         (f.col("seq") <= 5, 10, True),

@@ -129,9 +129,7 @@ def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_rows(
 
 def test_a_stream_begins_at_a_time(topics, topic, stream):
     topics.append(topic, list(range(5)))
-    time.sleep(0.02)
-    at = int(time.time() * 1000)
-    time.sleep(0.02)
+    at = topics.moment()
     topics.append(topic, list(range(5, 8)))
     stream.run(startingTimestamp=str(at))
     assert numbers(topics, stream.sink) == [5, 6, 7]
