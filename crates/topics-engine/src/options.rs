@@ -162,7 +162,7 @@ impl Options {
     #[must_use]
     pub fn shards(&self) -> u32 {
         match self.wal_shards {
-            0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)) as u32,
+            0 => topics_env::cores().min(8) as u32,
             n => n,
         }
     }
@@ -171,7 +171,7 @@ impl Options {
     #[must_use]
     pub fn workers(&self) -> usize {
         match self.delivery_workers {
-            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            0 => topics_env::cores(),
             n => n as usize,
         }
     }
