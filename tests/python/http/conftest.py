@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import http.client
 import json
+import os
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from benches.demo.server import Server
 
 from .h2_client import Http2Connection, Http2Port
+from .tls import TlsPort, certificate, secure
 
 # Small enough that a test can reach each limit.
 LIMITS = {
@@ -43,10 +46,19 @@ class Reply(NamedTuple):
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
+def fresh_seed() -> int:
+    """The seed that a run is given (`TOPICS_SEED`), or a new one, which it prints."""
+    seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"seed {seed}")
+    return seed
+
+
 def connection(port: int, timeout: float = 30) -> Any:
     """A connection of the kind that the port is for."""
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
+    if isinstance(port, TlsPort):
+        return secure(port, timeout)
     return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
 
@@ -97,9 +109,11 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-def running(directory: Path, env: dict[str, str] | None = None) -> Iterator[Server]:
+def running(
+    directory: Path, env: dict[str, str] | None = None, kind: type[Server] = Server
+) -> Iterator[Server]:
     """A server on a directory, that ends well when it is told to."""
-    live = Server(directory, env=env)
+    live = kind(directory, env=env)
     try:
         live.start()
         yield live
@@ -130,6 +144,12 @@ def h2_server(hot_server: Server) -> Server:
     twin = copy.copy(hot_server)
     twin.port = Http2Port(twin.port)
     return twin
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of a server that has a certificate."""
+    return certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(params=["hot", "plain", "h2"])
