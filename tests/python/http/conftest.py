@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import http.client
+import io
 import json
 import os
 import random
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -226,3 +228,36 @@ def raw_exchange(port: int, *parts: bytes, timeout: float = 10) -> bytes:
         while piece := sock.recv(65536):
             received += piece
     return bytes(received)
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+Run = Callable[..., tuple[int, list[Any]]]
+
+
+@pytest.fixture(params=["directory", "server"])
+def cli(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Runs a command; its exit code and the JSON lines it printed."""
+    if request.param == "server":
+        server: Server = request.getfixturevalue("hot_server")
+        where = ["--url", server.url]
+    else:
+        where = ["--data-dir", str(tmp_path / "data")]
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, list[Any]]:
+        from topics_engine.cli import main
+
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main([*where, *arguments])
+        printed = capsys.readouterr()
+        return code, [json.loads(line) for line in printed.out.splitlines()]
+
+    run.where = where  # type: ignore[attr-defined]
+    return run
