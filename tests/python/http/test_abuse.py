@@ -523,6 +523,55 @@ def test_ten_thousand_small_streams(hot: Server) -> None:
     small_streams(hot)
 
 
+PLACES = 20
+KEY = ("authorization", "Bearer k")
+WAIT = post(b'{"wait_ms":30000}', "Authorization: Bearer k", path="/v0/topics/abuse/diff")
+WAITS = b"".join(
+    frame(
+        HEADERS,
+        END_HEADERS,
+        n,
+        block(*POST[:2], (":path", "/v0/topics/abuse/diff"), *POST[3:], KEY),
+    )
+    + frame(DATA, END, n, b'{"wait_ms":30000}')
+    for n in (1, 3, 5)
+)
+GIVEN_UP: dict[str, bytes] = {
+    "hot": WAIT,
+    "not hot": WAIT.replace(b"Host", b"X-Odd: 1\r\nHost"),
+    "pipelined": WAIT * 3,
+    "HTTP/2": START + WAITS,
+    "HTTP/2, reset": START + WAITS + b"".join(frame(RST, 0, n, b"\0\0\0\x08") for n in (1, 3, 5)),
+}
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[Server]:
+    env = PATIENCE | {"TOPICS_API_KEYS": "k", "TOPICS_MAX_INFLIGHT_PER_KEY": str(PLACES)}
+    yield from running(tmp_path / "data", env)
+
+
+def test_requests_that_are_given_up_free_their_places(keyed: Server) -> None:
+    def written() -> int:
+        with contextlib.closing(Http(keyed.port)) as api:
+            return api("POST", "/v0/topics/abuse", json.loads(ONE), dict([KEY])).status
+
+    def give_up(raw: bytes) -> None:
+        with hold(keyed.port, raw):
+            time.sleep(0.01)
+
+    assert written() == 201
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(give_up, [*GIVEN_UP.values()] * 40))
+    with contextlib.ExitStack() as opened:
+        for n in range(PLACES):
+            # A client that has gone is noticed when it is.
+            until(lambda: written() == 200)
+            opened.enter_context(hold(keyed.port, [*GIVEN_UP.values()][n % 2]))
+        until(lambda: written() == 429)
+    until(lambda: written() == 200)
+
+
 def conversation() -> bytes:
     """A write and a read as a client of HTTP/2 sends them."""
     client = H2Connection(H2Configuration(client_side=True))
