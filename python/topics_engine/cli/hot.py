@@ -7,6 +7,7 @@ that is anything but plainly hot a connection becomes a `PumpedProtocol`, and st
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ class HotProtocols:
         self._gate = _core.Gate(
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
-            max_body=settings.max_body_bytes,
+            max_body=settings.max_body_bytes or sys.maxsize,
             ticks=tuple(  # type: ignore[arg-type]
                 round(seconds / self._tick) for seconds in (*ticks, GOODBYE_SECONDS)
             ),

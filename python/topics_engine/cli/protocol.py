@@ -114,7 +114,10 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._should_upgrade():
+            if self._should_upgrade() and len(data) > upgrade.args[0]:
+                # Its frames would be nobody's.
+                self.send_400_response("A WebSocket's client waits for the answer first.")
+            elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             elif self._declined:
                 self._decline_upgrade(data[upgrade.args[0] :])

@@ -111,7 +111,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         limits=limits,
         http=HotProtocols(app, settings) if hot else plain,
         ws="websockets-sansio",
-        ws_max_size=settings.max_body_bytes,
+        ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,
         access_log=access_log,

@@ -24,7 +24,9 @@ LIMITS = {
     "TOPICS_MAX_BATCH_RECORDS": "1000",
     "TOPICS_MAX_RECORD_BYTES": "10000",
     "TOPICS_MAX_BODY_BYTES": "200000",
-    "TOPICS_MAX_TOPICS": "1000",
+    "TOPICS_MAX_TOPICS": "5000",
+    # Two stages of as many as a request may have are more than a commit may.
+    "TOPICS_MAX_EMBEDDED_BATCH_RECORDS": "1500",
     "TOPICS_BODY_TIMEOUT_MS": "300",
 }
 
@@ -154,6 +156,35 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def door(request: pytest.FixtureRequest) -> str:
     """The ways into the application, one after the other."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """A server of its own behind each door, so that all of them see the same requests."""
+    made: dict[str, Server] = {}
+    for name in ("plain", "hot", "h2"):
+        directory = tmp_path_factory.mktemp(name) / "data"
+        hot = str(int(name != "plain"))
+        made[name] = Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": hot})
+    try:
+        for name, server in made.items():
+            server.start()
+            if name == "h2":
+                server.port = Http2Port(server.port)
+        yield made
+        for server in made.values():
+            assert server.stop() == 0
+    finally:
+        for server in made.values():
+            server.ensure_dead()
+
+
+@pytest.fixture
+def clients(doors: dict[str, Server]) -> Iterator[dict[str, Http]]:
+    made = {name: Http(server.port) for name, server in doors.items()}
+    yield made
+    for client in made.values():
+        client.close()
 
 
 # Of tests that speak HTTP/1.1 themselves.

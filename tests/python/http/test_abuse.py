@@ -14,7 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,8 @@ class Attack:
     pause: float = 0.0
     half_close: bool = False
     reads: bool = True
+    # The first piece is answered before the others are sent.
+    opens: bool = False
 
 
 def post(body: bytes, *headers: str, path: str = "/v0/topics/abuse", length: bool = True) -> bytes:
@@ -174,6 +176,77 @@ HTTP1: dict[str, Attack] = {
         post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked",
              length=False),)) for name, body in BODIES.items()},
 }  # fmt: skip
+
+HANDSHAKE = (
+    "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)  # fmt: skip
+OPENING = get("/v0/ws", *HANDSHAKE)
+TEXT, BINARY, CLOSING, WS_PING = 0x81, 0x82, 0x88, 0x89
+
+
+def message(first: int, payload: bytes, length: int = -1, mask: bytes = b"abcd") -> bytes:
+    """A frame of a WebSocket, masked unless `mask` is empty."""
+    size = len(payload) if length < 0 else length
+    bit = 0x80 if mask else 0
+    if size < 126:
+        head = bytes((first, bit | size))
+    elif size < 1 << 16:
+        head = bytes((first, bit | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((first, bit | 127)) + size.to_bytes(8, "big")
+    keys = mask * (len(payload) // 4 + 1) if mask else bytes(len(payload))
+    return head + mask + bytes(a ^ b for a, b in zip(payload, keys, strict=False))
+
+
+def op(**fields: object) -> bytes:
+    return message(TEXT, json.dumps(fields).encode())
+
+
+def ws(*frames: bytes, reads: bool = True) -> Attack:
+    """A socket whose client says nothing after that."""
+    return Attack((OPENING, b"".join(frames)), half_close=reads, reads=reads, opens=True)
+
+
+SOCKETS: dict[str, Attack] = {
+    "nothing": ws(),
+    "a ping": ws(op(op="ping")),
+    "without a mask": ws(message(TEXT, b"{}", mask=b"")),
+    "reserved bits": ws(message(0xF1, b"{}")),
+    "no such opcode": ws(message(0x83, b"{}")),
+    "bytes": ws(message(BINARY, b"{}")),
+    "a continuation of nothing": ws(message(0x80, b"{}")),
+    "fragments without an end": ws(message(0x01, b"{"), *[message(0x00, b" ")] * 500),
+    "fragments over the limit": ws(message(0x01, b"{"), *[message(0x00, b" " * 50_000)] * 5),
+    "a text between fragments": ws(message(0x01, b"{"), message(TEXT, b"{}")),
+    "a ping in fragments": ws(message(0x09, b"x")),
+    "a ping of 126 bytes": ws(message(WS_PING, b"x" * 126)),
+    "pings": ws(*[message(WS_PING, b"x")] * 2000),
+    "invalid UTF-8": ws(message(TEXT, b'{"op":"\xff"}')),
+    "half a message": ws(message(TEXT, b"{", length=1000)),
+    "a message over the limit": ws(message(TEXT, b" " * 200_001)),
+    "a length of 2^63": ws(message(TEXT, b"{}", length=1 << 63)),
+    "a length of 2^62": ws(message(TEXT, b"{}", length=1 << 62)),
+    "a close of a byte": ws(message(CLOSING, b"x")),
+    "a close of no code": ws(message(CLOSING, (999).to_bytes(2, "big"))),
+    "a close, then a message": ws(message(CLOSING, (1000).to_bytes(2, "big")), op(op="ping")),
+    "a close whose reason is no text": ws(message(CLOSING, b"\x03\xe8\xff")),
+    "published and gone": ws(
+        *[op(op="publish", topic="abuse", records=[{"data": 1}])] * 100, reads=False
+    ),
+    "subscribed and gone": ws(*[op(op="subscribe", topic="large", from_seq=0)] * 64, reads=False),
+    "subscribed and half-closed": ws(op(op="subscribe", topic="large", from_seq=0)),
+    "half a handshake": Attack((OPENING[:-2],)),
+    "an old version": Attack((OPENING.replace(b"13", b"12"),)),
+    "a key that is none": Attack((OPENING.replace(b"dGhlIHNhbXBsZSBub25jZQ==", b"x"),)),
+    "no key": Attack((get("/v0/ws", *HANDSHAKE[:3]),)),
+    "another path": Attack((get("/v0/topics", *HANDSHAKE),)),
+    "by POST": Attack((post(b"", *HANDSHAKE, path="/v0/ws"),)),
+    "by HTTP/1.0": Attack((OPENING.replace(b"HTTP/1.1", b"HTTP/1.0"),), half_close=True),
+    "of another host": Attack((OPENING.replace(b"localhost", b"example.org"),)),
+    "a handshake and a request": Attack((OPENING + SMUGGLED,)),
+    **{name: ws(message(TEXT, body[:100_000])) for name, body in BODIES.items()},
+}
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -343,9 +416,11 @@ def strike(port: int, attack: Attack) -> bytes:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if isinstance(port, TlsPort):
             sock = opened.enter_context(trust().wrap_socket(sock))
-        for piece in attack.pieces:
+        for n, piece in enumerate(attack.pieces):
             sock.sendall(piece)
             time.sleep(attack.pause)
+            while attack.opens and n == 0 and b"\r\n\r\n" not in received:
+                received += sock.recv(65536) or b"\r\n\r\n"
         if attack.half_close:
             half_close(sock)
         while attack.reads and (piece := sock.recv(65536)):
@@ -406,6 +481,19 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def targets(plain: Server, hot: Server) -> dict[str, Server]:
     return {"plain": plain, "hot": hot}
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """The same for clients that are slow for good reasons."""
+    with contextlib.ExitStack() as stack:
+        made = {}
+        for name in ("plain", "hot"):
+            directory = tmp_path_factory.mktemp(f"patient-{name}") / "data"
+            hot = str(int(name == "hot"))
+            env = {"TOPICS_HOT_PROTOCOL": hot, "TOPICS_IDLE_TIMEOUT_MS": "1000"}
+            made[name] = stack.enter_context(contextlib.contextmanager(running)(directory, env))
+        yield made
 
 
 def sockets(pid: int) -> int:
@@ -470,7 +558,8 @@ def survived(server: Server, port: int, attacks: dict[str, Attack], *, http2: bo
 
 
 @pytest.mark.parametrize(
-    ("door", "attacks"), [("plain", HTTP1), ("hot", HTTP1), ("plain", HTTP2), ("hot", HTTP2)]
+    ("door", "attacks"),
+    [(door, attacks) for door in ("plain", "hot") for attacks in (HTTP1, SOCKETS, HTTP2)],
 )
 def test_bytes_that_no_client_should_send(
     targets: dict[str, Server], door: str, attacks: dict[str, Attack]
@@ -584,8 +673,8 @@ def conversation() -> bytes:
     return client.data_to_send()
 
 
-def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
-    raw, port = conversation(), targets["hot"].port
+def test_frames_split_at_every_byte(patient: dict[str, Server]) -> None:
+    raw, port = conversation(), patient["hot"].port
     # Two streams: the read may be answered before the first write is.
     assert set(statuses(strike(port, Attack((raw,))), True)) <= {201, 200, 404}
     splits = [Attack((raw[:at], raw[at:]), 0.002) for at in range(1, len(raw))]
@@ -593,6 +682,113 @@ def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
     with ThreadPoolExecutor(16) as pool:
         for found in pool.map(lambda attack: statuses(strike(port, attack), True), splits):
             assert found == [200, 200]
+
+
+# What a connection of HTTP/1.1 may bring, hot and not, and how each of it is answered.
+UNUSUAL = (
+    post(ONE, "Content-Encoding: identity", path="/v0/topics/split1")
+    + post(CHUNKED, "Transfer-Encoding: chunked", path="/v0/topics/split1", length=False)
+    + get("/v0/topics/split1?touch=false", "X-Odd: 1").replace(b"GET", b"HEAD")
+    + get("/v0/nothing")
+    + post(b'{"tail":1}', "Connection: close", path="/v0/topics/split1/diff")
+)
+ASKED = op(op="ping", request_id="r")
+PONG = b'{"op":"pong","request_id":"r"}'
+
+
+def everywhere(raw: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Bytes in two pieces, split at each place, and one by one."""
+    for at in range(1, len(raw)):
+        yield raw[:at], raw[at:]
+    yield drip(raw)
+
+
+def talk(port: int, opening: tuple[bytes, ...], asked: tuple[bytes, ...]) -> bytes:
+    """What a socket answers until the client says goodbye, and it has."""
+    received = bytearray()
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for pieces, answer in ((opening, b"\r\n\r\n"), (asked, PONG)):
+            for piece in pieces:
+                sock.sendall(piece)
+                time.sleep(0.001)
+            while answer not in received:
+                piece = sock.recv(65536)
+                assert piece, bytes(received)
+                received += piece
+        sock.sendall(message(CLOSING, (1000).to_bytes(2, "big")))
+        while piece := sock.recv(65536):
+            received += piece
+    return bytes(received)
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_requests_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
+    server = patient[door]
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        strike(server.port, Attack((UNUSUAL,)))
+        attacks = [Attack(pieces, 0.001) for pieces in everywhere(UNUSUAL)]
+        for at, received in enumerate(pool.map(lambda a: strike(server.port, a), attacks), 1):
+            assert statuses(received, False) == [200, 200, 200, 404, 200], (at, received)
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_sockets_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
+    server = patient[door]
+    talks = [(pieces, (ASKED,)) for pieces in everywhere(OPENING)]
+    talks += [((OPENING,), pieces) for pieces in everywhere(ASKED)]
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        for received in pool.map(lambda pieces: talk(server.port, *pieces), talks):
+            assert statuses(received, False) == [101], received
+
+
+KEY = b"Host: localhost\r\nAuthorization: Bearer abuser"
+SLOTS = 24
+SLOTTED = PATIENCE | {
+    "TOPICS_API_KEYS": "abuser,other",
+    "TOPICS_MAX_INFLIGHT_PER_KEY": str(SLOTS),
+    "TOPICS_MAX_SSE_CONNECTIONS_PER_KEY": str(SLOTS),
+}
+
+
+@pytest.fixture(params=["0", "1"])
+def slotted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    yield from running(tmp_path / "data", SLOTTED | {"TOPICS_HOT_PROTOCOL": request.param})
+
+
+def test_no_slot_of_a_key_is_left_behind(slotted: Server) -> None:
+    """After all of it the key has as many requests and streams as it may have, and no more."""
+    port = slotted.port
+    mine = {"Authorization": "Bearer abuser"}
+    attacks = [
+        replace(attack, pieces=(first.replace(b"Host: localhost", KEY), *rest))
+        for attack in (*HTTP1.values(), *SOCKETS.values())
+        for first, *rest in (attack.pieces or (b"",),)
+    ]
+    api = Http(port)
+    for name in ("abuse", "large"):
+        assert api("PUT", f"/v0/topics/{name}", {}, mine).status == 201
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda attack: strike(port, attack), attacks))
+    metrics = mine | {"Accept": "application/json"}
+    until(lambda: api("GET", "/v0/metrics", None, metrics).json["watch_streams"] == 0)
+    link = Http2Connection("127.0.0.1", port)
+    head = api("GET", "/v0/topics/abuse", None, mine).json["head_seq"]
+    wait = json.dumps({"from_seq": head, "wait_ms": 20_000}).encode()
+    given = mine | {"Content-Type": "application/json"}
+    waits = [link.start("POST", "/v0/topics/abuse/diff", wait, given) for _ in range(SLOTS)]
+    until(lambda: api("GET", "/v0/topics", None, mine).status == 429)
+    watches = [link.start("GET", "/v0/watch?topic=abuse", None, mine) for _ in range(SLOTS + 1)]
+    for watch in watches:
+        watch.wait(lambda watch=watch: watch.status)
+    assert sorted(watch.status for watch in watches) == [200] * SLOTS + [429]
+    other = {"Authorization": "Bearer other"}
+    assert api("POST", "/v0/topics/abuse", json.loads(ONE), other).status == 200
+    for response in waits:
+        response.wait(lambda response=response: response.status)
+    assert [response.status for response in waits] == [200] * SLOTS
+    link.close()
+    api.close()
 
 
 def test_damaged_conversations(targets: dict[str, Server]) -> None:
