@@ -722,6 +722,9 @@ def test_no_slot_of_a_key_is_left_behind(slotted: Server) -> None:
         assert api("PUT", f"/v0/topics/{name}", {}, mine).status == 201
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda attack: strike(port, attack), attacks))
+    # The server has ended what was idle meanwhile.
+    api.close()
+    api = Http(port)
     metrics = mine | {"Accept": "application/json"}
     until(lambda: api("GET", "/v0/metrics", None, metrics).json["watch_streams"] == 0)
     link = Http2Connection("127.0.0.1", port)
