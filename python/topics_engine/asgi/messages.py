@@ -10,6 +10,8 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from .. import _core
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -75,7 +77,14 @@ class HttpError(Exception):
         if self.detail is not None:
             error["detail"] = self.detail
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
-        return Response(self.status, body, headers=self.headers)
+        return Response(self.status, body, headers=self.headers + when_again(self.status, body))
+
+
+def when_again(status: int, body: bytes) -> list[Header]:
+    """The header of an answer that says to come back: every 429 and 503 has it."""
+    if status not in (429, 503):
+        return []
+    return [(b"retry-after", str(_core.retry_after(body)).encode())]
 
 
 CLOSE: Header = (b"connection", b"close")

@@ -143,7 +143,8 @@ TOPICS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/topics/:t", "state", ("read",), "the state of a topic",
         query=fields("touch: boolean: false does not count as consumption"), codes=TOPIC,
-        answer="topic topic_id type head_seq earliest_seq next_seq count bytes gaps config queue",
+        answer="topic topic_id epoch type head_seq earliest_seq evict_floor next_seq count bytes "
+        "gaps config effective_priority last_write_ts last_read_ts queue",
     ),
     Route(
         "DELETE", "/v0/topics/:t", "drop", ("delete",),
@@ -422,6 +423,9 @@ TXNS: tuple[Route, ...] = (
     ),
 )
 
+_HEALTH = "status version uptime_ms"
+_READY = "status wal_replay_complete topics"
+
 SERVER: tuple[Route, ...] = (
     Route(
         "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
@@ -440,10 +444,10 @@ SERVER: tuple[Route, ...] = (
         offers=(PROMETHEUS, JSON),
     ),
     Route("GET", "/v0/openapi.json", "openapi", ("read",), "this table as OpenAPI 3.1"),
-    Route("GET", "/v0/health", "health", (), "the process is alive", answer="status version"),
-    Route("GET", "/healthz", "health", (), "the process is alive", answer="status version"),
-    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken"),
-    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken"),
+    Route("GET", "/v0/health", "health", (), "the process is alive", answer=_HEALTH),
+    Route("GET", "/healthz", "health", (), "the process is alive", answer=_HEALTH),
+    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken", answer=_READY),
+    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken", answer=_READY),
 )
 
 # fmt: on

@@ -265,12 +265,7 @@ impl Service {
                         o.ints("seqs", a.first_seq..=a.last_seq);
                     }
                     o.flag("deduped", a.deduped).flag("created", a.created);
-                    o.performance(&Performance {
-                        server_total_ns: service.elapsed(start_ns),
-                        wal_append_ns: Some(a.wal_append_ns),
-                        fsync_ns: Some(a.fsync_ns),
-                        records_scanned: None,
-                    });
+                    o.performance(&Performance::of_write(&a, service.elapsed(start_ns)));
                     o.finish()
                 }
                 Err(e) => refusal(id.as_deref(), &e.into()),
