@@ -313,6 +313,8 @@ pub(crate) struct RecordSlot {
     pub tag: u32,
     pub meta: u32,
     pub data: u32,
+    pub attrs: u32,
+    pub attrs_len: u16,
     pub node_len: u16,
     pub tag_len: u16,
     pub meta_len: u32,
@@ -368,6 +370,13 @@ impl ReadBatch {
     #[must_use]
     pub fn get(&self, i: usize) -> Option<RecordView<'_>> {
         self.view(self.slots.get(i)?)
+    }
+
+    /// The encoded attributes of the `i`-th record.
+    pub(crate) fn attrs(&self, i: usize) -> &[u8] {
+        let Some(s) = self.slots.get(i) else { return &[] };
+        let (from, len) = (s.attrs as usize, usize::from(s.attrs_len));
+        self.chunks.get(s.chunk as usize).and_then(|c| c.get(from..from + len)).unwrap_or(&[])
     }
 
     #[inline]

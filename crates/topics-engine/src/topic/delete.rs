@@ -15,6 +15,7 @@ use super::{Life, Topic};
 use crate::api::{DeleteRequest, TopicMatch};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
+use crate::queue::Why;
 
 impl TopicMatch {
     /// As segments know it.
@@ -63,8 +64,7 @@ pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) 
     let body = record::Delete {
         before_seq: req.before_seq,
         matching: req.matching.as_ref().map(TopicMatch::to_record),
-        seqs: Vec::new(),
-        bound: 0,
+        ..record::Delete::default()
     };
     Ok(run(core, topic, body)?.0)
 }
@@ -75,12 +75,14 @@ pub(super) fn delete_seqs(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     seqs: &[u64],
+    why: Why,
 ) -> Result<(u64, Ticket)> {
     if seqs.is_empty() {
         // Without seqs the frame would mean everything below the head.
         return Err(Error::Internal("a delete of no records".into()));
     }
-    run(core, topic, record::Delete { seqs: ranges(seqs), ..record::Delete::default() })
+    let (seqs, why) = (ranges(seqs), why.code());
+    run(core, topic, record::Delete { seqs, why, ..record::Delete::default() })
 }
 
 /// Ascending seqs as ranges.

@@ -459,6 +459,8 @@ impl<'a> Reader<'a> {
             tag: at(f.tag),
             meta: at(f.meta),
             data: at(f.data),
+            attrs: at(f.attrs),
+            attrs_len: f.attrs.len() as u16,
             node_len: f.node.len() as u16,
             tag_len: f.tag.len() as u16,
             meta_len: f.meta.len() as u32,
