@@ -301,7 +301,8 @@ impl Hand {
 
     fn redrive(&mut self, letters: bool, limit: Option<usize>) -> Outcome {
         let (topic, most) = (if letters { "dead" } else { "q" }, limit.unwrap_or(usize::MAX));
-        let moved = ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?;
+        let moved =
+            ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?.moved;
         let wall = self.wall();
         let q = &mut self.model.queue;
         let n = if letters {

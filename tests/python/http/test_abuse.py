@@ -24,7 +24,7 @@ from hpack import Encoder
 
 from benches.demo.server import Server
 
-from .conftest import Http, fresh_seed, once, running
+from .conftest import Http, fresh_seed, once, opened, running
 from .h2_client import Http2Connection
 from .sse import Events
 from .test_routes import until
@@ -493,7 +493,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
             directory = tmp_path_factory.mktemp(f"patient-{name}") / "data"
             hot = str(int(name == "hot"))
             env = {"TOPICS_HOT_PROTOCOL": hot, "TOPICS_IDLE_TIMEOUT_MS": "1000"}
-            made[name] = stack.enter_context(contextlib.contextmanager(running)(directory, env))
+            made[name] = stack.enter_context(opened(directory, env))
         yield made
 
 

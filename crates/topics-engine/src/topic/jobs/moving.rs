@@ -22,7 +22,7 @@ use crate::config::TopicType;
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::meta;
-use crate::queue::api::Redrive;
+use crate::queue::api::{Redrive, Redriven};
 
 /// Why a record became a dead letter; where from; which; after how many deliveries.
 const FROM: &str = "$dead_letter_from";
@@ -300,8 +300,7 @@ fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)])
 }
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
-/// Returns how many.
-pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     core.check_open()?;
     topic.check_sound()?;
     if let Some(to) = &req.to {
@@ -311,23 +310,24 @@ pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Re
         }
     }
     let queue = topic.state.read().config.kind == TopicType::Queue;
-    let moved = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
+    let done = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
     if !req.dry_run {
-        core.metrics.redriven_jobs.add(moved);
+        core.metrics.redriven_jobs.add(done.moved);
     }
-    Ok(moved)
+    Ok(done)
 }
 
 /// Dead jobs of a queue.
-fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
     if let Some(only) = &req.seqs {
         seqs.retain(|s| only.contains(s));
     }
     let limit = req.limit.unwrap_or(usize::MAX);
-    let mut moved = 0;
+    let (mut moved, mut records_scanned) = (0, 0);
     for seqs in seqs.chunks(CHUNK) {
         let (batch, slots) = fetch(core, topic, seqs, false)?;
+        records_scanned += batch.len() as u64;
         let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
         let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));
         let found: Vec<(u64, usize)> =
@@ -350,13 +350,14 @@ fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
         }
     }
     core.desk.ring(topic.id());
-    Ok(moved)
+    Ok(Redriven { moved, records_scanned })
 }
 
 /// Records of a dead-letter topic.
-fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
+    let mut records_scanned = 0;
     let mut from = ReadFrom::Earliest;
     while moved < limit as u64 && at < upto {
         let page = ReadRequest {
@@ -368,6 +369,7 @@ fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result
             ..ReadRequest::default()
         };
         let batch = read(core, topic, &page)?;
+        records_scanned += batch.records_scanned;
         if batch.next_from_seq <= at {
             break;
         }
@@ -387,7 +389,7 @@ fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result
             false => relocate(core, topic, &batch, &items, false)?,
         };
     }
-    Ok(moved)
+    Ok(Redriven { moved, records_scanned })
 }
 
 fn selects(req: &Redrive, r: &RecordView<'_>) -> bool {
