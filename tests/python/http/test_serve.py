@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .conftest import HTTP1, Http, once, raw_exchange
+from .conftest import HTTP1, Http, once, raw_exchange, running
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -241,6 +243,67 @@ def test_a_closed_directory_is_free_while_handles_live(tmp_path: Path) -> None:
     with te.open(tmp_path / "data") as second:
         assert [r.data for r in second.topic("t").read(after=0)] == [1]
     assert first.closed
+
+
+class Few(Server):
+    """A server that is started with few descriptors."""
+
+    most = 4096
+
+    @property
+    def program(self) -> tuple[str, ...]:  # type: ignore[override]
+        limits = f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {self.most}))"
+        start = "from topics_engine.cli import main; sys.exit(main())"
+        return "-c", f"import resource, sys; {limits}; {start}"
+
+
+class Fewest(Few):
+    """One that cannot have more."""
+
+    most = 256
+
+
+def test_a_server_takes_the_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    for server in running(tmp_path / "data", kind=Few):
+        with crowd(server, 400):
+            for n in range(3):
+                assert once(server.port, "POST", f"/v0/topics/t{n}", ONE).status == 201
+            assert descriptors(server.pid) > 400
+
+
+def test_clients_leave_the_engine_descriptors(tmp_path: Path) -> None:
+    """New files all the time, and more clients than there are descriptors."""
+    env = {
+        "TOPICS_CHECKPOINT_INTERVAL_MS": "30",
+        "TOPICS_CHECKPOINT_BYTES": "65536",
+        "TOPICS_WAL_FILE_MIN": "65536",
+        "TOPICS_WAL_FILE_MAX": "65536",
+    }
+    for server in running(tmp_path / "data", env, Fewest):
+        api = Http(server.port)
+        assert api("POST", "/v0/topics/t", ONE).status == 201
+        batch = {"records": [{"data": "x" * 1000} for _ in range(50)]}
+        with crowd(server, 400):
+            for _ in range(30):
+                assert api("POST", "/v0/topics/t", batch).status == 200
+            assert api("POST", "/v0/admin/checkpoint").status == 200
+            assert descriptors(server.pid) < 256
+        api.close()
+        until(lambda pid=server.pid: descriptors(pid) < 100)
+        assert once(server.port, "POST", "/v0/topics/t", ONE).status == 200
+
+
+ONE = {"records": [{"data": 1}]}
+
+
+@contextlib.contextmanager
+def crowd(server: Server, size: int) -> Iterator[None]:
+    """So many connections that say nothing."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(size):
+            sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            opened.enter_context(sock)
+        yield
 
 
 def descriptors(pid: int) -> int:
