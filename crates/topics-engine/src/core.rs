@@ -93,7 +93,7 @@ impl Base {
             delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
-            options,
+            options: options.bounded(),
             segments,
             recovery,
         }

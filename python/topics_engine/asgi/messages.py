@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -30,6 +31,8 @@ LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
 LINGERING = frozenset({413})
 MAX_HEADERS = 128
+# The same request may succeed later.
+LATER = frozenset({429, 503})
 MAX_HEADER_BYTES = 64 << 10
 
 
@@ -82,7 +85,7 @@ class HttpError(Exception):
 
 def when_again(status: int, body: bytes) -> list[Header]:
     """The header of an answer that says to come back: every 429 and 503 has it."""
-    if status not in (429, 503):
+    if status not in LATER:
         return []
     return [(b"retry-after", str(_core.retry_after(body)).encode())]
 
@@ -118,7 +121,8 @@ class Request:
         return b"transfer-encoding" in self.headers or self.scope["http_version"] == "2"
 
     async def body(self, limit: int, seconds: float) -> bytes:
-        """The whole body, at most `limit` bytes, within `seconds`."""
+        """The whole body, at most `limit` bytes unless that is 0, within `seconds`."""
+        limit = limit or sys.maxsize
         length = self.headers.get(b"content-length", b"").strip()
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)

@@ -133,7 +133,8 @@ READ = fields(
 TOPICS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/topics", "list", ("read",), "topics in name order, a page at a time",
-        query=PAGE, answer="topics next_cursor",
+        query=PAGE + fields("touch: boolean: true counts as consumption"),
+        answer="topics next_cursor",
     ),
     Route(
         "PUT", "/v0/topics/:t", "create", ("admin",), "create a topic or update its config",
@@ -259,6 +260,11 @@ QUEUES: tuple[Route, ...] = (
     ),
 )
 
+_ROUTER = (
+    "router source dest preserve_node preserve_tag filter create_dest allow_cycle guarantee "
+    "forwarded_total lag stopped_by"
+)
+
 ROUTERS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/routers", "routers", ("read",), "routers in name order, a page at a time",
@@ -269,12 +275,11 @@ ROUTERS: tuple[Route, ...] = (
         "PUT", "/v0/routers/:r", "router_put", ("admin",), "create a router or update its options",
         body=ROUTER, statuses=(200, 201),
         codes=(*TOPIC, "topic_exists_incompatible", "router_cycle"),
-        answer="router source dest created forwarded_total lag stopped_by",
+        answer=f"{_ROUTER} created",
     ),
     Route(
         "GET", "/v0/routers/:r", "router", ("read",), "a router and how far it is",
-        codes=("router_not_found",),
-        answer="router source dest forwarded_total lag stopped_by",
+        codes=("router_not_found",), answer=_ROUTER,
     ),
     Route(
         "DELETE", "/v0/routers/:r", "router_drop", ("delete",),
@@ -291,7 +296,7 @@ WATCHES: tuple[Route, ...] = (
     ),
     Route(
         "GET", "/v0/watch/:wid", "watch", ("read",), "the events of a session",
-        offers=(EVENTS,), streams=True, codes=("session_gone",), answer="events",
+        offers=(EVENTS,), streams=True, codes=("session_gone", "invalid_request"), answer="events",
     ),
     Route(
         "DELETE", "/v0/watch/:wid", "watch_end", ("read",), "end a session and its streams",
