@@ -30,6 +30,26 @@ def until(check: Any) -> Any:
     return found
 
 
+def test_what_counts_as_consumption(api: Http, topic: str) -> None:
+    write(api, topic, 1)
+
+    def read_at(query: str) -> int | None:
+        before: int | None = api("GET", f"/v0/topics/{topic}?touch=false").json["last_read_ts"]
+        assert api("GET", query).status == 200
+        after: int | None = api("GET", f"/v0/topics/{topic}?touch=false").json["last_read_ts"]
+        assert after is None or before is None or after >= before
+        return after
+
+    for quiet in (f"/v0/topics/{topic}?touch=false", f"/v0/topics?prefix={topic}",
+                  f"/v0/topics?prefix={topic}&touch=false"):  # fmt: skip
+        assert read_at(quiet) is None, quiet
+    assert read_at(f"/v0/topics?prefix={topic}&touch=true") is not None
+    other = f"{topic}-other"
+    write(api, other, 1)
+    assert api("GET", f"/v0/topics/{other}").status == 200
+    assert api("GET", f"/v0/topics/{other}?touch=false").json["last_read_ts"] is not None
+
+
 def test_answers_say_what_they_cost(api: Http, topic: str) -> None:
     path, ms = f"/v0/topics/{topic}", {"server_total_ms", "wal_append_ms", "fsync_ms"}
     records = [{"data": n, "tag": f"t:{n}"} for n in range(4)]
