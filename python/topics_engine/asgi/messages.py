@@ -31,8 +31,6 @@ LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
 LINGERING = frozenset({413})
 MAX_HEADERS = 128
-# The same request may succeed later.
-LATER = frozenset({429, 503})
 MAX_HEADER_BYTES = 64 << 10
 
 
@@ -85,7 +83,7 @@ class HttpError(Exception):
 
 def when_again(status: int, body: bytes) -> list[Header]:
     """The header of an answer that says to come back: every 429 and 503 has it."""
-    if status not in LATER:
+    if status not in (429, 503):
         return []
     return [(b"retry-after", str(_core.retry_after(body)).encode())]
 
