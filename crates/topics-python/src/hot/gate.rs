@@ -78,7 +78,6 @@ pub(super) struct Patience {
 
 #[pymethods]
 impl Gate {
-    #[allow(clippy::too_many_arguments)]
     #[new]
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, unsent, too_slow_head, too_slow_body, keys=None))]
