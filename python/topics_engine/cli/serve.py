@@ -14,10 +14,12 @@ from typing import Any
 
 import uvicorn
 
+from .. import _core
 from ..asgi import App, build
 from ..asgi.access import check_bind
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
+from ..errors import TopicsError
 from .exits import Exit, exit_for
 from .hot import HotProtocols
 from .limits import Limits, expect
@@ -97,6 +99,12 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     except OSError as error:
         complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
         return Exit.FAILED
+    try:
+        # Before the address is printed: what the directory lacks is no matter of waiting.
+        _core.make_directory(settings.data_dir)
+    except TopicsError:
+        sock.close()
+        raise
     url = url_of(sock, "https" if tls else "http")
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -83,6 +83,71 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_a_directory_that_cannot_be_made_is_said_before_anything_listens(tmp_path: Path) -> None:
+    refused = serve("--data-dir", str(tmp_path / "none" / "d"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"there is no folder {tmp_path / 'none'}: create it" in refused.stderr
+    (tmp_path / "file").write_text("")
+    refused = serve("--data-dir", str(tmp_path / "file"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "is a file, not a folder" in refused.stderr
+
+
+def let_go(held: Path) -> bool:
+    """Ends the wait of whoever opens a pipe to read it; false: nobody does yet."""
+    try:
+        os.close(os.open(held, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def answers(port: int) -> bool:
+    try:
+        return once(port, "GET", "/healthz").status == 200
+    except OSError:
+        return False
+
+
+def test_a_server_that_recovers_says_so_whatever_it_is_asked(own_server: Server) -> None:
+    own_server.start()
+    assert once(own_server.port, "POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
+    own_server.kill()
+    # Recovery looks at the newest snapshot first, and waits for somebody to write this one.
+    held = own_server.data_dir / "meta" / "snapshot.999999.bin"
+    os.mkfifo(held)
+    starting = threading.Thread(target=own_server.start)
+    starting.start()
+    try:
+        until(lambda: answers(own_server.port))
+        for method, path, body in (
+            ("GET", "/readyz", None),
+            ("GET", "/v0/ready", None),
+            ("GET", "/v0/metrics", None),
+            ("GET", "/v0/topics/t", None),
+            ("POST", "/v0/topics/t", {"records": [{"data": 2}]}),
+            ("POST", "/v0/topics/t/diff", {"from_seq": 0, "wait_ms": 1000}),
+            ("GET", "/v0/watch?topic=t", None),
+        ):
+            reply = once(own_server.port, method, path, body)
+            assert (reply.status, reply.code) == (503, "not_ready"), path
+            assert int(reply.headers["retry-after"]) >= 1
+            assert reply.json["error"]["detail"]["replay_progress"] == 0
+    finally:
+        until(lambda: let_go(held))
+        held.unlink()
+        starting.join()
+    ready = once(own_server.port, "GET", "/readyz").json
+    assert (ready["status"], ready["wal_replay_complete"], ready["topics"]) == ("ready", True, 1)
+    api = Http(own_server.port)
+    metrics = api("GET", "/v0/metrics", headers={"Accept": "application/json"}).json
+    api.close()
+    assert (metrics["ready"], metrics["recovery_progress_ppm"]) == (1, 1_000_000)
+    assert metrics["recovery_frames"] > 0
+    assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
+    assert own_server.stop() == 0
+
+
 def test_others_are_not_served_without_keys(tmp_path: Path) -> None:
     refused = serve("--data-dir", str(tmp_path / "d"), "--host", "0.0.0.0")
     assert refused.returncode == 2

@@ -357,6 +357,13 @@ impl Wal {
         }
     }
 
+    /// For how long after `since`, monotonic ns, the last sync of the shard that was held back under
+    /// pressure waited before it began.
+    #[must_use]
+    pub fn held_since(&self, shard: usize, since: u64) -> u64 {
+        self.shards[shard].held_since(since)
+    }
+
     /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
     /// be where the file is. [`StorageError::Missing`] when the file is gone.
     pub fn read(
