@@ -98,14 +98,14 @@ async def test_options_of_jobs(db: Any) -> None:
 
 async def test_a_peek_leases_nothing(db: Any) -> None:
     jobs = await db.queue("jobs")
-    await jobs.append([te.New(1, lane=7), te.New(2), te.New(3, delay_ms=86_400_000)])
+    await jobs.append([te.New(1, lane=7), te.New(2), te.New(3, delay_ms=86_400_000, group="ü")])
     (job,) = await jobs.claim("w")
     assert job.data == 2
     seen = {p.data: p for p in await jobs.peek()}
-    assert {d: (p.state, p.lane, p.node) for d, p in seen.items()} == {
-        1: ("ready", 7, None),
-        2: ("leased", 5, "w"),
-        3: ("delayed", 5, None),
+    assert {d: (p.state, p.lane, p.group, p.node) for d, p in seen.items()} == {
+        1: ("ready", 7, None, None),
+        2: ("leased", 5, None, "w"),
+        3: ("delayed", 5, "ü", None),
     }
     assert seen[2].lease_id == job.lease_id
     assert [p.data for p in await jobs.peek(state="ready")] == [1]
@@ -137,6 +137,34 @@ async def test_work_follows_and_gives_back(db: Any) -> None:
     # A server learns of it from the connection.
     wait = 30 if db.settings is None else 0
     assert [j.data for j in await jobs.claim("v", max=9, wait=wait)] == [2, 3]
+
+
+async def test_closing_a_stream_of_jobs_ends_its_iteration(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([1, 2])
+    stream = jobs.work("w", max=2)
+    done: list[Any] = []
+
+    async def follow() -> None:
+        async for job in stream:
+            done.append(job.data)
+            await job.ack()
+
+    follower = asyncio.create_task(follow())
+    while len(done) < 2:
+        await asyncio.sleep(0.001)
+    # It waits for the next one.
+    await asyncio.sleep(0.05)
+    assert not follower.done()
+    await stream.close()
+    await stream.close()
+    async with asyncio.timeout(10):
+        await follower
+    assert done == [1, 2]
+    assert [item async for item in stream] == []
+    await jobs.append(3)
+    wait = 30 if db.settings is None else 0
+    assert [j.data for j in await jobs.claim("v", wait=wait)] == [3]
 
 
 async def test_dead_letters_and_back(open_db: Open) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import http.client
+import io
 import json
+import os
+import random
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +20,7 @@ import pytest
 from benches.demo.server import Server
 
 from .h2_client import Http2Connection, Http2Port
+from .tls import TlsPort, certificate, secure
 
 # Small enough that a test can reach each limit.
 LIMITS = {
@@ -42,10 +47,19 @@ class Reply(NamedTuple):
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
+def fresh_seed() -> int:
+    """The seed that a run is given (`TOPICS_SEED`), or a new one, which it prints."""
+    seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"seed {seed}")
+    return seed
+
+
 def connection(port: int, timeout: float = 30) -> Any:
     """A connection of the kind that the port is for."""
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
+    if isinstance(port, TlsPort):
+        return secure(port, timeout)
     return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
 
@@ -96,9 +110,11 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-def running(directory: Path, env: dict[str, str] | None = None) -> Iterator[Server]:
+def running(
+    directory: Path, env: dict[str, str] | None = None, kind: type[Server] = Server
+) -> Iterator[Server]:
     """A server on a directory, that ends well when it is told to."""
-    live = Server(directory, env=env)
+    live = kind(directory, env=env)
     try:
         live.start()
         yield live
@@ -133,6 +149,12 @@ def h2_server(hot_server: Server) -> Server:
     twin = copy.copy(hot_server)
     twin.port = Http2Port(twin.port)
     return twin
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of a server that has a certificate."""
+    return certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(params=["hot", "plain", "h2"])
@@ -206,3 +228,36 @@ def raw_exchange(port: int, *parts: bytes, timeout: float = 10) -> bytes:
         while piece := sock.recv(65536):
             received += piece
     return bytes(received)
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+Run = Callable[..., tuple[int, list[Any]]]
+
+
+@pytest.fixture(params=["directory", "server"])
+def cli(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Runs a command; its exit code and the JSON lines it printed."""
+    if request.param == "server":
+        server: Server = request.getfixturevalue("hot_server")
+        where = ["--url", server.url]
+    else:
+        where = ["--data-dir", str(tmp_path / "data")]
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, list[Any]]:
+        from topics_engine.cli import main
+
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main([*where, *arguments])
+        printed = capsys.readouterr()
+        return code, [json.loads(line) for line in printed.out.splitlines()]
+
+    run.where = where  # type: ignore[attr-defined]
+    return run

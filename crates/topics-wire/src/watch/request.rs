@@ -1,6 +1,6 @@
 //! What a subscription is asked to be: a body, a query, or a message.
 
-use topics_engine::{ReadFrom, WatchRequest, WatchStart};
+use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 
 use crate::error::Failure;
 use crate::grant::Grant;
@@ -126,10 +126,7 @@ fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
     if named == 0 {
         return Err(Failure::invalid("a watch names topics, patterns, or both"));
     }
-    if l.watch_topics != 0 && named > l.watch_topics {
-        let message = format!("a watch names at most {} topics and patterns", l.watch_topics);
-        return Err(Failure::invalid(message));
-    }
+    room(named.saturating_sub(1), l)?;
     w.topics.iter().try_for_each(|(name, _)| grant.check(name))?;
     let prefix = |p: &str| p.strip_suffix('*').unwrap_or(p).to_owned();
     w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
@@ -194,8 +191,7 @@ type Starts = Vec<(String, WatchStart)>;
 
 fn room(len: usize, l: &Limits) -> Result<(), Failure> {
     let full = l.watch_topics != 0 && len >= l.watch_topics;
-    let message = || format!("a watch names at most {} topics and patterns", l.watch_topics);
-    if full { Err(Failure::invalid(message())) } else { Ok(()) }
+    if full { Err(Failure::invalid(watch_names(l.watch_topics))) } else { Ok(()) }
 }
 
 /// `{topic: {from_seq?, tail?, topic_id?}}`, or names alone, which begin at the tail.
