@@ -10,7 +10,7 @@ from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
 from .exits import Exit
-from .output import GREEN, RED, Output, Progress
+from .output import GREEN, RED, Output, Progress, Waiting
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
@@ -73,11 +73,14 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
     report(found, out)
     if found["ok"]:
         return Exit.OK
-    show_plan(json.loads(_core.repair(data_dir, settings.engine)), out)
+    with Waiting("repair"):
+        plan = json.loads(_core.repair(data_dir, settings.engine))
+    show_plan(plan, out)
     if not sure:
         out.line("nothing was changed: run again with --yes to give up what is listed above")
         return Exit.CORRUPT
-    done = json.loads(_core.repair(data_dir, settings.engine, apply=True))
+    with Waiting("repair"):
+        done = json.loads(_core.repair(data_dir, settings.engine, apply=True))
     for name in done["kept"]:
         out.line(f"kept: {name}")
     return verify(data_dir, out)

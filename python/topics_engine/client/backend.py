@@ -7,7 +7,9 @@ What is an object of its own in the native module is made here, so that no handl
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _core
@@ -107,6 +109,12 @@ if TYPE_CHECKING:
         def split(self, topic: str, request: bytes) -> bytes: ...
         def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]: ...
         def delete_consumer(self, topic: str, name: str) -> bool: ...
+
+
+patience: ContextVar[float] = ContextVar("patience", default=math.inf)
+"""Seconds after which a call to a server is given up, below its deadline: who looks in passing does
+not wait for one that is not there.
+"""
 
 
 class Elsewhere:
@@ -214,6 +222,7 @@ __all__ = [
     "append_table",
     "consumer_of",
     "every_consumer",
+    "patience",
     "queue_of",
     "scan_of",
     "transactions_of",

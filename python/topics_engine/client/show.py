@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
 from ..errors import Closed, NotFound, TopicsError
-from .values import Record
+from .backend import patience
+from .values import Record, TopicInfo, TopicState
 
 if TYPE_CHECKING:
     from .database import Database
     from .topic import Topic
 
-ROWS = 10
+ROWS, MOST_TOPICS = 10, 100
+PATIENCE = 1.0
+
+
+@contextlib.contextmanager
+def in_passing() -> Iterator[None]:
+    """A look must not hold up who looks."""
+    before = patience.set(PATIENCE)
+    try:
+        yield
+    finally:
+        patience.reset(before)
 
 
 def topic_text(topic: Topic) -> str:
     """One line."""
+    return _topic_line(topic, _state(topic))
+
+
+def _state(topic: Topic) -> TopicState | str:
+    """What it is, or why that is not known."""
     try:
-        state = topic.state()
+        with in_passing():
+            return topic.state()
     except NotFound:
-        return f"<Topic {topic.name!r}, not created yet>"
+        return "not created yet"
     except Closed:
-        return f"<Topic {topic.name!r}, closed>"
+        return "closed"
     except TopicsError as error:
-        return f"<Topic {topic.name!r}, {error.code}>"
+        return error.code
+
+
+def _topic_line(topic: Topic, state: TopicState | str) -> str:
+    if isinstance(state, str):
+        return f"<Topic {topic.name!r}, {state}>"
     return (
         f"<Topic {topic.name!r}, {state.config['durability']}, {state.count} records, "
         f"{size(state.bytes)}, seqs {state.earliest_seq} to {state.head_seq}>"
@@ -34,9 +59,13 @@ def topic_text(topic: Topic) -> str:
 
 def topic_html(topic: Topic) -> str:
     """The newest rows and how fast they come."""
-    title = f"<b>{escape(topic_text(topic)[1:-1])}</b>"
+    state = _state(topic)
+    title = f"<b>{escape(_topic_line(topic, state)[1:-1])}</b>"
+    if isinstance(state, str):
+        return title
     try:
-        records = [item for item in topic.tail(ROWS) if isinstance(item, Record)]
+        with in_passing():
+            records = [item for item in topic.tail(ROWS) if isinstance(item, Record)]
     except TopicsError:
         return title
     rate = ""
@@ -61,23 +90,38 @@ def _row(record: Record) -> str:
 
 def database_text(db: Database) -> str:
     """One line."""
+    return _database_line(db, _listed(db))
+
+
+def _listed(db: Database) -> list[TopicInfo] | str:
+    """The topics, or why they are not known."""
     if db.closed:
-        return f"<Database {db.path!r}, closed>"
-    topics = list(db.topics())
+        return "closed"
+    try:
+        with in_passing():
+            return list(db.topics())
+    except TopicsError as error:
+        return error.code
+
+
+def _database_line(db: Database, topics: list[TopicInfo] | str) -> str:
+    if isinstance(topics, str):
+        return f"<Database {db.path!r}, {topics}>"
     records = sum(t.count for t in topics)
     return f"<Database {db.path!r}, {len(topics)} topics, {records} records>"
 
 
 def database_html(db: Database) -> str:
     """The topics."""
-    title = f"<b>{escape(database_text(db)[1:-1])}</b>"
-    if db.closed:
+    topics = _listed(db)
+    title = f"<b>{escape(_database_line(db, topics)[1:-1])}</b>"
+    if isinstance(topics, str):
         return title
     head = "".join(f"<th>{name}</th>" for name in ("topic", "class", "records", "size", "head"))
     rows = "".join(
         f"<tr><td>{escape(t.topic)}</td><td>{t.durability}</td><td>{t.count}</td>"
         f"<td>{size(t.bytes)}</td><td>{t.head_seq}</td></tr>"
-        for t, _ in zip(db.topics(), range(100), strict=False)
+        for t in topics[:MOST_TOPICS]
     )
     return f"{title}<table><tr>{head}</tr>{rows}</table>"
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from .. import errors
+from ..client.backend import patience
 from ..errors import TopicsError, Unavailable
 from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
 
@@ -86,7 +87,7 @@ class Caller:
         if body is not None:
             headers["Content-Type"] = content
         attempt = 86_400.0 if long else self.options.timeout + wait
-        until = time.monotonic() + self.options.deadline + wait
+        until = time.monotonic() + min(self.options.deadline + wait, patience.get())
 
         def once(left: float) -> Answer:
             timeout = attempt if long else max(0.001, min(attempt, left))

@@ -15,7 +15,7 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .adapter import all_of, datas, eventually, take
+from .adapter import all_of, datas, eventually, plain, take
 from .faulty import Break, Faulty, Hang, Lose, Refuse, in_front_of
 
 
@@ -95,6 +95,27 @@ async def test_nobody_there(connect: Any) -> None:
         with pytest.raises(te.Unavailable) as caught:
             await db.topic("t").append(1)
         assert caught.value.detail["outcome"] == "not_sent"
+
+
+async def test_a_look_does_not_wait_for_a_server_that_is_not_there(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    async with connect(faulty.url) as db:
+        handle, topic = plain(db), plain(db.topic(name))
+        faulty.always = Hang(20)
+        began = time.monotonic()
+        for shown in (repr(topic), topic._repr_html_(), repr(handle), handle._repr_html_()):
+            assert "unreachable" in shown or "aio" in shown, shown
+        assert time.monotonic() - began < 10
+        faulty.always = None
+
+
+async def test_an_overload_says_when_to_come_back(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url) as db:
+        faulty.fail(Refuse(429, {"Retry-After": "7"}))
+        with pytest.raises(te.Throttled) as caught:
+            await db.topic(name).append(1, wait=False)
+        assert (caught.value.retry_after, caught.value.retryable) == (7.0, True)
 
 
 async def test_an_attempt_that_hangs_is_given_up(faulty: Faulty, connect: Any, name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import topics_engine as te
 
-from .adapter import Open, all_of, datas, eventually
+from .adapter import Open, all_of, datas, eventually, plain
 
 
 async def test_what_is_appended_is_read_back(db: Any) -> None:
@@ -204,6 +205,32 @@ async def test_what_the_database_says_of_itself(db: Any) -> None:
     counted = await db.metrics()
     assert (counted["appends"], counted["append_records"]) == (1, 3)
     assert not db.closed
+
+
+async def test_a_notebook_shows_the_newest_rows_and_rates(db: Any) -> None:
+    t = db.topic("t")
+    for n in range(12):
+        await t.append({"n": f"<{n}>"}, tag="eu")
+        await asyncio.sleep(0.002)
+    await db.queue("jobs")
+    shown, of_all, text = (
+        plain(t)._repr_html_(),
+        plain(db)._repr_html_(),
+        repr(plain(t)),
+    )
+    if text == f"<aio Topic 't' of {db.path!r}>":
+        assert db.path.startswith("http"), "what would have to be awaited is not shown"
+        assert ("t" in shown, db.path in of_all) == (True, True)
+        return
+    assert "12 records" in text
+    assert "records/s" in shown
+    assert [f"&lt;{n}&gt;" in shown for n in (1, 2, 11)] == [False, True, True]
+    assert "eu" in shown
+    assert all(f"<td>{name}</td>" in of_all for name in ("t", "jobs"))
+    assert "not created yet" in plain(db.topic("none"))._repr_html_()
+    await db.close()
+    assert "closed" in plain(t)._repr_html_()
+    assert "closed" in plain(db)._repr_html_()
 
 
 async def test_tables_are_batches(db: Any) -> None:

@@ -180,7 +180,18 @@ def test_a_forked_child_is_told_and_touches_nothing(data_dir: Path) -> None:
         assert db.topic("t").state().count == 2
 
 
-@pytest.mark.parametrize("wait", ["t.wait(1)", "t.wait(1, wait=1000)"])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "t.wait(1)",
+        "t.wait(1, wait=1000)",
+        "db.queue('jobs').claim('w', wait=1000)",
+        "next(db.queue('jobs').work('w'))",
+        "t.consumer('c', start='end').read(wait=1000)",
+        "t.consumer('c', 'at_most_once', start='end').read(wait=1000)",
+        "next(db.watch('t').batches())",
+    ],
+)
 def test_ctrl_c_interrupts_a_wait(data_dir: Path, wait: str) -> None:
     code = f"""
         import signal, sys, topics_engine as te
