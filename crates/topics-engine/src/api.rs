@@ -316,12 +316,12 @@ pub(crate) struct RecordSlot {
     pub tag: u32,
     pub meta: u32,
     pub data: u32,
+    pub attrs: u32,
+    pub attrs_len: u16,
     pub node_len: u16,
     pub tag_len: u16,
     pub meta_len: u32,
     pub data_len: u32,
-    pub attrs: u32,
-    pub attrs_len: u16,
     pub binary: bool,
 }
 

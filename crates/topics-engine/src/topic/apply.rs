@@ -21,6 +21,7 @@ use crate::api::{Durability, Gap, GapReason, TopicMatch};
 use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
 use crate::error::{Error, Result};
+use crate::queue::Why;
 use crate::router::{COPIES_LOGGED, Definition};
 
 /// Finished frames and where they lie.
@@ -166,7 +167,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             } else if next.frame.kind == FrameType::Append {
                 base.metrics.append_records.add(state.apply_appends(next, &mut cursor, &place)?);
             } else {
-                let (gone, seen) = state.apply(base, &next, &loader)?;
+                let (gone, seen) = state.apply(base, &next, &loader, here)?;
                 (removed, scanned) = (removed + gone, scanned + seen);
                 cursor.pass(next.len);
             }
@@ -267,13 +268,23 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
 impl State {
     /// Applies a frame of this topic that is no record; returns how many records a delete or eviction
     /// removed, and how many its match found.
-    fn apply(&mut self, base: &Base, at: &At<'_>, loader: &Loader<'_>) -> Result<(u64, u64)> {
+    fn apply(
+        &mut self,
+        base: &Base,
+        at: &At<'_>,
+        loader: &Loader<'_>,
+        here: ReplayPos,
+    ) -> Result<(u64, u64)> {
         let f = &at.frame;
         self.applied_lsn = at.lsn;
         match f.kind {
             FrameType::Delete => {
                 let body = record::Delete::decode(f)?;
+                let why = Why::from_code(body.why).ok_or_else(|| {
+                    Error::Internal(format!("delete reason {} (lsn {})", body.why, at.lsn))
+                })?;
                 let done = self.apply_delete(&body, at.lsn, loader)?;
+                self.tally(done.0, why, here);
                 base.metrics.deletes.add(1);
                 base.metrics.deleted_records.add(done.0);
                 return Ok(done);
@@ -286,6 +297,9 @@ impl State {
                 let n = self.apply_floor(body.evict_floor, loader)?;
                 self.raise_evict_floor(body.evict_floor, why);
                 self.floor_logged = self.floor_logged.max(body.evict_floor);
+                if why == Evicted::TTL {
+                    self.tally(n, Why::EXPIRED, here);
+                }
                 base.metrics.evicted_records.add(n);
                 return Ok((n, 0));
             }
@@ -342,6 +356,13 @@ impl State {
             _ => {}
         }
         Ok((0, 0))
+    }
+
+    /// Counts jobs that a frame removed.
+    fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
+        if n > 0 && why != Why::ASKED && self.config.kind == TopicType::Queue {
+            self.queue.get_or_insert_default().tally.count(n, why, here);
+        }
     }
 
     /// Applies the record at the cursor and those of the same topic that follow it directly.

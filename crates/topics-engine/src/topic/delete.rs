@@ -15,6 +15,7 @@ use super::{Life, Topic};
 use crate::api::{DeleteRequest, TopicMatch};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
+use crate::queue::Why;
 
 impl TopicMatch {
     /// As segments know it.
@@ -67,8 +68,7 @@ pub(crate) fn delete(
     let body = record::Delete {
         before_seq: req.before_seq,
         matching: req.matching.as_ref().map(TopicMatch::to_record),
-        seqs: Vec::new(),
-        bound: 0,
+        ..record::Delete::default()
     };
     let (flight, _) = run(core, topic, body)?;
     Ok((flight.gone(), flight.removed.scanned.load(Ordering::Acquire)))
@@ -80,12 +80,14 @@ pub(super) fn delete_seqs(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     seqs: &[u64],
+    why: Why,
 ) -> Result<(u64, Ticket)> {
     if seqs.is_empty() {
         // Without seqs the frame would mean everything below the head.
         return Err(Error::Internal("a delete of no records".into()));
     }
-    let body = record::Delete { seqs: ranges(seqs), ..record::Delete::default() };
+    let (seqs, why) = (ranges(seqs), why.code());
+    let body = record::Delete { seqs, why, ..record::Delete::default() };
     run(core, topic, body).map(|(flight, ticket)| (flight.gone(), ticket))
 }
 

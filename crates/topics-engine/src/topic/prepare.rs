@@ -51,7 +51,7 @@ pub(crate) struct Prepared {
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
 /// The longest name of a group.
-const MAX_GROUP: usize = 128;
+pub(super) const MAX_GROUP: usize = 128;
 
 impl Prepared {
     /// Checks and encodes a request made at wall time `now`.

@@ -459,12 +459,12 @@ impl<'a> Reader<'a> {
             tag: at(f.tag),
             meta: at(f.meta),
             data: at(f.data),
+            attrs: at(f.attrs),
+            attrs_len: f.attrs.len() as u16,
             node_len: f.node.len() as u16,
             tag_len: f.tag.len() as u16,
             meta_len: f.meta.len() as u32,
             data_len: f.data.len() as u32,
-            attrs: at(f.attrs),
-            attrs_len: f.attrs.len() as u16,
             binary: f.flags.has(topics_storage::format::frame::Flags::BINARY),
         });
         true

@@ -41,6 +41,8 @@ pub(super) struct Shard {
     pub flags: Condvar,
     /// The shard's thread.
     pub wake: Condvar,
+    /// The thread that makes pages ahead.
+    pub pages: Condvar,
     /// Whoever waits for company before a sync.
     pub company: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
@@ -118,6 +120,7 @@ impl Shard {
             state: Mutex::new(state),
             flags: Condvar::new(),
             wake: Condvar::new(),
+            pages: Condvar::new(),
             company: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),

@@ -154,6 +154,7 @@ impl Shard {
         st.fail_all(from, &[], &StorageError::Closed);
         st = this.settle(st);
         this.kick(&mut st);
+        this.pages.notify_all();
         drop(st);
         if clean && result.is_ok() {
             this.give_back();

@@ -31,8 +31,8 @@ pub(crate) fn counts(core: &Core, topic: &Topic) -> QueueState {
         in_flight,
         delayed,
         dead,
-        dead_lettered: queue.dead_lettered,
-        expired: queue.expired,
+        dead_lettered: queue.tally.dead_lettered,
+        expired: queue.tally.expired,
     }
 }
 
