@@ -98,7 +98,11 @@ class Life:
         if self.phase != "failed":
             self.phase = "closed"
         if engine is not None:
-            await run_in_thread(lambda: self._close(engine), "topics-close")
+            try:
+                await run_in_thread(lambda: self._close(engine), "topics-close")
+            except Exception as failure:
+                self.failure = failure
+                raise
 
     @contextlib.contextmanager
     def using(self) -> Iterator[LoopBridge]:

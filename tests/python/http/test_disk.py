@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benches.demo.server import Server
+from topics_engine.cli.exits import Exit
 
 from .conftest import Http, Reply
 from .refuse_syncs import NUMBERS
@@ -144,7 +145,7 @@ def test_a_failed_sync_is_unavailable_and_reads_go_on(tmp_path: Path) -> None:
         seqs = [seq for seq, _ in read_all(api, "safe", 0)]
         assert len(seqs) >= 3, "reads go on"
         api.close()
-        server.stop()
+        assert server.stop() == Exit.FAILED, "it says that it could not close"
         # The next process, whose syncs work, has all that was acked.
         after = Server(tmp_path / "data", port=0)
         after.start()
