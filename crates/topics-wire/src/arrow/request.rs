@@ -78,16 +78,16 @@ impl ScanRequest {
         };
         end = end.min(self.upto.unwrap_or(u64::MAX));
         if let Some(ts) = self.ts_to {
-            end = end.min(engine.seek(topic, ts)?);
+            end = end.min(engine.seek(topic, ts)?.seq);
         }
         if let ReadFrom::Before { seq, .. } = self.from {
             end = end.min(seq.saturating_sub(1));
         }
         let from = match (self.from, self.ts_from) {
             (ReadFrom::After(after), Some(ts)) => {
-                ReadFrom::After(engine.seek(topic, ts)?.max(after))
+                ReadFrom::After(engine.seek(topic, ts)?.seq.max(after))
             }
-            (ReadFrom::Earliest, Some(ts)) => ReadFrom::After(engine.seek(topic, ts)?),
+            (ReadFrom::Earliest, Some(ts)) => ReadFrom::After(engine.seek(topic, ts)?.seq),
             (from, _) => from,
         };
         Ok((from, end))
