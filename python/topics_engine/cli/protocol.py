@@ -81,7 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """What the application may ask of the server."""
         # For a stream whose client takes nothing: what waits to be sent is not waited for. For one
         # that cannot go on it is.
-        ends = {"abort": self.transport.abort, "close": self._break_off}
+        ends: dict[object, object] = {"abort": self.transport.abort, "close": self._break_off}
         extensions: dict[str, dict[object, object]] = {ABORT: ends}
         if self._outflow is not None:
             extensions[WAITING] = {"patience": self._outflow.patience}
