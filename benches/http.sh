@@ -1,20 +1,44 @@
 #!/usr/bin/env bash
-# The HTTP figures, then the same work beside the peers: starts a server on a scratch directory, runs
-# the clients, stops the server.
+# The HTTP figures, then the same work beside the peers: starts servers on scratch directories, runs the
+# clients, stops the servers.
 set -euo pipefail
 bin=$1
+row=${TOPICS_BENCH_ROW:-}
 mkdir -p "${TOPICS_BENCH_DIR:-target}"
 dir=$(mktemp -d "${TOPICS_BENCH_DIR:-target}/http.XXXXXX")
-"$bin/topics" serve --port 0 --data-dir "$dir/data" >"$dir/out" 2>&1 &
-server=$!
-trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true; rm -rf "$dir"' EXIT
-for _ in $(seq 100); do
-  url=$(grep -oE 'http://[0-9.]+:[0-9]+' "$dir/out" | head -1 || true)
-  [ -n "$url" ] && break
-  sleep 0.1
-done
-target/release/bench-http "${url#http://}" "$dir" ${TOPICS_BENCH_ROW:+"$TOPICS_BENCH_ROW"}
-if [ -z "${TOPICS_BENCH_ROW:-}" ]; then
+servers=()
+stop() {
+  for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait || true
+  rm -rf "$dir"
+}
+trap stop EXIT
+
+# serve NAME PROGRAM...: starts a server; its process is $server, its HOST:PORT $address.
+serve() {
+  local name=$1
+  shift
+  "$@" serve --port 0 --data-dir "$dir/$name" >"$dir/$name.out" 2>&1 &
+  server=$!
+  servers+=("$server")
+  for _ in $(seq 100); do
+    address=$(grep -oE 'http://[0-9.]+:[0-9]+' "$dir/$name.out" | head -1 || true)
+    address=${address#http://}
+    [ -n "$address" ] && return
+    sleep 0.1
+  done
+  cat "$dir/$name.out"
+  return 1
+}
+
+serve data "$bin/topics"
+TOPICS_BENCH_SERVER=$server target/release/bench-http "$address" "$dir" ${row:+"$row"}
+if [ -z "$row" ]; then
+  columns=("$address" "$server")
+  peers=$address
+  serve busy "$bin/python" benches/busy.py
+  target/release/bench-columns "${columns[@]}" "$address" "$server"
+  kill "$server"
   "$(dirname "$0")/peers/install.sh" target/peers
-  target/release/bench-peers "${url#http://}" target/peers "$dir"
+  target/release/bench-peers "$peers" target/peers "$dir"
 fi

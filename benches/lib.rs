@@ -63,35 +63,62 @@ pub fn settle() {
     rustix::fs::sync();
 }
 
-/// CPU seconds and bytes written by this process since the last call.
+/// A process whose cost is counted.
+#[derive(Clone, Copy)]
+pub struct Process(u32);
+
+impl Process {
+    /// This one.
+    pub fn own() -> Self {
+        Self(std::process::id())
+    }
+
+    /// The one with this id: a server that is measured.
+    pub fn of(pid: &str) -> Self {
+        Self(pid.parse().expect("the id of a process"))
+    }
+
+    /// Starts counting.
+    pub fn cost(self) -> Cost {
+        Cost { of: self, cpu: self.cpu_seconds(), written: self.written_bytes() }
+    }
+
+    fn cpu_seconds(self) -> f64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        let rest: Vec<&str> = text.rsplit(") ").next().unwrap_or("").split(' ').collect();
+        let ticks = |i: usize| rest.get(i).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
+        (ticks(11) + ticks(12)) / 100.0
+    }
+
+    fn written_bytes(self) -> u64 {
+        field(&format!("/proc/{}/io", self.0), "wchar:")
+    }
+}
+
+/// CPU seconds and bytes written by a process since a moment.
 pub struct Cost {
+    of: Process,
     cpu: f64,
     written: u64,
 }
 
 impl Cost {
-    /// Starts counting.
+    /// Of this process, from now on.
     pub fn start() -> Self {
-        Self { cpu: cpu_seconds(), written: written_bytes() }
+        Process::own().cost()
     }
 
-    /// CPU seconds and bytes written since the start, both per million records.
+    /// CPU microseconds and bytes written since the start, per record.
     pub fn per_record(&self, records: u64) -> String {
-        let cpu = (cpu_seconds() - self.cpu) * 1e6 / records as f64;
-        let bytes = (written_bytes() - self.written) as f64 / records as f64;
+        let cpu = self.cpu_per_record(records);
+        let bytes = (self.of.written_bytes() - self.written) as f64 / records as f64;
         format!("{cpu:.2} cpu-µs, {bytes:.0} B written per record")
     }
-}
 
-fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let rest: Vec<&str> = text.rsplit(") ").next().unwrap_or("").split(' ').collect();
-    let ticks = |i: usize| rest.get(i).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) + ticks(12)) / 100.0
-}
-
-fn written_bytes() -> u64 {
-    field("/proc/self/io", "wchar:")
+    /// CPU microseconds since the start, per record.
+    pub fn cpu_per_record(&self, records: u64) -> f64 {
+        (self.of.cpu_seconds() - self.cpu) * 1e6 / records as f64
+    }
 }
 
 /// Anonymous resident memory of a process in bytes.

@@ -1,7 +1,8 @@
 //! HTTP figures: a closed loop of raw sockets, one request in flight per connection.
 //!
-//! `bench-http HOST:PORT DIR [ROW]`: the server must be up; `DIR` is on the disk under test. `ROW`
-//! measures the rows of writes, watchers and workers alone whose name contains it.
+//! `bench-http HOST:PORT DIR [ROW]`: the server must be up, `TOPICS_BENCH_SERVER` its process; `DIR` is
+//! on the disk under test. `ROW` measures the rows of writes, watchers and workers alone whose name
+//! contains it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,8 +12,8 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request};
-use topics_benches::net::rate;
-use topics_benches::{Goal, Samples, Table, device_sync, median, settle};
+use topics_benches::net::{rate, rate_and_cost};
+use topics_benches::{Goal, Process, Samples, Table, device_sync, median, settle};
 
 fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
     rate(conns, 2.0, || Conn::new(addr), |c| c.call(request))
@@ -75,13 +76,16 @@ fn writes(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
         ("fsync", 16, 100, Goal::Min(1.0e6)),
         ("disk", 8, 1000, Goal::Min(3.5e6)),
     ];
+    let server = Process::of(&std::env::var("TOPICS_BENCH_SERVER").expect("the server's id"));
     for (class, conns, n, goal) in rows {
         let (what, unit) = if n == 1 { ("record", "/s") } else { ("records", "rec/s") };
         let work = format!("{conns} connections × {n} {what}, {class}");
         if wanted(&work) {
             settle();
             let request = write_request(&format!("bench-{class}"), n);
-            table.row(&work, throughput(addr, conns, &request) * n as f64, unit, goal, "");
+            let open = || Conn::new(addr);
+            let (figure, cost) = rate_and_cost(server, conns, n, open, |c| c.call(&request));
+            table.row(&work, figure, unit, goal, &cost);
         }
     }
 }

@@ -65,9 +65,67 @@ impl Conn {
         n
     }
 
+    /// Sends one request, whose answer comes in chunks and must be a success; each has a part of
+    /// its body.
+    pub fn stream(&mut self, request: &[u8], mut each: impl FnMut(&[u8])) {
+        self.stream.write_all(request).unwrap();
+        let mut have = 0;
+        let head = loop {
+            have += self.more(have);
+            if let Some(end) = find(&self.buf[..have], b"\r\n\r\n") {
+                break end + 4;
+            }
+        };
+        assert!(self.buf.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&self.buf));
+        let mut chunks = Chunks::default();
+        let mut from = head;
+        while !chunks.take(&self.buf[from..have], &mut each) {
+            (from, have) = (0, self.more(0));
+        }
+    }
+
     /// The socket, for what is not one answer to one request.
     pub fn into_stream(self) -> TcpStream {
         self.stream
+    }
+}
+
+/// A body in chunks.
+#[derive(Default)]
+struct Chunks {
+    /// What came of a line that is not complete.
+    line: Vec<u8>,
+    /// Bytes that are left of a chunk, and of the line end behind it.
+    left: usize,
+}
+
+impl Chunks {
+    /// Takes what came; whether that was the last.
+    fn take(&mut self, mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> bool {
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let (now, rest) = bytes.split_at(self.left.min(bytes.len()));
+                // The line end behind a chunk is not of the body.
+                each(&now[..now.len().min(self.left.saturating_sub(2))]);
+                (self.left, bytes) = (self.left - now.len(), rest);
+                continue;
+            }
+            let end = bytes.iter().position(|&b| b == b'\n').map_or(bytes.len(), |at| at + 1);
+            self.line.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end..];
+            if !self.line.ends_with(b"\r\n") {
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            let text = std::str::from_utf8(&line).unwrap().trim_end();
+            if text.is_empty() {
+                // Behind the last chunk.
+                return true;
+            }
+            let length = usize::from_str_radix(text, 16).unwrap();
+            self.left = if length == 0 { 0 } else { length + 2 };
+        }
+        false
     }
 }
 
@@ -87,11 +145,20 @@ pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
 
 /// A request with a JSON body.
 pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
-    format!(
-        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    typed(method, path, &[("content-type", "application/json")], body.as_bytes())
+}
+
+/// The type of columns, as a body and as an answer.
+pub const ARROW: &str = "application/vnd.apache.arrow.stream";
+
+/// A request with these headers.
+pub fn typed(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += &format!("content-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
 }
 
 /// A write of `records` records of 100 bytes.

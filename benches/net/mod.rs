@@ -8,9 +8,10 @@ pub mod redis;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::{closed_loop, median};
+use crate::{Process, closed_loop, median};
 
 /// A connection that writes and reads records; a failed call panics.
 pub trait Client: Send {
@@ -49,6 +50,24 @@ where
         })
     };
     median((0..3).map(|_| run()).collect())
+}
+
+/// The same, and what a record cost the server: a call has `records` of them.
+pub fn rate_and_cost<C: Send>(
+    server: Process,
+    conns: usize,
+    records: usize,
+    open: impl Fn() -> C,
+    call: impl Fn(&mut C) + Sync,
+) -> (f64, String) {
+    let calls = AtomicU64::new(0);
+    let cost = server.cost();
+    let rate = rate(conns, 2.0, open, |client| {
+        call(client);
+        calls.fetch_add(1, Ordering::Relaxed);
+    });
+    let records = records as u64;
+    (rate * records as f64, cost.per_record(calls.into_inner() * records))
 }
 
 /// A reader of lines and counted bytes over a socket.

@@ -511,11 +511,12 @@ class Connection:
 class Pump:
     """Writes one stream to its transport where the bridge is drained.
 
-    Belongs to the loop of `http`. `ended` is called once, when the stream has ended.
+    Belongs to the loop of `http`. `ended` is called once, when nothing more is written: whether the
+    stream came to its end.
     """
 
     def __new__(
-        cls, http: Http, token: int, transport: Any, ended: Callable[[], object]
+        cls, http: Http, token: int, transport: Any, ended: Callable[[bool], object]
     ) -> Pump: ...
     def begin(self) -> None:
         """From now on the stream is written here."""
@@ -567,8 +568,8 @@ class Http:
         router in the path, percent-decoded, `part` what else is there; `query` the raw query
         string; `flags` the bits above; `key` the `Idempotency-Key` header, or the `Last-Event-ID`
         of a stream; `grant` which of the grants the client has.
-        The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`)
-        and of `diff` with `ACCEPT_ARROW`.
+        The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`).
+        Of a stream, as `diff` with `ACCEPT_ARROW` is, it is what that begins with: `pull` goes on.
         """
 
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
@@ -577,6 +578,9 @@ class Http:
         3: it failed, and its client must not take what it got for all. `None` when there is no
         such stream. `cancel` ends it.
         """
+
+    def failure(self, token: int) -> tuple[str, str] | None:
+        """Why the stream of this call failed: a code and a message. Once, before `cancel`."""
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
         """A message of a socket's client, with the scopes that it has."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .errors import TopicsError
     from .filters import Selection
     from .options import Connection, Subscription
     from .planning import Head, Range
@@ -57,13 +56,11 @@ class Access(Protocol):
     def seek(self, topic: str, ts_ms: int) -> int:
         """The first seq at or after a time."""
 
-    def scan(self, request: ScanRequest) -> AbstractContextManager[Scan]: ...
+    def scan(self, request: ScanRequest) -> AbstractContextManager[Scan]:
+        """One attempt. What keeps it from beginning is raised: `Interrupted` or the reason."""
 
     def held(self) -> AbstractContextManager[None]:
         """What it opens for the first request inside stays open for the others."""
-
-    def explain(self, request: ScanRequest) -> TopicsError | None:
-        """Why a scan breaks off again and again at the same place, if it is known."""
 
 
 def access(to: Connection) -> Access:

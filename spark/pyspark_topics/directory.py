@@ -84,10 +84,6 @@ class Directory(Splits):
         with self._open() as engine:
             yield LocalScan(engine, request)
 
-    def explain(self, request: ScanRequest) -> TopicsError | None:
-        """Nothing breaks off here without saying why."""
-        return None
-
 
 class LocalScan:
     """A range, read in this process."""

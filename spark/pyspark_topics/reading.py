@@ -72,7 +72,6 @@ class _RangeRead:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         backoff = Backoff(self._plan.connection.retry_seconds)
-        failed = 0
         while self._cursor < self._last:
             before = self._cursor
             try:
@@ -93,11 +92,7 @@ class _RangeRead:
                 trouble = e
             if self._cursor > before:
                 backoff.reset()
-                failed = 0
                 continue
-            failed += 1
-            if failed == 2 and (reason := self._engine.explain(self._request())):
-                raise reason from trouble
             backoff.wait(trouble, trouble.retry_after)
 
     def _attempt(self) -> Iterator[pa.RecordBatch]:

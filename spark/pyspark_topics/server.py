@@ -20,8 +20,6 @@ from .planning import Head
 
 STATES = 2_000
 """Topics asked for at once."""
-BATCH_ROWS = 65_536
-"""Rows of a batch of a scan, at most."""
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -88,24 +86,6 @@ class Server(Splits):
     def held(self) -> AbstractContextManager[None]:
         """The connection is kept in any case."""
         return nullcontext()
-
-    def explain(self, request: ScanRequest) -> TopicsError | None:
-        """A stream that meets bytes where it promised text can but break off."""
-        if request.binary or "data" not in request.columns:
-            return None
-        path, after = path_of("topics", request.topic, "diff"), request.after
-        while after < min(request.upto, request.after + BATCH_ROWS):
-            page = self._client.call("POST", path, {"from_seq": after, "limit": 1000})
-            for record in page["records"]:
-                if "data_b64" in record and record["$seq"] <= request.upto:
-                    return TopicsError(
-                        f"record {record['$seq']} of topic {request.topic!r} is binary, not JSON "
-                        "text: read with dataType=binary"
-                    )
-            if page["next_from_seq"] <= after:
-                break
-            after = page["next_from_seq"]
-        return None
 
 
 class HttpScan:

@@ -100,3 +100,19 @@ def test_a_batch_write_is_published_once(spark, topics, topic, proxy, what):
     frame.write.format("topics").mode("append").save(url=proxy.url, topic=topic)
     assert sorted(topics.data(topic)) == list(range(1000))
     assert sum("/commit" in path for path in proxy.seen) >= (1 if what == "forget" else 2)
+
+
+def test_what_cannot_be_read_is_named(topics, topic, read):
+    """The stream breaks off behind what it could give; asked for the rest, the server says why."""
+    topics.append(topic, [{"pad": "x" * 1000}] * 9000)
+    topics.client.call("POST", f"/v0/topics/{topic}", {"records": [{"data_b64": "/w=="}]})
+    # A cause that was taken for a broken connection would be waited for.
+    patient = {"retryTimeoutMs": "600000"}
+    with pytest.raises(PySparkException, match=r"record 9001 is binary.*dataType=binary"):
+        read("data string", **patient).collect()
+    assert read("data binary", **patient).count() == 9001
+    server = Server(Connection(topics.url, None, None, 5.0))
+    with pytest.raises(Interrupted):
+        scan(server, topic, 9001)
+    # What does not need the column does not fail by it.
+    assert read("seq long", **patient).count() == 9001

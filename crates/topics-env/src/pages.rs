@@ -29,6 +29,14 @@ impl Pages {
         advise(&map, len);
         Ok(Self { map, len })
     }
+
+    /// The same memory for `len` bytes, if it has as many; what is in them is not said.
+    #[must_use]
+    pub fn reused(mut self, len: usize) -> Option<Self> {
+        let fits = len <= self.map.len();
+        self.len = len;
+        fits.then_some(self)
+    }
 }
 
 /// The last huge page is asked for only when more than half of it is used.
@@ -77,6 +85,11 @@ mod tests {
             assert!(pages.iter().all(|b| *b == 0));
             pages.fill(7);
             assert!(pages.as_ref().iter().all(|b| *b == 7));
+            let whole = len.max(1).next_multiple_of(HUGE);
+            let again = pages.reused(whole).unwrap();
+            assert_eq!(again.len(), whole);
+            assert!(again[..len].iter().all(|b| *b == 7));
+            assert!(again.reused(whole + 1).is_none());
         }
     }
 }

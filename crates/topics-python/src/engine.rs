@@ -420,7 +420,7 @@ impl Engine {
         let matching = match_of(py, r#match)?;
         let ahead = true;
         let request = ScanRequest {
-            after,
+            from: after.map_or(ReadFrom::Earliest, ReadFrom::After),
             upto,
             skip_nodes,
             matching,

@@ -144,6 +144,11 @@ impl Http {
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }
 
+    /// Why a stream could not go on: a code and a message.
+    fn failure(&self, token: u64) -> Option<(&'static str, String)> {
+        self.service.failure(token).map(|f| (f.code, f.message))
+    }
+
     /// A message of a socket's client, who may read, or write, or both.
     fn message(&self, py: Python<'_>, token: u64, text: &[u8], read: bool, write: bool) {
         py.detach(|| {

@@ -46,7 +46,10 @@ pub const DEFAULT_LIMIT: usize = 256;
 pub const ARROW_LIMIT: usize = 1_000_000;
 /// Payload bytes of a read when the request names none.
 pub const DEFAULT_READ_BYTES: usize = 1 << 20;
-/// Payload bytes of a read at most.
+/// Payload bytes of a batch of columns when the request names none: with its neighbours what one
+/// stream holds in memory.
+pub const BATCH_BYTES: usize = 2 << 20;
+/// Payload bytes of a read, or a batch of columns, at most.
 pub const MAX_READ_BYTES: usize = 8 << 20;
 /// Milliseconds that a read waits at most.
 pub const MAX_WAIT_MS: u64 = 30_000;

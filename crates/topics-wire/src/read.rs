@@ -4,13 +4,14 @@ use topics_engine::{
     NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
 };
 
-use crate::base64;
 use crate::error::Failure;
 use crate::json::{Place, Reader, Scanner, push_str, push_u64};
 use crate::limits::{
-    ARROW_LIMIT, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES, MAX_WAIT_MS,
+    ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
+    MAX_WAIT_MS,
 };
 use crate::render::{Object, Performance};
+use crate::{arrow, base64};
 
 /// A read as it was asked for.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure>
         most => (DEFAULT_LIMIT, most),
     };
     r.limit = if r.limit == 0 { usual.min(most) } else { r.limit.min(most) };
-    let bytes = if arrow { MAX_READ_BYTES } else { DEFAULT_READ_BYTES };
+    let bytes = if arrow { BATCH_BYTES } else { DEFAULT_READ_BYTES };
     r.max_bytes = if r.max_bytes == 0 { bytes } else { r.max_bytes.min(MAX_READ_BYTES) };
     Ok(d)
 }
@@ -80,6 +81,9 @@ fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Res
         "node" => r.skip_nodes = nodes(s, "node")?,
         "match" => r.matching = Some(matching(s)?),
         "consistency" => r.strong = strong(&s.text(Place::field("consistency"))?)?,
+        // Of columns: what they are is read where they are asked for.
+        "columns" => _ = arrow::columns(s)?,
+        "data_type" => _ = arrow::binary(s)?,
         _ => s.skip()?,
     }
     Ok(())
@@ -307,7 +311,7 @@ mod tests {
         let limit = |body: &str| parse(body.as_bytes(), &off, false).unwrap().request.limit;
         assert_eq!((limit("{}"), limit(r#"{"limit":5000}"#)), (256, 5000));
         let arrow = parse(br#"{"limit":5000}"#, &Limits::default(), true).unwrap();
-        assert_eq!((arrow.request.limit, arrow.request.max_bytes), (5000, 8 << 20));
+        assert_eq!((arrow.request.limit, arrow.request.max_bytes), (5000, 2 << 20));
     }
 
     #[test]
@@ -328,6 +332,8 @@ mod tests {
             r#"{"match":["tag","Eq","x","y","z"]}"#,
             r#"{"consistency":"linear"}"#,
             r#"{"include_tags":1}"#,
+            r#"{"data_type":"json"}"#,
+            r#"{"columns":"seq"}"#,
         ] {
             let field = body.split('"').nth(1).unwrap();
             assert!(refused(body).starts_with(field), "{body}: {}", refused(body));

@@ -48,7 +48,6 @@ BODIES = {
     OCTETS: _core.BODY_OCTETS,
     ARROW: _core.BODY_ARROW,
 }
-OFFERS = {ARROW: _core.ACCEPT_ARROW, JSON: _core.ACCEPT_JSON}
 
 
 class App:
@@ -139,21 +138,23 @@ class App:
             raise HttpError(400, "invalid_request", message)
         if found.route.endless:
             with self._streams.one(client.label), self.life.using() as bridge:
-                return await self._stream(bridge, found, client, request, send)
+                return await self._stream(bridge, found, client, request, send, offer)
         with self.in_flight.one(client.label):
-            if not found.route.streams:
+            if offer != ARROW:
                 return await self._verb(found, client, request, offer)
             body, _ = await self._posted(found.route, request)
             with self.life.using() as bridge:
-                return await self._stream(bridge, found, client, request, send, body)
+                return await self._stream(bridge, found, client, request, send, offer, body)
 
     async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
         route = found.route
         body, flags = await self._posted(route, request)
-        if offer == ARROW or (offer == JSON and PROMETHEUS in route.offers):
-            flags |= OFFERS[offer]
+        if offer == JSON and PROMETHEUS in route.offers:
+            flags |= _core.ACCEPT_JSON
         with self.life.using() as bridge:
-            status, answer = await _call(bridge, found, client, request, body, flags)
+            key = request.headers.get(b"idempotency-key", b"")
+            call = _begin(bridge, found, client, request, body, flags, key)
+            status, answer = await _answer_to(bridge, call, request, waits=route.waits)
         return core_response(status, answer, offer)
 
     async def _posted(self, route: Route, request: Request) -> tuple[bytes, int]:
@@ -204,37 +205,48 @@ class App:
         client: Client,
         request: Request,
         send: Send,
+        kind: bytes,
         body: bytes = b"",
     ) -> Response | None:
-        route = found.route
-        name, part = decode_name(found.name), decode_part(found.part)
-        query: bytes = request.scope.get("query_string", b"")
+        flags = _core.ACCEPT_ARROW if kind == ARROW else 0
         last_id = request.headers.get(b"last-event-id", b"")
-        token, answer = bridge.call(route.verb, name, query, body, 0, last_id, part, client.grant)
-        assert answer is not None, "a stream opens within the call"
-        status, opening = answer
+        opened = _begin(bridge, found, client, request, body, flags, last_id)
+        token = opened[0]
+        status, opening = await _answer_to(bridge, opened, request, waits=True)
         if status != 200:
             return core_response(status, opening, JSON)
         with contextlib.suppress(Disconnected, OSError):
             extra = self._cors.headers(request)
-            kind = route.offers[0]
             await send_stream(bridge, token, opening, request, send, kind, extra, self._stall)
         return None
 
 
-async def _call(
-    bridge: LoopBridge, found: Found, client: Client, request: Request, body: bytes, flags: int
-) -> Answer:
-    route = found.route
+def _begin(
+    bridge: LoopBridge,
+    found: Found,
+    client: Client,
+    request: Request,
+    body: bytes,
+    flags: int,
+    key: bytes,
+) -> tuple[int, Answer | None]:
+    """The token of a call, and its answer if it is there."""
     name, part = decode_name(found.name), decode_part(found.part)
     query: bytes = request.scope.get("query_string", b"")
-    key = request.headers.get(b"idempotency-key", b"")
-    token, answer = bridge.call(route.verb, name, query, body, flags, key, part, client.grant)
+    verb = found.route.verb
+    return bridge.call(verb, name, query, body, flags, key, part, client.grant)
+
+
+async def _answer_to(
+    bridge: LoopBridge, call: tuple[int, Answer | None], request: Request, *, waits: bool
+) -> Answer:
+    """The answer to a call; one that may wait is given up when the client goes."""
+    token, answer = call
     if answer is not None:
         return answer
     future = bridge.answer_of(token)
     try:
-        if not route.waits:
+        if not waits:
             return await future
         gone = asyncio.ensure_future(request.disconnected())
         try:

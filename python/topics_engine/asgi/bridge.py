@@ -46,6 +46,7 @@ class CoreHttp(Protocol):
         grant: int = 0,
     ) -> Answer | None: ...
     def pull(self, token: int) -> tuple[list[bytes], int] | None: ...
+    def failure(self, token: int) -> tuple[str, str] | None: ...
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None: ...
     def flush(self) -> None: ...
     def cancel(self, token: int) -> None: ...
@@ -120,7 +121,12 @@ class LoopBridge:
         """What a stream has now; `None`: it is over."""
         return self._http.pull(token)
 
-    def pump(self, begin: Callable[..., T], token: int, ended: Callable[[], object]) -> T:
+    def failure(self, token: int) -> str:
+        """Why a stream broke off, for the log."""
+        code, message = self._http.failure(token) or ("unknown", "nobody knows why")
+        return f"{code}: {message}"
+
+    def pump(self, begin: Callable[..., T], token: int, ended: Callable[[bool], object]) -> T:
         """Has a stream written by whoever offers that, instead of being pulled."""
         return begin(self._http, token, ended)
 

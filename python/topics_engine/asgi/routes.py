@@ -66,10 +66,15 @@ DIFF = fields(
     'from_seq: string or integer: records after this; "earliest" begins at the first that is kept',
     "tail: integer: begin so many records before the head",
     "before_seq: integer: with tail: page backwards from here",
-    "limit: integer: records, 256 unless given, at most 1000",
-    "max_batch_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB",
+    "limit: integer: records, 256 unless given, at most 1000; as Arrow 1000000",
+    "max_batch_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB; as Arrow of each "
+    "batch, 2 MiB unless given",
     "wait_ms: integer: wait for records, at most 30000",
     "topic_id: integer: the id that the cursor was made with",
+)
+COLUMNS = fields(
+    "columns: array of strings: as Arrow: only these, in the schema's order",
+    'data_type: string: as Arrow: "string" or "binary"; as the first record is unless given',
 )
 HELD = fields(
     "node!: string: the worker that claimed the jobs",
@@ -170,7 +175,7 @@ TOPICS: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v0/topics/:t/diff", "diff", ("read",), "what came after a seq",
-        body=DIFF + SHOWN[:2] + FILTER, codes=TOPIC, waits=True, offers=(JSON, ARROW),
+        body=DIFF + SHOWN[:2] + FILTER + COLUMNS, codes=TOPIC, waits=True, offers=(JSON, ARROW),
         answer="topic topic_id records next_from_seq head_seq earliest_seq caught_up tombstone "
         "lag lag_ms",
     ),

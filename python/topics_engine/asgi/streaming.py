@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from .bridge import LoopBridge, Wake
 from .messages import ARROW, EVENTS, Header, Request, Send
+
+log = logging.getLogger("topics_engine.asgi")
 
 HEADERS: dict[bytes, tuple[Header, ...]] = {
     EVENTS: (
@@ -60,18 +63,23 @@ async def send_stream(
             own = (request.scope.get("extensions") or {}).get(WAITING)
             if own is not None:
                 own["patience"](PATIENCE)
-        await _send(send, opening, stall)
+        if opening:
+            await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
-        if pump is None or kind != EVENTS:
-            if not await _pull(bridge, token, send, gone, wake, stall) and abort(request):
-                # Whoever looks only at the framing of the response sees it, too.
-                return
+        if pump is None:
+            whole = await _pull(bridge, token, send, gone, wake, stall)
         else:
-            await _pumped(bridge, token, pump["begin"], gone)
+            whole = await _pumped(bridge, token, pump["begin"], gone)
+        if not whole and kind == ARROW and not gone.done():
+            # The client learns it when it asks for the rest.
+            log.warning("%s breaks off: %s", request.scope["path"], bridge.failure(token))
+            # Whoever looks only at the framing of the response sees it, too.
+            if end_connection(request, "close"):
+                return
         if not gone.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     except Stalled:
-        abort(request)
+        end_connection(request, "abort")
     finally:
         gone.cancel()
         bridge.give_up(token)
@@ -85,7 +93,7 @@ async def _pull(
     wake: Wake,
     stall: float,
 ) -> bool:
-    """Whether the stream has not failed."""
+    """Whether the stream came to its end."""
     while not gone.done():
         pulled = bridge.pull(token)
         if pulled is None:
@@ -97,7 +105,7 @@ async def _pull(
             return after == END
         if after == WAIT:
             await wake.wait()
-    return True
+    return False
 
 
 async def _pumped(
@@ -105,13 +113,19 @@ async def _pumped(
     token: int,
     begin: Callable[..., Closing],
     gone: asyncio.Future[None],
-) -> None:
-    """The connection's server writes the stream; it also ends a client that takes nothing."""
-    ended = asyncio.Event()
-    pump = bridge.pump(begin, token, ended.set)
-    gone.add_done_callback(lambda _: ended.set())
+) -> bool:
+    """The connection's server writes the stream, and ends a client that takes nothing; whether it
+    came to its end."""
+    ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def end(whole: bool) -> None:
+        if not ended.done():
+            ended.set_result(whole)
+
+    pump = bridge.pump(begin, token, end)
+    gone.add_done_callback(lambda _: end(False))
     try:
-        await ended.wait()
+        return await ended
     finally:
         pump.close()
 
@@ -124,10 +138,11 @@ async def _send(send: Send, piece: bytes, stall: float) -> None:
         raise Stalled from None
 
 
-def abort(request: Request) -> bool:
-    """Ends a connection before its response has ended, where the server offers that."""
+def end_connection(request: Request, how: Literal["abort", "close"]) -> bool:
+    """Ends a connection before its response has ended, where the server offers that: at once, or
+    behind what was sent."""
     offered = request.scope.get("extensions") or {}
     if ABORT not in offered:
         return False
-    offered[ABORT]["abort"]()
+    offered[ABORT][how]()
     return True

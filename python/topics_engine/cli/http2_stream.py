@@ -55,7 +55,8 @@ class Stream:
         self._app = app
         self.scope = scope
         scope["extensions"] = {
-            ABORT: {"abort": self.abort},
+            # What is on its way comes before the end of a stream, however that ends.
+            ABORT: {"abort": self.abort, "close": self.abort},
             WAITING: {"patience": self.patience},
         }
         self._stall = link.stall

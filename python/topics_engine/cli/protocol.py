@@ -79,11 +79,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _extensions(self) -> dict[str, dict[object, object]]:
         """What the application may ask of the server."""
-        # For a stream whose client takes nothing: what waits to be sent is not waited for.
-        extensions: dict[str, dict[object, object]] = {ABORT: {"abort": self.transport.abort}}
+        # For a stream whose client takes nothing: what waits to be sent is not waited for. For one
+        # that cannot go on it is.
+        ends: dict[object, object] = {"abort": self.transport.abort, "close": self._break_off}
+        extensions: dict[str, dict[object, object]] = {ABORT: ends}
         if self._outflow is not None:
             extensions[WAITING] = {"patience": self._outflow.patience}
         return extensions
+
+    def _break_off(self) -> None:
+        self.transport.close()
+        self._closing()
 
     def data_received(self, data: bytes) -> None:
         if self._opening is not None:

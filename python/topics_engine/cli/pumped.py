@@ -21,7 +21,7 @@ class PumpedProtocol(BoundedProtocol):
     def _extensions(self) -> dict[str, dict[object, object]]:
         return {**super()._extensions(), PUMP: {"begin": self._begin}}
 
-    def _begin(self, http: _core.Http, token: int, ended: Callable[[], object]) -> _core.Pump:
+    def _begin(self, http: _core.Http, token: int, ended: Callable[[bool], object]) -> _core.Pump:
         """The pump of the stream whose head has been sent."""
         pump = self._pump = _core.Pump(http, token, self.transport, ended)
         if self.flow.write_paused:

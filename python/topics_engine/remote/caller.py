@@ -15,7 +15,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -94,6 +94,21 @@ class Caller:
             return self.wire.request(lane, method, path, headers, body, timeout)
 
         return self._until(until, once, repeatable, patient, doubt).body
+
+    def partly(self, path: str, body: bytes, take: Callable[[Answer], bool]) -> None:
+        """Has columns taken, as far as they come; again where `take` finds nothing new in them."""
+        headers = {"Accept": ARROW, "Content-Type": JSON}
+        until = time.monotonic() + self.options.deadline
+
+        def once(left: float) -> Answer:
+            timeout = max(0.001, min(self.options.timeout, left))
+            request = self.wire.request
+            answer = request(Lane.PLAIN, "POST", path, headers, body, timeout, partly=True)
+            if answer.status < 400 and not take(answer):
+                raise NoAnswer("the stream broke off", sent=True)
+            return answer
+
+        self._until(until, once, True, True, None)
 
     def stream(
         self,

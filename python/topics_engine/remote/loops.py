@@ -50,6 +50,7 @@ class LoopWire:
         headers: Mapping[str, str],
         body: bytes | None,
         timeout: float,
+        partly: bool = False,
     ) -> Answer:
         here = self._here()
         limits = here.limits(timeout)
@@ -64,7 +65,7 @@ class LoopWire:
                 timeout=limits,
                 allow_redirects=False,
             ) as response:
-                return await _whole(response)
+                return await (_partly(response) if partly else _whole(response))
 
         return self._waited(here, send)
 
@@ -256,6 +257,17 @@ class LoopStream:
     def __del__(self) -> None:
         # Who iterates may let go of it anywhere; the connection is in the middle of a response.
         self._response.close()
+
+
+async def _partly(response: aiohttp.ClientResponse) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    pieces: list[bytes] = []
+    try:
+        async for piece in response.content.iter_any():
+            pieces.append(piece)
+    except (aiohttp.ClientError, OSError):
+        return Answer(response.status, headers, b"".join(pieces), whole=False)
+    return Answer(response.status, headers, b"".join(pieces))
 
 
 async def _whole(response: aiohttp.ClientResponse) -> Answer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .caller import ARROW, Caller, encoded, given, of_topic
+from .caller import Caller, given
 from .leasing import matcher
+from .ranges import numbers, pinned, whole
 
 if TYPE_CHECKING:
     from typing_extensions import CapsuleType
@@ -17,7 +19,7 @@ class Scan:
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
-        told = _told(reader.schema)
+        told = numbers(reader.schema)
         self.topic_id = told["topic_id"]
         self.to_seq = told["to_seq"]
 
@@ -50,44 +52,28 @@ def scan(
         match=matcher(match),
         topic_id=topic_id,
     )
+    body |= given(to_seq=upto)
     if limit is not None:
-        return Scan(_pages(caller, topic, body, upto, limit))
-    return scan_range(caller, topic, encoded(body | given(to_seq=upto)) or b"")
+        return Scan(_first(caller, topic, body, limit))
+    return Scan(whole(caller, topic, "scan", body))
 
 
 def scan_range(caller: Caller, topic: str, request: bytes) -> Scan:
     """What `POST /v0/topics/:t/scan` answers."""
-    # A range that breaks off has no end marker: there was no whole answer, and it was asked again.
-    return Scan(_opened(caller.call("POST", of_topic(topic, "scan"), request, accept=ARROW)))
+    return Scan(whole(caller, topic, "scan", json.loads(request)))
 
 
-def _pages(caller: Caller, topic: str, body: dict[str, Any], upto: int | None, limit: int) -> Any:
-    """As many pages as have so many rows."""
+def _first(caller: Caller, topic: str, body: dict[str, Any], limit: int) -> Any:
+    """As many reads as have so many rows."""
     import pyarrow
 
     tables: list[Any] = []
-    left, end = limit, upto
-    while not tables or left > 0:
-        request = encoded(body | {"limit": left})
-        raw = caller.call("POST", of_topic(topic, "diff"), request, accept=ARROW)
-        tables.append(_opened(raw).read_all())
-        told = _told(tables[-1].schema)
-        end = told["head_seq"] if end is None else end
-        left -= len(tables[-1])
-        if told["to_seq"] >= end or told["to_seq"] == body["from_seq"]:
+    while not tables or limit > 0:
+        tables.append(whole(caller, topic, "diff", body | {"limit": limit}).read_all())
+        told = numbers(tables[-1].schema)
+        body.setdefault("to_seq", told["head_seq"])
+        limit -= len(tables[-1])
+        if told["to_seq"] in (body["from_seq"], body["to_seq"]):
             break
-        body |= {"from_seq": told["to_seq"], "topic_id": told["topic_id"]}
-    schema = tables[0].schema
-    found = pyarrow.Table.from_batches([b for t in tables for b in t.to_batches()], schema)
-    return found.filter(pyarrow.compute.less_equal(found["seq"], end)).to_reader()
-
-
-def _opened(raw: bytes) -> Any:
-    import pyarrow
-
-    return pyarrow.ipc.open_stream(raw)
-
-
-def _told(schema: Any) -> dict[str, int]:
-    """What is fixed when a stream begins."""
-    return {name.decode(): int(n) for name, n in schema.metadata.items()}
+        body |= pinned(tables[-1].schema) | {"from_seq": told["to_seq"]}
+    return pyarrow.concat_tables(tables).to_reader()

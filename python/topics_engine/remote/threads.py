@@ -149,10 +149,17 @@ class ThreadWire:
         headers: Mapping[str, str],
         body: bytes | None,
         timeout: float,
+        partly: bool = False,
     ) -> Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
-        response = self._open(lane, method, target, headers, body, limits, True)
-        return Answer(response.status, _lower(response.headers), response.data)
+        response = self._open(lane, method, target, headers, body, limits, not partly)
+        told = response.status, _lower(response.headers)
+        if not partly:
+            return Answer(*told, response.data)
+        found, error = _read(response)
+        if error is not None and self._ended.is_set():
+            raise closed() from error
+        return Answer(*told, found, error is None)
 
     def stream(
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
@@ -189,6 +196,20 @@ class ThreadWire:
             wake(connection.sock)
         for pool in self._pools.values():
             pool.close()
+
+
+def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
+    """A body as far as it comes, and why it came no further."""
+    pieces: list[bytes] = []
+    try:
+        while piece := response.read1(PIECE):
+            pieces.append(piece)
+    except (HTTPError, OSError, ValueError, AttributeError) as error:
+        # A connection in the middle of a response carries no other.
+        response.close()
+        return b"".join(pieces), error
+    response.release_conn()
+    return b"".join(pieces), None
 
 
 class ThreadStream:

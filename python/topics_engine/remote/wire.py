@@ -108,12 +108,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response, read to its end."""
+    """A response, read as far as it came."""
 
     status: int
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes
+    whole: bool = True
+    """Whether the body came to its end, of a request for as much of it as comes."""
 
 
 class NoAnswer(Exception):
@@ -148,8 +150,11 @@ class Wire(Protocol):
         headers: Mapping[str, str],
         body: bytes | None,
         timeout: float,
+        partly: bool = False,
     ) -> Answer:
-        """Sends once; `NoAnswer` when that came to nothing, `Closed` when this is closed."""
+        """Sends once; `NoAnswer` when that came to nothing, `Closed` when this is closed. `partly`:
+        a body that breaks off is an answer, too.
+        """
 
     def stream(
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float

@@ -41,6 +41,13 @@ class Break:
     """Breaks the connection off before the request is passed on."""
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Passes so many bytes of the answer on and breaks off."""
+
+    size: int
+
+
 class Faulty:
     """Listens on a port of its own, in front of another server."""
 
@@ -119,9 +126,12 @@ class Faulty:
         if isinstance(fault, Hang | Break):
             self._end(to)
             return
-        self._pass_on(to, body, lose=isinstance(fault, Lose))
+        cut = fault.size if isinstance(fault, Cut) else None
+        self._pass_on(to, body, lose=isinstance(fault, Lose), cut=cut)
 
-    def _pass_on(self, to: BaseHTTPRequestHandler, body: bytes | None, *, lose: bool) -> None:
+    def _pass_on(
+        self, to: BaseHTTPRequestHandler, body: bytes | None, *, lose: bool, cut: int | None
+    ) -> None:
         behind = http.client.HTTPConnection("127.0.0.1", self.behind, timeout=90)
         try:
             headers = {k: v for k, v in to.headers.items() if k.lower() != "host"}
@@ -151,7 +161,9 @@ class Faulty:
                 to.send_header(name, value)
         to.send_header("Content-Length", str(len(answer)))
         to.end_headers()
-        to.wfile.write(answer)
+        to.wfile.write(answer[:cut])
+        if cut is not None:
+            self._end(to)
 
     def _stream(
         self,

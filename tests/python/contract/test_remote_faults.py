@@ -16,7 +16,7 @@ import topics_engine as te
 from benches.demo.server import Server
 
 from .adapter import all_of, datas, eventually, plain, take
-from .faulty import Break, Faulty, Hang, Lose, Refuse, in_front_of
+from .faulty import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
 
 
 @pytest.fixture
@@ -399,3 +399,32 @@ async def test_a_close_at_any_moment_is_told_as_one(
             outcomes = await asyncio.gather(*waits, return_exceptions=True)
             errors = [type(o) for o in outcomes if isinstance(o, BaseException)]
             assert set(errors) == {te.Closed}, outcomes
+
+
+async def test_columns_go_on_where_they_broke_off(faulty: Faulty, connect: Any, name: str) -> None:
+    pytest.importorskip("pyarrow")
+    async with connect(faulty.url) as db:
+        t = db.topic(name)
+        for _ in range(9):
+            await t.append(["x" * 1000] * 1000)
+        # Several batches in, before the first, within the first, and a server that is away.
+        faulty.fail(Cut(5 << 20), Cut(100), Break(), Cut(1 << 20), matching="/scan")
+        table = await t.read().to_arrow()
+        assert table["seq"].to_pylist() == list(range(1, 9001))
+        assert len(faulty.requests) == 5
+
+
+async def test_what_cannot_be_had_as_columns_is_said(
+    server: Server, connect: Any, name: str
+) -> None:
+    """At once where the server refuses; behind what came where a stream broke off."""
+    pytest.importorskip("pyarrow")
+    # Whoever took it for a broken connection would try until then.
+    async with connect(server.url, deadline=600.0) as db:
+        for rows in (1, 9000):
+            t = db.topic(f"{name}-{rows}")
+            for at in range(0, rows, 1000):
+                await t.append(["x" * 1000] * min(1000, rows - at))
+            await t.append(b"\xff")
+            with pytest.raises(te.InvalidRequest, match=f"record {rows + 1} is binary"):
+                await t.read().to_arrow()

@@ -54,7 +54,7 @@ def test_binary_records(db: te.Database) -> None:
     assert table["data"].to_pylist() == [b"\xff", b"", b"a"]
     mixed = db.topic("m")
     mixed.append([1, b"\xff"])
-    with pytest.raises(pa.ArrowInvalid, match=r"record 2 is binary.*dataType=binary"):
+    with pytest.raises(te.InvalidRequest, match=r"record 2 is binary.*data_type=binary"):
         mixed.read().to_arrow()
 
 

@@ -57,6 +57,7 @@ class ScriptedHttp:
         self.calls: list[Call] = []
         self.cancelled: list[int] = []
         self.pulls: list[tuple[list[bytes], int] | None] = []
+        self.why: tuple[str, str] | None = None
         self.messages: list[tuple[int, bytes, bool, bool]] = []
         self.flushes = 0
         self.staged = False
@@ -82,6 +83,9 @@ class ScriptedHttp:
 
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
         return self.pulls.pop(0) if self.pulls else ([], 2)
+
+    def failure(self, token: int) -> tuple[str, str] | None:
+        return self.why
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
         self.messages.append((token, text, read, write))

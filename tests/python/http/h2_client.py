@@ -76,6 +76,11 @@ class Response:
             if self.ended and not self.buffer:
                 return bytes(whole)
 
+    def read1(self, size: int) -> bytes:
+        """What has come, or comes next; nothing at the end."""
+        self.wait(lambda: self.buffer)
+        return self._take(size)
+
     def readline(self) -> bytes:
         line = bytearray()
         while not line.endswith(b"\n"):

@@ -18,7 +18,7 @@ from topics_engine.asgi.access import (
     is_loopback_authority,
 )
 from topics_engine.asgi.matching import Router, decode_name
-from topics_engine.asgi.messages import HttpError
+from topics_engine.asgi.messages import ARROW, HttpError
 from topics_engine.asgi.openapi import operation_id
 from topics_engine.asgi.routes import ROUTES
 
@@ -183,7 +183,8 @@ def test_every_route_reaches_its_verb(route: Any) -> None:
         parts = [p for p, there in (("b.", "/b%2E/"), ("c/d", "/c%2Fd")) if there in path]
         part = "/".join(parts)
         assert (call.route, call.name, call.part, call.body) == (route.verb, name, part, body)
-        assert (call.query, call.key, call.flags) == (b"touch=true", b"k", 0)
+        flags = _core.ACCEPT_ARROW if route.offers == (ARROW,) else 0
+        assert (call.query, call.key, call.flags) == (b"touch=true", b"k", flags)
 
     run(go())
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import io
 import json
 from typing import Any
 
 import pytest
 
-from benches.demo.server import Server
 from topics_engine.asgi.streaming import FAIL, MORE
 
 from .asgi_driver import Driver
@@ -185,33 +183,21 @@ def test_refusals(api: Http, topic: str) -> None:
     assert api("POST", f"{path}/split", {"max_records": 0}).code == "invalid_request"
 
 
-def test_a_scan_that_fails_breaks_its_response(hot_server: Server, topic: str) -> None:
-    server, api = hot_server, Http(hot_server.port)
-    fill(api, topic, 9000, size=100)
-    assert api("POST", f"/v0/topics/{topic}", {"records": [{"data_b64": "/w=="}]}).status == 200
-    # A connection of HTTP/1.1, whichever the door of the others is.
-    connection = http.client.HTTPConnection("127.0.0.1", int(server.port), timeout=20)
-    headers = {"Content-Type": "application/json"}
-    connection.request("POST", f"/v0/topics/{topic}/scan", b'{"data_type":"string"}', headers)
-    response = connection.getresponse()
-    assert response.status == 200
-    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-        response.read()
-    connection.close()
-    api.close()
-
-
 @pytest.mark.parametrize("offered", [True, False])
-def test_a_failed_scan_ends_without_more(offered: bool) -> None:
+def test_a_failed_scan_ends_without_more(offered: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
         driver = Driver()
         await driver.ready()
         driver.http.pulls = [([b"one"], MORE), ([b"two"], FAIL)]
+        driver.http.why = ("invalid_request", "record 7 is binary")
         aborted: list[int] = []
         scope: dict[str, Any] = {}
         if offered:
-            scope["extensions"] = {"topics.abort": {"abort": lambda: aborted.append(1)}}
-        sent = await driver.request("POST", "/v0/topics/t/scan", b"{}", scope=scope)
+            scope["extensions"] = {"topics.abort": {"close": lambda: aborted.append(1)}}
+        with caplog.at_level("WARNING", "topics_engine.asgi"):
+            sent = await driver.request("POST", "/v0/topics/t/scan", b"{}", scope=scope)
+        expected = "/v0/topics/t/scan breaks off: invalid_request: record 7 is binary"
+        assert caplog.messages == [expected]
         assert (sent.status, sent.headers[b"content-type"]) == (200, ARROW.encode())
         assert sent.body.endswith(b"onetwo")
         assert len(aborted) == offered

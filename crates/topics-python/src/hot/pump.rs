@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 use topics_wire::service::{Next, Pulled};
 
 use crate::bridge::Done;
@@ -20,6 +21,9 @@ use crate::http::Http;
 /// Streams that are pulled with one release of the GIL: few enough that the first of a large
 /// fan-out is not written late for it.
 const TOGETHER: usize = 32;
+
+/// A chunk above this goes to the transport in its pieces: joining them would copy it once more.
+const JOINED: usize = 64 << 10;
 
 /// The pumps of a loop, by the token of their stream.
 #[derive(Default)]
@@ -51,7 +55,7 @@ impl Pumps {
                 // The events of the other streams are not to be lost.
                 if let Err(e) = pump.get().write(py, pulled) {
                     e.write_unraisable(py, None);
-                    pump.get().end(py);
+                    pump.get().end(py, false);
                 }
             }
         }
@@ -64,7 +68,7 @@ pub(crate) struct Pump {
     http: Py<Http>,
     token: u64,
     transport: Py<PyAny>,
-    /// Called once, when the stream has ended or cannot go on.
+    /// Called once, when nothing more is written: whether the stream came to its end.
     ended: Mutex<Option<Py<PyAny>>>,
     paused: AtomicBool,
     /// Something came while the transport took nothing.
@@ -134,38 +138,50 @@ impl Pump {
 
     fn write(&self, py: Python<'_>, pulled: Option<Pulled>) -> PyResult<()> {
         let Some(Pulled { pieces, next }) = pulled else {
-            self.end(py);
+            self.end(py, false);
             return Ok(());
         };
-        if !pieces.is_empty() {
-            let bytes = chunk(py, &pieces)?;
+        let length: usize = pieces.iter().map(Bytes::len).sum();
+        if length > 0 {
             // What a transport says of a client that has gone is not of interest: the application
             // is told by its server.
-            let _ = self.transport.call_method1(py, intern!(py, "write"), (bytes,));
+            let _ = if length <= JOINED {
+                let bytes = chunk(py, &pieces, length)?;
+                self.transport.call_method1(py, intern!(py, "write"), (bytes,))
+            } else {
+                let parts = parts(py, &pieces, length)?;
+                self.transport.call_method1(py, intern!(py, "writelines"), (parts,))
+            };
         }
         match next {
             Next::More if self.may_write() => self.again(),
             Next::More | Next::Wait => {}
-            Next::End | Next::Fail => self.end(py),
+            Next::End => self.end(py, true),
+            Next::Fail => self.end(py, false),
         }
         Ok(())
     }
 
-    fn end(&self, py: Python<'_>) {
+    fn end(&self, py: Python<'_>, whole: bool) {
         self.leave();
         let ended = self.ended.lock().take();
-        if let Some(Err(e)) = ended.map(|ended| ended.call0(py)) {
+        if let Some(Err(e)) = ended.map(|ended| ended.call1(py, (whole,))) {
             e.write_unraisable(py, None);
         }
     }
 }
 
-/// The pieces as one chunk of a response whose length is not known beforehand.
-fn chunk<'py>(py: Python<'py>, pieces: &[Vec<u8>]) -> PyResult<Bound<'py, PyBytes>> {
-    let length: usize = pieces.iter().map(Vec::len).sum();
-    let (head, tail) = (format!("{length:x}\r\n"), b"\r\n");
+/// What comes before and after the bytes of a chunk of a response whose length is not known
+/// beforehand.
+fn framing(length: usize) -> (String, &'static [u8]) {
+    (format!("{length:x}\r\n"), b"\r\n")
+}
+
+/// The pieces as one chunk.
+fn chunk<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Bound<'py, PyBytes>> {
+    let (head, tail) = framing(length);
     PyBytes::new_with(py, head.len() + length + tail.len(), |mut out| {
-        for part in [head.as_bytes()].into_iter().chain(pieces.iter().map(Vec::as_slice)) {
+        for part in [head.as_bytes()].into_iter().chain(pieces.iter().map(Bytes::as_ref)) {
             let (to, rest) = out.split_at_mut(part.len());
             to.copy_from_slice(part);
             out = rest;
@@ -173,4 +189,14 @@ fn chunk<'py>(py: Python<'py>, pieces: &[Vec<u8>]) -> PyResult<Bound<'py, PyByte
         out.copy_from_slice(tail);
         Ok(())
     })
+}
+
+/// The same chunk in parts.
+fn parts<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Bound<'py, PyList>> {
+    let (head, tail) = framing(length);
+    let parts = PyList::new(py, [PyBytes::new(py, head.as_bytes())])?;
+    for part in pieces.iter().map(Bytes::as_ref).chain([tail]) {
+        parts.append(PyBytes::new(py, part))?;
+    }
+    Ok(parts)
 }

@@ -1,11 +1,12 @@
 //! Memory of columns: what one batch fills, and what all batches of a stream share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow_array::{ArrayRef, StringArray, new_null_array};
 use arrow_buffer::{Buffer, MutableBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Schema};
 use topics_env::Pages;
+use topics_env::sync::Mutex;
 
 /// Columns that say the same in every row. They are made once, and each batch takes as many rows
 /// of them as it has: memory that is not made anew costs nothing.
@@ -71,18 +72,60 @@ impl Layout {
     }
 }
 
+/// Large memory of batches that have been taken, for those that follow.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Mutex<Vec<Pages>>);
+
+impl Spare {
+    /// Batches of a stream that are there at once: taken, made, being made.
+    const MOST: usize = 3;
+
+    fn take(&self, len: usize) -> Option<Pages> {
+        self.0.lock().pop()?.reused(len)
+    }
+
+    fn give(&self, pages: Pages) {
+        let mut kept = self.0.lock();
+        if kept.len() < Self::MOST {
+            kept.push(pages);
+        }
+    }
+}
+
+/// Memory that goes back when the last of its columns has been dropped, if the stream still is.
+#[derive(Debug)]
+struct Lent {
+    pages: Option<Pages>,
+    home: Weak<Spare>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.pages.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let (Some(home), Some(pages)) = (self.home.upgrade(), self.pages.take()) {
+            home.give(pages);
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Memory {
     Heap(MutableBuffer),
-    Mapped(Pages),
+    Mapped(Lent),
 }
 
 impl Memory {
-    fn zeroed(len: usize) -> Self {
+    /// Zeros, or what an earlier batch left there.
+    fn new(len: usize, spare: &Arc<Spare>) -> Self {
         if len >= Pages::WORTH
-            && let Ok(pages) = Pages::zeroed(len)
+            && let Some(pages) = spare.take(len).or_else(|| Pages::zeroed(len).ok())
         {
-            return Self::Mapped(pages);
+            return Self::Mapped(Lent { pages: Some(pages), home: Arc::downgrade(spare) });
         }
         Self::Heap(MutableBuffer::from_len_zeroed(len))
     }
@@ -90,14 +133,14 @@ impl Memory {
     fn bytes(&mut self) -> &mut [u8] {
         match self {
             Self::Heap(buffer) => buffer.as_slice_mut(),
-            Self::Mapped(pages) => pages,
+            Self::Mapped(lent) => lent.pages.as_deref_mut().unwrap_or_default(),
         }
     }
 
     fn freeze(self) -> Buffer {
         match self {
             Self::Heap(buffer) => buffer.into(),
-            Self::Mapped(pages) => bytes::Bytes::from_owner(pages).into(),
+            Self::Mapped(lent) => bytes::Bytes::from_owner(lent).into(),
         }
     }
 }
@@ -126,24 +169,25 @@ pub(super) struct Row<'a> {
 
 impl Filled {
     /// Room for `rows` rows with `bytes` bytes of data in all.
-    pub fn new(rows: usize, bytes: usize) -> Self {
+    pub fn new(rows: usize, bytes: usize, spare: &Arc<Spare>) -> Self {
         let layout = Layout::new(rows, bytes);
-        Self { memory: Memory::zeroed(layout.end), layout }
+        Self { memory: Memory::new(layout.end, spare), layout }
     }
 
-    /// Fills all rows; those that `rows` does not have stay zero and empty. `None`: the data do
+    /// Fills all rows; those that `rows` does not have are zero and empty. `None`: the data do
     /// not fit.
     pub fn fill<'a>(&mut self, rows: impl Iterator<Item = Row<'a>>) -> Option<()> {
         let at = self.layout;
         let (seqs, rest) = self.memory.bytes().split_at_mut(at.times);
         let (times, rest) = rest.split_at_mut(at.offsets - at.times);
         let (offsets, data) = rest.split_at_mut(at.data - at.offsets);
-        let seqs = seqs.as_chunks_mut().0.iter_mut();
-        let times = times.as_chunks_mut().0.iter_mut();
-        // The first offset is 0.
-        let mut offsets = offsets.as_chunks_mut().0[1..=at.rows].iter_mut();
+        let mut seqs = seqs.as_chunks_mut().0.iter_mut();
+        let mut times = times.as_chunks_mut().0.iter_mut();
+        let mut offsets = offsets.as_chunks_mut().0[..=at.rows].iter_mut();
+        *offsets.next()? = [0; 4];
         let mut end = 0;
-        for (((row, seq), time), offset) in rows.zip(seqs).zip(times).zip(offsets.by_ref()) {
+        let places = seqs.by_ref().zip(times.by_ref()).zip(offsets.by_ref());
+        for (row, ((seq, time), offset)) in rows.zip(places) {
             *seq = row.seq.to_ne_bytes();
             *time = row.time.to_ne_bytes();
             let next = end + row.data.len();
@@ -152,6 +196,7 @@ impl Filled {
             *offset = i32::try_from(end).ok()?.to_ne_bytes();
         }
         let last = i32::try_from(end).ok()?.to_ne_bytes();
+        seqs.chain(times).for_each(|place| *place = [0; 8]);
         offsets.for_each(|offset| *offset = last);
         Some(())
     }

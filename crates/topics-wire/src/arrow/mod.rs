@@ -13,17 +13,16 @@ mod stream;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
-use topics_engine::ReadBatch;
+use topics_engine::Error;
 
 use crate::error::Failure;
-use shape::Shape;
 
 pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
-pub use request::parse;
-pub use scan::{Scan, ScanRequest};
+pub use request::{ScanRequest, parse, parse_diff};
+pub(crate) use request::{binary, columns};
+pub use scan::Scan;
 pub use shape::Columns;
 pub use stream::IpcStream;
 
@@ -67,27 +66,16 @@ pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, metadata))
 }
 
-/// Pages of one read as an Arrow IPC stream.
-pub fn ipc(topic: &str, pages: &[ReadBatch]) -> Result<Vec<u8>, Failure> {
-    let binary = pages.iter().flat_map(ReadBatch::iter).any(|r| r.binary);
-    let pinned = pages.last().map_or(Pinned::default(), |last| Pinned {
-        topic_id: last.topic_id,
-        head_seq: last.head_seq,
-        to_seq: last.next_from_seq,
-    });
-    let rows = |p: &ReadBatch| p.len() + usize::from(p.tombstone.is_some());
-    let most = pages.iter().map(rows).max().unwrap_or(0);
-    let shape = Shape::new(topic, schema(binary, pinned), Columns::ALL, most)?;
-    let write = || -> Result<Vec<u8>, ArrowError> {
-        let mut writer = StreamWriter::try_new(Vec::new(), &shape.shown)?;
-        for page in pages {
-            if let Some(batch) = rows::build(&shape, page)? {
-                writer.write(&batch)?;
-            }
-        }
-        writer.into_inner()
-    };
-    write().map_err(|e| Failure::new("internal", format!("Arrow: {e}")))
+/// Why a stream cannot go on, as its client is told.
+fn failure(e: &ArrowError) -> Failure {
+    match e {
+        ArrowError::ExternalError(inner) => match inner.downcast_ref::<Error>() {
+            Some(e) => Failure::new(e.code(), e.to_string()),
+            None => Failure::new("internal", format!("Arrow: {e}")),
+        },
+        ArrowError::InvalidArgumentError(message) => Failure::invalid(message),
+        e => Failure::new("internal", format!("Arrow: {e}")),
+    }
 }
 
 #[cfg(test)]

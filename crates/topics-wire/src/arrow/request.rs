@@ -1,31 +1,139 @@
 //! What a scan is asked for over HTTP.
 
-use topics_engine::{NodeFilter, ReadFrom};
+use topics_engine::{Engine, NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch, TopicState};
 
-use super::{Columns, ScanRequest};
+use super::Columns;
 use crate::error::Failure;
 use crate::json::{Place, Reader, Scanner};
-use crate::read;
+use crate::limits::BATCH_BYTES;
+use crate::read::{self, Diff};
 use crate::small::body;
 
-/// Payload bytes of a batch: with its neighbours what one scan holds in memory.
-const BATCH_BYTES: usize = 2 << 20;
+/// What is scanned.
+#[derive(Clone, Debug)]
+pub struct ScanRequest {
+    /// Where it begins.
+    pub from: ReadFrom,
+    /// Inclusive end; `None`: the head when the scan begins.
+    pub upto: Option<u64>,
+    /// Most records: the end is moved to where there cannot be more.
+    pub limit: Option<usize>,
+    /// Nodes to skip.
+    pub skip_nodes: NodeFilter,
+    /// Only records of these nodes; empty: of any.
+    pub only_nodes: NodeFilter,
+    /// Only records with these tags.
+    pub matching: Option<TopicMatch>,
+    /// Only records committed at or after this time, ms.
+    pub ts_from: Option<u64>,
+    /// Only records committed before this time, ms.
+    pub ts_to: Option<u64>,
+    /// Only what has been synced.
+    pub strong: bool,
+    /// The topic id that the cursor was made with.
+    pub topic_id: Option<u64>,
+    /// Type `data` as binary; `None`: as the first record is.
+    pub binary: Option<bool>,
+    /// The columns.
+    pub columns: Columns,
+    /// Payload bytes of one batch.
+    pub batch_bytes: usize,
+    /// Whether threads of its own read ahead.
+    pub ahead: bool,
+}
+
+impl Default for ScanRequest {
+    /// Everything that is kept.
+    fn default() -> Self {
+        Self {
+            from: ReadFrom::Earliest,
+            upto: None,
+            limit: None,
+            skip_nodes: NodeFilter::default(),
+            only_nodes: NodeFilter::default(),
+            matching: None,
+            ts_from: None,
+            ts_to: None,
+            strong: false,
+            topic_id: None,
+            binary: None,
+            columns: Columns::ALL,
+            batch_bytes: 0,
+            ahead: false,
+        }
+    }
+}
+
+impl ScanRequest {
+    /// Where it begins and ends, now that there are a topic and its head.
+    pub(super) fn bounds(
+        &self,
+        engine: &Engine,
+        topic: &str,
+        state: &TopicState,
+    ) -> Result<(ReadFrom, u64), Failure> {
+        let mut end = match self.strong {
+            true => engine.synced_seq(topic)?.min(state.head_seq),
+            false => state.head_seq,
+        };
+        end = end.min(self.upto.unwrap_or(u64::MAX));
+        if let Some(ts) = self.ts_to {
+            end = end.min(engine.seek(topic, ts)?.seq);
+        }
+        if let ReadFrom::Before { seq, .. } = self.from {
+            end = end.min(seq.saturating_sub(1));
+        }
+        let from = match (self.from, self.ts_from) {
+            (ReadFrom::After(after), Some(ts)) => {
+                ReadFrom::After(engine.seek(topic, ts)?.seq.max(after))
+            }
+            (ReadFrom::Earliest, Some(ts)) => ReadFrom::After(engine.seek(topic, ts)?.seq),
+            (from, _) => from,
+        };
+        Ok((from, end))
+    }
+
+    /// Whether there is nothing to read: the cursor is at the end, or beyond it with the topic's
+    /// own id.
+    pub(super) fn nothing(&self, from: ReadFrom, end: u64, state: &TopicState) -> bool {
+        let own = self.topic_id.is_none_or(|id| id == state.topic_id);
+        own && matches!(from, ReadFrom::After(after) if after >= end && after <= state.head_seq)
+    }
+
+    /// Whether `data` is typed as binary: as the first record is, unless that was asked for.
+    pub(super) fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
+        let shown = |r: &RecordView<'_>| super::shape::keeps(&self.only_nodes, r);
+        let first = || first.and_then(|page| page.iter().find(shown));
+        self.binary.unwrap_or_else(|| first().is_some_and(|record| record.binary))
+    }
+
+    /// The cursor after the end, when the first page of it is known. A seq has one record at
+    /// most: that many seqs further on there cannot be more records than are wanted.
+    pub(super) fn to_seq(&self, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
+        let Some(limit) = self.limit else { return end };
+        match (first, from) {
+            (Some(page), _) => {
+                let left = limit.saturating_sub(page.len()) as u64;
+                let next = page.next_from_seq;
+                next.saturating_add(left).min(end).max(next)
+            }
+            (None, ReadFrom::After(after)) => after,
+            (None, _) => end,
+        }
+    }
+}
 
 /// `{from_seq?, to_seq?, columns?, node?, nodes?, match?, ts_from?, ts_to?, consistency?,
 /// topic_id?, data_type?}`.
 pub fn parse(bytes: &[u8]) -> Result<ScanRequest, Failure> {
-    let mut r = ScanRequest { after: Some(0), batch_bytes: BATCH_BYTES, ..ScanRequest::default() };
+    let (from, batch_bytes) = (ReadFrom::After(0), BATCH_BYTES);
+    let mut r = ScanRequest { from, batch_bytes, ..ScanRequest::default() };
     if bytes.is_empty() {
         return Ok(r);
     }
     body(bytes, |s, key| {
         match key {
-            "from_seq" => {
-                r.after = match read::from_seq(s)? {
-                    ReadFrom::After(after) => Some(after),
-                    _ => None,
-                };
-            }
+            "from_seq" => r.from = read::from_seq(s)?,
             "to_seq" => r.upto = Some(s.u64(Place::field("to_seq"))?),
             "columns" => r.columns = columns(s)?,
             "node" => r.skip_nodes = read::nodes(s, "node")?,
@@ -43,7 +151,14 @@ pub fn parse(bytes: &[u8]) -> Result<ScanRequest, Failure> {
     Ok(r)
 }
 
-fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
+/// The same for a read of records, whose other fields have been read.
+pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
+    let asked = &diff.request;
+    let (limit, batch_bytes) = (Some(asked.limit), asked.max_bytes);
+    Ok(ScanRequest { from: asked.from, limit, batch_bytes, ..parse(bytes)? })
+}
+
+pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
     let mut all: Option<Columns> = None;
     s.must_be(Place::field("columns"), "an array of strings", |b| b == b'[')?;
     s.array(|s, index| {
@@ -67,7 +182,7 @@ fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     }
 }
 
-fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
+pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
     let place = Place::field("data_type");
     match s.text(place)?.as_ref() {
         "string" => Ok(false),
@@ -88,13 +203,13 @@ mod tests {
             "data_type":"binary","unknown":[]}"#,
         )
         .unwrap();
-        assert_eq!((r.after, r.upto, r.topic_id), (Some(7), Some(9), Some(3)));
+        assert_eq!((r.from, r.upto, r.topic_id), (ReadFrom::After(7), Some(9), Some(3)));
         assert_eq!((r.ts_from, r.ts_to, r.strong, r.binary), (Some(1), Some(2), true, Some(true)));
         assert_eq!(r.columns.positions().collect::<Vec<_>>(), [1, 6]);
         assert_eq!((r.skip_nodes.0.len(), r.only_nodes.0.len()), (1, 2));
         let r = parse(br#"{"from_seq":"earliest"}"#).unwrap();
-        assert_eq!((r.after, r.columns), (None, Columns::ALL));
-        assert_eq!(parse(b"").unwrap().after, Some(0));
+        assert_eq!((r.from, r.columns), (ReadFrom::Earliest, Columns::ALL));
+        assert_eq!(parse(b"").unwrap().from, ReadFrom::After(0));
     }
 
     #[test]

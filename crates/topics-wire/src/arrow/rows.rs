@@ -42,7 +42,7 @@ pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatc
     }
     let has_data = shape.columns.has(DATA);
     let mut seen = Seen::default();
-    let mut filled = Filled::new(rows, if has_data { bytes } else { 0 });
+    let mut filled = Filled::new(rows, if has_data { bytes } else { 0 }, &shape.spare);
     let first = gap.map(|g| Row { seq: int(g.gap_from), time: 0, data: &[] });
     let filling = shown().map(|r| {
         seen.note(&r);
@@ -60,7 +60,8 @@ pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatc
         Arc::new(BinaryArray::try_new(columns.offsets, columns.data, nulls)?)
     } else if let Some(seq) = seen.binary.filter(|_| has_data) {
         return Err(ArrowError::InvalidArgumentError(format!(
-            "record {seq} is binary, not JSON text: read with dataType=binary"
+            "record {seq} is binary, not JSON text: ask for binary data (over HTTP \
+             data_type=binary, in Spark dataType=binary)"
         )));
     } else {
         Arc::new(StringArray::try_new(columns.offsets, columns.data, nulls)?)

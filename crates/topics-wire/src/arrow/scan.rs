@@ -3,43 +3,13 @@
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, SchemaRef};
-use topics_engine::{Engine, NodeFilter, ReadBuffers, ReadFrom, ReadRequest, TopicMatch};
+use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest};
 
 use super::ahead::{Ahead, Make, Range};
+use super::request::ScanRequest;
 use super::shape::Shape;
-use super::{Columns, FFI_ArrowArrayStream, Pinned, rows, schema};
+use super::{FFI_ArrowArrayStream, Pinned, failure, rows, schema};
 use crate::error::Failure;
-
-/// What is scanned.
-#[derive(Clone, Debug, Default)]
-pub struct ScanRequest {
-    /// Records after this seq; `None`: from the earliest kept one.
-    pub after: Option<u64>,
-    /// Inclusive end; `None`: the head when the scan begins.
-    pub upto: Option<u64>,
-    /// Nodes to skip.
-    pub skip_nodes: NodeFilter,
-    /// Only records of these nodes; empty: of any.
-    pub only_nodes: NodeFilter,
-    /// Only records with these tags.
-    pub matching: Option<TopicMatch>,
-    /// Only records committed at or after this time, ms.
-    pub ts_from: Option<u64>,
-    /// Only records committed before this time, ms.
-    pub ts_to: Option<u64>,
-    /// Only what has been synced.
-    pub strong: bool,
-    /// The topic id that the cursor was made with.
-    pub topic_id: Option<u64>,
-    /// Type `data` as binary; `None`: as the first record is.
-    pub binary: Option<bool>,
-    /// The columns.
-    pub columns: Columns,
-    /// Payload bytes of one batch.
-    pub batch_bytes: usize,
-    /// Whether threads of its own read ahead.
-    pub ahead: bool,
-}
 
 /// Rows of one batch at most.
 const BATCH_ROWS: usize = 65_536;
@@ -47,6 +17,11 @@ const BATCH_ROWS: usize = 65_536;
 const FIRST_ROWS: usize = 8192;
 /// Threads beside the caller's, at most.
 const HELPERS: usize = 3;
+/// Pages that are looked through for a first row before the scan has begun.
+const OPENING_PAGES: usize = 64;
+/// How often a page is read again that neither moved nor said why: what it would have begun with
+/// went meanwhile, which the next one announces.
+const RETRIES: usize = 64;
 
 /// A scan: its end is fixed when it begins.
 #[derive(Debug)]
@@ -56,66 +31,85 @@ pub struct Scan {
     schema: SchemaRef,
     /// Threads beside the caller's.
     helpers: usize,
-    request: ReadRequest,
-    /// Where what is not planned yet begins; `None`: the first batch says it.
-    planned_to: Option<u64>,
+    /// Whether tags are looked up.
+    matching: bool,
+    /// Payload bytes of a batch.
+    batch_bytes: usize,
+    /// The first batch, until it is taken.
+    first: Option<RecordBatch>,
+    /// Where what is not planned yet begins.
+    planned_to: u64,
     /// Seqs of the next stretch to be planned.
     span: u64,
+    /// Pages in a row that did not move.
+    stuck: usize,
     done: bool,
 }
 
 impl Scan {
-    /// Begins a scan.
+    /// Begins a scan, with its first batch: what fails there fails here.
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
         let state = engine.state(topic, true)?;
-        let head = match r.strong {
-            true => engine.synced_seq(topic)?.min(state.head_seq),
-            false => state.head_seq,
-        };
-        let mut to_seq = r.upto.map_or(head, |upto| upto.min(head));
-        if let Some(ts) = r.ts_to {
-            to_seq = to_seq.min(engine.seek(topic, ts)?.seq);
-        }
-        let mut after = r.after;
-        if let Some(ts) = r.ts_from {
-            after = after.max(Some(engine.seek(topic, ts)?.seq));
-        }
-        let pinned = Pinned { topic_id: state.topic_id, head_seq: state.head_seq, to_seq };
+        let (from, end) = r.bounds(&engine, topic, &state)?;
         let request = ReadRequest {
-            from: after.map_or(ReadFrom::Earliest, ReadFrom::After),
-            upto: Some(to_seq),
+            from,
+            upto: Some(end),
             limit: BATCH_ROWS,
             max_bytes: r.batch_bytes,
-            skip_nodes: r.skip_nodes,
-            matching: r.matching,
+            skip_nodes: r.skip_nodes.clone(),
+            matching: r.matching.clone(),
             topic_id: r.topic_id,
             ..ReadRequest::default()
         };
-        let binary = match r.binary {
-            Some(binary) => binary,
-            None => {
-                let first = ReadRequest { limit: 1, ..request.clone() };
-                engine.read(topic, &first)?.iter().any(|record| record.binary)
+        let found = match r.nothing(from, end, &state) {
+            true => None,
+            false => {
+                let limit = r.limit.map_or(FIRST_ROWS, |limit| limit.min(FIRST_ROWS));
+                Some(engine.read(topic, &ReadRequest { limit, ..request.clone() })?)
             }
         };
-        // A cursor at the end, or beyond it with the topic's own id, has nothing to read.
-        let done = after.is_some_and(|after| after >= to_seq && after <= state.head_seq);
-        let most = to_seq.saturating_sub(after.unwrap_or(0)).min(BATCH_ROWS as u64) as usize + 1;
-        let mut shape = Shape::new(topic, schema(binary, pinned), r.columns, most)?;
-        shape.only = r.only_nodes;
+        let to_seq = r.to_seq(from, found.as_ref(), end);
+        let head_seq = state.head_seq.max(to_seq);
+        let pinned = Pinned { topic_id: state.topic_id, head_seq, to_seq };
+        let schema = schema(r.is_binary(found.as_ref()), pinned);
+        let start = start_of(from, found.as_ref(), to_seq);
+        let most = (to_seq - start).min(BATCH_ROWS as u64) as usize + 1;
+        let shape = Shape::new(topic, schema, r.columns, r.only_nodes, most)?;
         let schema = shape.shown.clone();
-        let later = ReadRequest { topic_id: Some(pinned.topic_id), ..request.clone() };
+        let later = ReadRequest { topic_id: Some(pinned.topic_id), ..request };
         let maker = Maker { engine, topic: topic.to_owned(), request: later, pinned, shape };
-        Ok(Self {
+        let mut scan = Self {
+            matching: maker.request.matching.is_some(),
             pages: Ahead::new(maker),
             pinned,
             schema,
             helpers: if r.ahead { HELPERS } else { 0 },
-            request,
-            planned_to: None,
+            batch_bytes: r.batch_bytes,
+            first: None,
+            planned_to: to_seq,
             span: 0,
-            done,
-        })
+            stuck: 0,
+            done: found.is_none(),
+        };
+        if let Some(found) = found {
+            scan.open(start, found).map_err(|e| failure(&e))?;
+        }
+        Ok(scan)
+    }
+
+    /// Takes the first page; goes on until there is a row.
+    fn open(&mut self, start: u64, found: ReadBatch) -> Result<(), ArrowError> {
+        let page = self.pages.make(|maker, buffers| maker.page(found, buffers))?;
+        self.planned_to = page.next;
+        self.go_on(Range { after: start.min(page.next), upto: page.next }, &page)?;
+        self.first = page.rows;
+        for _ in 0..OPENING_PAGES {
+            if self.first.is_some() || self.done {
+                break;
+            }
+            self.first = self.step()?;
+        }
+        Ok(())
     }
 
     /// The numbers in the schema.
@@ -143,81 +137,78 @@ impl Scan {
 
     /// The next batch that has rows.
     fn advance(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
-        while !self.done {
-            let (range, page) = match self.planned_to {
-                None => self.first(),
-                Some(_) => match self.pages.next() {
-                    Some(found) => found,
-                    None => break,
-                },
-            };
-            let page = page?;
-            self.go_on(range, &page);
-            if page.rows.is_some() {
-                return Ok(page.rows);
-            }
+        let mut rows = self.first.take();
+        while rows.is_none() && !self.done {
+            rows = self.step()?;
         }
-        Ok(None)
+        Ok(rows)
     }
 
-    /// The first batch: where it begins is known only now.
-    fn first(&mut self) -> (Range, Result<Page, ArrowError>) {
-        let limit = FIRST_ROWS;
-        let request = ReadRequest { limit, ..self.request.clone() };
-        let after = match request.from {
-            ReadFrom::After(after) => after,
-            _ => 0,
+    /// What the next page has.
+    fn step(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        let Some((range, page)) = self.pages.next() else {
+            let e = Error::Internal("a scan has nothing planned before its end".into());
+            return Err(ArrowError::ExternalError(Box::new(e)));
         };
-        let page = self.pages.make(|maker, buffers| maker.read(&request, buffers));
-        (Range { after, upto: self.pinned.to_seq }, page)
+        let page = page?;
+        self.go_on(range, &page)?;
+        Ok(page.rows)
     }
 
-    /// Decides what is read next, now that it is known how far a batch reached.
-    fn go_on(&mut self, range: Range, page: &Page) {
+    /// Decides what is read next, now that it is known how far a page reached.
+    fn go_on(&mut self, range: Range, page: &Page) -> Result<(), ArrowError> {
         let (next, end) = (page.next, self.pinned.to_seq);
-        // A page that neither moves nor explains itself would be read for ever.
-        let stuck = next == range.after && !page.gap;
-        self.done = next >= end || stuck;
+        self.done = next >= end;
         if self.done {
-            return self.pages.clear();
+            self.pages.clear();
+            return Ok(());
         }
-        let matching = self.request.matching.is_some();
-        self.span = match page.fill(self.request.max_bytes) {
+        self.stuck = if next == range.after && !page.gap { self.stuck + 1 } else { 0 };
+        if self.stuck > RETRIES {
+            let e = Error::Internal(format!("a scan does not get past seq {next}"));
+            return Err(ArrowError::ExternalError(Box::new(e)));
+        }
+        self.span = match page.fill(self.batch_bytes) {
             // Tags are looked up for each stretch anew.
-            _ if matching => end,
+            _ if self.matching => end,
             fill => {
                 let covered = (next - range.after.min(next)).max(1);
                 let wanted = covered as f64 / fill.max(1.0 / 64.0);
                 (wanted as u64).clamp(1, BATCH_ROWS as u64 * 64)
             }
         };
-        match self.planned_to {
-            Some(_) if next == range.upto => {}
-            Some(_) if next < range.upto => {
-                self.pages.plan_first(Range { after: next, upto: range.upto });
-            }
-            _ => {
-                self.pages.clear();
-                self.planned_to = Some(next);
-            }
+        if next < range.upto {
+            self.pages.plan_first(Range { after: next, upto: range.upto });
+        } else if next > range.upto {
+            self.pages.clear();
+            self.planned_to = next;
         }
-        if self.helpers > 0 && !matching && end - next > self.span {
+        if self.helpers > 0 && !self.matching && end - next > self.span {
             self.pages.help(self.helpers.min(topics_env::cores() - 1));
         }
         self.plan();
+        Ok(())
     }
 
     /// Keeps every thread busy.
     fn plan(&mut self) {
         // Without helpers nothing is read ahead.
         let most = if self.helpers == 0 { 1 } else { self.pages.threads() * 2 };
-        while let Some(after) = self.planned_to.filter(|after| *after < self.pinned.to_seq)
-            && self.pages.planned() < most
-        {
+        while self.planned_to < self.pinned.to_seq && self.pages.planned() < most {
+            let after = self.planned_to;
             let upto = after.saturating_add(self.span).min(self.pinned.to_seq);
             self.pages.plan(Range { after, upto });
-            self.planned_to = Some(upto);
+            self.planned_to = upto;
         }
+    }
+}
+
+/// The cursor that a scan begins at, at most `to_seq`.
+fn start_of(from: ReadFrom, found: Option<&ReadBatch>, to_seq: u64) -> u64 {
+    let first = || found.and_then(|page| Some(page.iter().next()?.seq - 1));
+    match from {
+        ReadFrom::After(after) => after.min(to_seq),
+        _ => first().unwrap_or(to_seq).min(to_seq),
     }
 }
 
@@ -258,6 +249,10 @@ impl Maker {
             .engine
             .read_with(&self.topic, request, buffers)
             .map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
+        self.page(found, buffers)
+    }
+
+    fn page(&self, found: ReadBatch, buffers: &mut ReadBuffers) -> Result<Page, ArrowError> {
         if found.topic_id != self.pinned.topic_id {
             let message = format!("topic {:?} was created again during the scan", self.topic);
             return Err(ArrowError::InvalidArgumentError(message));

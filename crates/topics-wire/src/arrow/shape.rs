@@ -1,9 +1,11 @@
 //! Which columns and rows of a read are shown.
 
+use std::sync::Arc;
+
 use arrow_schema::{DataType, SchemaRef};
 use topics_engine::{NodeFilter, RecordView};
 
-use super::columns::Constant;
+use super::columns::{Constant, Spare};
 use crate::error::Failure;
 
 /// Columns of the schema, by position.
@@ -68,6 +70,7 @@ pub(super) struct Shape {
     pub shown: SchemaRef,
     pub columns: Columns,
     pub constant: Constant,
+    pub spare: Arc<Spare>,
     /// Only records of these nodes; empty: of any.
     pub only: NodeFilter,
 }
@@ -78,14 +81,15 @@ impl Shape {
         topic: &str,
         full: SchemaRef,
         columns: Columns,
+        only: NodeFilter,
         rows: usize,
     ) -> Result<Self, Failure> {
         let positions: Vec<usize> = columns.positions().collect();
         let shown = full.project(&positions);
         let shown = shown.map_err(|e| Failure::new("internal", format!("Arrow: {e}")))?;
         let constant = Constant::new(&full, topic, rows);
-        let only = NodeFilter::default();
-        Ok(Self { full, shown: shown.into(), columns, constant, only })
+        let spare = Arc::default();
+        Ok(Self { full, shown: shown.into(), columns, constant, spare, only })
     }
 
     pub fn kind(&self, column: usize) -> &DataType {
@@ -95,6 +99,12 @@ impl Shape {
     /// Whether a record is shown.
     #[inline]
     pub fn keeps(&self, r: &RecordView<'_>) -> bool {
-        self.only.0.is_empty() || self.only.0.iter().any(|node| node == r.node)
+        keeps(&self.only, r)
     }
+}
+
+/// Whether a record is of one of these nodes; none are any.
+#[inline]
+pub(super) fn keeps(only: &NodeFilter, r: &RecordView<'_>) -> bool {
+    only.0.is_empty() || only.0.iter().any(|node| node == r.node)
 }

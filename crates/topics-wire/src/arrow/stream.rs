@@ -1,41 +1,46 @@
-//! A scan as the bytes of an Arrow IPC stream, a piece at a time.
+//! A scan as the bytes of an Arrow IPC stream, a batch at a time.
 
-use arrow_ipc::writer::StreamWriter;
-use arrow_schema::ArrowError;
-use topics_engine::Error;
+use std::ops::Deref;
 
-use super::Scan;
+use arrow_buffer::Buffer;
+use arrow_ipc::writer::StreamEncoder;
+use bytes::Bytes;
+
+use super::{Scan, failure};
 use crate::error::Failure;
+
+/// What is shorter is copied to its neighbours.
+const SMALL: usize = 16 << 10;
 
 /// The bytes of a scan. The marker of its end comes only after all of it.
 pub struct IpcStream {
     scan: Scan,
-    writer: StreamWriter<Vec<u8>>,
+    /// None: the end has been made.
+    encoder: Option<StreamEncoder>,
 }
 
 impl IpcStream {
-    /// The stream, and what it begins with: the schema.
-    pub fn begin(scan: Scan) -> Result<(Self, Vec<u8>), Failure> {
-        let writer = StreamWriter::try_new(Vec::new(), &scan.schema_ref());
-        let mut writer = writer.map_err(|e| failure(&e))?;
-        let opening = std::mem::take(writer.get_mut());
-        Ok((Self { scan, writer }, opening))
+    /// The stream of a scan that has begun.
+    pub fn new(scan: Scan) -> Result<Self, Failure> {
+        let encoder = StreamEncoder::try_new(&scan.schema_ref()).map_err(|e| failure(&e))?;
+        Ok(Self { scan, encoder: Some(encoder) })
     }
 
-    /// The bytes of the next batch, and whether they are the last.
-    pub fn next_piece(&mut self) -> Result<(Vec<u8>, bool), Failure> {
-        let over = match self.scan.next() {
-            Some(batch) => {
-                let batch = batch.map_err(|e| failure(&e))?;
-                self.writer.write(&batch).map_err(|e| failure(&e))?;
-                false
-            }
-            None => {
-                self.writer.finish().map_err(|e| failure(&e))?;
-                true
-            }
+    /// The bytes of the next batch, the schema before the first; none at the end of the stream.
+    /// Columns stay in the memory that they were made in.
+    pub fn next_batch(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
+        let Some(encoder) = &mut self.encoder else { return Ok(None) };
+        let made = match self.scan.next() {
+            Some(batch) => batch.and_then(|batch| encoder.encode(&batch)),
+            None => self.encoder.take().map_or(Ok(Vec::new()), StreamEncoder::finish),
         };
-        Ok((std::mem::take(self.writer.get_mut()), over))
+        made.map(|buffers| Some(joined(buffers))).map_err(|e| failure(&e))
+    }
+
+    /// Whether the end has been made.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.encoder.is_none()
     }
 }
 
@@ -45,12 +50,30 @@ impl std::fmt::Debug for IpcStream {
     }
 }
 
-fn failure(e: &ArrowError) -> Failure {
-    match e {
-        ArrowError::ExternalError(inner) => match inner.downcast_ref::<Error>() {
-            Some(e) => Failure::new(e.code(), e.to_string()),
-            None => Failure::new("internal", format!("Arrow: {e}")),
-        },
-        e => Failure::invalid(e.to_string()),
+/// The same bytes in fewer pieces.
+fn joined(buffers: Vec<Buffer>) -> Vec<Bytes> {
+    let (mut out, mut small) = (Vec::new(), Vec::new());
+    for buffer in buffers {
+        if buffer.len() < SMALL {
+            small.extend_from_slice(&buffer);
+            continue;
+        }
+        if !small.is_empty() {
+            out.push(std::mem::take(&mut small).into());
+        }
+        out.push(Bytes::from_owner(Column(buffer)));
+    }
+    if !small.is_empty() {
+        out.push(small.into());
+    }
+    out
+}
+
+/// A column's memory.
+struct Column(Buffer);
+
+impl AsRef<[u8]> for Column {
+    fn as_ref(&self) -> &[u8] {
+        self.0.deref()
     }
 }

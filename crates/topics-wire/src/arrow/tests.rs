@@ -3,7 +3,9 @@ use std::path::Path;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
-use topics_engine::{Append, ConfigPatch, DeleteRequest, Engine, NewRecord, Options, TopicMatch};
+use topics_engine::{
+    Append, ConfigPatch, DeleteRequest, Engine, NewRecord, Options, ReadFrom, TopicMatch,
+};
 use topics_env::sim::sim_env;
 
 use super::ahead::{Ahead, Make, Range};
@@ -103,7 +105,8 @@ fn stretches_of_any_size_give_what_reads_give() {
     let want = expected(&db, 0);
     assert_eq!(want.len(), 20_000 - 50 - 983 + usize::from(want[0].5.is_some()));
     for batch_bytes in [1, 300, 5000, 100_000, 4 << 20] {
-        let request = ScanRequest { after: Some(0), batch_bytes, ..ScanRequest::default() };
+        let request =
+            ScanRequest { from: ReadFrom::After(0), batch_bytes, ..ScanRequest::default() };
         assert!(scanned(&db, request) == want, "batches of {batch_bytes} bytes");
     }
     let upto = ScanRequest { upto: Some(700), batch_bytes: 200, ..ScanRequest::default() };
@@ -124,7 +127,7 @@ fn a_gap_that_spans_stretches_is_one_row() {
     for i in 0..30 {
         write(&db, "t", i * 1000, (i + 1) * 1000, true);
     }
-    let all = ScanRequest { after: Some(5), batch_bytes: 1000, ..ScanRequest::default() };
+    let all = ScanRequest { from: ReadFrom::After(5), batch_bytes: 1000, ..ScanRequest::default() };
     let mut scan = Scan::begin(db.clone(), "t", all).unwrap();
     let first = rows(&scan.next().unwrap().unwrap());
     assert_eq!((first[0].0, first[0].5), (6, Some(27_000)));

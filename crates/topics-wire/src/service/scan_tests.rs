@@ -3,7 +3,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_ipc::reader::StreamReader;
-use serde_json::json;
+use serde_json::{Value, json};
 use topics_engine::{Append, NewRecord};
 
 use super::tests::World;
@@ -14,8 +14,7 @@ fn drain(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
     let (mut bytes, mut most) = (Vec::new(), 0);
     loop {
         let Pulled { pieces, next } = w.service.pull(token).unwrap();
-        most = most.max(pieces.iter().map(Vec::len).sum());
-        assert!(pieces.iter().all(|p| p.len() <= 256 << 10));
+        most = most.max(pieces.iter().map(bytes::Bytes::len).sum());
         pieces.iter().for_each(|p| bytes.extend_from_slice(p));
         if matches!(next, Next::End | Next::Fail) {
             return (bytes, next, most);
@@ -23,14 +22,43 @@ fn drain(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
     }
 }
 
-fn scan(w: &mut World, body: serde_json::Value) -> (Vec<u8>, Next, usize) {
-    let token = w.send("scan", "t", "", body);
-    let opening = w.raw_reply(token).expect("a scan opens at once");
+fn columns(w: &mut World, route: &str, body: Value) -> (Vec<u8>, Next, usize) {
+    let token = w.send_for(true, route, "t", "", body);
+    begun(w, token)
+}
+
+/// The stream that is answered.
+fn begun(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
+    let opening = w.raw_reply(token).expect("the pool runs in the call");
     assert_eq!(opening.status, 200, "{}", String::from_utf8_lossy(&opening.body));
     let (rest, next, most) = drain(w, token);
     w.service.cancel(token);
     assert_eq!(w.service.pending(), 0);
     ([opening.body, rest].concat(), next, most)
+}
+
+fn scan(w: &mut World, body: Value) -> (Vec<u8>, Next, usize) {
+    columns(w, "scan", body)
+}
+
+/// What a read as columns has: its seqs, and the cursor after it.
+fn diff(w: &mut World, body: Value) -> (Vec<i64>, u64) {
+    let (bytes, next, _) = columns(w, "diff", body);
+    assert_eq!(next, Next::End);
+    (seqs(&bytes), number(&bytes, "to_seq"))
+}
+
+fn number(bytes: &[u8], name: &str) -> u64 {
+    StreamReader::try_new(bytes, None).unwrap().schema().metadata()[name].parse().unwrap()
+}
+
+/// What a request for columns is refused with.
+fn refused(w: &mut World, route: &str, body: Value) -> (u16, Value) {
+    let token = w.send_for(true, route, "t", "", body);
+    let reply = w.raw_reply(token).unwrap();
+    assert_eq!(w.service.pending(), 0, "nothing of it is left");
+    assert!(w.service.pull(token).is_none());
+    (reply.status, serde_json::from_slice(&reply.body).unwrap())
 }
 
 fn seqs(bytes: &[u8]) -> Vec<i64> {
@@ -67,8 +95,8 @@ fn a_scan_is_the_whole_range_and_ends_with_the_marker() {
     let (bytes, next, most) = scan(&mut w, json!({"from_seq": 5, "columns": ["seq", "data"]}));
     assert_eq!(next, Next::End);
     assert!(bytes.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
-    // 20 MB went by; what was held at once is a batch.
-    assert!(bytes.len() > 20_000_000 && most < 9 << 20, "{} {most}", bytes.len());
+    // 20 MB went by, a pull's worth at a time.
+    assert!(bytes.len() > 20_000_000 && most <= 1 << 20, "{} {most}", bytes.len());
     assert_eq!(seqs(&bytes), (6..=20_000).collect::<Vec<_>>());
     let reader = StreamReader::try_new(&bytes[..], None).unwrap();
     let names: Vec<_> = reader.schema().fields().iter().map(|f| f.name().clone()).collect();
@@ -117,8 +145,131 @@ fn what_is_not_synced_is_not_in_a_strong_scan() {
     assert_eq!(seqs(&scan(&mut w, json!({})).0), [1, 2]);
     let (bytes, ..) = scan(&mut w, json!({"consistency": "strong"}));
     assert_eq!(seqs(&bytes), [1]);
-    let reader = StreamReader::try_new(&bytes[..], None).unwrap();
-    assert_eq!(reader.schema().metadata()["to_seq"], "1");
+    assert_eq!(number(&bytes, "to_seq"), 1);
+}
+
+#[test]
+fn a_read_as_columns_ends_where_its_limit_is() {
+    let mut w = filled(20_000, 10);
+    let upto = |from: i64, to: i64| (from..=to).collect::<Vec<_>>();
+    // Within the first page, and far behind it.
+    for limit in [1, 700, 8192, 8193, 15_000, 20_000, 1_000_000] {
+        let (seqs, to_seq) = diff(&mut w, json!({"limit": limit}));
+        let end = limit.min(20_000);
+        assert!(seqs == upto(1, end) && to_seq == end as u64, "limit {limit}: to {to_seq}");
+    }
+    // The limit is of records, not of bytes: those say how large a batch is.
+    let small = json!({"from_seq": 3, "limit": 9000, "max_batch_bytes": 1000});
+    assert!(diff(&mut w, small) == (upto(4, 9003), 9003));
+    assert_eq!(diff(&mut w, json!({"tail": 5})), (upto(19_996, 20_000), 20_000));
+    assert_eq!(diff(&mut w, json!({"tail": 5, "limit": 2})), (upto(19_996, 19_997), 19_997));
+    let back = json!({"tail": 10, "before_seq": 100});
+    assert!(diff(&mut w, back) == (upto(90, 99), 99));
+    assert_eq!(diff(&mut w, json!({"from_seq": 20_000})), (vec![], 20_000));
+    let (bytes, ..) = columns(&mut w, "diff", json!({"limit": 2, "columns": ["data", "seq"]}));
+    let schema = StreamReader::try_new(&bytes[..], None).unwrap().schema();
+    assert_eq!(schema.fields().iter().map(|f| &**f.name()).collect::<Vec<_>>(), ["seq", "data"]);
+    assert_eq!((number(&bytes, "head_seq"), number(&bytes, "to_seq")), (20_000, 2));
+}
+
+#[test]
+fn whoever_follows_the_cursor_of_columns_sees_every_record_once() {
+    let mut w = filled(20_000, 10);
+    w.ask("delete", "t", json!({"match": "k1"}));
+    w.ask("delete", "t", json!({"before_seq": 31}));
+    for (node, every) in [(Value::Null, 2), (json!(["n0"]), 4)] {
+        let (mut at, mut seen, mut reads) = (0, Vec::new(), 0);
+        while at < 20_000 {
+            let mut body = json!({"from_seq": at, "limit": 9000});
+            if !node.is_null() {
+                body["nodes"] = node.clone();
+            }
+            let (seqs, to_seq) = diff(&mut w, body);
+            assert!(seqs.len() <= 9000 && to_seq > at, "{} rows, {at} to {to_seq}", seqs.len());
+            seen.extend(seqs);
+            (at, reads) = (to_seq, reads + 1);
+        }
+        let first = if every == 2 { 31 } else { 33 };
+        assert_eq!(seen, (first..=20_000).step_by(every).collect::<Vec<i64>>());
+        assert!(reads < 4, "{reads} reads");
+    }
+    let (seqs, to_seq) = diff(&mut w, json!({"match": "k0", "from_seq": 30, "limit": 3}));
+    // The deleted ones behind the last are passed, too.
+    assert_eq!((seqs, to_seq), (vec![31, 33, 35], 36));
+}
+
+#[test]
+fn columns_are_waited_for() {
+    let mut w = World::new();
+    w.ask("create", "t", json!({}));
+    w.put("t", json!(1));
+    let wait = json!({"from_seq": 1, "wait_ms": 5000});
+    let token = w.send_for(true, "diff", "t", "", wait.clone());
+    assert!(w.raw_reply(token).is_none());
+    assert_eq!(w.service.pending(), 1);
+    w.put("t", json!(2));
+    let (bytes, next, _) = begun(&w, token);
+    assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![2], Next::End, 2));
+    // Nothing came: a stream without rows, and the cursor as it was.
+    let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
+    w.clock.advance_ms(5001);
+    w.service.resume(token);
+    let (bytes, next, _) = begun(&w, token);
+    assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![], Next::End, 2));
+    // A client that goes while it waits leaves nothing.
+    let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
+    w.service.cancel(token);
+    w.put("t", json!(3));
+    assert!(w.raw_reply(token).is_none() && w.service.pending() == 0);
+}
+
+#[test]
+fn what_fails_at_once_is_a_refusal_and_so_is_the_rest_of_what_broke_off() {
+    let mut w = filled(3000, 1000);
+    w.ask("write", "t", json!({"records": [{"data_b64": "/w=="}, {"data": 1}]}));
+    let text = |from: i64| json!({"from_seq": from, "data_type": "string"});
+    for route in ["scan", "diff"] {
+        let (bytes, next, _) = columns(&mut w, route, text(0));
+        assert_eq!(next, Next::Fail, "{route}: what came before it came");
+        // Whoever asks for the rest, as far as it came, is told what it is.
+        let reader = StreamReader::try_new(&bytes[..], None).unwrap();
+        let came = reader.map_while(Result::ok).last().unwrap();
+        let last = *came.column(1).as_primitive::<Int64Type>().values().last().unwrap();
+        assert!((1..3000).contains(&last), "{last}");
+        let (status, body) = refused(&mut w, route, text(last));
+        let message = body["error"]["message"].as_str().unwrap();
+        assert_eq!((status, &body["error"]["code"]), (400, &json!("invalid_request")));
+        assert!(message.starts_with("record 3001 is binary"), "{message}");
+        assert!(message.contains("data_type=binary"), "{message}");
+        let binary = json!({"from_seq": last, "data_type": "binary"});
+        assert_eq!(columns(&mut w, route, binary).1, Next::End);
+        assert_eq!(columns(&mut w, route, text(3001)).1, Next::End);
+    }
+    w.ask("drop", "t", json!(null));
+    for route in ["scan", "diff"] {
+        let (status, body) = refused(&mut w, route, text(0));
+        assert_eq!((status, &body["error"]["code"]), (404, &json!("topic_not_found")));
+    }
+    w.service.close();
+    assert_eq!(refused(&mut w, "diff", text(0)).0, 503);
+}
+
+#[test]
+fn a_topic_that_goes_midway_breaks_its_columns_off() {
+    for again in [false, true] {
+        let mut w = filled(9000, 1000);
+        let token = w.send_for(true, "diff", "t", "", json!({"data_type": "string"}));
+        assert_eq!(w.raw_reply(token).unwrap().status, 200);
+        let Pulled { next, .. } = w.service.pull(token).unwrap();
+        assert_ne!(next, Next::End);
+        w.ask("drop", "t", json!(null));
+        if again {
+            w.put("t", json!("another"));
+        }
+        assert_eq!(drain(&w, token).1, Next::Fail, "again: {again}");
+        w.service.cancel(token);
+        assert_eq!(w.service.pending(), 0);
+    }
 }
 
 #[test]

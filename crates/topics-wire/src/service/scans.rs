@@ -1,25 +1,27 @@
-//! Scans: a whole range as an Arrow stream, made on the pool, one batch ahead of its client.
+//! Columns: a range as an Arrow stream, made on the pool, one batch ahead of its client.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::Error;
 
 use super::streams::{Kind, Next};
 use super::verbs::Answer;
-use super::{Request, Service};
-use crate::arrow::{self, IpcStream, Scan};
+use super::{Reply, Request, Service};
+use crate::arrow::{self, IpcStream, Scan, ScanRequest};
 use crate::error::Failure;
 use crate::{render, split};
 
-/// The longest piece that is sent at once.
-const PIECE: usize = 256 << 10;
+/// What one pull gives at most: other connections have their turn between two. It is in few
+/// pieces: memory for many small ones goes back to the system again and again.
+const PULL: usize = 1 << 20;
 
 /// A batch, or why there is none.
 enum Made {
-    Batch(Vec<u8>),
-    Last(Vec<u8>),
+    Batch(Vec<Bytes>),
     Failed(Failure),
 }
 
@@ -28,10 +30,16 @@ enum Made {
 struct Line {
     stream: Option<IpcStream>,
     made: Option<Made>,
+    /// What is left of the batch that is being taken.
+    left: VecDeque<Bytes>,
+    /// Nothing follows that.
+    over: bool,
+    /// The client has all there was: it is told when there is more.
+    waiting: bool,
 }
 
-/// A scan whose client takes it.
-#[derive(Default)]
+/// A scan whose client takes it; empty until it has begun.
+#[derive(Clone, Default)]
 pub(super) struct Scanning(Arc<Mutex<Line>>);
 
 impl Scanning {
@@ -40,53 +48,71 @@ impl Scanning {
         &self,
         service: &Arc<Service>,
         token: u64,
-        pieces: &mut Vec<Vec<u8>>,
+        pieces: &mut Vec<Bytes>,
     ) -> Result<Next, Failure> {
-        let made = self.0.lock().made.take();
-        let next = match made {
-            None => Next::Wait,
-            Some(Made::Batch(bytes)) => {
-                cut(bytes, pieces);
-                Next::More
+        let mut line = self.0.lock();
+        if line.left.is_empty() {
+            match line.made.take() {
+                Some(Made::Batch(batch)) => line.left = batch.into(),
+                Some(Made::Failed(failure)) => return Err(failure),
+                None => {}
             }
-            Some(Made::Last(bytes)) => {
-                cut(bytes, pieces);
-                return Ok(Next::End);
-            }
-            Some(Made::Failed(failure)) => return Err(failure),
+        }
+        line.cut(pieces);
+        let next = match (line.over && line.made.is_none() && line.left.is_empty(), pieces.len()) {
+            (true, _) => Next::End,
+            (false, 0) => Next::Wait,
+            (false, _) => Next::More,
         };
-        self.make(service, token);
+        line.waiting = next == Next::Wait;
+        let stream = if line.made.is_none() { line.stream.take() } else { None };
+        drop(line);
+        if let Some(stream) = stream {
+            self.make(service, token, stream);
+        }
         Ok(next)
     }
 
-    /// Has a thread make the next batch, unless one is at it.
-    fn make(&self, service: &Arc<Service>, token: u64) {
-        let Some(mut stream) = self.0.lock().stream.take() else { return };
+    /// Has a thread make the next batch.
+    fn make(&self, service: &Arc<Service>, token: u64, mut stream: IpcStream) {
         let (line, sink) = (self.0.clone(), service.sink.clone());
         service.pool.run(Box::new(move || {
-            let made = catch_unwind(AssertUnwindSafe(|| stream.next_piece()));
+            let made = catch_unwind(AssertUnwindSafe(|| stream.next_batch()));
             let mut line = line.lock();
-            line.made = Some(match made {
-                Ok(Ok((bytes, false))) => Made::Batch(bytes),
-                Ok(Ok((bytes, true))) => Made::Last(bytes),
-                Ok(Err(failure)) => Made::Failed(failure),
-                Err(_) => Made::Failed(Error::Internal("a scan panicked".into()).into()),
-            });
-            if matches!(line.made, Some(Made::Batch(_))) {
-                line.stream = Some(stream);
+            match made {
+                Ok(Ok(batch)) => {
+                    line.over = stream.is_over();
+                    line.made = batch.map(Made::Batch);
+                    line.stream = Some(stream).filter(|_| !line.over);
+                }
+                Ok(Err(failure)) => line.made = Some(Made::Failed(failure)),
+                Err(_) => {
+                    let failure = Error::Internal("a scan panicked".into()).into();
+                    line.made = Some(Made::Failed(failure));
+                }
             }
-            drop(line);
-            sink.due(token);
+            if std::mem::take(&mut line.waiting) {
+                drop(line);
+                sink.due(token);
+            }
         }));
     }
 }
 
-/// A client that takes little at a time is not given a whole batch to take.
-fn cut(bytes: Vec<u8>, pieces: &mut Vec<Vec<u8>>) {
-    if bytes.len() <= PIECE {
-        return pieces.push(bytes);
+impl Line {
+    /// Takes as much as one pull gives.
+    fn cut(&mut self, pieces: &mut Vec<Bytes>) {
+        let mut room = PULL;
+        while let Some(first) = self.left.front_mut().filter(|_| room > 0) {
+            let size = first.len().min(room);
+            let piece = first.split_to(size);
+            if first.is_empty() {
+                self.left.pop_front();
+            }
+            room -= size;
+            pieces.push(piece);
+        }
     }
-    pieces.extend(bytes.chunks(PIECE).map(<[u8]>::to_vec));
 }
 
 impl Service {
@@ -100,12 +126,31 @@ impl Service {
     }
 
     fn open_scan(self: &Arc<Self>, r: &Request<'_>) -> Answer {
-        let asked = arrow::parse(r.body)?;
-        let scan = Scan::begin(self.engine.clone(), r.name, asked)?;
-        let (stream, opening) = IpcStream::begin(scan)?;
-        let line = Line { stream: Some(stream), made: None };
-        let scanning = Scanning(Arc::new(Mutex::new(line)));
-        self.open(r.token, Kind::Scanning(scanning), opening)
+        self.begin_scan(r.token, r.name, arrow::parse(r.body)?)
+    }
+
+    /// Begins a stream of columns on a thread: what comes first may be on the disk, and whether it
+    /// can be had decides between a stream and a refusal.
+    pub(super) fn begin_scan(
+        self: &Arc<Self>,
+        token: u64,
+        topic: &str,
+        asked: ScanRequest,
+    ) -> Answer {
+        let scanning = Scanning::default();
+        // It is there before it has begun, so that its client can leave meanwhile.
+        self.open(token, Kind::Scanning(scanning.clone()), Vec::new())?;
+        self.on_pool(token, topic, move |s, topic| {
+            let begun = Scan::begin(s.engine.clone(), topic, asked).and_then(IpcStream::new);
+            match begun {
+                Ok(stream) => scanning.0.lock().stream = Some(stream),
+                Err(failure) => {
+                    s.cancel(token);
+                    return Err(failure);
+                }
+            }
+            Ok(Reply::ok(Vec::new()))
+        })
     }
 
     fn split(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::{Claimed, Error, Event, Watch, Work};
 
@@ -39,8 +40,8 @@ pub enum Next {
 /// What a pull made: pieces to be sent one by one, and what is next.
 #[derive(Clone, Debug)]
 pub struct Pulled {
-    /// Bytes of an event stream; messages of a socket.
-    pub pieces: Vec<Vec<u8>>,
+    /// Bytes of a stream, wherever they are cut; messages of a socket.
+    pub pieces: Vec<Bytes>,
     /// What is next.
     pub next: Next,
 }
@@ -59,6 +60,8 @@ pub(super) struct Stream {
     /// When it last had something.
     told_ns: u64,
     over: bool,
+    /// Why it could not go on.
+    failure: Option<Failure>,
 }
 
 /// The open streams, by token.
@@ -253,7 +256,8 @@ impl Service {
         if !self.is_ready() {
             return Err(Error::Closed.into());
         }
-        let stream = Stream { kind, timer_ns: None, told_ns: self.clock.mono_ns(), over: false };
+        let told_ns = self.clock.mono_ns();
+        let stream = Stream { kind, timer_ns: None, told_ns, over: false, failure: None };
         self.streams.0.lock().insert(token, Arc::new(Mutex::new(stream)));
         self.pending.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Reply::ok(opening)))
@@ -288,17 +292,22 @@ impl Service {
             _ if closing => Err(Error::Closed.into()),
             Kind::Watching(w) => w.pull(&mut out, self.clock.wall_ms()),
             Kind::Working(w) => w.pull(self, token, &mut out),
-            Kind::Socket(socket) => socket.pull(&mut pieces, PULL),
+            Kind::Socket(socket) => {
+                let mut messages = Vec::new();
+                let next = socket.pull(&mut messages, PULL);
+                pieces.extend(messages.into_iter().map(Bytes::from));
+                next
+            }
             Kind::Scanning(scanning) => scanning.pull(self, token, &mut pieces),
         };
         let next = match (outcome, &mut s.kind) {
             (Ok(next), _) => next,
             (Err(failure), Kind::Socket(socket)) => {
-                pieces.push(socket.last_words(&failure));
+                pieces.push(socket.last_words(&failure).into());
                 Next::End
             }
             (Err(failure), Kind::Scanning(_)) => {
-                log::warn!("a scan ends early: {}", failure.message);
+                s.failure = Some(failure);
                 Next::Fail
             }
             (Err(failure), _) => {
@@ -307,7 +316,7 @@ impl Service {
             }
         };
         if !out.is_empty() {
-            pieces.push(out);
+            pieces.push(out.into());
         }
         if !pieces.is_empty() {
             s.told_ns = self.clock.mono_ns();
@@ -318,6 +327,12 @@ impl Service {
             Next::End | Next::Fail => s.over = true,
         }
         Some(Pulled { pieces, next })
+    }
+
+    /// Why a stream could not go on, until it is cancelled.
+    #[must_use]
+    pub fn failure(&self, token: u64) -> Option<Failure> {
+        self.streams.get(token)?.lock().failure.take()
     }
 
     /// Has the sink say when a heartbeat is due. One that comes too early finds nothing, and is

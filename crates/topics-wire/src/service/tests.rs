@@ -61,12 +61,24 @@ impl World {
     }
 
     pub(super) fn send(&mut self, route: &str, name: &str, part: &str, body: Value) -> u64 {
+        self.send_for(false, route, name, part, body)
+    }
+
+    /// The same, from a client that takes columns or, unless `arrow`, JSON.
+    pub(super) fn send_for(
+        &mut self,
+        arrow: bool,
+        route: &str,
+        name: &str,
+        part: &str,
+        body: Value,
+    ) -> u64 {
         self.token += 1;
         let (body, grant) = (body.to_string(), Grant::all());
         let body = if body == "null" { &[][..] } else { body.as_bytes() };
         let token = self.token;
         let request =
-            Request { route, name, part, body, token, grant: &grant, ..Request::default() };
+            Request { route, name, part, body, token, grant: &grant, arrow, ..Request::default() };
         if let Some(reply) = self.service.call(&request) {
             self.inbox.reply(token, reply);
         }

@@ -136,8 +136,18 @@ impl Service {
         r: &Request<'_>,
         verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
     ) -> Answer {
+        self.on_pool(r.token, r.name, move |s, topic| verb(s, topic))
+    }
+
+    /// The same for a call that has waited.
+    pub(super) fn on_pool(
+        self: &Arc<Self>,
+        token: u64,
+        topic: &str,
+        verb: impl FnOnce(&Arc<Self>, &str) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Answer {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        let (service, topic, token) = (self.clone(), r.name.to_owned(), r.token);
+        let (service, topic) = (self.clone(), topic.to_owned());
         self.pool.run(Box::new(move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| verb(&service, &topic)));
             let reply = match outcome {

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use topics_engine::{ReadBatch, ReadFrom};
 
+use super::verbs::Answer;
 use super::{Reply, Request, Service};
+use crate::arrow::{self, ScanRequest};
 use crate::error::Failure;
 use crate::read::{self, Diff};
 
@@ -19,7 +21,8 @@ const LOOK_AGAIN_NS: u64 = 10_000_000;
 struct Wait {
     topic: String,
     diff: Diff,
-    arrow: bool,
+    /// What is answered when there is something, unless it is a page as JSON.
+    columns: Option<ScanRequest>,
     start_ns: u64,
     deadline_ns: u64,
     /// When the timer will say that it is due.
@@ -48,17 +51,18 @@ impl Waits {
 }
 
 impl Service {
-    pub(super) fn diff(
-        self: &Arc<Self>,
-        r: &Request<'_>,
-        start_ns: u64,
-    ) -> Result<Option<Reply>, Failure> {
-        let diff = read::parse(r.body, &self.limits, r.arrow)?;
+    pub(super) fn diff(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let mut diff = read::parse(r.body, &self.limits, r.arrow)?;
+        let columns = r.arrow.then(|| arrow::parse_diff(r.body, &diff)).transpose()?;
+        if columns.is_some() {
+            // Only whether there is something.
+            diff.request.limit = 1;
+        }
         let deadline_ns = start_ns + diff.wait_ms * 1_000_000;
         let wait = Wait {
             topic: r.name.to_owned(),
             diff,
-            arrow: r.arrow,
+            columns,
             start_ns,
             deadline_ns,
             timer_ns: 0,
@@ -106,24 +110,25 @@ impl Service {
         Some(wait)
     }
 
-    fn look(
-        self: &Arc<Self>,
-        token: u64,
-        mut wait: Wait,
-        first: bool,
-    ) -> Result<Option<Reply>, Failure> {
-        let pages = self.pages(&wait)?;
+    fn look(self: &Arc<Self>, token: u64, mut wait: Wait, first: bool) -> Answer {
+        let page = match &wait.columns {
+            // Nobody waits: the stream says itself what there is.
+            Some(columns) if first && wait.diff.wait_ms == 0 => {
+                return self.begin_scan(token, &wait.topic, columns.clone());
+            }
+            _ => self.engine.read(&wait.topic, &wait.diff.request)?,
+        };
         let now = self.clock.mono_ns();
-        // One page that has nothing, and behind which there is nothing that this reader may see.
-        let idle = matches!(pages.as_slice(), [p] if p.is_empty() && p.tombstone.is_none()
-            && (p.caught_up || wait.diff.request.from == ReadFrom::After(p.next_from_seq)));
+        let ReadBatch { topic_id, next_from_seq: seq, caught_up, .. } = page;
+        let stood = wait.diff.request.from == ReadFrom::After(seq);
+        // Nothing, and behind it there is nothing that this reader may see.
+        let idle = page.is_empty() && page.tombstone.is_none() && (caught_up || stood);
         if !idle || now >= wait.deadline_ns || self.waits.0.lock().closed {
-            return self.show(&wait, &pages).map(Some);
+            return self.show(token, wait, &page);
         }
-        let seq = pages.first().map_or(0, |p| p.next_from_seq);
-        let moved = wait.diff.request.from != ReadFrom::After(seq);
+        let moved = !stood;
         wait.diff.request.from = ReadFrom::After(seq);
-        wait.diff.request.topic_id = pages.first().map(|p| p.topic_id);
+        wait.diff.request.topic_id = Some(topic_id);
         // Woken to nothing without moving: the engine would wake it again at once, and so on.
         let by_head = first || moved;
         wait.timer_ns =
@@ -155,37 +160,14 @@ impl Service {
         }
     }
 
-    /// One page, or as many as a columnar read asks for.
-    fn pages(&self, wait: &Wait) -> Result<Vec<ReadBatch>, Failure> {
-        let mut request = wait.diff.request.clone();
-        let mut pages = Vec::new();
-        loop {
-            let page = self.engine.read(&wait.topic, &request)?;
-            let bytes: usize = page.iter().map(|r| r.data.len() + r.meta.len()).sum();
-            request.from = ReadFrom::After(page.next_from_seq);
-            request.topic_id = Some(page.topic_id);
-            request.limit = request.limit.saturating_sub(page.len());
-            request.max_bytes = request.max_bytes.saturating_sub(bytes);
-            let go_on = wait.arrow
-                && !page.caught_up
-                && !page.is_empty()
-                && request.limit > 0
-                && request.max_bytes > 0
-                && !matches!(wait.diff.request.from, ReadFrom::Before { .. });
-            pages.push(page);
-            if !go_on {
-                return Ok(pages);
-            }
+    /// A page as JSON, or the beginning of a stream from where this reader has come to.
+    fn show(self: &Arc<Self>, token: u64, wait: Wait, page: &ReadBatch) -> Answer {
+        let Wait { topic, diff, columns, start_ns, .. } = wait;
+        if let Some(columns) = columns {
+            let (from, topic_id) = (diff.request.from, diff.request.topic_id);
+            return self.begin_scan(token, &topic, ScanRequest { from, topic_id, ..columns });
         }
-    }
-
-    fn show(&self, wait: &Wait, pages: &[ReadBatch]) -> Result<Reply, Failure> {
-        if wait.arrow {
-            return crate::arrow::ipc(&wait.topic, pages).map(Reply::ok);
-        }
-        let ns = self.elapsed(wait.start_ns);
-        let page =
-            pages.first().ok_or_else(|| Failure::new("internal", "a read without a page"))?;
-        Ok(Reply::ok(read::answer(&wait.topic, page, &wait.diff, ns)))
+        let ns = self.elapsed(start_ns);
+        Ok(Some(Reply::ok(read::answer(&topic, page, &diff, ns))))
     }
 }

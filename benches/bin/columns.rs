@@ -1,0 +1,130 @@
+//! Figures of columns over HTTP, and of a server whose process does something else besides.
+//!
+//! `bench-columns HOST:PORT PID [HOST:PORT PID]`: a server that is up, and its process; then one whose
+//! process has a busy Python thread.
+
+use std::time::Instant;
+
+use topics_benches::net::http::{ARROW, Conn, request, typed, write_request};
+use topics_benches::net::{PAYLOAD, rate_and_cost};
+use topics_benches::{Goal, Process, Table, median, settle};
+
+/// What is read: more than one request gives.
+const ROWS: usize = 2_000_000;
+/// Rows of a request as Arrow.
+const LIMIT: usize = 1_000_000;
+/// Rows of an Arrow body, by default the most.
+const BODY: usize = 10_000;
+const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+const TOPIC: &str = "/v0/topics/bench-columns";
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (addr, pid, busy) = match &args[..] {
+        [addr, pid] => (addr, pid, None),
+        [addr, pid, busy, its] => (addr, pid, Some((busy, Process::of(its)))),
+        _ => {
+            eprintln!("usage: bench-columns HOST:PORT PID [HOST:PORT PID]");
+            std::process::exit(2);
+        }
+    };
+    let mut table = Table::new("HTTP, columns (100-byte payloads, client on the same cores)");
+    let server = Process::of(pid);
+    fill(addr);
+    reads(&mut table, addr, server);
+    writes(&mut table, addr, server);
+    if let Some((addr, server)) = busy {
+        beside_a_busy_thread(&mut table, addr, server);
+    }
+    table.finish();
+}
+
+fn fill(addr: &str) {
+    let mut conn = Conn::ready(addr);
+    conn.call(&request("PUT", TOPIC, "{\"durability\":\"disk\"}"));
+    let batch = write_request("bench-columns", 1000);
+    (0..ROWS / 1000).for_each(|_| conn.call(&batch));
+    conn.call(&request("POST", "/v0/admin/checkpoint", "{}"));
+}
+
+fn asked(verb: &str, body: &str) -> Vec<u8> {
+    let headers = [("content-type", "application/json"), ("accept", ARROW)];
+    typed("POST", &format!("{TOPIC}/{verb}"), &headers, body.as_bytes())
+}
+
+fn reads(table: &mut Table, addr: &str, server: Process) {
+    let narrow = format!("{{\"to_seq\":{LIMIT},\"columns\":[\"seq\",\"data\"]}}");
+    let rows = [
+        ("diff as Arrow, limit 1 000 000", asked("diff", &format!("{{\"limit\":{LIMIT}}}"))),
+        ("scan of 1 000 000 as Arrow", asked("scan", &format!("{{\"to_seq\":{LIMIT}}}"))),
+        ("the same, columns seq and data", asked("scan", &narrow)),
+    ];
+    for (work, request) in rows {
+        settle();
+        let (figure, notes) = streamed(addr, server, &request);
+        table.row(work, figure, "rows/s", Goal::Min(8e6), &notes);
+    }
+}
+
+/// Rows a second of whole streams, one after the other on one connection; what they cost.
+fn streamed(addr: &str, server: Process, request: &[u8]) -> (f64, String) {
+    const STREAMS: usize = 8;
+    let mut conn = Conn::new(addr);
+    let (mut cost, mut bytes) = (server.cost(), 0);
+    let mut runs = Vec::new();
+    for run in 0..4 {
+        if run == 1 {
+            // The first warms up.
+            (runs, cost) = (Vec::new(), server.cost());
+        }
+        let start = Instant::now();
+        for _ in 0..STREAMS {
+            let (mut tail, mut size) = ([0; 8], 0);
+            conn.stream(request, |part| {
+                size += part.len();
+                last(&mut tail, part);
+            });
+            assert!(tail == END && size > LIMIT * PAYLOAD.len(), "{size} bytes, whole");
+            bytes = size;
+        }
+        runs.push((STREAMS * LIMIT) as f64 / start.elapsed().as_secs_f64());
+    }
+    let cpu = cost.cpu_per_record((3 * STREAMS * LIMIT) as u64);
+    (median(runs), format!("{} B a row; server {cpu:.3} cpu-µs a row", bytes / LIMIT))
+}
+
+/// The last eight bytes, now that `part` has come.
+fn last(tail: &mut [u8; 8], part: &[u8]) {
+    let new = &part[part.len().saturating_sub(8)..];
+    tail.rotate_left(new.len());
+    tail[8 - new.len()..].copy_from_slice(new);
+}
+
+/// Bodies that a scan has answered.
+fn writes(table: &mut Table, addr: &str, server: Process) {
+    let mut conn = Conn::new(addr);
+    let only = format!("{{\"to_seq\":{BODY},\"columns\":[\"data\"]}}");
+    let mut rows = Vec::new();
+    conn.stream(&asked("scan", &only), |part| rows.extend_from_slice(part));
+    let body = typed("POST", TOPIC, &[("content-type", ARROW)], &rows);
+    for conns in [1, 4] {
+        settle();
+        let open = || Conn::new(addr);
+        let (figure, cost) = rate_and_cost(server, conns, BODY, open, |c| c.call(&body));
+        let work = format!("{conns} connections × {BODY} rows as Arrow, disk");
+        table.row(&work, figure, "rows/s", Goal::None, &cost);
+    }
+}
+
+fn beside_a_busy_thread(table: &mut Table, addr: &str, server: Process) {
+    let mut setup = Conn::ready(addr);
+    setup.call(&request("PUT", "/v0/topics/bench-busy", "{\"durability\":\"disk\"}"));
+    let write = write_request("bench-busy", 1);
+    for (conns, goal) in [(1, Goal::None), (64, Goal::Min(15e3))] {
+        settle();
+        let open = || Conn::new(addr);
+        let (figure, cost) = rate_and_cost(server, conns, 1, open, |c| c.call(&write));
+        let work = format!("beside a busy thread: {conns} connections × 1 record");
+        table.row(&work, figure, "/s", goal, &format!("{cost}, the thread's own included"));
+    }
+}
