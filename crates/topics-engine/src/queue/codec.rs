@@ -13,7 +13,8 @@
 
 use topics_storage::snapshot::ReplayPos;
 
-use super::machine::{Queue, Shown};
+use super::job::Shown;
+use super::machine::Queue;
 use super::tally::Tally;
 use crate::error::{Error, Result};
 
@@ -82,9 +83,11 @@ fn take<const N: usize>(r: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 fn read_tally(version: u16, r: &mut &[u8], layout: u64) -> Option<Tally> {
-    let mut tally = Tally::default();
-    tally.dead_lettered = u64::from_le_bytes(take(r)?);
-    tally.expired = u64::from_le_bytes(take(r)?);
+    let mut tally = Tally {
+        dead_lettered: u64::from_le_bytes(take(r)?),
+        expired: u64::from_le_bytes(take(r)?),
+        counted: ReplayPos::default(),
+    };
     if version > 1 {
         tally.counted = ReplayPos { layout, lsn: u64::from_le_bytes(take(r)?) };
     } else if !tally.is_zero() {
