@@ -45,6 +45,7 @@ from .client import (
     Transaction,
     Verification,
     Watch,
+    Work,
     verify,
 )
 from .client import open_database as open
@@ -105,6 +106,7 @@ __all__ = [
     "Unavailable",
     "Verification",
     "Watch",
+    "Work",
     "__version__",
     "aio",
     "connect",

@@ -1,21 +1,16 @@
 """All of it, with a kill in the middle, compared with pandas.
 
-python -m pipeline [--folder DIR] [--days N]
+python -m pipeline [--output DIR] [--days N]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -24,113 +19,59 @@ from pyspark_topics.options import Connection
 
 from benches.demo.server import Server
 
-from .expected import expected
+from .expected import Dead, expected
+from .feed import Feed
 from .happenings import Row, happenings
 from .job import DEAD, RESULTS
+from .progress import Progress, progress
+from .report import PLOT
+from .runner import HERE, PATIENCE, Job, kill_in_the_middle
 
-HERE = Path(__file__).resolve().parents[1]
-BATCH = 5_000
-"""Records of one write, at most."""
-PATIENCE = 900.0
-
-
-class Feed(threading.Thread):
-    """Appends both topics, a simulated day at a time, as fast as the server takes them. What came
-    in before the kill and what came after is up to the pace of the job."""
-
-    def __init__(self, url: str, rows: dict[str, list[Row]], pause: float) -> None:
-        super().__init__(daemon=True)
-        self._client = Client(Connection(url, None, None, 60.0))
-        self._rows = rows
-        self._pause = pause
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            at = dict.fromkeys(self._rows, 0)
-            day = min(rows[0].arrives for rows in self._rows.values())
-            while any(at[topic] < len(rows) for topic, rows in self._rows.items()):
-                day += timedelta(days=1)
-                for topic, rows in self._rows.items():
-                    first = at[topic]
-                    while at[topic] < len(rows) and rows[at[topic]].arrives < day:
-                        at[topic] += 1
-                    self._append(topic, rows[first : at[topic]], first)
-                time.sleep(self._pause)
-        except BaseException as e:
-            self.error = e
-
-    def _append(self, topic: str, rows: list[Row], first: int) -> None:
-        for i in range(0, len(rows), BATCH):
-            records = [{"data": json.loads(row.text)} for row in rows[i : i + BATCH]]
-            body = {"records": records, "idempotency_key": f"{topic}-{first + i}"}
-            self._client.call("POST", f"/v0/topics/{topic}", body)
+TRIGGERS = 15
+"""Micro-batches that all rows take, at least: the kill has a middle to land in."""
 
 
-class Job:
-    """The streaming job in a process group of its own: a Python process and a JVM."""
-
-    def __init__(self, url: str, folder: Path, *flags: str) -> None:
-        self._log = (folder / "job.log").open("a")
-        command = [sys.executable, "-m", "pipeline.job", url, str(folder), *flags]
-        self._process = subprocess.Popen(
-            command, cwd=HERE, stdout=self._log, stderr=self._log, start_new_session=True
-        )
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """SIGKILL for the driver, its JVM and every worker of this job."""
-        if self.running:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._log.close()
-
-    def wait(self) -> int:
-        code = self._process.wait(timeout=PATIENCE)
-        self._log.close()
-        return code
+def heads(client: Client, *topics: str) -> int:
+    """Records that were ever published in the topics."""
+    found = client.call("POST", "/v0/state", {"topics": list(topics)})["topics"]
+    return sum(int(state["head_seq"]) for state in found.values())
 
 
-def head(client: Client, topic: str) -> int:
-    found = client.call("POST", "/v0/state", {"topics": [topic]})["topics"]
-    return int(found[topic]["head_seq"]) if topic in found else 0
-
-
-def stream(server: Server, folder: Path, rows: dict[str, list[Row]], wanted: int) -> None:
-    """Feeds and runs the job, kills it half way, and lets it end."""
+def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str]:
+    """Feeds and runs the job, kills it in the middle of both, and lets it end. What was wrong."""
     client = Client(Connection(server.url, None, None, 60.0))
     for topic in rows:
         client.call("PUT", f"/v0/topics/{topic}", {})
-    feed = Feed(server.url, rows, pause=0.1)
-    job = Job(server.url, folder)
-    feed.start()
-    try:
-        until = time.monotonic() + PATIENCE
-        while head(client, RESULTS) < wanted // 2:
-            if not job.running or time.monotonic() > until:
-                raise SystemExit(f"the job came to nothing: see {folder / 'job.log'}")
-            time.sleep(0.05)
-    finally:
-        job.kill()
-    told = f"{head(client, RESULTS)} of {wanted} results and {head(client, DEAD)} dead letters"
-    print(f"killed in the middle: {told}, {head(client, 'flights')} flights had been fed")
-    feed.join(PATIENCE)
-    if feed.error is not None:
-        raise feed.error
-    job = Job(server.url, folder, "--drain")
-    try:
-        if code := job.wait():
-            raise SystemExit(f"the job failed with {code}: see {folder / 'job.log'}")
-    finally:
-        job.kill()
+    per_trigger = {topic: -(-len(found) // TRIGGERS) for topic, found in rows.items()}
+    total = sum(len(found) for found in rows.values())
+
+    def so_far() -> Progress:
+        return progress(folder / "checkpoints" / RESULTS)
+
+    # While one batch is processed the next one is there, and the one after that.
+    feed = Feed(server.url, rows, lambda: so_far().rows, 2 * sum(per_trigger.values()))
+    with Job(server.url, folder, per_trigger) as job:
+        feed.start()
+        landing = kill_in_the_middle(job, feed, total, so_far, lambda: heads(client, RESULTS, DEAD))
+    print(landing, flush=True)
+    with Job(server.url, folder, per_trigger) as job:
+        while feed.is_alive():
+            job.check()
+            feed.join(0.2)
+        if feed.error is not None:
+            raise feed.error
+        job.finish()
+    end = so_far()
+    print(f"resumed from batch {landing.query.committed}, done with batch {end.committed}")
+    wrong = [] if landing.in_the_middle else ["the kill did not land in the middle"]
+    if end.rows != total:
+        wrong.append(f"{end.rows} of {total} rows were processed")
+    return wrong
 
 
-def compare(folder: Path, hours: pd.DataFrame, dead: list[tuple[str, str, int]]) -> list[str]:
+def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
     """What differs."""
-    found = pd.read_parquet(folder / f"{RESULTS}.parquet")
+    found = pd.read_parquet(output / f"{RESULTS}.parquet")
     wrong = []
     if found.duplicated(["origin", "hour"]).any():
         wrong.append("an hour of an airport is there twice")
@@ -141,17 +82,17 @@ def compare(folder: Path, hours: pd.DataFrame, dead: list[tuple[str, str, int]])
         pd.testing.assert_frame_equal(ours, hours[found.columns], check_exact=True)
     except AssertionError as e:
         wrong.append(f"delays: {e}")
-    letters = pd.read_parquet(folder / f"{DEAD}.parquet")
+    letters = pd.read_parquet(output / f"{DEAD}.parquet")
     got = sorted(letters[["reason", "topic", "seq"]].itertuples(index=False, name=None))
     if got != dead:
         odd = set(got) ^ set(dead)
         wrong.append(f"{len(got)} dead letters, not {len(dead)}: {sorted(odd)[:5]}")
-    if not (folder / "delays.png").stat().st_size:
+    if not (output / PLOT).stat().st_size:
         wrong.append("the plot is empty")
     return wrong
 
 
-def run(folder: Path, days: int | None) -> int:
+def run(folder: Path, output: Path, days: int | None) -> int:
     started = time.monotonic()
     rows = happenings(days)
     hours, dead = expected(rows)
@@ -160,34 +101,43 @@ def run(folder: Path, days: int | None) -> int:
     server = Server(folder / "data")
     server.start()
     try:
-        stream(server, folder, rows, len(hours))
-        command = [sys.executable, "-m", "pipeline.report", server.url, str(folder)]
+        wrong = stream(server, folder, rows)
+        command = [sys.executable, "-m", "pipeline.report", server.url, str(folder), str(output)]
         with (folder / "report.log").open("w") as log:
             subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=PATIENCE)
-        wrong = compare(folder, hours, dead)
+        wrong += compare(output, hours, dead)
     finally:
         server.ensure_dead()
     for line in wrong:
         print(f"WRONG: {line}")
     if not wrong:
-        print(f"equal to pandas, each row once; plot and Parquet in {folder}")
+        print(f"equal to pandas, each row once; plot and Parquet in {output}")
     print(f"{time.monotonic() - started:.0f} s")
     return 1 if wrong else 0
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--folder", type=Path, help="kept; a temporary one is not")
+    arguments.add_argument(
+        "--output", type=Path, default=HERE.parent / "target/pipeline", help="for plot and Parquet"
+    )
     arguments.add_argument("--days", type=int, help="of the year; all of it unless given")
     given = arguments.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="topics-pipeline-"))
-    if given.folder and folder.exists() and any(folder.iterdir()):
-        print(f"{folder} is not empty")
-        return 2
-    folder.mkdir(parents=True, exist_ok=True)
-    code = run(folder.resolve(), given.days)
-    if code == 0 and given.folder is None:
-        shutil.rmtree(folder)
+    output = given.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    # Nothing of another run is taken for what this one made.
+    for old in (f"{RESULTS}.parquet", f"{DEAD}.parquet"):
+        shutil.rmtree(output / old, ignore_errors=True)
+    (output / PLOT).unlink(missing_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="topics-pipeline-"))
+    code = 1
+    try:
+        code = run(folder, output, given.days)
+    finally:
+        if code == 0:
+            shutil.rmtree(folder)
+        else:
+            print(f"what there is lies in {folder}")
     return code
 
 

@@ -1,12 +1,13 @@
 """The streaming job: joins flights with the weather of their hour, adds up delays, and puts what
-cannot take part aside. Exactly once, from a checkpoint; killed at any time, it goes on.
+cannot take part aside. Exactly once, from a checkpoint; killed at any time, it goes on. It ends
+when its standard input does and all that there is has been processed.
 
-    python -m pipeline.job URL FOLDER [--drain]
+    python -m pipeline.job URL FOLDER flights=ROWS weather=ROWS
 """
 
 from __future__ import annotations
 
-import argparse
+import select
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,21 @@ from typing import Any
 from local_spark import session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 from .happenings import LATE
 
 RESULTS, DEAD = "delays", "delays.dead"
-PER_TRIGGER = {"flights": 24_000, "weather": 2_000}
 COMMON = "id long, origin string, hour string, at string"
 FIELDS = {"flights": f"{COMMON}, dep_delay double", "weather": f"{COMMON}, temp double"}
 LATENESS = f"{int(LATE.total_seconds())} seconds"
 
 
-def source(spark: SparkSession, url: str, topic: str) -> DataFrame:
+def source(spark: SparkSession, url: str, topic: str, per_trigger: str) -> DataFrame:
     """A topic's rows, each with the reason why it cannot take part, if there is one."""
     return (
         spark.readStream.format("topics")
-        .option("maxOffsetsPerTrigger", PER_TRIGGER[topic])
+        .option("maxOffsetsPerTrigger", per_trigger)
         .schema("topic string, seq long, data string")
         .load(url=url, subscribe=topic)
         .withColumn("row", f.from_json("data", FIELDS[topic]))
@@ -76,34 +77,35 @@ def dead(rows: DataFrame) -> DataFrame:
     )
 
 
-def start(url: str, folder: Path, drain: bool) -> SparkSession:
+def start(url: str, folder: Path, per_trigger: dict[str, str]) -> list[StreamingQuery]:
     """Starts both queries."""
     spark = session("pipeline", folder=folder / "spark")
 
-    def run(frame: DataFrame, topic: str) -> None:
+    def run(frame: DataFrame, topic: str) -> StreamingQuery:
         writer = frame.writeStream.format("topics").options(url=url, topic=topic)
         writer = writer.option("checkpointLocation", str(folder / "checkpoints" / topic))
-        if drain:
-            writer = writer.trigger(availableNow=True)
-        writer.queryName(topic).outputMode("append").start()
+        return writer.queryName(topic).outputMode("append").start()
 
-    flights, weather = (source(spark, url, topic) for topic in ("flights", "weather"))
-    run(delays(flights, weather), RESULTS)
-    run(dead(flights).unionByName(dead(weather)), DEAD)
-    return spark
+    flights, weather = (
+        source(spark, url, topic, per_trigger[topic]) for topic in ("flights", "weather")
+    )
+    dead_letters = dead(flights).unionByName(dead(weather))
+    return [run(delays(flights, weather), RESULTS), run(dead_letters, DEAD)]
 
 
-def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("url")
-    arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--drain", action="store_true", help="end when all rows are processed")
-    given = arguments.parse_args()
-    spark = start(given.url, given.folder, given.drain)
-    for query in spark.streams.active:
-        query.awaitTermination()
-    return 0
+def main() -> None:
+    url, folder, *limits = sys.argv[1:]
+    queries = start(url, Path(folder), dict(limit.split("=", 1) for limit in limits))
+    while not select.select([sys.stdin], [], [], 0.25)[0]:
+        for query in queries:
+            if not query.isActive:
+                # Raises what the query failed with.
+                query.awaitTermination()
+                raise SystemExit(f"{query.name} has ended by itself")
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,6 @@
 """The batch job: reads the results and the dead letters, writes Parquet and a plot.
 
-python -m pipeline.report URL FOLDER
+python -m pipeline.report URL FOLDER OUTPUT
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from .job import DEAD, RESULTS
 if TYPE_CHECKING:
     import pandas as pd
 
+PLOT = "delays.png"
 FIELDS = (
     "origin string, hour string, flights long, departed long, delay_sum double, "
     "delay_max double, temp double"
 )
 
 
-def report(url: str, folder: Path) -> None:
+def report(url: str, folder: Path, output: Path) -> None:
     spark = session("report", folder=folder / "spark")
 
     def read(topic: str, fields: str) -> None:
         rows = spark.read.format("topics").schema("data string").load(url=url, subscribe=topic)
         rows = rows.select(f.from_json("data", fields).alias("row")).select("row.*")
-        rows.write.mode("overwrite").parquet(str(folder / f"{topic}.parquet"))
+        rows.write.mode("overwrite").parquet(str(output / f"{topic}.parquet"))
 
     read(RESULTS, FIELDS)
     read(DEAD, "reason string, topic string, seq long, data string")
-    hours = spark.read.parquet(str(folder / f"{RESULTS}.parquet"))
+    hours = spark.read.parquet(str(output / f"{RESULTS}.parquet"))
     # The airports are five hours behind in winter: near enough to see the day.
     clock = (f.hour(f.to_timestamp("hour")) + 19) % 24
     mean = hours.groupBy("origin", clock.alias("clock")).agg(
         (f.sum("delay_sum") / f.sum("departed")).alias("delay")
     )
-    plot(mean.orderBy("origin", "clock").toPandas(), folder / "delays.png")
+    plot(mean.orderBy("origin", "clock").toPandas(), output / PLOT)
 
 
 def plot(means: pd.DataFrame, to: Path) -> None:
@@ -64,4 +65,4 @@ def plot(means: pd.DataFrame, to: Path) -> None:
 
 
 if __name__ == "__main__":
-    report(sys.argv[1], Path(sys.argv[2]))
+    report(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

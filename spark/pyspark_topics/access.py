@@ -59,6 +59,9 @@ class Access(Protocol):
 
     def scan(self, request: ScanRequest) -> AbstractContextManager[Scan]: ...
 
+    def held(self) -> AbstractContextManager[None]:
+        """What it opens for the first request inside stays open for the others."""
+
     def explain(self, request: ScanRequest) -> TopicsError | None:
         """Why a scan breaks off again and again at the same place, if it is known."""
 

@@ -32,12 +32,13 @@ class Snapshot:
     @staticmethod
     def take(options: ReadOptions) -> Snapshot:
         engine = access(options.connection)
-        heads = engine.heads(options.topics)
-        for name in options.topics.names:
-            if name not in heads:
-                raise TopicsError(f"topic {name!r} was not found", "topic_not_found")
-        ends = positions(engine, heads, options.end)
-        starts = positions(engine, heads, options.start)
+        with engine.held():
+            heads = engine.heads(options.topics)
+            for name in options.topics.names:
+                if name not in heads:
+                    raise TopicsError(f"topic {name!r} was not found", "topic_not_found")
+            ends = positions(engine, heads, options.end)
+            starts = positions(engine, heads, options.start)
         spans = {}
         for name, head in heads.items():
             lo, hi = starts[name], min(ends[name], head.end)
@@ -84,19 +85,21 @@ class TopicsReader(DataSourceReader):
         return left
 
     def partitions(self) -> list[InputPartition]:
-        if self._snapshot is None:
-            self._snapshot = Snapshot.take(self._options)
-        spans = self._narrowed(self._snapshot.spans)
-        tasks = plan(
-            sorted(spans.items()),
-            records=self._options.partition_records,
-            min_partitions=self._options.min_partitions,
-            split=access(self._options.connection).split,
-        )
+        engine = access(self._options.connection)
+        with engine.held():
+            if self._snapshot is None:
+                self._snapshot = Snapshot.take(self._options)
+            spans = self._narrowed(self._snapshot.spans, engine)
+            tasks = plan(
+                sorted(spans.items()),
+                records=self._options.partition_records,
+                min_partitions=self._options.min_partitions,
+                split=engine.split,
+            )
         return [TopicsPartition(task) for task in tasks]
 
-    def _narrowed(self, spans: Mapping[str, Span]) -> dict[str, Span]:
-        pushed, engine = self._pushed, access(self._options.connection)
+    def _narrowed(self, spans: Mapping[str, Span], engine: Access) -> dict[str, Span]:
+        pushed = self._pushed
         found = {
             name: pushed.narrow(span)
             for name, span in spans.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,13 +18,10 @@ from .planning import Head
 
 T = TypeVar("T")
 
-LINGER_SECONDS = 1.0
-"""How long a directory stays open that nothing reads."""
-
 
 class Directory(Splits):
     """See `Access`. Any number of processes may read a directory; nobody may have it open to
-    write."""
+    write. Not thread-safe."""
 
     def __init__(self, to: Connection) -> None:
         assert to.path is not None
@@ -38,34 +34,26 @@ class Directory(Splits):
         if not hasattr(engine, "scan_range"):
             raise InvalidOption("this version of topics_engine cannot open a directory read-only")
         self._opens: Callable[[], Any] = partial(engine.open, path, {}, read_only=True)
-        self._lock = threading.Lock()
         self._engine: Any = None
         self._uses = 0
-        self._idle: threading.Timer | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._open():
+            yield
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """The engine, kept open for a moment: Spark's workers live on, and a directory that they
-        have open cannot be written to."""
-        with self._lock:
-            if self._idle is not None:
-                self._idle.cancel()
-            if self._engine is None:
-                self._engine = _told(self._opens)
-            self._uses += 1
+        """The engine, open as long as it is used: Spark's workers live on, and a directory that
+        they have open cannot be written to."""
+        if self._uses == 0:
+            self._engine = _told(self._opens)
+        self._uses += 1
         try:
             yield self._engine
         finally:
-            with self._lock:
-                self._uses -= 1
-                if self._uses == 0:
-                    self._idle = threading.Timer(LINGER_SECONDS, self._close)
-                    self._idle.daemon = True
-                    self._idle.start()
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._uses == 0 and self._engine is not None:
+            self._uses -= 1
+            if self._uses == 0:
                 self._engine.close()
                 self._engine = None
 

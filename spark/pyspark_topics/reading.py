@@ -45,8 +45,9 @@ class ReadPlan:
         if partition is None or not partition.value:
             return
         engine = access(self.connection)
-        for one in partition.value:
-            yield from _RangeRead(engine, self, one).batches()
+        with engine.held():
+            for one in partition.value:
+                yield from _RangeRead(engine, self, one).batches()
 
 
 def loss_of(topic: str, first: int, last: int, reason: str) -> DataLoss:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from urllib.parse import urlencode
 
@@ -84,6 +84,10 @@ class Server(Splits):
         finally:
             if not whole:
                 self._client.close()
+
+    def held(self) -> AbstractContextManager[None]:
+        """The connection is kept in any case."""
+        return nullcontext()
 
     def explain(self, request: ScanRequest) -> TopicsError | None:
         """A stream that meets bytes where it promised text can but break off."""

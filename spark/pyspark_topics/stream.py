@@ -30,8 +30,8 @@ from .reading import ReadPlan, TopicsPartition, loss_of
 log = logging.getLogger("pyspark_topics")
 
 POLL = 0.01
-"""Seconds that what is known about the heads is good for, at least; more where asking takes long:
-Spark asks as fast as it is answered."""
+"""Seconds between two questions for the heads, at least; more where the answer takes long: Spark
+asks as fast as it is answered."""
 EXACT_FILLS = 64
 """Topics of a batch whose bytes the engine is asked for; those of others are estimated."""
 
@@ -51,15 +51,17 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._initial: Offset | None = None
         self._known: dict[str, Head] = {}
-        self._known_until = 0.0
+        self._next_poll = 0.0
         self._pinned: dict[str, Head] | None = None
         self._told: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Asked for twice at a first start: the same both times."""
         if self._initial is None:
-            heads = self._heads()
-            starts = positions(access(self._options.connection), heads, self._options.start)
+            engine = access(self._options.connection)
+            with engine.held():
+                heads = self._heads()
+                starts = positions(engine, heads, self._options.start)
             self._initial = Offset(
                 {
                     name: Span(head.topic_id, starts[name], starts[name])
@@ -76,7 +78,6 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._known_until = 0.0
         self._pinned = self._heads()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -128,11 +129,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (_Reading, (self._tasks,))
 
     def _heads(self) -> dict[str, Head]:
-        now = time.monotonic()
-        if now >= self._known_until:
-            self._known = access(self._options.connection).heads(self._options.topics)
-            took = time.monotonic() - now
-            self._known_until = now + took + max(POLL, 2 * took)
+        """The heads as they are now, never as they were: who appends rows and then waits until the
+        stream has processed all that is available waits for a poll that finds nothing new."""
+        time.sleep(max(0.0, self._next_poll - time.monotonic()))
+        asked = time.monotonic()
+        self._known = access(self._options.connection).heads(self._options.topics)
+        answered = time.monotonic()
+        self._next_poll = answered + max(POLL, 2 * (answered - asked))
         return self._known
 
     def _next(self, start: Offset, heads: Mapping[str, Head]) -> dict[str, Span]:
@@ -180,12 +183,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rooms = share(weights, size)
         exact = sorted(weights, key=lambda name: (-weights[name], name))[:EXACT_FILLS]
         found = dict(spans)
-        for name, weight in weights.items():
-            span, room = spans[name], rooms[name]
-            hi = span.lo + len(span) * room // weight
-            if name in exact and room:
-                hi = engine.fill(Range(span.topic_id, name, span.lo, span.hi), room)
-            found[name] = Span(span.topic_id, span.lo, hi)
+        with engine.held():
+            for name, weight in weights.items():
+                span, room = spans[name], rooms[name]
+                hi = span.lo + len(span) * room // weight
+                if name in exact and room:
+                    hi = engine.fill(Range(span.topic_id, name, span.lo, span.hi), room)
+                found[name] = Span(span.topic_id, span.lo, hi)
         if not any(len(span) for span in found.values()):
             first = exact[0]
             found[first] = Span(spans[first].topic_id, spans[first].lo, spans[first].lo + 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -17,21 +19,34 @@ SCHEMA = StructType([StructField("seq", LongType())])
 
 
 class Fake:
-    """An engine of which only the heads are asked."""
+    """An engine of which only the heads are asked, and the clock."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Head] = {}
         self.asked = 0
+        self.seconds = 0.0
+        self.now = 0.0
 
     def set(self, name, end, topic_id=1, earliest=1, after=None):
         self.topics[name] = Head(topic_id, earliest, end, after or end, end - earliest, 100)
 
     def heads(self, _topics):
         self.asked += 1
+        self.now += self.seconds
         return dict(self.topics)
 
     def fill(self, whole, size):
         return whole.lo + max(1, size // 10)
+
+    def held(self):
+        return nullcontext()
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert seconds >= 0
+        self.now += seconds
 
 
 @pytest.fixture
@@ -39,7 +54,7 @@ def fake(monkeypatch):
     fake = Fake()
     for module in (stream, batch):
         monkeypatch.setattr(module, "access", lambda _to: fake)
-    monkeypatch.setattr(stream, "POLL", 0.0)
+    monkeypatch.setattr(stream, "time", fake)
     return fake
 
 
@@ -49,7 +64,6 @@ def reader(**options):
 
 
 def latest(one, start, limit=None):
-    one._known_until = 0.0
     return one.latestOffset(start, limit or one.getDefaultReadLimit())
 
 
@@ -90,7 +104,6 @@ def test_the_first_offset_stays_the_first(fake):
     one = reader(startingOffsets="latest")
     first = one.initialOffset()
     fake.set("a", 21)
-    one._known_until = 0.0
     assert one.initialOffset() == first
 
 
@@ -106,15 +119,37 @@ def test_an_idle_topic_is_not_read_again_when_another_goes_on(fake):
     assert spans(one.partitions(first, first)) == []
 
 
-def test_heads_are_asked_for_once_per_poll(fake, monkeypatch):
-    monkeypatch.setattr(stream, "POLL", 60.0)
+def test_a_poll_tells_what_was_there_when_it_was_asked(fake):
+    """`processAllAvailable` waits for a poll that finds nothing new: one that was answered from
+    before would end it without the rows that were appended before it was called."""
+    fake.set("a", 11)
+    one = reader()
+    first = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    fake.set("a", 12)
+    assert one.latestOffset(first, ReadAllAvailable())["t"]["a"] == [1, 11, 12]
+
+
+def test_a_poll_asks_for_the_heads_once_and_not_at_once_again(fake, monkeypatch):
+    monkeypatch.setattr(stream, "POLL", 0.25)
     fake.set("a", 11)
     one = reader()
     end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
-    for _ in range(10):
+
+    def poll():
+        asked, began = fake.asked, fake.now
         one.latestOffset(end, ReadAllAvailable())
         one.reportLatestOffset()
-    assert fake.asked == 1
+        assert fake.asked == asked + 1
+        return fake.now - began - fake.seconds
+
+    # A server that takes long to answer is asked a third of the time at most.
+    for seconds, pause in ((0.0, 0.25), (0.125, 0.25), (0.5, 1.0)):
+        fake.seconds = seconds
+        poll()
+        assert poll() == pause
+    # A batch was processed meanwhile: nobody waits.
+    fake.now += 10
+    assert poll() == 0
 
 
 def test_limits(fake):
@@ -125,6 +160,16 @@ def test_limits(fake):
     assert latest(one, start)["t"] == {"a": [1, 1, 21], "b": [1, 1, 11]}
     assert latest(one, start, ReadMaxRows(3))["t"] == {"a": [1, 1, 3], "b": [1, 1, 2]}
     assert latest(one, start, ReadAllAvailable())["t"] == {"a": [1, 1, 101], "b": [1, 1, 51]}
+
+
+def test_both_limits_hold(fake):
+    fake.set("a", 1001)
+    one = reader(maxOffsetsPerTrigger="30", maxBytesPerTrigger="20")
+    # A record has ten bytes here, or less.
+    fake.topics["a"] = replace(fake.topics["a"], bytes=10_000)
+    assert latest(one, one.initialOffset())["t"]["a"] == [1, 1, 3]
+    one = reader(maxOffsetsPerTrigger="30", maxBytesPerTrigger="20000")
+    assert latest(one, one.initialOffset())["t"]["a"] == [1, 1, 31]
 
 
 def test_a_limit_of_bytes_reads_one_record_at_least(fake):

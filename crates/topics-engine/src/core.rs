@@ -84,7 +84,7 @@ impl Base {
             delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
-            options,
+            options: options.bounded(),
             segments,
         }
     }

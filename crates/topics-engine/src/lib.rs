@@ -39,7 +39,7 @@ pub use api::{
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use delivery::{
-    Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart,
+    Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart, watch_names,
 };
 pub use engine::{Completion, Engine};
 pub use error::{Error, Result};

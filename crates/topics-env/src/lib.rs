@@ -12,8 +12,9 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::num::NonZero;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 mod hook;
 mod overlay;
@@ -30,6 +31,14 @@ pub mod uring;
 pub use hook::{Hook, Site, Verdict};
 pub use overlay::Overlay;
 pub use pages::Pages;
+
+/// How many threads this process may run at once. Asked for once: the answer comes from files of
+/// the control group, which take longer to read than an empty directory takes to open.
+#[must_use]
+pub fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
+}
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

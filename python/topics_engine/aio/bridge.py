@@ -94,6 +94,10 @@ class Bridge:
         finally:
             timer.cancel()
 
+    def wake(self, token: int) -> None:
+        """Ends a wait as if its time had passed."""
+        self._pending.resolve(token, None)
+
     def end(self) -> None:
         """Stops listening."""
         self._pending.end(lambda: Closed("the last database of this loop was closed"))

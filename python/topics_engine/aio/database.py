@@ -18,14 +18,14 @@ from .router import Router
 from .spawning import runner_of
 from .topic import Topic
 from .transaction import Transaction
-from .twin import Closing, Twin, long_twin, made, twin
+from .twin import Closing, Shown, long_twin, made, twin
 from .watching import Watch
 
 if TYPE_CHECKING:
     from ..remote import Verify
 
 
-class Database(Twin[plain.Database], Closing):
+class Database(Shown[plain.Database], Closing):
     """Topics, in this process or of a server, for any number of event loops and their threads. Use
     it in an `async with` block, or `close` it.
     """

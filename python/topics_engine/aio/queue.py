@@ -14,7 +14,7 @@ from ..client import queue as plain
 from ..client.queue import Leased, jobs_of
 from ..client.watching import left
 from ..errors import TopicsError
-from .bridge import here
+from .bridge import Bridge, here
 from .spawning import runner_of
 from .topic import Handle
 from .twin import Closing, like, twin
@@ -81,16 +81,17 @@ class Work(Closing, AsyncIterator[Job]):
     def __init__(self, queue: plain.Queue, node: str, native: Flow) -> None:
         self._queue, self._node, self._native = queue, node, native
         self._jobs: deque[Job] = deque()
+        self._waits: tuple[Bridge, int] | None = None
         self._closed = False
 
     def __aiter__(self) -> Work:
         return self
 
     async def __anext__(self) -> Job:
-        while not self._jobs:
-            if self._closed:
-                raise StopAsyncIteration
+        while not self._jobs and not self._closed:
             await self._fetch()
+        if self._closed:
+            raise StopAsyncIteration
         return self._jobs.popleft()
 
     async def _fetch(self) -> None:
@@ -101,7 +102,16 @@ class Work(Closing, AsyncIterator[Job]):
             if found is not None:
                 self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
             return
-        answer = await here().wait(None, native.next_later, LONGEST)
+        bridge = here()
+
+        def begin(calls: _core.Calls, token: int) -> _core.Waiting | None:
+            self._waits = bridge, token
+            return native.next_later(calls, token, LONGEST)
+
+        try:
+            answer = await bridge.wait(None, begin)
+        finally:
+            self._waits = None
         if answer is None:
             self._closed = True
         else:
@@ -113,6 +123,9 @@ class Work(Closing, AsyncIterator[Job]):
         if not self._closed:
             self._closed = True
             self._jobs.clear()
+            if self._waits is not None:
+                bridge, token = self._waits
+                bridge.wake(token)
             await runner_of(self._native).run(self._native.close)
 
 

@@ -15,7 +15,7 @@ from ..client.watching import left
 from ..errors import Throttled
 from .consumer import Consumer
 from .reading import Read
-from .twin import Twin, like, long_twin, made, twin
+from .twin import Shown, like, long_twin, made, twin
 
 if TYPE_CHECKING:
     from ..client.backend import Acked
@@ -26,7 +26,7 @@ ROOM = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
 T = TypeVar("T", bound=plain.Topic)
 
 
-class Handle(Twin[T]):
+class Handle(Shown[T]):
     """What handles of topics and of queues do."""
 
     __slots__ = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
+from html import escape
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from ..client.backend import Elsewhere
@@ -49,6 +50,27 @@ class Twin(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._sync).strip('<>')}>"
+
+
+class Shown(Twin[S]):
+    """A handle that shows what it is of. What a server would say has to be awaited: there it shows
+    its name alone.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        if not self._elsewhere:
+            return super().__repr__()
+        name = getattr(self._sync, "name", None)
+        named = "" if name is None else f" {name!r} of"
+        return f"<aio {type(self).__name__}{named} {self._engine.path!r}>"
+
+    def _repr_html_(self) -> str:
+        if self._elsewhere:
+            return f"<b>{escape(repr(self)[1:-1])}</b>"
+        shown: str = self._sync._repr_html_()  # type: ignore[attr-defined]
+        return shown
 
 
 @overload

@@ -48,28 +48,30 @@ class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
         return self
 
     async def __anext__(self) -> Event:
-        while not self._sync._items and not self._sync._closed:
-            await self._fetch(None)
+        await self._await_items(None)
         if self._sync._closed:
             raise StopAsyncIteration
         return self._sync._take()
 
     async def next(self, wait: float | None = None) -> Event | None:
         """The next item; `None` when `wait` seconds have passed, or the watch is closed."""
-        deadline = None if wait is None else time.monotonic() + wait
-        while not self._sync._items and not self._sync._closed:
-            if not await self._fetch(left(deadline)) and left(deadline) == 0.0:
-                return None
-        return None if self._sync._closed else self._sync._take()
+        await self._await_items(wait)
+        return self._sync._take() if self._sync._items and not self._sync._closed else None
 
     async def batches(self, wait: float | None = None) -> AsyncIterator[list[Event]]:
         """The same, what came together in a list; with `wait`, an empty list when nothing came in
         so many seconds.
         """
         while not self._sync._closed:
-            if not self._sync._items and not await self._fetch(wait) and wait is None:
-                continue
-            yield self._sync._take_all()
+            await self._await_items(wait)
+            if not self._sync._closed:
+                yield self._sync._take_all()
+
+    async def _await_items(self, wait: float | None) -> None:
+        deadline = None if wait is None else time.monotonic() + wait
+        while not self._sync._items and not self._sync._closed:
+            if not await self._fetch(left(deadline)) and left(deadline) == 0.0:
+                return
 
     async def _fetch(self, wait: float | None) -> bool:
         """Waits for an event; false when there is none yet. What was told is kept before the next

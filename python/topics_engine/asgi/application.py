@@ -20,6 +20,7 @@ from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
     ARROW,
     JSON,
+    LATER,
     NDJSON,
     OCTETS,
     PROMETHEUS,
@@ -253,7 +254,7 @@ def core_response(status: int, answer: bytes, offer: bytes) -> Response:
     if status < 400:
         return Response(status, answer, offer)
     headers: list[Header] = []
-    if status in (429, 503):
+    if status in LATER:
         headers.append((b"retry-after", str(_core.retry_after(answer)).encode()))
     return Response(status, answer, JSON, headers)
 

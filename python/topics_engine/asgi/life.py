@@ -110,16 +110,15 @@ class Life:
             self._in_flight -= 1
 
     def _unavailable(self) -> HttpError:
-        retry = [(b"retry-after", b"1")]
         if self.phase in ("draining", "closed"):
-            return HttpError(503, "shutting_down", "the server is going down", headers=retry)
+            return HttpError(503, "shutting_down", "the server is going down")
         if self.phase == "failed":
             reason = getattr(self.failure, "code", type(self.failure).__name__)
             detail = {"reason": str(reason)}
             message = f"the engine could not be opened: {self.failure}"
-            return HttpError(503, "storage_unavailable", message, detail, retry)
+            return HttpError(503, "storage_unavailable", message, detail)
         elapsed = {"recovering_ms": int((time.monotonic() - self._born) * 1000)}
-        return HttpError(503, "not_ready", "the engine is being recovered", elapsed, retry)
+        return HttpError(503, "not_ready", "the engine is being recovered", elapsed)
 
     def health(self) -> Response:
         """The process is alive, whatever the engine does."""

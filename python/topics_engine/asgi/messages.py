@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -75,10 +76,14 @@ class HttpError(Exception):
         if self.detail is not None:
             error["detail"] = self.detail
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
-        return Response(self.status, body, headers=self.headers)
+        headers = [*self.headers, RETRY] if self.status in LATER else self.headers
+        return Response(self.status, body, headers=headers)
 
 
 CLOSE: Header = (b"connection", b"close")
+# The same request may succeed later: when, in seconds.
+LATER = frozenset({429, 503})
+RETRY: Header = (b"retry-after", b"1")
 
 
 class Request:
@@ -109,7 +114,8 @@ class Request:
         return b"transfer-encoding" in self.headers or self.scope["http_version"] == "2"
 
     async def body(self, limit: int, seconds: float) -> bytes:
-        """The whole body, at most `limit` bytes, within `seconds`."""
+        """The whole body, at most `limit` bytes unless that is 0, within `seconds`."""
+        limit = limit or sys.maxsize
         length = self.headers.get(b"content-length", b"").strip()
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)

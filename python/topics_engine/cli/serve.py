@@ -20,7 +20,7 @@ from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from .exits import Exit, exit_for
 from .hot import HotProtocols
-from .limits import Limits
+from .limits import Limits, expect
 from .output import complain
 from .protocol import BoundedProtocol
 from .tls import Config, TlsRefused, context
@@ -59,12 +59,13 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, stall: float) -> socket.socket:
     """The listening socket, bound before the engine opens so that its URL is known."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        expect(sock, stall)
         sock.bind((host, port))
         # Until the loop accepts, a connection waits instead of being refused.
         sock.listen(2048)
@@ -90,8 +91,9 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     except TlsRefused as refusal:
         complain(str(refusal))
         return Exit.USAGE
+    limits = Limits.of(settings)
     try:
-        sock = listen(settings.host, settings.port)
+        sock = listen(settings.host, settings.port, limits.stall)
     except OSError as error:
         complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
         return Exit.FAILED
@@ -102,14 +104,14 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     app = build(settings, url=url)
     # uvicorn's access log is written by its own protocol.
     hot = settings.hot_protocol and not access_log
-    limits = Limits.of(settings)
     plain = partial(BoundedProtocol, limits=limits)
     config = Config(
         app,
         tls=tls,
+        limits=limits,
         http=HotProtocols(app, settings) if hot else plain,
         ws="websockets-sansio",
-        ws_max_size=settings.max_body_bytes,
+        ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,
         access_log=access_log,

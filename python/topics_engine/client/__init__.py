@@ -2,7 +2,7 @@
 
 from .consumer import Consumer, ConsumerBatch, ConsumerInfo
 from .database import Database, open_database, verify
-from .queue import Job, PeekedJob, Queue
+from .queue import Job, PeekedJob, Queue, Work
 from .reading import Read
 from .router import Router
 from .topic import Topic
@@ -53,6 +53,7 @@ __all__ = [
     "Transaction",
     "Verification",
     "Watch",
+    "Work",
     "open_database",
     "verify",
 ]

@@ -103,6 +103,8 @@ if TYPE_CHECKING:
         """Verbs, here or elsewhere."""
 
         def check(self) -> None: ...
+        def scan_range(self, topic: str, request: bytes) -> Stream: ...
+        def split(self, topic: str, request: bytes) -> bytes: ...
         def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]: ...
         def delete_consumer(self, topic: str, name: str) -> bool: ...
 
@@ -132,6 +134,16 @@ def append_table(
         return backend.append(topic, rows, node=node, key=key, config=config)
     acked: Acked = _elsewhere(backend).append_table(topic, table, tag, node, key)
     return acked
+
+
+def scan_of(backend: Backend, topic: str, limit: int | None, **how: Any) -> Stream:
+    """A range as an Arrow stream. Here it is made as it is taken; of a server it comes whole, so it
+    is told how many records will be taken.
+    """
+    if isinstance(backend, _core.Engine):
+        return backend.scan(topic, **how)
+    found: Stream = _elsewhere(backend).scan(topic, limit=limit, **how)
+    return found
 
 
 def queue_of(backend: Backend, name: str) -> Leases:
@@ -203,5 +215,6 @@ __all__ = [
     "consumer_of",
     "every_consumer",
     "queue_of",
+    "scan_of",
     "transactions_of",
 ]

@@ -183,19 +183,14 @@ class Database(Closing):
         """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the
         like: `from_seq`, `to_seq`, `columns` and the other fields of `POST /v0/topics/:t/scan`.
         """
-        return self._here().scan_range(topic, json.dumps(asked).encode())
+        return self._backend.scan_range(topic, json.dumps(asked).encode())
 
     def split(self, topic: str, **asked: Any) -> dict[str, Any]:
         """A range in parts of about one size, from the index alone: the fields and the answer of
         `POST /v0/topics/:t/split`.
         """
-        found: dict[str, Any] = json.loads(self._here().split(topic, json.dumps(asked).encode()))
+        found: dict[str, Any] = json.loads(self._backend.split(topic, json.dumps(asked).encode()))
         return found
-
-    def _here(self) -> _core.Engine:
-        if not isinstance(self._backend, _core.Engine):
-            raise InvalidRequest("only of a directory in this process: a server has HTTP for it")
-        return self._backend
 
     def close(self) -> None:
         """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ..errors import Conflict, TopicsError
 from .backend import queue_of
+from .closing import Closing
 from .reading import records_of
 from .topic import Topic
 from .values import Record
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._core import _Jobs
-    from .backend import Backend, Leases
+    from .backend import Backend, Flow, Leases
 
+
+# How long one wait for jobs is.
+LONGEST = 3600.0
 
 JobState = Literal["ready", "leased", "delayed", "dead"]
 
@@ -123,6 +128,41 @@ class Job(Leased):
                 return
 
 
+class Work(Closing, Iterator[Job]):
+    """Follows a queue: jobs are leased as there is room for them; closing gives them back.
+
+    Iterating waits, and hears Ctrl-C while it does. Not thread-safe, but for `close`, which ends
+    the iteration from any thread.
+    """
+
+    def __init__(self, queue: Queue, node: str, flow: Flow) -> None:
+        self._queue, self._node, self._flow = queue, node, flow
+        self._jobs: deque[Job] = deque()
+        self._closed = False
+
+    def __iter__(self) -> Work:
+        return self
+
+    def __next__(self) -> Job:
+        while not self._jobs and not self._closed:
+            found = self._flow.next(LONGEST)
+            if found is None:
+                self._closed = True
+            else:
+                self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
+        if self._closed:
+            raise StopIteration
+        return self._jobs.popleft()
+
+    def close(self) -> None:
+        """Ends it: what was not acked is given back. Idempotent."""
+        self._closed = True
+        self._flow.close()
+
+    def __repr__(self) -> str:
+        return f"<Work of {self._queue.name!r} as {self._node!r}{', closed' * self._closed}>"
+
+
 class Queue(Topic):
     """A queue by name; thread-safe. What a topic does it does too."""
 
@@ -138,14 +178,9 @@ class Queue(Topic):
         """Leases up to `max` jobs to a node, waiting up to `wait` seconds for the first."""
         return jobs_of(Job, self, node, self._native.claim(node, max, lease_ms, wait))
 
-    def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Generator[Job]:
-        """Follows the queue: up to `max` jobs are leased at a time; ending it gives them back."""
-        stream = self._native.work(node, max, lease_ms)
-        try:
-            while (found := stream.next(3600)) is not None:
-                yield from jobs_of(Job, self, node, found)
-        finally:
-            stream.close()
+    def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
+        """Follows the queue: up to `max` jobs are leased at a time; closing it gives them back."""
+        return Work(self, node, self._native.work(node, max, lease_ms))
 
     def redrive(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import Closed, DataLoss, InvalidRequest
+from .backend import scan_of
 from .closing import Closing
 from .values import Gap, Record, Start
 
@@ -260,8 +261,10 @@ class Read(Closing, Iterator[Item]):
         if self._start is Start.TAIL and after is None:
             after = self.cursor
             upto = after
-        return self._backend.scan(
+        return scan_of(
+            self._backend,
             self.topic,
+            self._left,
             after=after,
             upto=upto,
             skip_nodes=self._nodes,

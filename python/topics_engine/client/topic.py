@@ -136,7 +136,12 @@ class Topic:
     def tail(self, count: int) -> list[Item]:
         """The newest records, oldest first."""
         page = self._backend.read(self.name, tail=count, limit=count, max_bytes=1 << 30)
-        return all_of(self.name, page)
+        items = all_of(self.name, page)
+        if page.next_from_seq < page.head_seq and not page.caught_up:
+            # A server's page is not that long.
+            rest = self.read(page.next_from_seq, upto=page.head_seq, limit=count - len(page))
+            items.extend(rest)
+        return items
 
     def wait(self, after: int, wait: float | None = None) -> bool:
         """Waits until there is something after a seq; false when `wait` seconds have passed."""

@@ -82,28 +82,31 @@ class Watch(Closing, Iterator[Event]):
         return self
 
     def __next__(self) -> Event:
-        while not self._items and not self._closed:
-            self._fetch(None)
+        self._await_items(None)
         if self._closed:
             raise StopIteration
         return self._take()
 
     def next(self, wait: float | None = None) -> Event | None:
         """The next item; `None` when `wait` seconds have passed, or the watch is closed."""
-        deadline = None if wait is None else time.monotonic() + wait
-        while not self._items and not self._closed:
-            if not self._fetch(left(deadline)) and left(deadline) == 0.0:
-                return None
-        return None if self._closed else self._take()
+        self._await_items(wait)
+        return self._take() if self._items and not self._closed else None
 
     def batches(self, wait: float | None = None) -> Iterator[list[Event]]:
         """The same, what came together in a list; with `wait`, an empty list when nothing came in
         so many seconds.
         """
         while not self._closed:
-            if not self._items and not self._fetch(wait) and wait is None:
-                continue
-            yield self._take_all()
+            self._await_items(wait)
+            if not self._closed:
+                yield self._take_all()
+
+    def _await_items(self, wait: float | None) -> None:
+        """Waits until there is an item, or `wait` seconds have passed; events may come to none."""
+        deadline = None if wait is None else time.monotonic() + wait
+        while not self._items and not self._closed:
+            if not self._fetch(left(deadline)) and left(deadline) == 0.0:
+                return
 
     def _take_all(self) -> list[Event]:
         return [self._take() for _ in range(len(self._items))]

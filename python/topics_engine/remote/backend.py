@@ -18,8 +18,8 @@ from .consuming import Cursor
 from .leasing import LONGEST, Leases, matcher
 from .page import Page, body_of_rows
 from .transacting import Transactions
-from .watching import Source
-from .wire import Options, Wire, closed
+from .watching import Asked, Source
+from .wire import Options, Wire, closed, forked
 
 if TYPE_CHECKING:
     from .._core import _Acked, _NewRow, _Stream, _WatchStart
@@ -53,7 +53,9 @@ class Remote(Elsewhere):
         return self._closed or self._pid != os.getpid()
 
     def check(self) -> None:
-        if self.closed:
+        if self._pid != os.getpid():
+            raise forked()
+        if self._closed:
             raise closed()
 
     def close(self) -> None:
@@ -125,6 +127,7 @@ class Remote(Elsewhere):
         touch: bool = True,
         wait: float = 0.0,
     ) -> Page:
+        self.check()
         nodes = tuple(skip_nodes or ())
         how = (limit, max_bytes, nodes, match, strong)
         page = None
@@ -204,15 +207,8 @@ class Remote(Elsewhere):
         queue_bytes: int = 16777216,
         stall_ms: int | None = None,
     ) -> Source:
-        fields = given(
-            node=list(skip_nodes) if skip_nodes else None,
-            match=matcher(match),
-            limit=limit,
-            max_batch_bytes=max_batch_bytes,
-            consistency="strong" if strong else None,
-            include_tags=True,
-        )
-        source = Source(self.caller, topics, patterns, lenient, fields)
+        asked = Asked(tuple(skip_nodes or ()), match, limit, max_batch_bytes, strong)
+        source = Source(self, topics, patterns, lenient, asked)
         if self._at_once:
             source.begin()
         return source
@@ -296,6 +292,14 @@ class Remote(Elsewhere):
         from .scanning import scan
 
         return scan(self.caller, topic, **how)
+
+    def scan_range(self, topic: str, request: bytes) -> _Stream:
+        from .scanning import scan_range
+
+        return scan_range(self.caller, topic, request)
+
+    def split(self, topic: str, request: bytes) -> bytes:
+        return self.caller.call("POST", of_topic(topic, "split"), request)
 
     def queue(self, name: str) -> Leases:
         return Leases(self, name)

@@ -166,23 +166,21 @@ def passing(status: int, error: TopicsError) -> bool:
 def failure(answer: Answer) -> tuple[TopicsError, float]:
     """The exception that an answer means, and how many seconds it says to wait."""
     code, message, detail = "unknown", "", {}
+    told_after = answer.headers.get("retry-after", "")
     try:
         told = json.loads(answer.body)["error"]
         code, message = str(told["code"]), str(told["message"])
         detail = dict(told.get("detail") or {})
     except (ValueError, KeyError, TypeError):
         message = f"HTTP {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
+    if told_after.isdigit() and answer.status in (429, 503):
+        detail.setdefault("retry_after_ms", int(told_after) * 1000)
     if answer.status in (408, 502, 503, 504):
         # The server is going down, or another is in between: this client is open.
         error: TopicsError = Unavailable(message, code, detail)
     else:
         error = errors.make(code, message, detail)
-    after = 0.0
-    if "retry_after_ms" in detail:
-        after = float(detail["retry_after_ms"]) / 1000
-    elif (told_after := answer.headers.get("retry-after", "")).isdigit():
-        after = float(told_after)
-    return error, after
+    return error, float(detail.get("retry_after_ms", 0)) / 1000
 
 
 def encoded(body: Any) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +14,7 @@ import aiohttp
 from yarl import URL
 
 from .greenlets import spawn, wait
-from .wire import Answer, Lane, NoAnswer, Options, closed
+from .wire import Answer, Lane, NoAnswer, Options, closed, forked
 
 T = TypeVar("T")
 
@@ -29,7 +30,9 @@ class LoopWire:
         self._loops: dict[asyncio.AbstractEventLoop, Sessions] = {}
 
     def _here(self) -> Sessions:
-        if self._ended or self._pid != os.getpid():
+        if self._pid != os.getpid():
+            raise forked()
+        if self._ended:
             raise closed()
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
@@ -54,7 +57,12 @@ class LoopWire:
         async def send() -> Answer:
             url = URL(self._base + target, encoded=True)
             async with here.sessions[lane].request(
-                method, url, data=body, headers=headers, timeout=limits, allow_redirects=False
+                method,
+                url,
+                data=_payload(body),
+                headers=headers,
+                timeout=limits,
+                allow_redirects=False,
             ) as response:
                 return await _whole(response)
 
@@ -107,6 +115,14 @@ class LoopWire:
             elif not loop.is_closed():
                 with contextlib.suppress(RuntimeError):
                     asyncio.run_coroutine_threadsafe(sessions.close(), loop)
+
+
+# Of bodies from here on aiohttp wants to send a part at a time, and warns.
+LARGE = 1 << 20
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    return body if body is None or len(body) < LARGE else io.BytesIO(body)
 
 
 async def once(

@@ -22,7 +22,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from .wire import Answer, Lane, NoAnswer, Options, closed
+from .wire import Answer, Lane, NoAnswer, Options, closed, forked
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -61,17 +61,24 @@ class ThreadWire:
             "block": lane in (Lane.HOT, Lane.PLAIN),
             "retries": False,
         }
-        pool = (
-            urllib3.HTTPConnectionPool(options.host, **common)
-            if context is None
-            else urllib3.HTTPSConnectionPool(
-                options.host,
-                ssl_context=context,
-                assert_hostname=None if context.check_hostname else False,
-                cert_reqs=context.verify_mode,
-                **common,
-            )
-        )
+        kind: Any = urllib3.HTTPConnectionPool
+        if context is not None:
+            kind = urllib3.HTTPSConnectionPool
+            common |= {
+                "ssl_context": context,
+                "assert_hostname": None if context.check_hostname else False,
+                "cert_reqs": context.verify_mode,
+            }
+
+        class Pool(kind):  # type: ignore[misc]
+            def _put_conn(self, connection: Any) -> None:
+                # More than are kept is what many waits come to: it is not warned of.
+                if connection is not None and self.pool is not None and self.pool.full():
+                    connection.close()
+                else:
+                    super()._put_conn(connection)
+
+        pool: urllib3.HTTPConnectionPool = Pool(options.host, **common)
         base: Any = HTTPConnection if context is None else HTTPSConnection
         enter, ended = self._enter, self._ended
 
@@ -102,7 +109,9 @@ class ThreadWire:
         timeout: urllib3.Timeout,
         whole: bool,
     ) -> BaseHTTPResponse:
-        if self._ended.is_set() or self._pid != os.getpid():
+        if self._pid != os.getpid():
+            raise forked()
+        if self._ended.is_set():
             raise closed()
         try:
             return self._pools[lane].urlopen(
@@ -197,7 +206,8 @@ class ThreadStream:
             name="topics-stream",
             daemon=True,
         ).start()
-        self._end = weakref.finalize(self, _end, response, self._pieces, self._closed)
+        whose = (os.getpid(), response, self._pieces, self._closed)
+        self._end = weakref.finalize(self, _end, *whose)
         self._end.atexit = False
 
     def read(self, wait: float | None) -> bytes | None:
@@ -236,8 +246,13 @@ def _pump(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threadin
                 break
 
 
-def _end(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event) -> None:
+def _end(
+    pid: int, response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event
+) -> None:
     over.set()
+    if pid != os.getpid():
+        # The connection goes on in the process that this is a fork of.
+        return
     with contextlib.suppress(ValueError, RuntimeError, OSError):
         response.shutdown()
     with contextlib.suppress(queue.Full):

@@ -169,3 +169,8 @@ class Wire(Protocol):
 def closed() -> Closed:
     """What calls on a closed client raise."""
     return Closed("the client is closed")
+
+
+def forked() -> Closed:
+    """What they raise in a child process: connections are its parent's."""
+    return Closed("this process is a fork: the client is its parent's, so connect here too")

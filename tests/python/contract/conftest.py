@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import topics_engine as te
+from benches.demo.server import Server
 
 from .adapter import CLIENTS, Awaited, Open
+from .faulty import Faulty, in_front_of
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -70,3 +72,19 @@ def open_db(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 def db(open_db: Open) -> Any:
     """An open database: the test gets it when it runs."""
     return open_db
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that no test of the module ends."""
+    live = Server(tmp_path_factory.mktemp("served") / "data")
+    live.start()
+    yield live
+    live.ensure_dead()
+
+
+@pytest.fixture
+def faulty(server: Server) -> Iterator[Faulty]:
+    """In front of it, and failing as it is told to."""
+    with in_front_of(server.port) as faulty:
+        yield faulty

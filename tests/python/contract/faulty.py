@@ -49,6 +49,9 @@ class Faulty:
         self.faults: deque[Any] = deque()
         """What becomes of the next requests that `matching` is in the path of."""
         self.matching = ""
+        self.always: Any = None
+        """What becomes of every request; nothing of them is recorded."""
+        self._streams: set[socket.socket] = set()
         self.requests: list[tuple[str, str, float]] = []
         self.keys: list[bytes] = []
         self.headers: list[dict[str, str]] = []
@@ -98,10 +101,11 @@ class Faulty:
         self.faults.extend(faults)
 
     def answer(self, to: BaseHTTPRequestHandler, body: bytes | None) -> None:
-        if self.matching in to.path:
+        fault = self.always
+        if fault is None and self.matching in to.path:
             self.requests.append((to.command, to.path, time.monotonic()))
             self.headers.append(dict(to.headers))
-        fault = self.faults.popleft() if self.faults and self.matching in to.path else None
+            fault = self.faults.popleft() if self.faults else None
         if isinstance(fault, Refuse):
             to.send_response(fault.status)
             for name, value in fault.headers.items():
@@ -160,6 +164,7 @@ class Faulty:
         to.send_header("Connection", "close")
         to.end_headers()
         self.connections["streams"] += 1
+        self._streams.add(to.connection)
         try:
             while piece := response.read1(65536):
                 if self.faults and isinstance(self.faults[0], Hang):
@@ -170,8 +175,16 @@ class Faulty:
         except (OSError, http.client.HTTPException):
             pass
         finally:
+            self._streams.discard(to.connection)
             response.close()
+            behind.close()
             self._end(to)
+
+    def break_streams(self) -> None:
+        """Every stream of now is broken off."""
+        for connection in list(self._streams):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
     def _end(to: BaseHTTPRequestHandler) -> None:

@@ -139,6 +139,34 @@ async def test_work_follows_and_gives_back(db: Any) -> None:
     assert [j.data for j in await jobs.claim("v", max=9, wait=wait)] == [2, 3]
 
 
+async def test_closing_a_stream_of_jobs_ends_its_iteration(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([1, 2])
+    stream = jobs.work("w", max=2)
+    done: list[Any] = []
+
+    async def follow() -> None:
+        async for job in stream:
+            done.append(job.data)
+            await job.ack()
+
+    follower = asyncio.create_task(follow())
+    while len(done) < 2:
+        await asyncio.sleep(0.001)
+    # It waits for the next one.
+    await asyncio.sleep(0.05)
+    assert not follower.done()
+    await stream.close()
+    await stream.close()
+    async with asyncio.timeout(10):
+        await follower
+    assert done == [1, 2]
+    assert [item async for item in stream] == []
+    await jobs.append(3)
+    wait = 30 if db.settings is None else 0
+    assert [j.data for j in await jobs.claim("v", wait=wait)] == [3]
+
+
 async def test_dead_letters_and_back(open_db: Open) -> None:
     async with open_db() as db:
         jobs = await db.queue("jobs", max_deliveries=1, dead_letter="dead", retry_backoff_ms=0)

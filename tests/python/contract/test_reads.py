@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -116,6 +117,55 @@ async def test_tables(db: Any) -> None:
     read = t.read(after=0, gaps="skip")
     assert (await read.to_arrow())["seq"].to_pylist() == [3, 4, 5]
     assert [(g.first, g.last) for g in read.gaps] == [(1, 2)]
+
+
+async def test_a_long_tail_is_the_newest(db: Any) -> None:
+    t = db.topic("t")
+    for i in range(3):
+        await t.append(list(range(i * 1000, i * 1000 + 1000)))
+    await t.delete(match="none")
+    assert datas(await t.tail(2500)) == list(range(500, 3000))
+    assert datas(await t.tail(9999)) == list(range(3000))
+
+
+async def test_tables_of_a_few(db: Any) -> None:
+    pytest.importorskip("pyarrow")
+    t = db.topic("t")
+    for _ in range(3):
+        await t.append([te.New("x" * 9000, tag=f"t:{n % 2}") for n in range(400)])
+    for how, expected in [
+        ({"limit": 7}, list(range(1, 8))),
+        ({"limit": 1150}, list(range(1, 1151))),
+        ({"limit": 5000}, list(range(1, 1201))),
+        ({"limit": 700, "upto": 300}, list(range(1, 301))),
+        ({"limit": 3, "after": 1190, "match": "t:1"}, [1192, 1194, 1196]),
+        ({"limit": 3, "after": te.TAIL}, []),
+        ({"limit": 1, "after": 1200}, []),
+    ]:
+        table = await t.read(**how).to_arrow()
+        assert table["seq"].to_pylist() == expected, how
+        assert table.schema.field("data").type == "string"
+
+
+async def test_scans_and_splits(db: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+    t = db.topic("t")
+    await t.append([te.New({"n": n}, tag="odd" if n % 2 else "even") for n in range(1000)])
+    split = await db.split("t", max_records=300)
+    parts = split["splits"]
+    assert (parts[0]["from_seq"], parts[-1]["to_seq"]) == (0, 1000)
+    assert all(a["to_seq"] == b["from_seq"] for a, b in pairwise(parts))
+    assert sum(part["records"] for part in parts) == 1000
+    stream = await db.scan("t", from_seq=10, to_seq=20, columns=["seq", "tag"])
+    table = pa.RecordBatchReader.from_stream(stream).read_all()
+    assert table.column_names == ["seq", "tag"]
+    assert table["seq"].to_pylist() == list(range(11, 21))
+    assert table["tag"].to_pylist() == ["even", "odd"] * 5
+    for call in (lambda: db.scan("none"), lambda: db.split("none")):
+        with pytest.raises(te.NotFound):
+            await call()
+    with pytest.raises(te.InvalidRequest):
+        await db.scan("t", columns=["nothing"])
 
 
 async def test_refusals(db: Any) -> None:

@@ -7,7 +7,6 @@ import json
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,6 @@ from benches.demo.server import Server
 
 from .adapter import all_of, datas, eventually, take
 from .faulty import Break, Faulty, Hang, Lose, Refuse, in_front_of
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    live = Server(tmp_path_factory.mktemp("faults") / "data")
-    live.start()
-    yield live
-    live.ensure_dead()
-
-
-@pytest.fixture
-def faulty(server: Server) -> Iterator[Faulty]:
-    with in_front_of(server.port) as faulty:
-        yield faulty
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import http.client
 import json
+import os
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +17,16 @@ import pytest
 from benches.demo.server import Server
 
 from .h2_client import Http2Connection, Http2Port
+from .tls import TlsPort, certificate, secure
 
 # Small enough that a test can reach each limit.
 LIMITS = {
     "TOPICS_MAX_BATCH_RECORDS": "1000",
     "TOPICS_MAX_RECORD_BYTES": "10000",
     "TOPICS_MAX_BODY_BYTES": "200000",
-    "TOPICS_MAX_TOPICS": "1000",
+    "TOPICS_MAX_TOPICS": "5000",
+    # Two stages of as many as a request may have are more than a commit may.
+    "TOPICS_MAX_EMBEDDED_BATCH_RECORDS": "1500",
     "TOPICS_BODY_TIMEOUT_MS": "300",
 }
 
@@ -41,10 +46,19 @@ class Reply(NamedTuple):
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
+def fresh_seed() -> int:
+    """The seed that a run is given (`TOPICS_SEED`), or a new one, which it prints."""
+    seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"seed {seed}")
+    return seed
+
+
 def connection(port: int, timeout: float = 30) -> Any:
     """A connection of the kind that the port is for."""
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
+    if isinstance(port, TlsPort):
+        return secure(port, timeout)
     return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
 
@@ -95,9 +109,11 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-def running(directory: Path, env: dict[str, str] | None = None) -> Iterator[Server]:
+def running(
+    directory: Path, env: dict[str, str] | None = None, kind: type[Server] = Server
+) -> Iterator[Server]:
     """A server on a directory, that ends well when it is told to."""
-    live = Server(directory, env=env)
+    live = kind(directory, env=env)
     try:
         live.start()
         yield live
@@ -130,10 +146,45 @@ def h2_server(hot_server: Server) -> Server:
     return twin
 
 
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of a server that has a certificate."""
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
 @pytest.fixture(params=["hot", "plain", "h2"])
 def door(request: pytest.FixtureRequest) -> str:
     """The ways into the application, one after the other."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """A server of its own behind each door, so that all of them see the same requests."""
+    made: dict[str, Server] = {}
+    for name in ("plain", "hot", "h2"):
+        directory = tmp_path_factory.mktemp(name) / "data"
+        hot = str(int(name != "plain"))
+        made[name] = Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": hot})
+    try:
+        for name, server in made.items():
+            server.start()
+            if name == "h2":
+                server.port = Http2Port(server.port)
+        yield made
+        for server in made.values():
+            assert server.stop() == 0
+    finally:
+        for server in made.values():
+            server.ensure_dead()
+
+
+@pytest.fixture
+def clients(doors: dict[str, Server]) -> Iterator[dict[str, Http]]:
+    made = {name: Http(server.port) for name, server in doors.items()}
+    yield made
+    for client in made.values():
+        client.close()
 
 
 # Of tests that speak HTTP/1.1 themselves.

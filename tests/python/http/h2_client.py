@@ -14,6 +14,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import ProtocolError
 
+from .tls import TlsPort, trust
+
 
 class Http2Port(int):
     """A port whose clients begin with HTTP/2."""
@@ -56,6 +58,10 @@ class Response:
                 return
             self._connection.receive()
 
+    def take(self) -> bytes:
+        """What has come."""
+        return self._take(len(self.buffer))
+
     def _take(self, size: int) -> bytes:
         taken = bytes(self.buffer[:size])
         del self.buffer[:size]
@@ -66,14 +72,19 @@ class Response:
         whole = bytearray()
         while True:
             self.wait(lambda: self.buffer)
-            whole += self._take(len(self.buffer))
+            whole += self.take()
             if self.ended and not self.buffer:
                 return bytes(whole)
 
     def readline(self) -> bytes:
-        self.wait(lambda: b"\n" in self.buffer)
-        at = self.buffer.find(b"\n")
-        return self._take(at + 1 if at >= 0 else len(self.buffer))
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            # A line may be longer than the window.
+            self.wait(lambda: self.buffer)
+            if not self.buffer:
+                break
+            line += self._take(self.buffer.find(b"\n") + 1 or len(self.buffer))
+        return bytes(line)
 
     def close(self) -> None:
         """Gives the stream up, unless it has ended."""
@@ -89,7 +100,7 @@ class Http2Connection:
     ) -> None:
         self._address = (host, int(port))
         self._timeout = timeout
-        self._tls = tls
+        self._tls = trust("h2") if tls is None and isinstance(port, TlsPort) else tls
         self.sock: socket.socket | None = None
         self.responses: dict[int, Response] = {}
         self.goodbye: events.ConnectionTerminated | None = None

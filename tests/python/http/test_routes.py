@@ -132,6 +132,20 @@ def test_at_most_once(api: Http, topic: str) -> None:
     assert (wrong.status, wrong.code) == (409, "topic_exists_incompatible")
 
 
+def test_a_consumer_that_commits_by_itself(api: Http, topic: str) -> None:
+    write(api, topic, 1, 2, 3)
+    path = f"/v0/topics/{topic}/consumers/auto"
+    assert api("PUT", path, {"auto_commit": True}).json["auto_commit"] is True
+    assert len(api("POST", f"{path}/read", {"max_records": 2}).json["records"]) == 2
+    assert api("GET", path).json["cursor"] == 0, "it may not have been dealt with"
+
+    def reads_on() -> bool:
+        assert api("POST", f"{path}/read", {"max_records": 1}).status == 200
+        return bool(api("GET", path).json["cursor"] == 3)
+
+    until(reads_on)
+
+
 def test_a_consumer_waits_for_records(server: Server, api: Http, topic: str) -> None:
     write(api, topic, 1)
     path = f"/v0/topics/{topic}/consumers/w"

@@ -29,7 +29,7 @@ mod workers;
 pub use frame::{Event, Frame, WatchOptions};
 pub use session::SessionInfo;
 pub(crate) use session::{attach, create, end};
-pub use watch::{Closer, Watch, WatchRequest, WatchStart};
+pub use watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
 pub(crate) use interest::Interest;
 pub(crate) use workers::Delivery;

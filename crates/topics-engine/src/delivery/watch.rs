@@ -26,6 +26,15 @@ const MAX_FRAME: usize = 8 << 20;
 /// Most records of a frame.
 const MAX_LIMIT: usize = 10_000;
 
+/// The refusal of a watch that names more than `most`, or nothing.
+#[must_use]
+pub fn watch_names(most: usize) -> String {
+    format!(
+        "a watch names one topic or pattern, at most {most}: name many by a pattern such as \"orders.*\", \
+         or open several watches"
+    )
+}
+
 /// Where a watch of a topic begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchStart {
@@ -87,7 +96,7 @@ impl WatchRequest {
         let refuse = |text: String| Err(Error::InvalidRequest(text));
         let named = self.topics.len() + self.patterns.len();
         if named == 0 || named > MAX_TOPICS {
-            return refuse(format!("a watch names 1 to {MAX_TOPICS} topics and patterns"));
+            return refuse(watch_names(MAX_TOPICS));
         }
         for (topic, _) in &self.topics {
             name::check(topic)?;

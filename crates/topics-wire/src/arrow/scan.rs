@@ -202,8 +202,7 @@ impl Scan {
             }
         }
         if self.helpers > 0 && !matching && end - next > self.span {
-            let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            self.pages.help(self.helpers.min(threads - 1));
+            self.pages.help(self.helpers.min(topics_env::cores() - 1));
         }
         self.plan();
     }

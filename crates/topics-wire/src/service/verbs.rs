@@ -86,9 +86,7 @@ impl Service {
 
     fn create(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let patch = if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
-        if let Some(Some(name)) = &patch.dead_letter {
-            r.grant.check(name)?;
-        }
+        r.grant.check_names(&patch)?;
         self.later(r, move |s, topic| {
             let (status, body) = render::created(topic, &s.engine.create_topic(topic, &patch)?);
             Ok(Reply { status, body: s.timed(body, start_ns) })
@@ -156,10 +154,7 @@ impl Service {
             kind => write::parse(kind, r.body, &query, r.key, &self.limits)?,
         };
         if let Some(config) = &w.config {
-            r.grant.check_config()?;
-            if let Some(Some(name)) = &config.dead_letter {
-                r.grant.check(name)?;
-            }
+            r.grant.check_config(config)?;
         }
         if w.disable_backpressure {
             return self.patient_write(r, start_ns);
@@ -219,11 +214,17 @@ impl Service {
     }
 
     fn list(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
-        let page = small::page(&Query::new(r.query))?;
+        let query = Query::new(r.query);
+        let page = small::page(&query)?;
+        let touch = query.flag("touch")?.unwrap_or(false);
         let mut found = self.names(r.grant, &page.prefix, page.after.as_deref(), page.size + 1);
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|t| small::cursor(&t.topic));
+        if touch {
+            // One that has gone meanwhile is nobody's to count.
+            found.iter().for_each(|t| drop(self.engine.state(&t.topic, true)));
+        }
         Ok(render::list(&found, next.as_deref()))
     }
 

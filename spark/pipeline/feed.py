@@ -1,0 +1,57 @@
+"""The feed: both topics grow as the year goes by, as fast as the job keeps up."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+
+from .happenings import Row
+
+BATCH = 5_000
+"""Records of one write, at most."""
+
+
+class Feed(threading.Thread):
+    """Appends a simulated day at a time, and goes on when the job has processed all but `lead` of
+    what it was given. So it is the job's pace alone that says how much is there at any time."""
+
+    def __init__(
+        self, url: str, rows: dict[str, list[Row]], processed: Callable[[], int], lead: int
+    ) -> None:
+        super().__init__(daemon=True)
+        self._client = Client(Connection(url, None, None, 60.0))
+        self._rows = rows
+        self._processed = processed
+        self._lead = lead
+        self.fed = 0
+        """Rows that the server has."""
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            at = dict.fromkeys(self._rows, 0)
+            day = min(rows[0].arrives for rows in self._rows.values())
+            while any(at[topic] < len(rows) for topic, rows in self._rows.items()):
+                while self.fed - self._processed() > self._lead:
+                    time.sleep(0.02)
+                day += timedelta(days=1)
+                for topic, rows in self._rows.items():
+                    first = at[topic]
+                    while at[topic] < len(rows) and rows[at[topic]].arrives < day:
+                        at[topic] += 1
+                    self._append(topic, rows[first : at[topic]], first)
+        except BaseException as e:
+            self.error = e
+
+    def _append(self, topic: str, rows: list[Row], first: int) -> None:
+        for i in range(0, len(rows), BATCH):
+            records = [{"data": json.loads(row.text)} for row in rows[i : i + BATCH]]
+            body = {"records": records, "idempotency_key": f"{topic}-{first + i}"}
+            self._client.call("POST", f"/v0/topics/{topic}", body)
+            self.fed += len(records)

@@ -1,0 +1,45 @@
+"""How far a query is, by its checkpoint: what Spark itself would go on from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_topics.offsets import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A query's batches, and the rows of its sources that those it has committed cover."""
+
+    committed: int
+    planned: int
+    rows: int
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way: planned, and not committed."""
+        return self.planned > self.committed
+
+
+def progress(checkpoint: Path) -> Progress:
+    # Commits before offsets: a batch that ends in between does not look as if it had no plan.
+    committed = _last(checkpoint / "commits")
+    planned = _last(checkpoint / "offsets")
+    return Progress(committed, planned, _rows(checkpoint / "offsets" / str(committed)))
+
+
+def _last(folder: Path) -> int:
+    if not folder.is_dir():
+        return -1
+    return max((int(f.name) for f in folder.iterdir() if f.name.isdecimal()), default=-1)
+
+
+def _rows(plan: Path) -> int:
+    """What lies below the offsets of a batch. A line for each source follows the version and the
+    metadata; one that has seen nothing yet is a dash."""
+    if not plan.exists():
+        return 0
+    sources = [json.loads(line) for line in plan.read_text().splitlines()[2:] if line != "-"]
+    return sum(span.hi - 1 for source in sources for span in Offset.parse(source).spans.values())

@@ -1,0 +1,129 @@
+"""The streaming job from outside: started, killed where it hurts, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .feed import Feed
+from .progress import Progress
+
+HERE = Path(__file__).resolve().parents[1]
+PATIENCE = 900.0
+MIDDLE = (0.3, 0.7)
+"""Of the rows: a kill in the middle finds so many of them processed."""
+AIM = 0.45
+"""From where on the next batch that is under way is the one to kill."""
+
+
+class Job:
+    """The streaming job in a session of its own: a Python process, a JVM and Spark's workers."""
+
+    def __init__(self, url: str, folder: Path, per_trigger: dict[str, int]) -> None:
+        self._log = (folder / "job.log").open("a")
+        self._told = f"see {folder / 'job.log'}"
+        limits = [f"{topic}={rows}" for topic, rows in per_trigger.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.job", url, str(folder), *limits],
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._log.close()
+
+    def check(self) -> None:
+        """Ends the pipeline where the job has ended without being asked to."""
+        if (code := self._process.poll()) is not None:
+            raise SystemExit(f"the job ended with {code}: {self._told}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """To every process of the job: Spark's workers have left its group, not its session."""
+        for name in os.listdir("/proc"):
+            try:
+                if name.isdecimal() and os.getsid(int(name)) == self._process.pid:
+                    os.kill(int(name), number)
+            except ProcessLookupError:
+                continue
+
+    def kill(self) -> None:
+        """SIGKILL for the driver, its JVM and every worker."""
+        if self._process.poll() is None:
+            # Held first: what forks while it is looked for would get away.
+            self.signal(signal.SIGSTOP)
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+
+    def finish(self) -> None:
+        """Says that there is nothing more to come, and waits until all is processed."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if code := self._process.wait(timeout=PATIENCE):
+            raise SystemExit(f"the job failed with {code}: {self._told}")
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a kill landed."""
+
+    query: Progress
+    fed: int
+    total: int
+    published: int
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Whether rows were still being fed and processed, and many were before and after."""
+        low, high = MIDDLE
+        processed = low * self.total <= self.query.rows <= high * self.total
+        return processed and self.query.busy and self.fed < self.total and self.published > 0
+
+    def __str__(self) -> str:
+        share = self.query.rows / self.total
+        return (
+            f"killed in batch {self.query.planned}, {self.query.committed} being the last one "
+            f"committed: {self.query.rows} rows processed ({share:.0%}), {self.fed} fed, "
+            f"{self.total} in all; {self.published} published"
+        )
+
+
+def kill_in_the_middle(
+    job: Job,
+    feed: Feed,
+    total: int,
+    progress: Callable[[], Progress],
+    published: Callable[[], int],
+) -> Landing:
+    """Kills the job in a batch, when it has processed enough. It is held still while what it does
+    is looked at: that is what it is killed in."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        job.check()
+        if feed.error is not None:
+            raise feed.error
+        now = progress()
+        if now.rows >= AIM * total and now.busy:
+            job.signal(signal.SIGSTOP)
+            landing = Landing(progress(), feed.fed, total, published())
+            # Between two batches is not in one; at the end it is too late for it.
+            if landing.query.busy or not feed.is_alive():
+                job.kill()
+                return landing
+            job.signal(signal.SIGCONT)
+        time.sleep(0.01)
+    raise SystemExit(f"the job came to nothing within {PATIENCE:g} s")
