@@ -57,8 +57,11 @@ class Server:
             time.sleep(0.005)
         return time.monotonic() - started
 
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+
     def _ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = self._connect()
         try:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == 200

@@ -4,15 +4,15 @@ Whoever decides something reads the events, decides, and appends what follows wi
 the append is refused when somebody else has appended meanwhile, and the decision is made again from
 what is there now. Eight threads withdraw at once; the account is never overdrawn.
 
-    python docs/examples/aggregate.py [DIRECTORY]
+    python docs/examples/aggregate.py [DIRECTORY | URL]
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import threading
 from dataclasses import dataclass
+
+from place import opened, run
 
 import topics_engine as te
 
@@ -51,8 +51,8 @@ def withdraw(events: te.Topic, account: Account, amount: int) -> int:
             return again
 
 
-def main(directory: str) -> None:
-    with te.open(directory) as db:
+def main(where: str) -> None:
+    with opened(where) as db:
         events = db.topic("account.4711", durability="fsync")
         events.append({"what": "deposited", "amount": DEPOSIT}, expect_head=0)
         outcomes: list[int] = []
@@ -79,8 +79,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(scratch)
+    run(main)

@@ -4,7 +4,7 @@ A worker reads orders with a durable consumer and claims jobs beside it; for eac
 invoice, moves the cursor and acks the job in one transaction. It is killed in the middle of that,
 again and again, and started anew. Every order has one invoice, in order, and every job is gone.
 
-    python docs/examples/exactly_once.py [DIRECTORY]
+    python docs/examples/exactly_once.py [DIRECTORY | URL]
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+
+from place import opened, run
 
 import topics_engine as te
 
@@ -22,13 +23,14 @@ KILLS = 5
 PER_LIFE = 15
 
 
-def work(directory: str) -> None:
+def work(where: str) -> None:
     """One life of a worker: a line for each invoice, until it is killed."""
-    with te.open(directory) as db:
+    with opened(where) as db:
         orders = db.topic("orders").consumer("billing")
         mails = db.queue("mails")
         while len(batch := orders.read(max_records=1)):
-            (job,) = mails.claim("worker", lease_ms=60_000)
+            # What a worker that was killed had leased is there again when the lease has run out.
+            (job,) = mails.claim("worker", lease_ms=1000, wait=30)
             with db.transaction() as tx:
                 for item in batch:
                     assert isinstance(item, te.Record)
@@ -39,18 +41,18 @@ def work(directory: str) -> None:
             print("invoice", flush=True)
 
 
-def main(directory: str) -> None:
-    with te.open(directory) as db:
+def main(where: str) -> None:
+    with opened(where) as db:
         db.topic("orders").append([{"id": n} for n in range(ORDERS)])
         db.queue("mails").append([{"id": n} for n in range(ORDERS)])
     for life in range(KILLS + 1):
-        command = [sys.executable, __file__, directory, "--worker"]
+        command = [sys.executable, __file__, where, "--worker"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None
             for count, _ in enumerate(worker.stdout, 1):
                 if life < KILLS and count == PER_LIFE:
                     os.kill(worker.pid, signal.SIGKILL)
-    with te.open(directory) as db:
+    with opened(where) as db:
         invoices = [r.data for r in db.topic("invoices").read() if isinstance(r, te.Record)]
         assert [i["order"] for i in invoices] == list(range(ORDERS))
         assert sorted(i["mail"] for i in invoices) == list(range(ORDERS))
@@ -61,8 +63,5 @@ def main(directory: str) -> None:
 if __name__ == "__main__":
     if "--worker" in sys.argv:
         work(sys.argv[1])
-    elif len(sys.argv) > 1:
-        main(sys.argv[1])
     else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(scratch)
+        run(main)

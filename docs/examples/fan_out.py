@@ -3,14 +3,14 @@
 A shop writes its orders once. Routers copy them: all to an archive, those from Europe to the people
 who ship there. Each destination is a topic of its own, with its own seqs, retention and readers.
 
-    python docs/examples/fan_out.py [DIRECTORY]
+    python docs/examples/fan_out.py [DIRECTORY | URL]
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import threading
+
+from place import opened, run
 
 import topics_engine as te
 
@@ -26,8 +26,8 @@ def follow(watch: te.Watch, count: int, seen: list[te.Record]) -> None:
             return
 
 
-def main(directory: str) -> None:
-    with te.open(directory) as db:
+def main(where: str) -> None:
+    with opened(where) as db:
         orders = db.topic("orders")
         orders.create()
         db.router("to-archive", source="orders", dest="archive")
@@ -59,8 +59,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(scratch)
+    run(main)

@@ -5,7 +5,7 @@ again and again, and started anew until nothing is left. What it had acked is do
 claimed is given to the next one: no job is lost, and a few are done twice, which is what
 at-least-once delivery means.
 
-    python docs/examples/job_queue.py [DIRECTORY]
+    python docs/examples/job_queue.py [DIRECTORY | URL]
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 
-import topics_engine as te
+from place import opened, run
 
 JOBS = 200
 KILLS = 5
 PER_LIFE = 30
 
 
-def work(directory: str) -> None:
+def work(where: str) -> None:
     """One life of a worker: says each job that it has done, until it is killed."""
-    with te.open(directory) as db:
+    with opened(where) as db:
         for job in db.queue("mails").work("worker", max=4):
             with job:
                 print(job.data["to"], flush=True)
@@ -34,13 +33,13 @@ def work(directory: str) -> None:
                 return
 
 
-def main(directory: str) -> None:
-    with te.open(directory) as db:
+def main(where: str) -> None:
+    with opened(where) as db:
         queue = db.queue("mails", durability="fsync", lease_ms=60_000)
         queue.append([{"to": f"reader-{n}@example.org"} for n in range(JOBS)])
     done: Counter[str] = Counter()
     for life in range(KILLS + 1):
-        command = [sys.executable, __file__, directory, "--worker"]
+        command = [sys.executable, __file__, where, "--worker"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None
             for count, line in enumerate(worker.stdout, 1):
@@ -50,15 +49,12 @@ def main(directory: str) -> None:
     twice = sum(times > 1 for times in done.values())
     print(f"{len(done)} jobs done, {twice} of them twice, by {KILLS + 1} workers")
     assert len(done) == JOBS
-    with te.open(directory) as db:
+    with opened(where) as db:
         assert db.topic("mails").state().count == 0
 
 
 if __name__ == "__main__":
     if "--worker" in sys.argv:
         work(sys.argv[1])
-    elif len(sys.argv) > 1:
-        main(sys.argv[1])
     else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(scratch)
+        run(main)

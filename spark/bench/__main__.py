@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,8 @@ def main() -> None:
                     table.show(cores, found)
     finally:
         server.ensure_dead()
+        if given.folder is None:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

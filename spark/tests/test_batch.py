@@ -82,6 +82,15 @@ def test_every_record_once_whatever_the_partitions(topics, topic, read, partitio
     assert sorted(int(row.data) for row in frame.collect()) == list(range(5000))
 
 
+def test_a_partition_has_so_many_records_at_most(topics, topic, read):
+    topics.append(topic, list(range(5000)))
+    frame = read("seq long", maxRecordsPerPartition="1000")
+    sizes = [row["count"] for row in frame.groupBy(f.spark_partition_id()).count().collect()]
+    assert len(sizes) >= 5
+    assert max(sizes) <= 1000
+    assert sum(sizes) == 5000
+
+
 def test_offsets_and_timestamps(topics, topic, read):
     topics.append(topic, list(range(5)))
     at = topics.moment()

@@ -8,8 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from pyspark_topics import DefaultSource
 from pyspark_topics import sink as the_sink
 from pyspark_topics.client import Client
+from pyspark_topics.errors import TopicsError
 from pyspark_topics.options import Connection
 from pyspark_topics.sink import Staged, Writer, publish_unnamed
 
@@ -194,6 +198,39 @@ def test_parts_are_what_a_request_can_carry(monkeypatch, batches, expected):
     rows = [text for part in found for text in part["data"].to_pylist()]
     assert rows == [text for batch in batches for text in batch["data"].to_pylist()]
     assert all(set(part["topic"].to_pylist()) == {"t"} for part in found)
+
+
+def task(topics, topic, batches):
+    """What a task of a batch write does, in this process; the writer and what it staged."""
+    options = CaseInsensitiveDict({"url": topics.url, "topic": topic, "writerId": topic})
+    one = DefaultSource(options).writer(StructType().add("data", "string"), False)
+    return one, one.write(iter(batches))
+
+
+def test_rows_keep_their_order_over_the_parts_of_a_task(topics, topic, monkeypatch):
+    monkeypatch.setattr(the_sink, "PART_ROWS", 100)
+    one, done = task(topics, topic, [batch_of(i * 70, 70) for i in range(10)])
+    assert (done.parts, done.records) == (10, 700)
+    assert [stage["records"] for stage in staged(topics, topic)] == [700]
+    one.commit([done])
+    assert topics.data(topic) == [str(n) for n in range(700)]
+    assert staged(topics, topic) == []
+
+
+def test_an_attempt_that_breaks_off_leaves_nothing(topics, topic, monkeypatch):
+    monkeypatch.setattr(the_sink, "PART_ROWS", 10)
+
+    def broken(good):
+        yield from (batch_of(i * 10, 10) for i in range(good))
+        raise ValueError("on purpose")
+
+    bad = pa.RecordBatch.from_pydict({"data": ["not json"] * 10})
+    for good in (0, 1, 2, 5):
+        with pytest.raises(ValueError, match="on purpose"):
+            task(topics, topic, broken(good))
+        with pytest.raises(TopicsError, match="JSON"):
+            task(topics, topic, [*(batch_of(i * 10, 10) for i in range(good)), bad])
+    assert staged(topics, topic) == []
 
 
 PHASES = ("planned", "staged", "published", "committed")

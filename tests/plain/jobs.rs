@@ -325,7 +325,9 @@ impl Hand {
         let shown = letters && limit.is_none() && self.model.letters.values().any(shows);
         let moved = match shown && self.flawed(Flaw::ForgetsOptions) {
             true => self.copy_letters()?,
-            false => ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?,
+            false => {
+                ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?.moved
+            }
         };
         let q = &mut self.model.queue;
         let n = if letters {

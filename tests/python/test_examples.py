@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +26,85 @@ LAST_LINE = {
 
 
 def test_every_example_is_listed() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(LAST_LINE)
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*LAST_LINE, "place"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    live = Server(tmp_path / "served")
+    live.start()
+    yield live
+    live.ensure_dead()
+
+
+@pytest.fixture(params=["directory", "server"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "directory":
+        return str(tmp_path / "data")
+    live: Server = request.getfixturevalue("server")
+    return live.url
 
 
 @pytest.mark.parametrize("name", LAST_LINE)
-def test_example(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(tmp_path / "data")]
+def test_example(name: str, where: str) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), where]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(LAST_LINE[name])
+
+
+def test_the_first_lines_of_the_page(where: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """They run as they stand there, over both; what they name besides is made here."""
+    page = (EXAMPLES.parent / "python.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    plain, looped = block.split("\n\n")
+    monkeypatch.chdir(tmp_path)
+    done: list[Any] = []
+
+    def prepare(db: te.Database) -> dict[str, Any]:
+        """Just before the transaction."""
+        db.topic("out").append(list(range(41)))
+        db.queue("jobs").append("in a transaction")
+        (job,) = db.queue("jobs").claim("worker-1")
+        return {"job": job}
+
+    served = "://" in where
+    lines = plain.replace("te.open", "te.connect").replace("./topics-data", where, 1)
+    if served:
+        plain = lines.replace("./topics-data", str(tmp_path / "served"))
+    before = "    with db.transaction()"
+    plain = plain.replace(before, f"    globals().update(prepare(db))\n{before}")
+    with te.connect(where) if served else te.open("./topics-data") as db:
+        db.queue("jobs", max_deliveries=5, dead_letter="jobs.dead").append(["a", "b"])
+    known = {"te": te, "noon": 0, "seq": 2, "rows": [{"id": 3}], "work": done.append}
+    exec(plain, known | {"prepare": prepare, "known": known})
+    assert done == ["a", "b"]
+    with te.connect(where) if served else te.open("./topics-data") as db:
+        assert (db.topic("out").state().head_seq, db.topic("jobs").state().count) == (42, 0)
+        assert db.topic("orders").consumer("billing").cursor == 2
+        assert db.topic("orders").state().count == 1
+        assert db.router("orders.audit").state().dest == "audit"
+        for n in range(9):
+            db.topic("events").append_batch(
+                [b"%d" % i for i in range(n * 10_000, n * 10_000 + 10_000)]
+            )
+
+    class Enough(Exception):
+        pass
+
+    def handle(item: te.Record) -> None:
+        done.append(item.seq)
+        if len(done) == 12:
+            raise Enough
+
+    looped = looped.replace("http://127.0.0.1:4000", where if served else "./topics-data")
+    if not served:
+        looped = looped.replace("te.aio.connect", "te.aio.open").replace(', key="s3cret"', "")
+    known |= {"handle": handle}
+    exec("async def run():\n" + textwrap.indent(looped, "    "), known)
+    with pytest.raises(Enough):
+        asyncio.run(known["run"]())  # type: ignore[operator]
+    assert done[2:] == list(range(88131, 88141))
 
 
 def test_what_the_page_says_of_a_server(tmp_path: Path) -> None:

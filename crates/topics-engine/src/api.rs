@@ -110,6 +110,9 @@ pub struct Appended {
     pub wal_append_ns: u64,
     /// Nanoseconds spent waiting for a sync.
     pub fsync_ns: u64,
+    /// Nanoseconds for which pressure made it wait: for staging room, for memory, or for a sync that
+    /// was held back so that it covers more (which is a part of `fsync_ns`).
+    pub throttle_ns: u64,
 }
 
 /// The answer to a create call.
@@ -285,6 +288,15 @@ pub struct Tombstone {
     pub head_seq: u64,
 }
 
+/// The answer to a seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sought {
+    /// The cursor just before the first record at or after the time.
+    pub seq: u64,
+    /// Records whose times were looked at.
+    pub records_scanned: u64,
+}
+
 /// A delete; at least one of the two.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteRequest {
@@ -299,6 +311,8 @@ pub struct DeleteRequest {
 pub struct Deleted {
     /// Records removed by this call.
     pub deleted: u64,
+    /// Records that its match was checked against, those that were gone already included.
+    pub records_scanned: u64,
     /// State after.
     pub state: TopicState,
 }

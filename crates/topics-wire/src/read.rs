@@ -210,11 +210,7 @@ pub(crate) fn standing(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u
         Some(t) => push_tombstone(o.key("tombstone"), t),
     }
     o.int("lag", batch.lag).int("lag_ms", batch.lag_ms);
-    o.performance(&Performance {
-        server_total_ns: total_ns,
-        records_scanned: Some(batch.records_scanned),
-        ..Performance::default()
-    });
+    o.performance(&Performance::of_scan(batch.records_scanned, total_ns));
     o.finish()
 }
 

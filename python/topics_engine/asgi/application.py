@@ -20,12 +20,10 @@ from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
     ARROW,
     JSON,
-    LATER,
     NDJSON,
     OCTETS,
     PROMETHEUS,
     Disconnected,
-    Header,
     HttpError,
     Receive,
     Request,
@@ -33,6 +31,7 @@ from .messages import (
     Scope,
     Send,
     respond,
+    when_again,
 )
 from .openapi import document
 from .route import Route
@@ -253,10 +252,7 @@ def core_response(status: int, answer: bytes, offer: bytes) -> Response:
     """The core's answer with the headers that follow from it; an error is always JSON."""
     if status < 400:
         return Response(status, answer, offer)
-    headers: list[Header] = []
-    if status in LATER:
-        headers.append((b"retry-after", str(_core.retry_after(answer)).encode()))
-    return Response(status, answer, JSON, headers)
+    return Response(status, answer, JSON, when_again(status, answer))
 
 
 def body_type(route: Route, request: Request) -> bytes:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from .. import _core
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -76,14 +78,17 @@ class HttpError(Exception):
         if self.detail is not None:
             error["detail"] = self.detail
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
-        headers = [*self.headers, RETRY] if self.status in LATER else self.headers
-        return Response(self.status, body, headers=headers)
+        return Response(self.status, body, headers=self.headers + when_again(self.status, body))
+
+
+def when_again(status: int, body: bytes) -> list[Header]:
+    """The header of an answer that says to come back: every 429 and 503 has it."""
+    if status not in (429, 503):
+        return []
+    return [(b"retry-after", str(_core.retry_after(body)).encode())]
 
 
 CLOSE: Header = (b"connection", b"close")
-# The same request may succeed later: when, in seconds.
-LATER = frozenset({429, 503})
-RETRY: Header = (b"retry-after", b"1")
 
 
 class Request:

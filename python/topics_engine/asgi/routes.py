@@ -428,6 +428,9 @@ TXNS: tuple[Route, ...] = (
     ),
 )
 
+_HEALTH = "status version uptime_ms"
+_READY = "status wal_replay_complete topics"
+
 SERVER: tuple[Route, ...] = (
     Route(
         "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
@@ -446,16 +449,10 @@ SERVER: tuple[Route, ...] = (
         offers=(PROMETHEUS, JSON),
     ),
     Route("GET", "/v0/openapi.json", "openapi", ("read",), "this table as OpenAPI 3.1"),
-    Route(
-        "GET", "/v0/health", "health", (), "the process is alive",
-        answer="status version uptime_ms",
-    ),
-    Route(
-        "GET", "/healthz", "health", (), "the process is alive",
-        answer="status version uptime_ms",
-    ),
-    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken"),
-    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken"),
+    Route("GET", "/v0/health", "health", (), "the process is alive", answer=_HEALTH),
+    Route("GET", "/healthz", "health", (), "the process is alive", answer=_HEALTH),
+    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken", answer=_READY),
+    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken", answer=_READY),
 )
 
 # fmt: on

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import Database, Gap, Record
-from ..client.reading import items_of
+from ..client.reading import all_of
 from .exits import Exit
 from .output import Output, Progress
+from .transfer import send
 
 if TYPE_CHECKING:
     from ..client.backend import NewRow
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Command = Callable[[Database, argparse.Namespace, Output], int]
 
 LIST_COLUMNS = ["topic", "type", "head_seq", "earliest_seq", "count", "bytes", "durability"]
-BATCH_BYTES = 4 << 20
 
 
 def ls(db: Database, args: argparse.Namespace, out: Output) -> int:
@@ -61,21 +60,7 @@ def describe(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 def append(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Standard input, a record a line, in batches; a batch that is sent twice is stored once."""
-    run = secrets.token_hex(8)
-    progress = Progress("append", 0)
-    first, last, count = None, 0, 0
-    for number, batch in enumerate(_batches(_records(sys.stdin.buffer, args), args.batch)):
-        _, begin, last, _, some, *_ = db._backend.append(
-            args.topic, batch, node=args.node, key=f"{run}-{number}", sync=args.sync
-        )
-        first = begin if first is None else first
-        count += some
-        progress.show(count)
-    progress.end()
-    if first is None:
-        out.fields({"topic": args.topic, "count": 0})
-        return Exit.OK
-    out.fields({"topic": args.topic, "first_seq": first, "last_seq": last, "count": count})
+    out.fields(send(db, args, _records(sys.stdin.buffer, args), "append"))
     return Exit.OK
 
 
@@ -93,42 +78,40 @@ def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
             yield line, False, args.tag, None, None, 0
 
 
-def _batches(records: Iterator[NewRow], most: int) -> Iterator[list[NewRow]]:
-    batch: list[NewRow] = []
-    size = 0
-    for record in records:
-        if batch and (len(batch) >= most or size + len(record[0]) > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += len(record[0])
-    if batch:
-        yield batch
-
-
 def read(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Records after a seq, to the head or a number of them."""
     how: dict[str, Any] = {"limit": args.limit, "match": args.match, "node": args.node}
     if args.after is not None:
         how["after"] = args.after
+    # Where records scroll by, they are the progress.
+    progress = None if out.stream.isatty() else Progress("read", args.limit or 0)
+    count = 0
     for batch in db.topic(args.topic).read(**how).batches():
         _show(batch, out)
+        count += len(batch)
+        if progress is not None:
+            progress.show(count)
+    if progress is not None:
+        progress.end()
     return Exit.OK
 
 
 def tail(db: Database, args: argparse.Namespace, out: Output) -> int:
     """The newest records, and with -f what comes after them."""
-    nodes = None if args.node is None else [args.node]
-    page = db._backend.read(
-        args.topic, tail=args.lines, limit=args.lines, match=args.match, skip_nodes=nodes
-    )
-    gap, records = items_of(args.topic, page)
-    _show([*([] if gap is None else [gap]), *records], out)
+    how = {"match": args.match, "skip_nodes": None if args.node is None else [args.node]}
+    page = db._backend.read(args.topic, tail=args.lines, limit=args.lines, **how)
+    at, head = page.next_from_seq, page.head_seq
+    _show(all_of(args.topic, page), out)
+    if at < head:
+        # A page is not that long.
+        rest = db.topic(args.topic).read(at, upto=head, match=args.match, node=args.node)
+        for batch in rest.batches():
+            _show(batch, out)
+        at = rest.cursor
     if args.follow:
-        start = {args.topic: page.next_from_seq}
-        with db.watch(start, match=args.match, node=args.node) as watch:
-            for batch in watch.batches():
-                _show(batch, out)
+        with db.watch({args.topic: at}, match=args.match, node=args.node) as watch:
+            for news in watch.batches():
+                _show(news, out)
     return Exit.OK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-_NOT_FOUND = {"topic_not_found", "router_not_found", "consumer_not_found", "not_found"}
+from ..errors import Locked, NotFound, TopicsError
 
 
 class Exit(IntEnum):
@@ -18,10 +18,33 @@ class Exit(IntEnum):
 def exit_for(failure: BaseException) -> int:
     """The exit code of a failure, by its stable code."""
     code = getattr(failure, "code", "")
-    if code in _NOT_FOUND:
+    if isinstance(failure, NotFound):
         return Exit.NOT_FOUND
     if code == "corrupt":
         return Exit.CORRUPT
-    if code == "invalid_request":
+    if code in ("invalid_request", "invalid_directory"):
         return Exit.USAGE
     return Exit.FAILED
+
+
+_HINTS = {
+    "topic_not_found": "`topics ls` lists what is there",
+    "consumer_not_found": "`topics lag` lists what is there",
+    "router_not_found": "`topics router ls` lists what is there",
+    "unreachable": "is a server running there? `topics serve` starts one",
+    "unauthorized": "set TOPICS_API_KEY to a key that the server knows",
+    "forbidden": "set TOPICS_API_KEY to a key that may do this",
+    "corrupt": "`topics verify` names the damage, `topics repair` what giving it up would lose",
+    "topic_exists_incompatible": "`topics describe` shows its config",
+    "topic_full": "a consumer has to catch up, or `topics create --set` has to raise its cap",
+    "not_a_queue": "`topics create NAME --set type=queue` makes one",
+}
+
+
+def advice_for(failure: TopicsError) -> str | None:
+    """What to do about a failure, where that is known."""
+    if isinstance(failure, Locked):
+        if failure.url:
+            return f"a server has it open: use --url {failure.url}"
+        return f"process {failure.pid} has it open: end it, or have it serve the directory"
+    return _HINTS.get(failure.code)

@@ -8,18 +8,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .. import _core, errors
 from ..asgi.access import BindRefused
 from ..asgi.settings import Resolved, Settings, resolve
 from ..client import Database
-from ..errors import NotFound
+from ..errors import InvalidRequest, NotFound
 from ..settings import variable
-from . import commands, measure, tools
-from .exits import Exit, exit_for
+from . import commands, measure, tools, transfer
+from .completion import SHELLS, script
+from .exits import Exit, advice_for, exit_for
 from .grammar import part_arguments, positive
-from .output import Output, complain
+from .output import Output, Waiting, complain
 from .parts import PART_COMMANDS
+from .transfer import FORMATS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
     _topic_arguments(verb)
     part_arguments(verb, common)
+    _transfer_arguments(verb)
     _tool_arguments(verb)
     return top
 
@@ -94,21 +98,31 @@ def _tool_arguments(verb) -> None:  # type: ignore[no-untyped-def]
     verb("verify", "check every checksum and index")
     repair = verb("repair", "give up damaged ranges of a closed directory")
     repair.add_argument("--yes", action="store_true", help="do it; without, only say what is lost")
-    verb("doctor", "measure the disk, and say what to expect")
+    verb("doctor", "measure the disk or the way to a server, and say what to expect")
     bench = verb("bench", "a quick append and read figure")
     bench.add_argument("--records", type=positive, default=100_000)
     verb("config", "every setting and where it comes from")
+    completion = verb("completion", 'for a shell: eval "$(topics completion bash)"')
+    completion.add_argument("shell", choices=SHELLS)
 
 
-COMMANDS: dict[str, commands.Command] = {
-    "ls": commands.ls,
-    "create": commands.create,
-    "describe": commands.describe,
-    "append": commands.append,
-    "read": commands.read,
-    "tail": commands.tail,
-    **PART_COMMANDS,
-}
+def _transfer_arguments(verb) -> None:  # type: ignore[no-untyped-def]
+    export = verb("export", "write a topic's records to a file or standard output")
+    into = verb("import", "append what `export` wrote")
+    for command in (export, into):
+        command.add_argument("topic")
+        command.add_argument("file", nargs="?", default="-", help="- is standard input or output")
+        command.add_argument(
+            "--format", choices=FORMATS, help="by the file's ending unless given, else jsonl"
+        )
+    export.add_argument("--after", type=int, help="begin after this seq")
+    export.add_argument("--upto", type=int, help="end with this seq")
+    export.add_argument("--match", help="only records with this tag, or a prefix and *")
+    export.add_argument("--node", help="skip records of this node")
+    into.add_argument("--tag", help="tag of records without one")
+    into.add_argument("--node", help="origin label of records without one")
+    into.add_argument("--sync", action="store_true", help="wait until it is durable")
+    into.add_argument("--batch", type=positive, default=1000, help="records per write (1000)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,6 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(args)
     except errors.TopicsError as failure:
         complain(f"{failure} ({failure.code})")
+        if (advice := advice_for(failure)) is not None:
+            complain(advice)
         return exit_for(failure)
     except (BindRefused, ValueError) as wrong:
         complain(str(wrong))
@@ -135,40 +151,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     out = Output(json_lines=args.json)
-    given = {"data_dir": args.data_dir}
-    if args.command == "serve":
-        # uvicorn is imported by those who serve only.
-        from .serve import serve
-
-        for name in ("host", "port", "tls_cert", "tls_key"):
-            given[name] = getattr(args, name)
-        settings = resolve(given).settings
-        return serve(settings, hints=args.hints, access_log=args.access_log)
-    resolved = resolve(given)
-    if args.command == "config":
-        return config(resolved, out)
-    if args.command == "doctor":
-        return doctor(resolved.settings, out)
-    if args.command == "repair":
-        return tools.repair(resolved.settings, out, sure=args.yes)
+    if args.url and args.data_dir:
+        raise InvalidRequest("--url and --data-dir: a command works on one of them")
+    resolved = resolve({name: getattr(args, name, None) for name in ARGUMENTS})
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
-    if args.command == "verify" and not url:
-        return tools.verify(resolved.settings.data_dir, out)
+    if args.command in HERE:
+        return HERE[args.command](args, resolved, url, out)
+    settings = resolved.settings
+    if not url and args.command == "doctor":
+        out.fields(measure.doctor(Path(settings.data_dir)))
+        return Exit.OK
+    if not url and args.command == "verify":
+        return tools.verify(settings.data_dir, out)
     verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))
-    with connect(url, resolved.settings, create=verb in CREATES) as db:
-        if args.command == "bench":
-            out.fields(measure.bench(db, args.records, progress_line))
-            return Exit.OK
-        if args.command == "verify":
-            return tools.report(json.loads(db._backend.verify()), out)
+    with connect(url, settings, create=verb in CREATES) as db:
         return COMMANDS[verb](db, args, out)
 
 
-# What may make a directory that is not there yet; a mistyped path is an error for the others.
+ARGUMENTS = ("data_dir", "host", "port", "tls_cert", "tls_key")
+"""Settings that are arguments of a command."""
+
+CREATES = {"create", "append", "import", "bench"}
+"""What may make a directory that is not there yet; a mistyped path is an error for the others."""
+
 PATIENCE = 10.0
 """Seconds for which a server that is not there, or refuses for now, is tried again."""
-
-CREATES = {"create", "append", "bench"}
 
 
 def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
@@ -184,24 +191,80 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
     return Database(_core.Engine.open(settings.data_dir, settings.engine))
 
 
-def config(resolved: Resolved, out: Output) -> int:
+def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    # uvicorn is imported by those who serve only.
+    from .serve import serve as until_told
+
+    return until_told(resolved.settings, hints=args.hints, access_log=args.access_log)
+
+
+def config(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    """The settings of an engine and a server here, and those of the command line."""
     rows = [
-        {
-            "setting": name,
-            "value": "(set)" if name == "api_keys" and value else value,
-            "source": resolved.sources[name],
-            "variable": variable(name),
-        }
+        _setting(name, value, resolved.sources[name], variable(name))
         for name, value in resolved.values.items()
     ]
+    for name, given in (("url", args.url), ("api_key", None)):
+        environment = variable(name)
+        set_there = os.environ.get(environment)
+        source = "argument" if given else f"environment {environment}" if set_there else "default"
+        rows.append(_setting(name, given or set_there or "", source, environment))
     out.rows(["setting", "value", "source", "variable"], rows)
     return Exit.OK
 
 
-def doctor(settings: Settings, out: Output) -> int:
-    out.fields(measure.doctor(Path(settings.data_dir)))
+SECRET = {"api_keys", "api_key"}
+
+
+def _setting(name: str, value: Any, source: str, variable: str) -> dict[str, Any]:
+    shown = "(set)" if name in SECRET and value else value
+    return {"setting": name, "value": shown, "source": source, "variable": variable}
+
+
+def repair(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    if url:
+        raise InvalidRequest(
+            "a repair is of a closed directory: stop the server, then run "
+            "`topics repair --data-dir DIRECTORY` where it is"
+        )
+    return tools.repair(resolved.settings, out, sure=args.yes)
+
+
+def completion(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    out.stream.write(script(parser(), args.shell))
     return Exit.OK
 
 
-def progress_line(text: str) -> None:
-    print(text, file=sys.stderr)
+def bench(db: Database, args: argparse.Namespace, out: Output) -> int:
+    out.fields(measure.bench(db, args.records))
+    return Exit.OK
+
+
+def doctor(db: Database, args: argparse.Namespace, out: Output) -> int:
+    out.fields(measure.of_server(db))
+    return Exit.OK
+
+
+def verify(db: Database, args: argparse.Namespace, out: Output) -> int:
+    with Waiting("verify"):
+        found = json.loads(db._backend.verify())
+    return tools.report(found, out)
+
+
+HERE = {"serve": serve, "config": config, "repair": repair, "completion": completion}
+"""What needs neither a server nor an open directory."""
+
+COMMANDS: dict[str, commands.Command] = {
+    "ls": commands.ls,
+    "create": commands.create,
+    "describe": commands.describe,
+    "append": commands.append,
+    "read": commands.read,
+    "tail": commands.tail,
+    "export": transfer.export,
+    "import": transfer.import_,
+    "bench": bench,
+    "doctor": doctor,
+    "verify": verify,
+    **PART_COMMANDS,
+}

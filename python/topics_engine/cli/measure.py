@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import secrets
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..client import Database
+from ..client import Database, Topic
+from ..errors import Forbidden
+from .output import Progress
 
 RECORD = "x" * 98
 
@@ -35,12 +37,17 @@ def sync_latencies(folder: Path, rounds: int = 400, size: int = 170) -> list[flo
         os.pwrite(fd, bytes(rounds * size), 0)
         os.fsync(fd)
         sync = getattr(os, "fdatasync", os.fsync)
-        taken = []
-        for i in range(rounds):
-            start = time.perf_counter()
-            os.pwrite(fd, payload, i * size)
+
+        def once() -> None:
+            os.pwrite(fd, payload, len(taken) * size)
             sync(fd)
-            taken.append(time.perf_counter() - start)
+
+        taken: list[float] = []
+        progress = Progress("doctor", rounds)
+        while len(taken) < rounds:
+            taken.append(_taken(once))
+            progress.show(len(taken))
+        progress.end()
     return taken
 
 
@@ -98,34 +105,118 @@ def advice(p50: float, p99: float) -> str:
     return "fit for class fsync"
 
 
-def bench(db: Database, records: int, out: Callable[[str], None]) -> dict[str, Any]:
+def of_server(db: Database, rounds: int = 200) -> dict[str, Any]:
+    """Facts about a server, how long a request to it takes, and what its syncs have taken."""
+    caller = db._backend.caller  # type: ignore[attr-defined]
+    health = caller.json("GET", "/v0/health")
+    ready = caller.json("GET", "/v0/ready")
+    progress = Progress("doctor", rounds)
+    trips = []
+    for done in range(rounds):
+        trips.append(_taken(lambda: caller.call("GET", "/v0/health")))
+        progress.show(done)
+    progress.end()
+    p50, p99 = percentile(trips, 0.5), percentile(trips, 0.99)
+    answer: dict[str, Any] = {
+        "url": db.path,
+        "version": health["version"],
+        "uptime_s": round(health["uptime_ms"] / 1000),
+        "status": ready["status"],
+        "topics": ready["topics"],
+        "round_trip_p50_ms": round(p50 * 1e3, 3),
+        "round_trip_p99_ms": round(p99 * 1e3, 3),
+        "requests_per_s_alone": round(1 / p50),
+    }
+    with contextlib.suppress(Forbidden):
+        answer |= _counted(db.metrics())
+    answer["advice"] = advice_on_server(answer)
+    return answer
+
+
+def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the metrics says how the server is."""
+    syncs = metrics["fsync"]
+    return {
+        "fsyncs": syncs["count"],
+        "fsync_p50_ms": round(syncs["p50_ns"] / 1e6, 3),
+        "fsync_p99_ms": round(syncs["p99_ns"] / 1e6, 3),
+        "pressure": metrics["pressure_ppm"] / 1e6,
+        "read_only_shards": metrics["read_only_shards"],
+        "corrupt_records": metrics["corrupt_records"],
+    }
+
+
+def advice_on_server(facts: Mapping[str, Any]) -> str:
+    """What to do about a server, and what to expect of it."""
+    if facts.get("read_only_shards"):
+        return "its disk has refused a sync: look at the disk, then start the server anew"
+    if facts.get("corrupt_records"):
+        return "it has met damaged records: run `topics verify`"
+    if facts.get("pressure", 0) > 0.8:
+        return "it is overloaded: fewer or larger writes, or a faster disk"
+    if facts["round_trip_p50_ms"] > 5:
+        return "far away: write in batches, read in large pages, and watch rather than ask"
+    if "fsyncs" in facts and not facts["fsyncs"]:
+        return "nothing was synced yet: `topics bench` measures what a synced write takes"
+    return "in good health"
+
+
+ROUNDS = 500
+
+
+def bench(db: Database, records: int) -> dict[str, Any]:
     """Appends and reads through the client, into a topic that is deleted afterwards."""
     topic = db.topic(f"topics-bench-{secrets.token_hex(4)}", durability="disk")
     topic.create()
+    batch = [RECORD] * 1000
     try:
-        singles = [_taken(lambda: topic.append(RECORD)) for _ in range(min(500, records))]
-        out(f"one record: p50 {percentile(singles, 0.5) * 1e6:,.0f} µs")
-        alone = min(200, records)
-        synced = [_taken(lambda: topic.append(RECORD, sync=True)) for _ in range(alone)]
-        out(f"one record, synced: p50 {percentile(synced, 0.5) * 1e6:,.0f} µs")
-        batch = [RECORD] * 1000
-        rounds = max(3, records // 1000)
-        rates = [1000 / _taken(lambda: topic.append(batch)) for _ in range(rounds)]
-        out(f"batches of 1000: {statistics.median(rates):,.0f} records/s")
-        start = time.perf_counter()
-        read = sum(map(len, topic.read(after=0).batches()))
-        rate = read / (time.perf_counter() - start)
-        out(f"reading 1000 at a time: {rate:,.0f} records/s")
+        alone = _timed("one record", min(ROUNDS, records), lambda: topic.append(RECORD))
+        synced = _timed(
+            "synced", min(200, records), lambda: topic.append(RECORD, sync=True), seconds=5.0
+        )
+        many = _timed("batches of 1000", max(3, records // 1000), lambda: topic.append(batch))
+        read, taken = _read(topic)
     finally:
         topic.drop()
+    rate = 1000 / statistics.median(many)
     return {
         "where": db.path,
-        "single_p50_us": round(percentile(singles, 0.5) * 1e6, 1),
+        "single_p50_us": round(percentile(alone, 0.5) * 1e6, 1),
+        "single_p99_us": round(percentile(alone, 0.99) * 1e6, 1),
         "single_synced_p50_us": round(percentile(synced, 0.5) * 1e6, 1),
-        "batch_1000_records_per_s": round(statistics.median(rates)),
-        "read_1000_records_per_s": round(rate),
-        "python": sys.version.split()[0],
+        "single_synced_p99_us": round(percentile(synced, 0.99) * 1e6, 1),
+        "batch_1000_records_per_s": round(rate),
+        "batch_1000_mb_per_s": round(rate * len(RECORD) / 1e6, 1),
+        "read_1000_records_per_s": round(read / taken),
+        "read_1000_mb_per_s": round(read * len(RECORD) / taken / 1e6, 1),
+        "python": platform.python_version(),
     }
+
+
+def _timed(
+    what: str, rounds: int, verb: Callable[[], object], seconds: float = math.inf
+) -> list[float]:
+    """Seconds of each call; no more of them than fit into so many seconds."""
+    progress = Progress(what, rounds)
+    taken: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(taken) < rounds and (not taken or time.perf_counter() < until):
+        taken.append(_taken(verb))
+        progress.show(len(taken))
+    progress.end()
+    return taken
+
+
+def _read(topic: Topic) -> tuple[int, float]:
+    """Records that were read, and the seconds that took."""
+    progress = Progress("read", topic.state().count)
+    start, read = time.perf_counter(), 0
+    for batch in topic.read(after=0).batches():
+        read += len(batch)
+        progress.show(read)
+    taken = time.perf_counter() - start
+    progress.end()
+    return read, taken
 
 
 def _taken(verb: Callable[[], object]) -> float:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -137,9 +138,12 @@ def complain(message: str) -> None:
 
 
 class Progress:
-    """A bar on stderr for what takes more than a second; silent when stderr is no terminal."""
+    """A bar on stderr for what takes more than a second; silent when stderr is no terminal.
 
-    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+    With no total it says how much was done, and how fast.
+    """
+
+    def __init__(self, what: str, total: int = 0, stream: TextIO | None = None) -> None:
         self._what = what
         self._total = total
         self._stream = stream or sys.stderr
@@ -147,21 +151,52 @@ class Progress:
         self._started = self._last = time.monotonic()
 
     def show(self, done: int, note: str = "") -> None:
+        seconds = time.monotonic() - self._started
+        self.line(f"{self._bar(done)}{done:>9,} {done / max(seconds, 1e-9):>9,.0f}/s {note}")
+
+    def line(self, told: str) -> None:
+        """Shows this, if it is time to."""
         now = time.monotonic()
         if not self._stream.isatty() or now - self._started < 1 or now - self._last < 0.1:
             return
         self._last = now
-        share = min(1.0, done / self._total) if self._total else 1.0
-        bar = "█" * int(share * 30)
-        rate = done / (now - self._started)
-        text = f"{self._what} {bar:<30} {share:4.0%} {done:>9,} {rate:>9,.0f}/s {note}"
+        text = f"{self._what} {told}"
         width = shutil.get_terminal_size().columns - 1
         self._stream.write("\r" + text[:width].ljust(width))
         self._stream.flush()
         self._shown = True
+
+    def _bar(self, done: int) -> str:
+        if not self._total:
+            return ""
+        share = min(1.0, done / self._total)
+        return f"{'█' * int(share * 20):<20} {share:4.0%} "
 
     def end(self) -> None:
         if self._shown:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write("\r" + " " * width + "\r")
             self._stream.flush()
+
+
+class Waiting:
+    """Seconds on stderr, in a `with` block that waits for something that tells no progress."""
+
+    def __init__(self, what: str, stream: TextIO | None = None, every: float = 0.5) -> None:
+        self._progress = Progress(what, 0, stream)
+        self._every = every
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, args=(time.monotonic(),), daemon=True)
+
+    def _tell(self, began: float) -> None:
+        while not self._over.wait(self._every):
+            self._progress.line(f"{time.monotonic() - began:,.0f} s")
+
+    def __enter__(self) -> Waiting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._progress.end()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,7 +10,7 @@ from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
 from .exits import Exit
-from .output import GREEN, RED, Output
+from .output import GREEN, RED, Output, Progress
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
@@ -20,25 +18,34 @@ PROBLEM_COLUMNS = ["file", "offset", "detail"]
 def verify(data_dir: str, out: Output) -> int:
     """Every checksum of a directory, also while an engine has it open. Changes nothing."""
     _must_exist(data_dir)
-    return report(json.loads(_core.verify(data_dir, _Progress())), out)
+    return report(_verified(data_dir), out)
 
 
-class _Progress:
-    """A line on the terminal every half second; silent elsewhere."""
+class Checked:
+    """How far a verification is."""
 
-    def __init__(self, stream: TextIO | None = None, every: float = 0.5) -> None:
-        self.stream = stream or sys.stderr
-        self.every = every
-        self.due = time.monotonic() + every
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self._bar: Progress | None = None
 
     def __call__(self, files: int, done: int, total: int, problems: int) -> None:
-        now = time.monotonic()
-        if now < self.due or not self.stream.isatty():
-            return
-        self.due = now + self.every
-        share = 100 * done // max(total, 1)
+        if self._bar is None:
+            self._bar = Progress("verify", total, self._stream)
         found = f", {problems:,} problems" if problems else ""
-        self.stream.write(f"{share:3}%  {files:,} files, {done:,} of {total:,} bytes{found}\n")
+        self._bar.show(done, f"{files:,} files{found}")
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.end()
+
+
+def _verified(data_dir: str) -> dict[str, Any]:
+    checked = Checked()
+    try:
+        found: dict[str, Any] = json.loads(_core.verify(data_dir, checked))
+    finally:
+        checked.end()
+    return found
 
 
 def report(found: dict[str, Any], out: Output) -> int:
@@ -62,7 +69,7 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
     """
     data_dir = settings.data_dir
     _must_exist(data_dir)
-    found = json.loads(_core.verify(data_dir, _Progress()))
+    found = _verified(data_dir)
     report(found, out)
     if found["ok"]:
         return Exit.OK

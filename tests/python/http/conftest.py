@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import http.client
+import io
 import json
 import os
 import random
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +28,6 @@ LIMITS = {
     "TOPICS_MAX_RECORD_BYTES": "10000",
     "TOPICS_MAX_BODY_BYTES": "200000",
     "TOPICS_MAX_TOPICS": "5000",
-    # Two stages of as many as a request may have are more than a commit may.
-    "TOPICS_MAX_EMBEDDED_BATCH_RECORDS": "1500",
     "TOPICS_BODY_TIMEOUT_MS": "300",
 }
 
@@ -122,6 +123,10 @@ def running(
         live.ensure_dead()
 
 
+opened = contextlib.contextmanager(running)
+"""The same as a block."""
+
+
 def _serve(directory: Path, *, hot: bool) -> Iterator[Server]:
     yield from running(directory, {**LIMITS, "TOPICS_HOT_PROTOCOL": str(int(hot))})
 
@@ -161,22 +166,16 @@ def door(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """A server of its own behind each door, so that all of them see the same requests."""
-    made: dict[str, Server] = {}
-    for name in ("plain", "hot", "h2"):
-        directory = tmp_path_factory.mktemp(name) / "data"
-        hot = str(int(name != "plain"))
-        made[name] = Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": hot})
-    try:
-        for name, server in made.items():
-            server.start()
-            if name == "h2":
-                server.port = Http2Port(server.port)
+    with contextlib.ExitStack() as stack:
+        made: dict[str, Server] = {}
+        for name in ("plain", "hot", "h2"):
+            env = {**LIMITS, "TOPICS_HOT_PROTOCOL": str(int(name != "plain"))}
+            # Two stages of as many rows as a request may have are more than a commit may.
+            env["TOPICS_MAX_EMBEDDED_BATCH_RECORDS"] = "1500"
+            directory = tmp_path_factory.mktemp(name) / "data"
+            made[name] = stack.enter_context(opened(directory, env))
+        made["h2"].port = Http2Port(made["h2"].port)
         yield made
-        for server in made.values():
-            assert server.stop() == 0
-    finally:
-        for server in made.values():
-            server.ensure_dead()
 
 
 @pytest.fixture
@@ -229,3 +228,36 @@ def raw_exchange(port: int, *parts: bytes, timeout: float = 10) -> bytes:
         while piece := sock.recv(65536):
             received += piece
     return bytes(received)
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+Run = Callable[..., tuple[int, list[Any]]]
+
+
+@pytest.fixture(params=["directory", "server"])
+def cli(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Runs a command; its exit code and the JSON lines it printed."""
+    if request.param == "server":
+        server: Server = request.getfixturevalue("hot_server")
+        where = ["--url", server.url]
+    else:
+        where = ["--data-dir", str(tmp_path / "data")]
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, list[Any]]:
+        from topics_engine.cli import main
+
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main([*where, *arguments])
+        printed = capsys.readouterr()
+        return code, [json.loads(line) for line in printed.out.splitlines()]
+
+    run.where = where  # type: ignore[attr-defined]
+    return run

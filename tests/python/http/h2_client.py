@@ -157,6 +157,22 @@ class Http2Connection:
         self.flush()
         return response
 
+    def at_once(
+        self, count: int, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> list[Response]:
+        """Sends so many requests in one piece."""
+        if self.sock is None:
+            self.connect()
+        made = []
+        for _ in range(count):
+            stream_id = self.h2.get_next_available_stream_id()
+            made.append(Response(self, stream_id))
+            self.responses[stream_id] = made[-1]
+            self.h2.send_headers(stream_id, self.head(method, path, headers.items()))
+            self.h2.send_data(stream_id, body, end_stream=True)
+        self.flush()
+        return made
+
     def send(self, response: Response, body: bytes, end: bool = True) -> None:
         """Sends a body as the windows allow; stops when the server has answered it all."""
         left = memoryview(body)

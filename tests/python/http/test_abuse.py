@@ -24,7 +24,7 @@ from hpack import Encoder
 
 from benches.demo.server import Server
 
-from .conftest import Http, fresh_seed, once, running
+from .conftest import Http, fresh_seed, once, opened, running
 from .h2_client import Http2Connection
 from .sse import Events
 from .test_routes import until
@@ -111,10 +111,10 @@ HTTP1: dict[str, Attack] = {
     "half-closed": Attack((post(ONE),), half_close=True),
     "half-closed in a body": Attack((post(ONE)[:-5],), half_close=True),
     "half-closed in a wait": Attack(
-        (post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff"),), half_close=True
+        (post(b'{"wait_ms":30000}', path="/v0/topics/still/diff"),), half_close=True
     ),
     "gone in a wait": Attack(
-        (post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff"),), reads=False
+        (post(b'{"wait_ms":30000}', path="/v0/topics/still/diff"),), reads=False
     ),
     "gone from a stream": Attack((get("/v0/watch?topic=abuse"),), reads=False),
     "pipelined and gone": Attack((post(ONE) * 200,), reads=False),
@@ -385,7 +385,7 @@ HTTP2: dict[str, Attack] = {
     "half-closed": h2(OPEN, frame(DATA, END, 1, ONE), half_close=True),
     "gone": h2(*[frame(HEADERS, WHOLE, n, block(*GET)) for n in range(1, 99, 2)], reads=False),
     "gone from waits": h2(
-        *[frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/abuse/diff"),
+        *[frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/still/diff"),
                                                *POST[3:]))
           + frame(DATA, END, n, b'{"wait_ms":30000}') for n in range(1, 99, 2)], reads=False
     ),
@@ -460,7 +460,8 @@ def impatient(
     """A server of little patience, with something to read."""
     for server in running(directory, PATIENCE | env, kind):
         api = Http(server.port)
-        assert api("PUT", "/v0/topics/abuse").status == 201
+        for name in ("abuse", "still"):
+            assert api("PUT", f"/v0/topics/{name}").status == 201
         for _ in range(30):
             large = {"records": [{"data": "x" * 9000} for _ in range(20)]}
             assert api("POST", "/v0/topics/large", large).status in (200, 201)
@@ -492,7 +493,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
             directory = tmp_path_factory.mktemp(f"patient-{name}") / "data"
             hot = str(int(name == "hot"))
             env = {"TOPICS_HOT_PROTOCOL": hot, "TOPICS_IDLE_TIMEOUT_MS": "1000"}
-            made[name] = stack.enter_context(contextlib.contextmanager(running)(directory, env))
+            made[name] = stack.enter_context(opened(directory, env))
         yield made
 
 
@@ -717,7 +718,7 @@ def test_no_slot_of_a_key_is_left_behind(slotted: Server) -> None:
         for first, *rest in (attack.pieces or (b"",),)
     ]
     api = Http(port)
-    for name in ("abuse", "large"):
+    for name in ("abuse", "large", "still"):
         assert api("PUT", f"/v0/topics/{name}", {}, mine).status == 201
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda attack: strike(port, attack), attacks))

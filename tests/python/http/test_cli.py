@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +15,7 @@ from topics_engine.cli.measure import advice, percentile
 from topics_engine.cli.output import Output, Progress
 from topics_engine.client import Gap, Record
 
-Run = Callable[..., tuple[int, list[Any]]]
-
-
-@pytest.fixture(params=["directory", "server"])
-def cli(
-    request: pytest.FixtureRequest, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Runs a command; its exit code and the JSON lines it printed."""
-    if request.param == "server":
-        server: Server = request.getfixturevalue("hot_server")
-        where = ["--url", server.url]
-    else:
-        where = ["--data-dir", str(tmp_path / "data")]
-
-    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, list[Any]]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = main([*where, *arguments])
-        printed = capsys.readouterr()
-        return code, [json.loads(line) for line in printed.out.splitlines()]
-
-    return run
+from .conftest import Run, Terminal
 
 
 def test_append_read_and_tail(cli: Run, topic: str) -> None:
@@ -53,6 +31,9 @@ def test_append_read_and_tail(cli: Run, topic: str) -> None:
     ]
     assert [r["$seq"] for r in cli("read", topic, "--after", "1", "--limit", "1")[1]] == [2]
     assert [r["$seq"] for r in cli("tail", topic, "-n", "2")[1]] == [2, 3]
+    more = b"".join(b"%d\n" % n for n in range(2600))
+    assert cli("append", topic, stdin=more)[1][0]["last_seq"] == 2603
+    assert [r["data"] for r in cli("tail", topic, "-n", "2500")[1]] == list(range(100, 2600))
     assert cli("read", topic, "--match", "us:*") == (0, [])
 
 
@@ -168,22 +149,6 @@ def test_a_repair_says_first_what_is_lost_and_keeps_the_bytes(tmp_path: Path, ca
         assert [(g.first, g.last) for g in db.topic("t").state().gaps] == [(11, 11)]
 
 
-def test_progress_is_for_a_terminal() -> None:
-    import io
-
-    from topics_engine.cli.tools import _Progress
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal, file = Terminal(), io.StringIO()
-    for stream in (terminal, file):
-        _Progress(stream, every=0)(3, 10, 40, 1)
-    assert terminal.getvalue() == " 25%  3 files, 10 of 40 bytes, 1 problems\n"
-    assert file.getvalue() == ""
-
-
 def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
     for command in (["ls"], ["read", "t"], ["verify"], ["repair"]):
         assert main(["--data-dir", str(tmp_path / "typo"), *command]) == 3
@@ -232,11 +197,6 @@ def test_settings_come_from_four_places(tmp_path: Path) -> None:
     file.write_text("prot = 1\n")
     with pytest.raises(InvalidRequest, match="prot"):
         resolve({}, {}, file)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_gets_a_table_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from topics_engine.asgi.routes import ROUTES
 from .asgi_driver import Driver
 from .cases import GOOD, MORE_REFUSALS, NUMBERS, REFUSALS, SIZES, THREE, WRONG_NUMBERS, C, Case, T
 from .cases_of_fields import MORE_GOOD, MORE_REFUSED
-from .conftest import Http, Reply, once, running
+from .conftest import Http, Reply, once, opened
 from .h2_client import Http2Connection, Http2Port
 from .sse import Events
 from .test_app import run
@@ -271,7 +271,7 @@ def test_every_405_names_the_methods_that_there_are(clients: dict[str, Http]) ->
             if any(r.path == route.path and r.method == "GET" and not r.streams for r in ROUTES)
             else set()
         )
-        for method in ("PATCH", "TRACE", "OPTIONS", "FOO"):
+        for method in ("PATCH", "TRACE", "OPTIONS"):
             for api in clients.values():
                 reply = api(method, place(route))
                 assert (reply.status, reply.code) == (405, "method_not_allowed"), (method, route)
@@ -299,7 +299,8 @@ def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
             assert (reply.status in (200, 201)) is fits, (door, body, reply)
             assert fits or reply.code == "invalid_request"
     for route in ROUTES:
-        if not route.body:
+        # A config knows all its fields, and refuses this one before it looks into it.
+        if not route.body or route.verb == "create":
             continue
         for depth, inside in ((128, 127), (129, 128)):
             # An unknown field is passed over, unless it is too deep.
@@ -334,7 +335,7 @@ def test_pages_of_other_origins(tmp_path: Path) -> None:
     ahead = page | {"Access-Control-Request-Method": "PUT"}
     for hot in "01":
         env = {"TOPICS_CORS_ORIGINS": "https://a.example", "TOPICS_HOT_PROTOCOL": hot}
-        for server in running(tmp_path / hot, env):
+        with opened(tmp_path / hot, env) as server:
             for port in (server.port, Http2Port(server.port)):
                 api = Http(port)
                 for method, path, body in (
@@ -367,7 +368,7 @@ def test_a_full_staging_is_429_unless_the_writer_waits(tmp_path: Path) -> None:
     """Writes that come at once, where there is room for one."""
     for hot in "01":
         env = {"TOPICS_STAGING_FRAMES": "1", "TOPICS_HOT_PROTOCOL": hot}
-        for server in running(tmp_path / hot, env):
+        with opened(tmp_path / hot, env) as server:
             assert once(server.port, "PUT", "/v0/topics/t").status == 201
             link = Http2Connection("127.0.0.1", server.port)
             kind = {"Content-Type": "application/json"}
@@ -375,9 +376,8 @@ def test_a_full_staging_is_429_unless_the_writer_waits(tmp_path: Path) -> None:
                 body = json.dumps(
                     {"records": [{"data": 1}], "disable_backpressure": patient}
                 ).encode()
-                asked = [link.start("POST", "/v0/topics/t", body, kind) for _ in range(50)]
                 statuses = set()
-                for response in asked:
+                for response in link.at_once(50, "POST", "/v0/topics/t", body, kind):
                     response.wait(lambda response=response: response.status)
                     answer = json.loads(response.read())
                     statuses.add(response.status)

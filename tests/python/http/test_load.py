@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benches.demo.server import Server, bytes_on_disk
+from topics_engine.cli.serve import ENGINE_DESCRIPTORS
 
 from .conftest import Http, fresh_seed
 from .h2_client import Http2Port
@@ -288,7 +289,7 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         load.stop.set()
         server.ensure_dead()
     report(load, records, doubts, stored)
-    nothing_grows(load, samples)
+    nothing_grows(load, samples, records)
 
 
 def check_steady(api: Http, acked: dict[int, str]) -> int:
@@ -318,7 +319,7 @@ def quantile(seconds: list[float], q: float) -> float:
     return sorted(seconds)[int(len(seconds) * q)] * 1000
 
 
-def nothing_grows(load: Load, samples: list[Sample]) -> None:
+def nothing_grows(load: Load, samples: list[Sample], records: int) -> None:
     """What the last process held, once it was warm: a line through all that was seen of it."""
     first, last = samples[0], samples[-1]
     span = last.at - first.at
@@ -343,3 +344,10 @@ def nothing_grows(load: Load, samples: list[Sample]) -> None:
         f"p99 {p99[0]:.1f} ms, then {p99[1]:.1f} ms"
     )
     assert max(s.sockets for s in samples) < 100
+    assert last.sockets < first.sockets + 20
+    # Segments that were read stay open, up to a number.
+    assert max(s.descriptors for s in samples) < ENGINE_DESCRIPTORS
+    # What stays costs something: its key is remembered, its segments are known.
+    grace = (16 << 20) / span + rate * (1 - SHARE) * 1024
+    assert rates["memory"] < grace, "memory grows"
+    assert last.disk < (64 << 20) + records * 300, "the disk fills up"

@@ -216,7 +216,7 @@ def reset(sock: ssl.SSLSocket) -> None:
     sock.close()
 
 
-WAIT = post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff")
+WAIT = post(b'{"wait_ms":30000}', path="/v0/topics/still/diff")
 STREAM = get("/v0/watch?topic=abuse&from_seq=0")
 BEGUN = START + frame(1, 4, 1, block(*HEAD[:2], (":path", "/v0/topics/half"), HEAD[3]))
 

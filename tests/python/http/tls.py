@@ -44,15 +44,8 @@ class TlsServer(Server):
         self.port = TlsPort(self.port)
         return took
 
-    def _ready(self) -> bool:
-        made = secure(self.port, 5)
-        try:
-            made.request("GET", "/readyz")
-            return made.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            made.close()
+    def _connect(self) -> http.client.HTTPConnection:
+        return secure(self.port, 5)
 
 
 def secure(port: int, timeout: float) -> http.client.HTTPSConnection:

@@ -87,17 +87,19 @@ impl ReadBatch {
         self.slots.iter().map(|s| s.data_len as usize).sum()
     }
 
+    /// The `i`-th record's attributes, as they are stored.
+    pub(crate) fn attrs(&self, i: usize) -> &[u8] {
+        let found = self.slots.get(i).and_then(|s| {
+            let chunk = self.chunks.get(s.chunk as usize)?;
+            chunk.get(s.attrs as usize..s.attrs as usize + usize::from(s.attrs_len))
+        });
+        found.unwrap_or_default()
+    }
+
     /// The `i`-th record.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<RecordView<'_>> {
         self.view(self.slots.get(i)?)
-    }
-
-    /// The encoded attributes of the `i`-th record.
-    pub(crate) fn attrs(&self, i: usize) -> &[u8] {
-        let Some(s) = self.slots.get(i) else { return &[] };
-        let (from, len) = (s.attrs as usize, usize::from(s.attrs_len));
-        self.chunks.get(s.chunk as usize).and_then(|c| c.get(from..from + len)).unwrap_or(&[])
     }
 
     #[inline]

@@ -83,11 +83,8 @@ fn take<const N: usize>(r: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 fn read_tally(version: u16, r: &mut &[u8], layout: u64) -> Option<Tally> {
-    let mut tally = Tally {
-        dead_lettered: u64::from_le_bytes(take(r)?),
-        expired: u64::from_le_bytes(take(r)?),
-        counted: ReplayPos::default(),
-    };
+    let [dead_lettered, expired] = [u64::from_le_bytes(take(r)?), u64::from_le_bytes(take(r)?)];
+    let mut tally = Tally { dead_lettered, expired, ..Tally::default() };
     if version > 1 {
         tally.counted = ReplayPos { layout, lsn: u64::from_le_bytes(take(r)?) };
     } else if !tally.is_zero() {

@@ -246,6 +246,7 @@ fn answer(core: &Core, topic: &Topic, d: Decided, began: u64, staged: u64) -> Ap
     if d.level == Level::Synced {
         topic.reservation_synced(d.reserved);
         a.fsync_ns = now.saturating_sub(staged);
+        a.throttle_ns += core.wal.held_since(core.shard(topic.id()), staged).min(a.fsync_ns);
         core.metrics.sync_wait.record(a.fsync_ns);
     } else {
         a.wal_append_ns = now.saturating_sub(staged);
@@ -269,7 +270,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
         return Err(Error::TopicNotFound(p.topic.to_string()));
     }
     topic.check_sound()?;
-    core.check_load(p.bytes, wait)?;
+    p.throttled_ns += core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
     // Under full pressure waiting for room only makes the queue longer.
@@ -277,6 +278,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     let wait = if refuse { Wait::No } else { wait };
     loop {
         let room = core.room(shard, p.frames().len() + CONTROL + p.topic.len(), wait)?;
+        p.throttled_ns += room.waited().as_nanos() as u64;
         let mut a = topic.append.lock();
         if a.closed {
             return Ok(Step::Gone);

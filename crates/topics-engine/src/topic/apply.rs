@@ -60,8 +60,17 @@ impl<'a> From<&Placed<'a>> for Placement<'a> {
 pub(crate) struct Live<'a> {
     pub topic: &'a Arc<Topic>,
     pub hints: &'a Hints,
-    /// Takes how many records the frames removed.
-    pub removed: &'a AtomicU64,
+    /// Takes how many records the frames removed, and looked at.
+    pub removed: &'a Removed,
+}
+
+/// What a delete or eviction did, counted while it was applied.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    /// Records that went.
+    pub records: AtomicU64,
+    /// Records that a match found, those that were gone already included.
+    pub scanned: AtomicU64,
 }
 
 /// One frame and its place.
@@ -150,7 +159,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
         };
         let mut state = topic.state.write();
         let before = state.weight();
-        let mut removed = 0;
+        let (mut removed, mut scanned) = (0, 0);
         while let Some(next) = cursor.peek()? {
             if next.frame.topic_id != id || !of_topic(&next.frame) {
                 break;
@@ -161,7 +170,8 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             } else if next.frame.kind == FrameType::Append {
                 base.metrics.append_records.add(state.apply_appends(next, &mut cursor, &place)?);
             } else {
-                removed += state.apply(base, &next, &loader, here)?;
+                let (gone, seen) = state.apply(base, &next, &loader, here)?;
+                (removed, scanned) = (removed + gone, scanned + seen);
                 cursor.pass(next.len);
             }
         }
@@ -174,21 +184,23 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             base.desk.ring(id);
         }
         if let Some(live) = live {
-            live.removed.fetch_add(removed, Ordering::Relaxed);
+            live.removed.records.fetch_add(removed, Ordering::Relaxed);
+            live.removed.scanned.fetch_add(scanned, Ordering::Relaxed);
         }
     }
     Ok(())
 }
 
 impl State {
-    /// Applies a frame of this topic that is no record; returns how many records a delete or eviction removed.
+    /// Applies a frame of this topic that is no record; returns how many records a delete or eviction
+    /// removed, and how many its match found.
     fn apply(
         &mut self,
         base: &Base,
         at: &At<'_>,
         loader: &Loader<'_>,
         here: ReplayPos,
-    ) -> Result<u64> {
+    ) -> Result<(u64, u64)> {
         let f = &at.frame;
         self.applied_lsn = at.lsn;
         match f.kind {
@@ -197,11 +209,11 @@ impl State {
                 let why = Why::from_code(body.why).ok_or_else(|| {
                     Error::Internal(format!("delete reason {} (lsn {})", body.why, at.lsn))
                 })?;
-                let n = self.apply_delete(&body, at.lsn, loader)?;
-                self.tally(n, why, here);
+                let done = self.apply_delete(&body, at.lsn, loader)?;
+                self.tally(done.0, why, here);
                 base.metrics.deletes.add(1);
-                base.metrics.deleted_records.add(n);
-                return Ok(n);
+                base.metrics.deleted_records.add(done.0);
+                return Ok(done);
             }
             FrameType::EvictWatermark => {
                 let body = record::EvictWatermark::decode(f)?;
@@ -215,7 +227,7 @@ impl State {
                     self.tally(n, Why::EXPIRED, here);
                 }
                 base.metrics.evicted_records.add(n);
-                return Ok(n);
+                return Ok((n, 0));
             }
             FrameType::ConfigUpdate => {
                 let body = record::ConfigUpdate::decode(f)?;
@@ -249,7 +261,7 @@ impl State {
             FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,
             _ => {}
         }
-        Ok(0)
+        Ok((0, 0))
     }
 
     fn apply_key(&mut self, base: &Base, body: &record::Idempotency) {

@@ -50,8 +50,12 @@ impl TopicMatch {
     }
 }
 
-/// Deletes what a request names; returns how many records went.
-pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) -> Result<u64> {
+/// Deletes what a request names; returns how many records went, and how many its match found.
+pub(crate) fn delete(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    req: &DeleteRequest,
+) -> Result<(u64, u64)> {
     if req.before_seq.is_none() && req.matching.is_none() {
         return Err(Error::InvalidRequest("a delete needs before_seq, match, or both".into()));
     }
@@ -59,14 +63,15 @@ pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) 
         check_match(m, core.options.max_tag_bytes)?;
     }
     if req.before_seq == Some(0) {
-        return Ok(0);
+        return Ok((0, 0));
     }
     let body = record::Delete {
         before_seq: req.before_seq,
         matching: req.matching.as_ref().map(TopicMatch::to_record),
         ..record::Delete::default()
     };
-    Ok(run(core, topic, body)?.0)
+    let (flight, _) = run(core, topic, body)?;
+    Ok((flight.gone(), flight.removed.scanned.load(Ordering::Acquire)))
 }
 
 /// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
@@ -82,7 +87,8 @@ pub(super) fn delete_seqs(
         return Err(Error::Internal("a delete of no records".into()));
     }
     let (seqs, why) = (ranges(seqs), why.code());
-    run(core, topic, record::Delete { seqs, why, ..record::Delete::default() })
+    let body = record::Delete { seqs, why, ..record::Delete::default() };
+    run(core, topic, body).map(|(flight, ticket)| (flight.gone(), ticket))
 }
 
 /// Ascending seqs as ranges.
@@ -140,7 +146,17 @@ fn capped(topic: &Topic) -> bool {
     config.cap_records > 0 || config.cap_bytes > 0
 }
 
-fn run(core: &Arc<Core>, topic: &Arc<Topic>, body: record::Delete) -> Result<(u64, Ticket)> {
+impl Flight {
+    fn gone(&self) -> u64 {
+        self.removed.records.load(Ordering::Acquire)
+    }
+}
+
+fn run(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    body: record::Delete,
+) -> Result<(Arc<Flight>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
@@ -150,7 +166,7 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, body: record::Delete) -> Result<(u6
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
     drop(alone);
-    Ok((flight.removed.load(Ordering::Acquire), ticket))
+    Ok((flight, ticket))
 }
 
 fn stage(

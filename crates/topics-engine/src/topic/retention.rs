@@ -7,12 +7,12 @@ mod caps;
 
 use std::sync::Arc;
 
-use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
 pub(super) use self::caps::{Caps, Eviction, evict_to_fit};
+use super::apply::Removed;
 use super::flight::{Flight, Frames, Order, Undo};
 use super::index::{Part, Unknown};
 use super::lifecycle::Alone;
@@ -158,7 +158,7 @@ pub(super) fn with_expired<T>(
             (Look::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
             (Look::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
-                let seq = segment.seek_ts(cutoff)?;
+                let (seq, _) = segment.seek_ts(cutoff)?;
                 seek = Some((meta.file_no, seq));
                 let oldest = segment.entries(seq, seq)?.first().map_or(0, |e| e.ts);
                 topic.state.write().oldest = (seq, oldest);
@@ -359,7 +359,7 @@ impl Flight {
             hints,
             undo,
             birth: false,
-            removed: AtomicU64::new(0),
+            removed: Removed::default(),
         }
     }
 }

@@ -79,6 +79,7 @@ pub(super) struct Patience {
 #[pymethods]
 impl Gate {
     #[new]
+    #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, unsent, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,

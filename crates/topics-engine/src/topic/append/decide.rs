@@ -106,6 +106,7 @@ impl Decision<'_> {
             durability: a.config.durability,
             wal_append_ns: 0,
             fsync_ns: 0,
+            throttle_ns: self.p.throttled_ns,
         }
     }
 

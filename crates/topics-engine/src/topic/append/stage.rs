@@ -1,11 +1,11 @@
 //! Stage what was decided: the batch goes into the shard's queue, later writes build on it.
 
-use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
 use topics_storage::wal::{FRONT, Level, Room, Ticket};
 
+use super::super::apply::Removed;
 use super::super::dedupe::{Dedupe, HELD, Remembered};
 use super::super::flight::{Flight, Frames, Order, Undo, encode_gaps};
 use super::super::held::Shown;
@@ -60,7 +60,7 @@ impl Decision<'_> {
                     gaps: gaps.clone(),
                 },
                 birth: plan.birth,
-                removed: AtomicU64::new(0),
+                removed: Removed::default(),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,

@@ -42,16 +42,17 @@ impl State {
         body: &record::Delete,
         lsn: u64,
         loader: &Loader<'_>,
-    ) -> Result<u64> {
+    ) -> Result<(u64, u64)> {
         let below = body.before_seq.unwrap_or(u64::MAX).min(body.bound.saturating_add(1));
         if body.matching.is_none() && body.seqs.is_empty() {
-            return self.apply_floor(below, loader);
+            return Ok((self.apply_floor(below, loader)?, 0));
         }
         let mut hits: Vec<u64> = Vec::new();
         if let Some((kind, pattern)) = &body.matching {
             let want = TopicMatch::from_record(*kind, pattern);
             hits = self.tagged(want.as_tags(), below - 1, loader)?;
         }
+        let scanned = hits.len() as u64;
         for (from, to) in &body.seqs {
             hits.extend((*from).max(self.floor)..=(*to).min(below - 1));
         }
@@ -60,7 +61,7 @@ impl State {
         if let Some(queue) = &mut self.queue {
             hits.iter().for_each(|seq| queue.forget(*seq));
         }
-        self.kill_all(&hits, lsn, loader)
+        Ok((self.kill_all(&hits, lsn, loader)?, scanned))
     }
 
     /// The ascending seqs from the floor to `upto` whose tag matches; dead ones may be among them.

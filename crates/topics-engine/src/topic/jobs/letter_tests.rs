@@ -88,7 +88,7 @@ fn a_redrive_gives_back_the_options() {
         assert_eq!((w.seqs("q").len(), w.seqs("dead").len()), (0, 7));
         assert_eq!(counted(&w), (7, 1), "counts survive");
         w.clock.advance_ms(1);
-        assert_eq!(w.engine().redrive("dead", &Redrive::default()).unwrap(), 7);
+        assert_eq!(w.engine().redrive("dead", &Redrive::default()).unwrap().moved, 7);
         end(&mut w);
         assert_eq!(counted(&w), (7, 1), "what comes back is not uncounted, nor counted again");
         let back = w.read("q", 0);
@@ -158,7 +158,7 @@ fn no_limit_keeps_a_job_from_being_a_dead_letter() {
     use_up(&w, 1);
     assert_eq!((w.seqs("q").len(), w.seqs("dead").len()), (0, 1));
     assert!(w.read("dead", 0).get(0).unwrap().meta.len() > 256);
-    assert_eq!(w.engine().redrive("dead", &Redrive::default()).unwrap(), 1);
+    assert_eq!(w.engine().redrive("dead", &Redrive::default()).unwrap().moved, 1);
     let back = w.read("q", 0);
     assert_eq!(back.get(0).unwrap().meta, meta);
     assert_eq!(JobOptions::of(back.attrs(0)), JobOptions::of(w.read("q", 0).attrs(0)));
@@ -173,7 +173,7 @@ fn elsewhere_a_log_takes_what_logs_have() {
     post(&w, &[NewRecord { lane: Some(1), group: b"g", ttl_ms: 60_000, ..rec("1") }]);
     use_up(&w, 1);
     let to = |to: &str| Redrive { to: Some(to.into()), ..Redrive::default() };
-    assert_eq!(w.engine().redrive("dead", &to("log")).unwrap(), 1);
+    assert_eq!(w.engine().redrive("dead", &to("log")).unwrap().moved, 1);
     let log = w.read("log", 1);
     let of = |attrs: &[u8]| topics_storage::format::attrs::Attrs::decode(attrs).unwrap().lane;
     assert_eq!((log.len(), of(log.attrs(0))), (1, None));
@@ -181,7 +181,7 @@ fn elsewhere_a_log_takes_what_logs_have() {
     w.create("q", ConfigPatch { dead_letter: Some(None), ..ConfigPatch::default() });
     post(&w, &[NewRecord { lane: Some(1), group: b"g", ..rec("2") }]);
     use_up(&w, 1);
-    assert_eq!(w.engine().redrive("q", &to("other")).unwrap(), 1);
+    assert_eq!(w.engine().redrive("q", &to("other")).unwrap().moved, 1);
     assert_eq!(of(w.read("other", 0).attrs(0)), Some(1));
     assert_eq!(counted(&w), (1, 0), "a redrive makes no dead letters");
 }

@@ -25,7 +25,7 @@ use crate::config::TopicType;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::queue::Why;
-use crate::queue::api::Redrive;
+use crate::queue::api::{Redrive, Redriven};
 
 /// Records that are moved at a time.
 const CHUNK: usize = 500;
@@ -224,8 +224,7 @@ fn prepared(
 }
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
-/// Returns how many.
-pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     core.check_open()?;
     topic.check_sound()?;
     if let Some(to) = &req.to {
@@ -235,23 +234,24 @@ pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Re
         }
     }
     let queue = topic.state.read().config.kind == TopicType::Queue;
-    let moved = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
+    let done = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
     if !req.dry_run {
-        core.metrics.redriven_jobs.add(moved);
+        core.metrics.redriven_jobs.add(done.moved);
     }
-    Ok(moved)
+    Ok(done)
 }
 
 /// Dead jobs of a queue.
-fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
     if let Some(only) = &req.seqs {
         seqs.retain(|s| only.contains(s));
     }
     let limit = req.limit.unwrap_or(usize::MAX);
-    let mut moved = 0;
+    let (mut moved, mut records_scanned) = (0, 0);
     for seqs in seqs.chunks(CHUNK) {
         let (batch, slots) = fetch(core, topic, seqs, false)?;
+        records_scanned += batch.len() as u64;
         let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
         let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));
         let found: Vec<(u64, usize)> =
@@ -275,13 +275,14 @@ fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
         }
     }
     core.desk.ring(topic.id());
-    Ok(moved)
+    Ok(Redriven { moved, records_scanned })
 }
 
 /// Records of a dead-letter topic.
-fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
+    let mut records_scanned = 0;
     let mut from = ReadFrom::Earliest;
     while moved < limit as u64 && at < upto {
         let page = ReadRequest {
@@ -293,6 +294,7 @@ fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result
             ..ReadRequest::default()
         };
         let batch = read(core, topic, &page)?;
+        records_scanned += batch.records_scanned;
         if batch.next_from_seq <= at {
             break;
         }
@@ -313,7 +315,7 @@ fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result
             false => relocate(core, topic, &batch, &items, How::ASKED)?,
         };
     }
-    Ok(moved)
+    Ok(Redriven { moved, records_scanned })
 }
 
 fn selects(req: &Redrive, r: &RecordView<'_>) -> bool {

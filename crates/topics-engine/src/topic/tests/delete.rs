@@ -54,6 +54,27 @@ fn what_goes() {
 }
 
 #[test]
+fn what_a_match_found_is_counted() {
+    let mut w = World::new();
+    let found = |w: &World, before, matching| {
+        let d = w.engine().delete("t", &DeleteRequest { before_seq: before, matching }).unwrap();
+        (d.deleted, d.records_scanned)
+    };
+    for stage in 0..3 {
+        w.tagged("t", &["a", "b", "ab", "", "abc", "b"]);
+        match stage {
+            0 => {}
+            1 => w.checkpoint(),
+            _ => w.reopen(),
+        }
+        assert_eq!(found(&w, Some(w.state("t").head_seq - 4), None), (1, 0), "by seq alone");
+        assert_eq!(found(&w, None, glob("a")), (2, 2), "{stage}");
+        assert_eq!(found(&w, None, eq("zz")), (0, 0));
+        w.delete("t", Some(100), None);
+    }
+}
+
+#[test]
 fn a_delete_is_bounded_by_the_head_at_the_call() {
     let mut w = World::new();
     w.tagged("t", &["a", "a"]);

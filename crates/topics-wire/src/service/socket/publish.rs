@@ -67,12 +67,7 @@ impl Told {
             o.ints("seqs", a.first_seq..=a.last_seq);
         }
         o.flag("deduped", a.deduped).flag("created", a.created);
-        o.performance(&Performance {
-            server_total_ns: self.service.elapsed(self.start_ns),
-            wal_append_ns: Some(a.wal_append_ns),
-            fsync_ns: Some(a.fsync_ns),
-            records_scanned: None,
-        });
+        o.performance(&Performance::of_write(a, self.service.elapsed(self.start_ns)));
         o.finish()
     }
 }

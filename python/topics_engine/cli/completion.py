@@ -1,0 +1,105 @@
+"""`completion`: what a shell completes, made from the parser itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What may follow a verb, or the program's name."""
+
+    path: tuple[str, ...]
+    verbs: dict[str, str]
+    """With what each does."""
+    options: dict[str, tuple[str, ...]]
+    """With the values that an option takes, where they are known."""
+
+    @property
+    def key(self) -> str:
+        return "".join(f"/{verb}" for verb in self.path)
+
+
+def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Node]:
+    """A parser and those of its verbs."""
+    verbs: dict[str, str] = {}
+    options: dict[str, tuple[str, ...]] = {}
+    below: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below = dict(action.choices)
+            verbs |= {c.dest: c.help or "" for c in action._choices_actions}
+        elif action.option_strings:
+            values = tuple(map(str, action.choices or ()))
+            options |= dict.fromkeys(action.option_strings, values)
+        elif action.choices:
+            verbs |= dict.fromkeys(map(str, action.choices), "")
+    yield Node(path, verbs, options)
+    for name, parser in below.items():
+        yield from nodes(parser, (*path, name))
+
+
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """What the shell evaluates: `eval "$(topics completion bash)"`."""
+    found = list(nodes(parser))
+    if shell == "fish":
+        return _fish(found)
+    head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    return head + _bash(found)
+
+
+def _bash(found: list[Node]) -> str:
+    steps = " | ".join(node.key for node in found if node.path)
+    values = [
+        f'        {node.key}:{option}) words="{" ".join(choices)}" ;;'
+        for node in found
+        for option, choices in node.options.items()
+        if choices
+    ]
+    words = [
+        f'        {node.key or chr(34) * 2}) words="{" ".join([*node.verbs, *node.options])}" ;;'
+        for node in found
+    ]
+    return "\n".join(
+        (
+            "_topics() {",
+            '    local cur="${COMP_WORDS[COMP_CWORD]}" at= words= i',
+            "    for ((i = 1; i < COMP_CWORD; i++)); do",
+            '        case "$at/${COMP_WORDS[i]}" in',
+            f'        {steps}) at="$at/${{COMP_WORDS[i]}}" ;;',
+            "        esac",
+            "    done",
+            '    case "$at:${COMP_WORDS[COMP_CWORD - 1]}" in',
+            *values,
+            "    esac",
+            '    [ -n "$words" ] || case "$at" in',
+            *words,
+            "    esac",
+            '    COMPREPLY=($(compgen -W "$words" -- "$cur"))',
+            "}",
+            "complete -o default -F _topics topics",
+            "",
+        )
+    )
+
+
+def _fish(found: list[Node]) -> str:
+    lines = ["complete -c topics -e"]
+    for node in found:
+        seen = " ".join(node.path[-1:])
+        where = f"__fish_seen_subcommand_from {seen}" if seen else "__fish_use_subcommand"
+        if len(node.path) > 1:
+            where = f"__fish_seen_subcommand_from {node.path[0]}; and {where}"
+        begin = f"complete -c topics -n '{where}'"
+        for verb, what in node.verbs.items():
+            told = what.replace("'", "\\'")
+            lines.append(f"{begin} -a {verb} -d '{told}'")
+        for option, choices in node.options.items():
+            kind = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
+            given = f" -xa '{' '.join(choices)}'" if choices else ""
+            lines.append(f"{begin} {kind}{given}")
+    return "\n".join((*lines, ""))

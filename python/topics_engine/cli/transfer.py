@@ -1,0 +1,282 @@
+"""`export` and `import`: the records of a topic as JSON lines, Arrow or Parquet."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..client import EARLIEST, Database, Record
+from ..client.columns import rows_of
+from ..errors import TopicsError
+from ..remote.leasing import matcher
+from ..remote.page import Page
+from .exits import Exit
+from .output import Output, Progress
+
+if TYPE_CHECKING:
+    from ..client.backend import NewRow
+
+FORMATS = ("jsonl", "arrow", "parquet")
+ENDINGS = {".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".parquet": "parquet"}
+# What one write has at most, and what one request for columns has about.
+BATCH_BYTES, PART_BYTES = 4 << 20, 32 << 20
+PIECE = 1 << 20
+
+
+def export(db: Database, args: argparse.Namespace, out: Output) -> int:
+    """Every record between two seqs, with what was lost of them, to a file or standard output."""
+    going = Export(db, args)
+    write = going.lines if _kind(args) == "jsonl" else going.columns
+    with _written(args.file) as sink:
+        count, lost = write(sink)
+    going.progress.end()
+    if args.file != "-":
+        out.fields({"topic": args.topic, "file": args.file, "records": count, "gaps": lost})
+    return Exit.OK
+
+
+def _kind(args: argparse.Namespace) -> str:
+    ending: str = Path(args.file).suffix.lower()
+    return args.format or ENDINGS.get(ending, "jsonl")
+
+
+@contextlib.contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """Where it goes; a file is there whole, or as it was."""
+    if file == "-":
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = f"{file}.part"
+    try:
+        with open(part, "wb") as sink:
+            yield sink
+        os.replace(part, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+class Export:
+    """A range of a topic on its way into a file."""
+
+    def __init__(self, db: Database, args: argparse.Namespace) -> None:
+        self._db = db
+        self._args = args
+        state = db.topic(args.topic).state()
+        self._topic_id = state.topic_id
+        self._after = state.earliest_seq - 1 if args.after is None else args.after
+        self._upto = state.head_seq if args.upto is None else min(args.upto, state.head_seq)
+        self.progress = Progress("export", max(0, self._upto - self._after))
+
+    def lines(self, sink: BinaryIO) -> tuple[int, int]:
+        """JSON lines; how many records and gaps."""
+        args, count = self._args, 0
+        text = io.TextIOWrapper(sink, "utf-8")
+        lines = Output(json_lines=True, stream=text)
+        after = EARLIEST if args.after is None else args.after
+        how = {"upto": self._upto, "match": args.match, "node": args.node}
+        read = self._db.topic(args.topic).read(after, **how)
+        for batch in read.batches():
+            for item in batch:
+                if isinstance(item, Record):
+                    lines.record(item)
+                    count += 1
+                else:
+                    lines.tombstone(item)
+            self.progress.show(read.cursor - self._after)
+        text.flush()
+        # The sink is closed by who opened it.
+        text.detach()
+        return count, len(read.gaps)
+
+    def columns(self, sink: BinaryIO) -> tuple[int, int]:
+        """Arrow or Parquet; how many records and gaps."""
+        writer, schema, count, lost = None, None, 0, 0
+        for batch in self._batches():
+            if writer is None:
+                schema, writer = batch.schema, self._writer(sink, batch.schema)
+            elif batch.schema != schema:
+                raise self._mixed()
+            if not len(batch):
+                continue
+            writer.write_batch(batch)
+            gaps = len(batch) - batch["gap_to"].null_count
+            count, lost = count + len(batch) - gaps, lost + gaps
+            self.progress.show(batch["seq"][-1].as_py() - self._after)
+        if writer is not None:
+            writer.close()
+        return count, lost
+
+    def _writer(self, sink: BinaryIO, schema: Any) -> Any:
+        if _kind(self._args) == "parquet":
+            return _pyarrow("pyarrow.parquet").ParquetWriter(sink, schema)
+        arrow = _pyarrow("pyarrow")
+        # A pipe is read from its beginning.
+        made = arrow.ipc.new_stream if self._args.file == "-" else arrow.ipc.new_file
+        return made(sink, schema)
+
+    def _batches(self) -> Iterator[Any]:
+        """The range, one of its parts after the other; first a batch of nothing."""
+        arrow, args = _pyarrow("pyarrow"), self._args
+        asked: dict[str, Any] = {"topic_id": self._topic_id}
+        if args.node is not None:
+            asked["node"] = [args.node]
+        if args.match is not None:
+            asked["match"] = matcher(args.match)
+        upto = max(self._after, self._upto)
+        split = self._db.split(args.topic, from_seq=self._after, to_seq=upto, max_bytes=PART_BYTES)
+        bounds = [(p["from_seq"], p["to_seq"]) for p in split["splits"]] or [(upto, upto)]
+        for number, (first, last) in enumerate(bounds):
+            stream = self._db.scan(args.topic, from_seq=first, to_seq=last, **asked)
+            reader = arrow.RecordBatchReader.from_stream(stream)
+            if number == 0:
+                yield arrow.RecordBatch.from_pylist([], reader.schema.remove_metadata())
+            try:
+                for batch in reader:
+                    yield batch.replace_schema_metadata(None)
+            except arrow.ArrowInvalid as error:
+                raise self._mixed() from error
+
+    def _mixed(self) -> ValueError:
+        return ValueError(
+            f"{self._args.topic} has JSON and binary records, which one column does not hold: "
+            "export it as jsonl"
+        )
+
+
+def import_(db: Database, args: argparse.Namespace, out: Output) -> int:
+    """Appends what `export` wrote: payloads, tags, nodes and meta, in their order."""
+    kind = _kind(args)
+    skipped: list[int] = [0]
+    with contextlib.ExitStack() as open_files:
+        source: BinaryIO = sys.stdin.buffer
+        if args.file != "-":
+            source = open_files.enter_context(open(args.file, "rb"))
+        read = {"jsonl": _lines, "arrow": _arrow, "parquet": _parquet}[kind]
+        said = send(db, args, read(source, args, skipped), "import")
+    out.fields({**said, "gaps_passed_over": skipped[0]})
+    return Exit.OK
+
+
+def send(
+    db: Database, args: argparse.Namespace, records: Iterator[NewRow], what: str
+) -> dict[str, Any]:
+    """Appends in batches, each with a key: one that is sent twice is stored once."""
+    run = secrets.token_hex(8)
+    progress = Progress(what, 0)
+    first, last, count = None, 0, 0
+    for number, batch in enumerate(batches(records, args.batch)):
+        _, begin, last, _, some, *_ = db._backend.append(
+            args.topic, batch, node=args.node, key=f"{run}-{number}", sync=args.sync
+        )
+        first = begin if first is None else first
+        count += some
+        progress.show(count)
+    progress.end()
+    if first is None:
+        return {"topic": args.topic, "count": 0}
+    return {"topic": args.topic, "first_seq": first, "last_seq": last, "count": count}
+
+
+def batches(records: Iterator[NewRow], most: int) -> Iterator[list[NewRow]]:
+    """So many records at most, and so many bytes."""
+    batch: list[NewRow] = []
+    size = 0
+    for record in records:
+        if batch and (len(batch) >= most or size + len(record[0]) > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += len(record[0])
+    if batch:
+        yield batch
+
+
+def _lines(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+    """The lines of `export` and `read`; payloads are kept as they are written there."""
+    number = 0
+    while lines := source.readlines(PIECE):
+        some = []
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            if _is_gap(line, number):
+                skipped[0] += 1
+            else:
+                some.append(line)
+        page = Page(b'{"records":[%b]}' % b",".join(some))
+        for _, _, node, tag, meta, stored, binary in page.rows():
+            yield stored, binary, args.tag if tag is None else tag, node, meta, 0
+
+
+def _is_gap(line: bytes, number: int) -> bool:
+    """Refuses what is no line of an export."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not JSON: {error}") from None
+    if isinstance(fields, dict):
+        if "tombstone" in fields:
+            return True
+        if "data" in fields or "data_b64" in fields:
+            return False
+    raise ValueError(
+        f'line {number} is no record {{"data": …}} as `topics export` writes them: '
+        "`topics append` takes payloads alone"
+    )
+
+
+def _arrow(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+    """A file or a stream of Arrow."""
+    arrow = _pyarrow("pyarrow")
+    buffered = io.BufferedReader(source) if isinstance(source, io.RawIOBase) else source
+    magic = buffered.peek(6)[:6] if hasattr(buffered, "peek") else b""
+    if magic == b"ARROW1":
+        reader = arrow.ipc.open_file(_seekable(buffered))
+        parts = (reader.get_batch(n) for n in range(reader.num_record_batches))
+    else:
+        parts = iter(arrow.ipc.open_stream(buffered))
+    return _rows(parts, args, skipped)
+
+
+def _parquet(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+    parquet = _pyarrow("pyarrow.parquet")
+    return _rows(parquet.ParquetFile(_seekable(source)).iter_batches(8192), args, skipped)
+
+
+def _seekable(source: BinaryIO) -> BinaryIO:
+    return source if source.seekable() else io.BytesIO(source.read())
+
+
+def _rows(parts: Iterator[Any], args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+    arrow = _pyarrow("pyarrow")
+    for batch in parts:
+        table = arrow.Table.from_batches([batch])
+        if "gap_to" in table.column_names:
+            records = table.filter(table["gap_to"].is_null())
+            skipped[0] += len(table) - len(records)
+            table = records
+        yield from rows_of(table, args.tag)
+
+
+def _pyarrow(name: str) -> Any:
+    """The module, or what to do about its absence."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        message = "arrow and parquet need pyarrow: pip install 'topics-engine[arrow]'"
+        raise TopicsError(message, "not_installed") from None
