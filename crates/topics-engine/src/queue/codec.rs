@@ -13,7 +13,8 @@
 
 use topics_storage::snapshot::ReplayPos;
 
-use super::machine::{Queue, Shown};
+use super::job::Shown;
+use super::machine::Queue;
 use super::tally::Tally;
 use crate::error::{Error, Result};
 

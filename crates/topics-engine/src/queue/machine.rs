@@ -8,121 +8,19 @@
 //! A decision *reserves* (a lease that is not logged, a job that is leaving); applying the logged
 //! event, or undoing the reservation, ends that. While it lasts nobody else gets the job.
 
+mod events;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use topics_storage::format::record::{self, LeaseEvent};
 use topics_storage::segment::AttrRow;
-use topics_storage::snapshot::ReplayPos;
 
+use super::job::{Fence, Holder, Job, LANE, Lease, Now, Phase, Taken};
 use super::order::{Groups, Lanes};
 use super::tally::Tally;
-
-/// The lane of a job that names none.
-const LANE: u8 = 5;
 /// The counter of a lease id.
 const COUNTER_BITS: u32 = 32;
 /// Bits of the generation in a lease id: ids stay below 2⁵³.
 const GENERATION_BITS: u32 = 21;
-
-/// The time, on both clocks, ms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Now {
-    /// Monotonic: leases and delays go by it.
-    pub mono: u64,
-    /// Wall: due times go by it.
-    pub wall: u64,
-}
-
-/// Who claims.
-#[derive(Clone, Debug)]
-pub(crate) struct Holder {
-    pub node: Arc<[u8]>,
-    pub lease_ms: u64,
-    /// The stream that the lease belongs to, 0: none.
-    pub stream: u64,
-}
-
-/// What a holder must show to change a lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fence<'a> {
-    pub node: &'a [u8],
-    pub seq: u64,
-    /// `None`: the node suffices.
-    pub id: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-struct Lease {
-    id: u64,
-    node: Arc<[u8]>,
-    lease_ms: u64,
-    deadline: u64,
-    stream: u64,
-    /// Not applied yet.
-    reserved: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Phase {
-    /// Claimable, as far as its group lets it.
-    Waiting,
-    /// Claimable from this wall time on.
-    Scheduled(u64),
-    /// Released: claimable from this monotonic time on.
-    Delayed(u64),
-    Leased(Lease),
-    /// Taken by the engine: it is being moved elsewhere.
-    Moving,
-    Dead,
-}
-
-#[derive(Clone, Debug)]
-struct Job {
-    lane: u8,
-    group: u64,
-    /// It has options: the log's cursor passes it.
-    special: bool,
-    deliveries: u32,
-    phase: Phase,
-    /// An ack or nack of its lease is on its way.
-    leaving: bool,
-    /// The id of its latest lease, 0: none. That a lease or delay runs out is not logged.
-    last: u64,
-}
-
-impl Job {
-    fn plain() -> Self {
-        let phase = Phase::Waiting;
-        let (lane, group, special) = (LANE, 0, false);
-        Self { lane, group, special, deliveries: 0, phase, leaving: false, last: 0 }
-    }
-}
-
-/// A job as `peek` and snapshots show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    Ready,
-    /// Until this wall time.
-    Scheduled(u64),
-    /// Until this monotonic time.
-    Delayed(u64),
-    Leased {
-        id: u64,
-        node: Arc<[u8]>,
-        lease_ms: u64,
-        deadline: u64,
-        reserved: bool,
-    },
-    Dead,
-}
-
-/// A job that was taken for a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub seq: u64,
-    pub deliveries: u32,
-}
 
 /// A queue.
 #[derive(Debug, Default)]
@@ -331,73 +229,6 @@ impl Queue {
         }
     }
 
-    /// Applies a lease event. Each may be applied again over a state that reflects it and what came
-    /// after: a claim sets what a lease is, the others change only the lease that they name.
-    pub fn apply(&mut self, body: &record::Lease, now: Now) {
-        for &(seq, id, deliveries) in &body.jobs {
-            let until = now.mono.saturating_add(body.lease_ms);
-            match body.event {
-                LeaseEvent::Claim => self.leased(seq, id, deliveries, body, until),
-                LeaseEvent::Extend => self.extended(seq, id, body.lease_ms, until),
-                LeaseEvent::Nack if id == 0 => self.revive(seq),
-                LeaseEvent::Nack => {
-                    let now = body.lease_ms == 0;
-                    let ends = match self.jobs.get(&seq) {
-                        Some(Job { phase: Phase::Leased(l), .. }) => l.id == id,
-                        // The delay after that lease has run out.
-                        Some(Job { phase: Phase::Delayed(_), last, .. }) => now && *last == id,
-                        _ => false,
-                    };
-                    if ends {
-                        self.set(seq, if now { Phase::Waiting } else { Phase::Delayed(until) });
-                    }
-                }
-            }
-        }
-    }
-
-    fn leased(&mut self, seq: u64, id: u64, n: u32, body: &record::Lease, deadline: u64) {
-        let mut lease = Lease {
-            id,
-            node: body.node.as_slice().into(),
-            lease_ms: body.lease_ms,
-            deadline,
-            stream: 0,
-            reserved: false,
-        };
-        if let Some(Job { phase: Phase::Leased(l), .. }) = self.jobs.get(&seq)
-            && l.id == id
-        {
-            (lease.stream, lease.node) = (l.stream, l.node.clone());
-        }
-        self.set(seq, Phase::Leased(lease));
-        if let Some(job) = self.jobs.get_mut(&seq) {
-            job.deliveries = n;
-        }
-    }
-
-    fn extended(&mut self, seq: u64, id: u64, lease_ms: u64, deadline: u64) {
-        if let Some(Job { leaving, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
-            && l.id == id
-            && !l.reserved
-        {
-            if self.due.remove(&(l.deadline, seq)) || !*leaving {
-                self.due.insert((deadline, seq));
-            }
-            (l.lease_ms, l.deadline) = (lease_ms, deadline);
-        }
-    }
-
-    /// A dead job is one that was never delivered.
-    pub fn revive(&mut self, seq: u64) {
-        if self.jobs.get(&seq).is_none_or(|j| matches!(j.phase, Phase::Dead | Phase::Waiting)) {
-            self.set(seq, Phase::Waiting);
-            if let Some(job) = self.jobs.get_mut(&seq) {
-                job.deliveries = 0;
-            }
-        }
-    }
-
     /// The record is gone.
     pub fn forget(&mut self, seq: u64) {
         self.at_cursor &= seq != self.cursor;
@@ -412,27 +243,6 @@ impl Queue {
         while let Some((&seq, _)) = self.jobs.range(..floor).next() {
             self.detach(seq);
         }
-    }
-
-    /// Known jobs with options, deliveries and what they are in, ascending.
-    pub fn shown(&self) -> impl Iterator<Item = (u64, u32, Shown)> + '_ {
-        self.jobs.iter().filter_map(|(seq, j)| {
-            let shown = match &j.phase {
-                Phase::Waiting => Shown::Ready,
-                Phase::Scheduled(at) => Shown::Scheduled(*at),
-                Phase::Delayed(until) => Shown::Delayed(*until),
-                Phase::Moving => return None,
-                Phase::Dead => Shown::Dead,
-                Phase::Leased(l) => Shown::Leased {
-                    id: l.id,
-                    node: l.node.clone(),
-                    lease_ms: l.lease_ms,
-                    deadline: l.deadline,
-                    reserved: l.reserved,
-                },
-            };
-            Some((*seq, j.deliveries, shown))
-        })
     }
 
     /// The dead, ascending.
@@ -473,48 +283,6 @@ impl Queue {
             }
         }
         Ok(out)
-    }
-
-    /// A job as a snapshot says it, with its latest lease; `until` of a lease or delay is monotonic.
-    pub fn restore(&mut self, seq: u64, deliveries: u32, last: u64, shown: Shown) {
-        let phase = match shown {
-            Shown::Ready | Shown::Scheduled(_) | Shown::Dead => Phase::Waiting,
-            Shown::Delayed(until) => Phase::Delayed(until),
-            Shown::Leased { id, node, lease_ms, deadline, .. } => {
-                Phase::Leased(Lease { id, node, lease_ms, deadline, stream: 0, reserved: false })
-            }
-        };
-        self.set(seq, phase);
-        if let Some(job) = self.jobs.get_mut(&seq) {
-            (job.deliveries, job.last) = (deliveries, last);
-        }
-    }
-
-    /// Replay is over. Durable leases begin anew, for their full time; others are gone with the
-    /// process that gave them.
-    pub fn recovered(&mut self, now: Now, durable: bool) {
-        let seqs: Vec<u64> = self.jobs.keys().copied().collect();
-        for seq in seqs {
-            let Some(job) = self.jobs.get(&seq) else { continue };
-            match &job.phase {
-                Phase::Leased(l) if durable => {
-                    let mut lease = l.clone();
-                    lease.deadline = now.mono.saturating_add(lease.lease_ms);
-                    self.set(seq, Phase::Leased(lease));
-                }
-                Phase::Scheduled(_) => {}
-                _ if durable => {}
-                _ if job.special => {
-                    self.set(seq, Phase::Waiting);
-                    if let Some(job) = self.jobs.get_mut(&seq) {
-                        job.deliveries = 0;
-                    }
-                }
-                _ => self.detach(seq),
-            }
-        }
-        (self.cursor, self.at_cursor) = (0, false);
-        self.tally.counted = ReplayPos::default();
     }
 
     /// The phase of a job becomes this one; a job that was not known is one without options.

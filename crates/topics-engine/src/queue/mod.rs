@@ -2,6 +2,7 @@
 //!
 //! | part | does |
 //! |---|---|
+//! | `job` | what is known of one |
 //! | `machine` | jobs that are leased, waiting again, delayed or dead; fences; the claim cursor |
 //! | `order` | lanes with their turns, groups |
 //! | `cohort` | divides jobs among claims that came together |
@@ -16,11 +17,13 @@
 pub(crate) mod api;
 pub(crate) mod codec;
 pub(crate) mod cohort;
+mod job;
 mod machine;
 mod order;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use machine::{Fence, Holder, Now, Queue, Shown};
+pub(crate) use job::{Fence, Holder, Now, Shown};
+pub(crate) use machine::Queue;
 pub(crate) use tally::Why;

@@ -9,7 +9,7 @@ use topics_storage::format::record::{Lease, LeaseEvent};
 use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
 
-use super::machine::Taken;
+use super::job::Taken;
 use super::order::PATIENCE_MS;
 use super::tally::Tally;
 use super::{Fence, Holder, Now, Queue, Shown, Why, codec};

@@ -3,26 +3,29 @@
 //! Every step may be repeated over a state that already reflects it: floors move by maximum,
 //! deletes by union, configs and reservations in log order, records only above what is indexed.
 
+mod global;
+mod remove;
+
 use std::sync::Arc;
 
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::format::frame::{self, Frame, FrameType};
 use topics_storage::format::record::{self, Body};
-use topics_storage::segment::{AttrRow, TagMatch, TopicKey};
+use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
 use topics_storage::wal::{FileKey, Placed};
 
+use self::global::apply_global;
+use super::Topic;
 use super::dedupe::{Dedupe, Remembered};
-use super::index::{Dead, Entry, Place};
+use super::index::{Entry, Place};
 use super::load::{Hints, Loader};
 use super::state::{Evicted, State};
-use super::{Life, Topic};
-use crate::api::{Durability, Gap, GapReason, TopicMatch};
+use crate::api::{Durability, Gap, GapReason};
 use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
 use crate::error::{Error, Result};
 use crate::queue::Why;
-use crate::router::{COPIES_LOGGED, Definition};
 
 /// Finished frames and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -188,83 +191,6 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
     Ok(())
 }
 
-/// A frame of no topic, or of a topic's birth or death.
-fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()> {
-    let f = &at.frame;
-    match f.kind {
-        FrameType::TopicCreate => {
-            let body = record::TopicCreate::decode(f)?;
-            let key = TopicKey { topic_id: f.topic_id, epoch: body.epoch };
-            let config = base.config(TopicConfig::decode(&body.config)?);
-            let topic = match live.map(|l| l.topic).filter(|t| t.key == key) {
-                Some(topic) => topic.clone(),
-                None if base.knows(f.topic_id) => return Ok(()),
-                None => Arc::new(Topic::new(key, body.name.as_str().into(), config.clone())),
-            };
-            let head = {
-                let mut state = topic.state.write();
-                state.config = config;
-                state.reserved_to = body.reserved_to;
-                // Not synced by itself: if it is lost, so is the topic.
-                state.reserved_synced = body.reserved_to;
-                state.applied_lsn = at.lsn;
-                state.visible()
-            };
-            base.ids.seen(f.topic_id);
-            topic.set_life(Life::Live);
-            // Records of an `ephemeral` write have no frames: they wait for this one.
-            topic.gate.publish(head);
-            base.registry.adopt(topic.clone());
-            base.delivery.born(&topic);
-            base.metrics.topics_created.add(1);
-        }
-        FrameType::TopicDelete => {
-            let body = record::TopicDelete::decode(f)?;
-            if let Some(topic) = base.by_id(f.topic_id)?.filter(|t| t.key.epoch == body.epoch) {
-                topic.die(base);
-                base.metrics.topics_deleted.add(1);
-            }
-        }
-        FrameType::HeadWatermark => {
-            let body = record::HeadWatermark::decode(f)?;
-            base.ids.logged(body.reserved_to);
-        }
-        FrameType::RouterCreate => {
-            let body = record::RouterCreate::decode(f)?;
-            let d = Definition::decode(&body.name, body.router_id, &body.options)?;
-            base.routers.put(base, d);
-        }
-        FrameType::RouterDelete => {
-            base.routers.take(base, record::RouterDelete::decode(f)?.router_id);
-        }
-        FrameType::Forward => {
-            let body = record::Forward::decode(f)?;
-            if body.options != COPIES_LOGGED {
-                return Err(Error::Version {
-                    what: format!("a Forward frame (lsn {})", at.lsn),
-                    found: body.options,
-                    supported: COPIES_LOGGED,
-                });
-            }
-            base.routers.forwarded(body.router_id, body.source_to);
-        }
-        FrameType::TxnCommit => base.txns.committed(record::TxnCommit::decode(f)?),
-        FrameType::TxnDone => base.txns.done(record::TxnDone::decode(f)?, f.ts, at.lsn),
-        FrameType::CheckpointMark | FrameType::Group | FrameType::CleanClose | FrameType::Start => {
-        }
-        // Of a later version, which says that it may be passed over.
-        FrameType::Skippable => {}
-        // A gap of a shard as a whole says which lsns are gone: nothing to change here.
-        FrameType::Gap => {}
-        // Of a topic.
-        kind => {
-            let text = format!("a {kind:?} frame of no topic (lsn {})", at.lsn);
-            return Err(Error::Internal(text));
-        }
-    }
-    Ok(())
-}
-
 impl State {
     /// Applies a frame of this topic that is no record; returns how many records a delete or eviction
     /// removed, and how many its match found.
@@ -317,27 +243,7 @@ impl State {
                 }
             }
             FrameType::Idempotency => {
-                let body = record::Idempotency::decode(f)?;
-                if body.expires_at <= base.time.steady() {
-                    if let Some(dedupe) = &mut self.dedupe {
-                        dedupe.forget(body.key, body.first_seq);
-                    }
-                } else {
-                    let dedupe =
-                        self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
-                    dedupe.settle(
-                        body.key,
-                        Remembered {
-                            request: body.request,
-                            first_seq: body.first_seq,
-                            last_seq: body.last_seq,
-                            expires_at: body.expires_at,
-                            ticket: None,
-                            settled: true,
-                            logged: true,
-                        },
-                    );
-                }
+                self.apply_key(base, &record::Idempotency::decode(f)?);
             }
             FrameType::Gap => {
                 let body = record::Gap::decode(f)?;
@@ -358,11 +264,24 @@ impl State {
         Ok((0, 0))
     }
 
-    /// Counts jobs that a frame removed.
-    fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
-        if n > 0 && why != Why::ASKED && self.config.kind == TopicType::Queue {
-            self.queue.get_or_insert_default().tally.count(n, why, here);
+    fn apply_key(&mut self, base: &Base, body: &record::Idempotency) {
+        if body.expires_at <= base.time.steady() {
+            if let Some(dedupe) = &mut self.dedupe {
+                dedupe.forget(body.key, body.first_seq);
+            }
+            return;
         }
+        let known = Remembered {
+            request: body.request,
+            first_seq: body.first_seq,
+            last_seq: body.last_seq,
+            expires_at: body.expires_at,
+            ticket: None,
+            settled: true,
+            logged: true,
+        };
+        let dedupe = self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
+        dedupe.settle(body.key, known);
     }
 
     /// Applies the record at the cursor and those of the same topic that follow it directly.
@@ -444,127 +363,5 @@ impl State {
                 self.queue.get_or_insert_default().special(&row);
             }
         }
-    }
-
-    /// Raises the floor; makes sure of what that needs to know about the segment that it cuts.
-    pub(super) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
-        if let Some(queue) = &mut self.queue {
-            queue.forget_below(floor);
-        }
-        if floor > self.floor
-            && let Some(seg) = self.index.seg_of(floor)
-            && seg.meta.first_seq < floor
-            && !seg.dead.known()
-            && seg.live_count > 0
-        {
-            let (file_no, dead) = (seg.meta.file_no, loader.dead(&seg.meta)?);
-            self.set_dead(file_no, dead);
-        }
-        self.raise_floor(floor, |meta, from, to| loader.sizes(meta, from, to))
-    }
-
-    fn apply_delete(
-        &mut self,
-        body: &record::Delete,
-        lsn: u64,
-        loader: &Loader<'_>,
-    ) -> Result<(u64, u64)> {
-        let below = body.before_seq.unwrap_or(u64::MAX).min(body.bound.saturating_add(1));
-        if body.matching.is_none() && body.seqs.is_empty() {
-            return Ok((self.apply_floor(below, loader)?, 0));
-        }
-        let mut hits: Vec<u64> = Vec::new();
-        if let Some((kind, pattern)) = &body.matching {
-            let want = TopicMatch::from_record(*kind, pattern);
-            hits = self.tagged(want.as_tags(), below - 1, loader)?;
-        }
-        let scanned = hits.len() as u64;
-        for (from, to) in &body.seqs {
-            hits.extend((*from).max(self.floor)..=(*to).min(below - 1));
-        }
-        hits.sort_unstable();
-        hits.dedup();
-        if let Some(queue) = &mut self.queue {
-            hits.iter().for_each(|seq| queue.forget(*seq));
-        }
-        Ok((self.kill_all(&hits, lsn, loader)?, scanned))
-    }
-
-    /// The ascending seqs from the floor to `upto` whose tag matches; dead ones may be among them.
-    pub(super) fn tagged(
-        &self,
-        want: TagMatch<'_>,
-        upto: u64,
-        loader: &Loader<'_>,
-    ) -> Result<Vec<u64>> {
-        let mut hits = Vec::new();
-        for seg in &self.index.segs {
-            if seg.meta.first_seq >= self.tags_from || seg.meta.first_seq > upto {
-                break;
-            }
-            if seg.live_count > 0 {
-                hits.extend(loader.tag_seqs(&seg.meta, want, upto)?);
-            }
-        }
-        if let Some(tags) = &self.tags {
-            hits.extend(tags.find(want, self.floor, upto));
-        }
-        hits.sort_unstable();
-        hits.dedup();
-        let live = hits.partition_point(|s| *s < self.floor);
-        hits.drain(..live);
-        Ok(hits)
-    }
-
-    /// Marks these ascending seqs dead; returns how many were live.
-    fn kill_all(&mut self, hits: &[u64], lsn: u64, loader: &Loader<'_>) -> Result<u64> {
-        let before = self.count;
-        let mut rest = hits;
-        while let Some(first) = rest.first() {
-            let Some(seg) = self.index.seg_of(*first) else {
-                self.kill(*first, lsn, || 0);
-                rest = &rest[1..];
-                continue;
-            };
-            let meta = seg.meta;
-            let n = rest.partition_point(|s| *s <= meta.last_seq);
-            let (mine, others) = rest.split_at(n);
-            rest = others;
-            if seg.live_count == 0 {
-                continue;
-            }
-            if !seg.dead.known() {
-                let dead = loader.dead(&meta)?;
-                self.set_dead(meta.file_no, dead);
-            }
-            let Some(last) = mine.last() else { continue };
-            let sizes = loader.sizes(&meta, *first, *last)?;
-            for seq in mine {
-                let size = sizes.get((seq - first) as usize).copied().unwrap_or(0);
-                self.kill(*seq, lsn, || size);
-            }
-        }
-        self.move_earliest();
-        Ok(before - self.count)
-    }
-
-    /// Takes the live records of a failed write out of the index: they become a gap.
-    pub(super) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
-        if self.indexed_to < from {
-            return;
-        }
-        for seq in from.max(self.floor)..=to.min(self.indexed_to) {
-            self.kill(seq, 0, || 0);
-            if let Some(queue) = &mut self.queue {
-                queue.forget(seq);
-            }
-        }
-        self.index.cut_out(from, to);
-        self.add_gap(Gap { from, to, reason });
-    }
-
-    /// Whether a segment's dead are known, by file number.
-    pub(super) fn unknown_dead(&self, file_no: u64) -> bool {
-        self.index.segs.iter().any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
     }
 }

@@ -3,239 +3,37 @@
 //! A stored cursor changes by a `Consumer` frame that says where it is. `at_most_once` makes that
 //! durable before the records are handed out; `at_least_once` after they were dealt with.
 
+mod api;
 mod later;
+mod stored;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::sync::{Condvar, Instant, Mutex};
-use topics_storage::format::record::{self, Body};
+use topics_storage::format::record;
 use topics_storage::wal::{Level, Ticket};
 
-use super::flight::Frames;
-use super::jobs::stage_with;
-use super::state::State;
+use self::api::MAX_RECORDS;
+pub use self::api::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
+pub(crate) use self::stored::Consumers;
+use self::stored::{Stored, Turn, TurnGuard, log, no_consumer, stage_cursor, stored, unplan};
+pub(super) use self::stored::{
+    VERSION, check_cursor, decode, encode, plan_cursors, unplan_cursors,
+};
 use super::{Life, Topic, read, seek};
-use crate::api::{ReadBatch, ReadFrom, ReadRequest, TopicMatch};
-use crate::core::{Core, Wait};
+use crate::api::{ReadBatch, ReadFrom, ReadRequest};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::name;
-
-/// The version of [`encode`].
-pub(super) const VERSION: u16 = 1;
 /// Reads after which an automatic commit is logged.
 const EVERY: u32 = 100;
 /// Time after which it is, ms.
 const AFTER_MS: u64 = 1_000;
-/// The most records of one read.
-const MAX_RECORDS: usize = 2_000;
 /// The longest wait of a read.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-
-/// What a consumer promises about records that its reader may not have dealt with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConsumerMode {
-    /// They are handed out again.
-    #[default]
-    AtLeastOnce,
-    /// They are not handed out again.
-    AtMostOnce,
-}
-
-impl ConsumerMode {
-    /// The word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AtLeastOnce => "at_least_once",
-            Self::AtMostOnce => "at_most_once",
-        }
-    }
-
-    fn from_code(code: u8) -> Option<Self> {
-        [Self::AtLeastOnce, Self::AtMostOnce].get(usize::from(code)).copied()
-    }
-}
-
-/// Where a new consumer begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConsumerStart {
-    /// At the first record that is kept.
-    #[default]
-    Start,
-    /// Behind the last record.
-    End,
-}
-
-/// Where a cursor is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekTo {
-    /// Behind this seq.
-    Seq(u64),
-    /// Just before the first record at or after this time, ms.
-    Ts(u64),
-    /// Before the first record that is kept.
-    Start,
-    /// Behind the last record.
-    End,
-}
-
-/// A read by a consumer.
-#[derive(Clone, Debug)]
-pub struct ConsumerRead {
-    /// Most bytes of `data` and `meta`; at least one record is returned if there is any.
-    pub max_bytes: usize,
-    /// Most records, at most 2000.
-    pub max_records: usize,
-    /// False peeks: the cursor stays.
-    pub checkpoint: bool,
-    /// How long to wait for a record; at most 30 s.
-    pub wait: Duration,
-    /// Only records with these tags.
-    pub matching: Option<TopicMatch>,
-    /// `at_most_once`: fail with `consumer_busy` instead of waiting for the reader before.
-    pub fail_if_busy: bool,
-}
-
-impl Default for ConsumerRead {
-    fn default() -> Self {
-        Self {
-            max_bytes: 1 << 20,
-            max_records: MAX_RECORDS,
-            checkpoint: true,
-            wait: Duration::ZERO,
-            matching: None,
-            fail_if_busy: false,
-        }
-    }
-}
-
-/// A consumer as lists show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumerInfo {
-    /// Its topic.
-    pub topic: String,
-    /// Its name.
-    pub name: String,
-    /// Its mode.
-    pub mode: ConsumerMode,
-    /// The stored cursor.
-    pub cursor: u64,
-    /// Records between the cursor and the head.
-    pub lag: u64,
-    /// Milliseconds since the next unread record was committed, 0 when caught up.
-    pub lag_ms: u64,
-}
-
-/// One reader at a time.
-#[derive(Debug, Default)]
-struct Turn {
-    taken: Mutex<bool>,
-    free: Condvar,
-    /// Who is told when it is free, and then tries again.
-    told: later::Told,
-}
-
-struct TurnGuard(Arc<Turn>);
-
-impl Drop for TurnGuard {
-    fn drop(&mut self) {
-        *self.0.taken.lock() = false;
-        self.0.free.notify_one();
-        self.0.told.tell();
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Stored {
-    mode: ConsumerMode,
-    cursor: u64,
-    /// Where it will be when what is staged is applied.
-    planned: u64,
-    turn: Arc<Turn>,
-}
-
-impl Stored {
-    fn new(mode: ConsumerMode, cursor: u64) -> Self {
-        Self { mode, cursor, planned: cursor, turn: Arc::default() }
-    }
-}
-
-/// The consumers of a topic by name.
-#[derive(Debug, Default)]
-pub(crate) struct Consumers(BTreeMap<Arc<str>, Stored>);
-
-/// The section of a snapshot: number u32, then name_len u16, name, mode u8, cursor u64 of each.
-pub(super) fn encode(all: &Consumers) -> Option<Vec<u8>> {
-    if all.0.is_empty() {
-        return None;
-    }
-    let mut out = (all.0.len() as u32).to_le_bytes().to_vec();
-    for (name, s) in &all.0 {
-        out.extend_from_slice(&(name.len() as u16).to_le_bytes());
-        out.extend_from_slice(name.as_bytes());
-        out.push(s.mode as u8);
-        out.extend_from_slice(&s.cursor.to_le_bytes());
-    }
-    Some(out)
-}
-
-/// Reads what [`encode`] wrote. Anything else is an error.
-pub(super) fn decode(bytes: &[u8]) -> Result<Consumers> {
-    fn parse(bytes: &[u8]) -> Option<Consumers> {
-        let (n, mut rest) = bytes.split_first_chunk::<4>()?;
-        let mut all = Consumers::default();
-        for _ in 0..u32::from_le_bytes(*n) {
-            let (len, after) = rest.split_first_chunk::<2>()?;
-            let (name, after) = after.split_at_checked(u16::from_le_bytes(*len).into())?;
-            let (mode, after) = after.split_first()?;
-            let (cursor, after) = after.split_first_chunk::<8>()?;
-            let stored = Stored::new(ConsumerMode::from_code(*mode)?, u64::from_le_bytes(*cursor));
-            all.0.insert(std::str::from_utf8(name).ok()?.into(), stored);
-            rest = after;
-        }
-        rest.is_empty().then_some(all)
-    }
-    parse(bytes).ok_or_else(|| Error::Corrupt {
-        file: "the consumers of a topic in the snapshot".into(),
-        offset: 0,
-        detail: "they cannot be parsed: run verify".into(),
-    })
-}
-
-impl State {
-    /// A cursor is where the frame says, whatever was before: the log has them in order.
-    pub(super) fn apply_consumer(&mut self, body: record::Consumer) -> Result<()> {
-        let mode = ConsumerMode::from_code(body.mode)
-            .ok_or_else(|| Error::Internal(format!("consumer mode {}", body.mode)))?;
-        let all = &mut self.consumers.get_or_insert_default().0;
-        match body.cursor {
-            None => drop(all.remove(body.name.as_str())),
-            Some(cursor) => match all.get_mut(body.name.as_str()) {
-                Some(s) => (s.mode, s.cursor) = (mode, cursor),
-                None => drop(all.insert(body.name.into(), Stored::new(mode, cursor))),
-            },
-        }
-        Ok(())
-    }
-}
-
-impl State {
-    /// Records between each stored cursor and the head.
-    pub(crate) fn lags(&self, head: u64) -> Vec<(Arc<str>, u64)> {
-        let all = self.consumers.iter().flat_map(|c| &c.0);
-        all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect()
-    }
-}
-
-impl Consumers {
-    /// Replay is over: nothing is on its way.
-    pub(super) fn recovered(&mut self) {
-        self.0.values_mut().for_each(|s| s.planned = s.cursor);
-    }
-}
 
 /// What a handle has handed out.
 #[derive(Debug)]
@@ -267,107 +65,11 @@ impl fmt::Debug for Consumer {
     }
 }
 
-fn stored(topic: &Topic, name: &str) -> Option<Stored> {
-    topic.state.read().consumers.as_ref()?.0.get(name).cloned()
-}
-
 /// The seq before the first record that is kept.
 fn first(core: &Core, topic: &Topic) -> Result<u64> {
     let look =
         ReadRequest { from: ReadFrom::Earliest, limit: 0, touch: false, ..ReadRequest::default() };
     Ok(read(core, topic, &look)?.earliest_seq - 1)
-}
-
-/// Stages a `Consumer` frame that `decide` makes under the locks of the topic. `None`: nothing was
-/// to be done.
-fn stage_cursor(
-    core: &Arc<Core>,
-    topic: &Arc<Topic>,
-    name: &str,
-    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
-) -> Result<Option<(Ticket, Level)>> {
-    stage_with(core, topic, 512, Wait::Bounded, || {
-        let mut state = topic.state.write();
-        let all = state.consumers.get_or_insert_default();
-        let Some(body) = decide(all)? else { return Ok(None) };
-        if let (Some(s), Some(to)) = (all.0.get_mut(name), body.cursor) {
-            s.planned = to;
-        }
-        let mut frames = Frames::default();
-        body.encode_frame(&mut frames.head, topic.id(), 0, 0);
-        Ok(Some(frames))
-    })
-    .inspect_err(|_| unplan(topic, name))
-}
-
-/// What was planned will not be.
-fn unplan(topic: &Topic, name: &str) {
-    if let Some(all) = &mut topic.state.write().consumers
-        && let Some(s) = all.0.get_mut(name)
-    {
-        s.planned = s.cursor;
-    }
-}
-
-/// The same, and waits for it: durable if `durable`, else as the topic's class demands; without
-/// `wait` not at all.
-fn log(
-    core: &Arc<Core>,
-    topic: &Arc<Topic>,
-    name: &str,
-    wait: Option<bool>,
-    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
-) -> Result<()> {
-    let Some((ticket, level)) = stage_cursor(core, topic, name, decide)? else { return Ok(()) };
-    let Some(durable) = wait else {
-        core.wal.drive(ticket.shard as usize);
-        return Ok(());
-    };
-    let level = if durable { Level::Synced } else { level };
-    core.wait(ticket, level).inspect_err(|_| unplan(topic, name))
-}
-
-/// Refuses a commit of a cursor that cannot be made.
-pub(super) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
-    stored(topic, name).ok_or_else(|| no_consumer(topic, name))?;
-    let head = topic.gate.head();
-    if seq > head {
-        let text = format!("commit of seq {seq} is above the head {head}");
-        return Err(Error::InvalidRequest(text));
-    }
-    Ok(())
-}
-
-/// The frames that move cursors forwards; the caller stages them (I8: none goes back).
-pub(super) fn plan_cursors(topic: &Topic, cursors: &[(String, u64)]) -> Vec<record::Consumer> {
-    let mut frames = Vec::new();
-    if cursors.is_empty() {
-        return frames;
-    }
-    let mut state = topic.state.write();
-    let all = state.consumers.get_or_insert_default();
-    for (name, seq) in cursors {
-        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.planned) else { continue };
-        s.planned = *seq;
-        let (name, mode) = (name.clone(), s.mode as u8);
-        frames.push(record::Consumer { name, mode, cursor: Some(*seq) });
-    }
-    frames
-}
-
-/// What [`plan_cursors`] planned was not logged.
-pub(super) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
-    if let Some(all) = &mut topic.state.write().consumers {
-        for (name, _) in cursors {
-            if let Some(s) = all.0.get_mut(name.as_str()) {
-                s.planned = s.cursor;
-            }
-        }
-    }
-}
-
-fn no_consumer(topic: &Topic, name: &str) -> Error {
-    Error::ConsumerNotFound { topic: topic.name.to_string(), consumer: name.to_owned() }
 }
 
 impl Consumer {

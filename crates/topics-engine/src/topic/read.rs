@@ -4,6 +4,9 @@
 //! of one segment), read without it, verified, filtered. What happens to the topic between two
 //! pieces is seen at the next; a loss that would be crossed ends the read in front of it.
 
+mod plan;
+mod position;
+
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
@@ -12,14 +15,15 @@ use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Frame};
 use topics_storage::segment::{Item, Segment};
 
-use super::index::{Dead, Entry, Part, Place, Run, Unknown};
+use self::plan::{Piece, reach};
+use self::position::position;
+pub(crate) use self::position::{seek, synced_seq};
+use super::index::{Dead, Entry, Place};
 use super::load::Loader;
 use super::retention::{self, Expired, Need, with_expired};
-use super::state::{Evicted, State};
 use super::{Topic, delete};
 use crate::api::{
-    Gap, GapReason, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordSlot, Sought, Tombstone,
-    TopicMatch,
+    GapReason, ReadBatch, ReadBuffers, ReadRequest, RecordSlot, Tombstone, TopicMatch,
 };
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -97,31 +101,6 @@ struct Reader<'a> {
     out: ReadBatch,
     bytes: usize,
     buffers: &'a mut ReadBuffers,
-}
-
-/// Where a read stands after its tombstone.
-struct Position {
-    at: u64,
-    tombstone: Option<(u64, u64, GapReason)>,
-    bound: u64,
-    head: u64,
-    earliest: u64,
-    skip_nodes: bool,
-    expired: Option<Expired>,
-}
-
-/// What is to be read next.
-enum Piece {
-    /// Resident records of one run.
-    Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
-    /// `from..=to` of a segment.
-    Segment { segment: Segment, dead: Dead, from: u64, to: u64 },
-    /// The dead of this segment must be loaded first.
-    Unknown(u64),
-    /// Nothing up to here.
-    Skip(u64),
-    /// The read ends here.
-    End,
 }
 
 impl<'a> Reader<'a> {
@@ -228,79 +207,6 @@ impl<'a> Reader<'a> {
 
     fn left(&self) -> usize {
         self.req.max_bytes.saturating_sub(self.bytes)
-    }
-
-    /// Decides what to read next.
-    fn plan(&self) -> Piece {
-        let state = self.topic.state.read();
-        let next = self.at + 1;
-        if state.evict_floor > next {
-            // Evicted meanwhile: the next read announces it.
-            return Piece::End;
-        }
-        let mut bound = self.bound;
-        if let Some(gap) = state.gap_from(next) {
-            if gap.from <= next {
-                return Piece::End;
-            }
-            bound = bound.min(gap.from - 1);
-        }
-        if next > bound {
-            return Piece::End;
-        }
-        let fresh = self.expired.map_or(0, |e| e.below);
-        let from = next.max(state.floor).max(fresh);
-        if from > bound {
-            return Piece::Skip(bound);
-        }
-        match state.index.parts_from(from).next().filter(|p| p.first() <= bound) {
-            None => Piece::Skip(bound),
-            Some(Part::Run(run)) => self.plan_run(&state, run, from, bound),
-            Some(Part::Seg(seg)) => {
-                let (from, to) = (from.max(seg.meta.first_seq), seg.meta.last_seq.min(bound));
-                if seg.live_count == 0 {
-                    return Piece::Skip(to);
-                }
-                if !seg.dead.known() {
-                    return Piece::Unknown(seg.meta.file_no);
-                }
-                let segment = self.core.segments.segment(self.topic.key, seg.meta);
-                Piece::Segment { segment, dead: seg.dead.clone(), from, to }
-            }
-        }
-    }
-
-    fn plan_run(&self, state: &State, run: &Run, from: u64, bound: u64) -> Piece {
-        let to = bound.min(run.last());
-        let want = self.req.limit - self.out.slots.len();
-        let wanted = self.req.matching.as_ref().map(|m| {
-            state.tags.as_ref().map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default()
-        });
-        let (mut records, mut upto) = (Vec::new(), to);
-        let mut end = 0u64;
-        let mut bytes = 0usize;
-        for (seq, e) in run.from(from) {
-            if seq > to {
-                break;
-            }
-            if e.dead() || wanted.as_ref().is_some_and(|w| w.binary_search(&seq).is_err()) {
-                continue;
-            }
-            let far = run.in_file() && !records.is_empty() && u64::from(e.off) > end + BRIDGE;
-            let full =
-                records.len() >= want || (!records.is_empty() && bytes >= self.left().min(BLOCK));
-            if far || full {
-                upto = seq - 1;
-                break;
-            }
-            bytes += e.len as usize;
-            end = u64::from(e.off) + u64::from(e.len);
-            records.push((seq, *e));
-        }
-        if records.is_empty() {
-            return Piece::Skip(upto);
-        }
-        Piece::Run { place: run.place.clone(), lsn: run.lsn, records, upto }
     }
 
     /// Reads resident records. False: the read ends.
@@ -542,22 +448,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The offset up to which `want` live records may lie, from `from` on, at most `to`.
-fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
-    let Dead::Some(map) = dead else { return (from + want - 1).min(to) };
-    let (mut end, mut live) = (from, 0);
-    while end <= to {
-        if !map.contains(end as u32) {
-            live += 1;
-            if live == want {
-                return end;
-            }
-        }
-        end += 1;
-    }
-    to
-}
-
 fn missing(what: &str) -> Error {
     Error::StorageUnavailable { reason: "missing", detail: format!("{what} is gone") }
 }
@@ -568,133 +458,4 @@ fn gone(e: StorageError) -> Error {
         StorageError::Missing { what } => missing(&what),
         e => e.into(),
     }
-}
-
-/// Where a read begins: its cursor, the tombstone there, its bound. `Err`: the dead of this
-/// segment must be loaded first.
-fn position(
-    topic: &Topic,
-    state: &State,
-    expired: Option<Expired>,
-    req: &ReadRequest,
-    synced: Option<u64>,
-) -> std::result::Result<Position, u64> {
-    let head = topic.gate.head();
-    let unknown = |u: Unknown| u.0;
-    let fresh = expired.map_or(0, |e| e.below);
-    let earliest = match state.index.next_live(state.earliest.max(fresh)).map_err(unknown)? {
-        Some(seq) => seq.min(head + 1),
-        None => head + 1,
-    };
-    // What is not shown yet may have been evicted: it is announced when the head is there.
-    let evict_floor = state.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1);
-    let evicted = match expired {
-        Some(_) if state.evict_floor > 1 => state.evicted.and(Evicted::TTL),
-        Some(_) => Evicted::TTL,
-        None => state.evicted,
-    };
-    let mut bound = head.min(synced.map_or(u64::MAX, |lsn| state.synced_to(lsn)));
-    let mut announce = true;
-    let mut at = match req.from {
-        ReadFrom::After(seq) => seq,
-        ReadFrom::Earliest => earliest - 1,
-        ReadFrom::Tail(n) => state.back(head, n, earliest).map_err(unknown)?,
-        ReadFrom::Before { seq, tail } => {
-            let last = seq.saturating_sub(1).min(head);
-            bound = bound.min(last);
-            state.back(last, tail, earliest).map_err(unknown)?
-        }
-    };
-    if !matches!(req.from, ReadFrom::After(_)) {
-        announce = false;
-    }
-    if let Some(upto) = req.upto {
-        bound = bound.min(upto);
-    }
-    let mut tombstone = None;
-    let other = req.topic_id.is_some_and(|id| id != topic.id());
-    if other || at > head {
-        tombstone = Some((1, head, GapReason::Recreated));
-        at = earliest - 1;
-    } else if announce && at + 1 < evict_floor {
-        tombstone = Some((at + 1, evict_floor - 1, evicted.reason()));
-        at = evict_floor - 1;
-    } else if announce
-        && at < head
-        && let Some(Gap { to, reason, .. }) = state.gap_from(at + 1).filter(|g| g.from <= at + 1)
-    {
-        let to = to.min(head);
-        tombstone = Some((at + 1, to, reason));
-        at = to;
-    }
-    let skip_nodes = state.config.dedupe_node;
-    Ok(Position { at, tombstone, bound, head, earliest, skip_nodes, expired })
-}
-
-impl State {
-    /// The cursor that has `n` live records behind it up to `last`, none below `earliest`.
-    fn back(&self, last: u64, n: u64, earliest: u64) -> std::result::Result<u64, Unknown> {
-        let mut at = last + 1;
-        for _ in 0..n {
-            match self.index.prev_live(at.saturating_sub(1), earliest)? {
-                Some(seq) => at = seq,
-                None => return Ok(earliest.min(at) - 1),
-            }
-        }
-        Ok(at - 1)
-    }
-
-    /// The last seq that is durable when `lsn` is.
-    fn synced_to(&self, lsn: u64) -> u64 {
-        for run in &self.index.runs {
-            match run.place {
-                Place::Held { .. } => return run.first - 1,
-                Place::File { .. } => {
-                    let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= lsn);
-                    if n < run.entries.len() {
-                        return run.first + n as u64 - 1;
-                    }
-                }
-            }
-        }
-        u64::MAX
-    }
-}
-
-/// The last seq up to which everything is durable.
-pub(crate) fn synced_seq(core: &Core, topic: &Topic) -> Result<u64> {
-    topic.check_sound()?;
-    let synced = core.wal.positions(core.shard(topic.id())).synced;
-    let head = topic.gate.head();
-    Ok(topic.state.read().synced_to(synced).min(head))
-}
-
-/// The cursor just before the first record at or after `ts`.
-pub(crate) fn seek(core: &Core, topic: &Topic, ts: u64) -> Result<Sought> {
-    topic.check_sound()?;
-    let head = topic.gate.head();
-    let mut looked = 0;
-    let mut before = |e: &Entry| {
-        looked += 1;
-        e.ts < ts
-    };
-    let found = {
-        let state = topic.state.read();
-        let (segs, runs) = (&state.index.segs, &state.index.runs);
-        match segs.get(segs.partition_point(|s| s.meta.last_ts < ts)) {
-            Some(seg) => Err(seg.meta),
-            None => Ok(runs
-                .iter()
-                .find(|r| r.entries.back().is_some_and(|e| !before(e)))
-                .map_or(state.indexed_to + 1, |r| {
-                    r.first + r.entries.partition_point(&mut before) as u64
-                })),
-        }
-    };
-    let (seq, records_scanned) = match found {
-        Ok(seq) => (seq, looked),
-        Err(meta) => core.segments.segment(topic.key, meta).seek_ts(ts)?,
-    };
-    let earliest = topic.state.read().earliest;
-    Ok(Sought { seq: seq.max(earliest).saturating_sub(1).min(head), records_scanned })
 }

@@ -3,57 +3,25 @@
 //! A cap's eviction is decided with the write that causes it and logged in its batch. Expiry is
 //! decided by the clock: a read looks where it would be now, the sweep logs it.
 
+mod caps;
+
 use std::sync::Arc;
 
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
+pub(super) use self::caps::{Caps, Eviction, evict_to_fit};
 use super::apply::Removed;
 use super::flight::{Flight, Frames, Order, Undo};
-use super::index::{Part, Seg, Unknown};
+use super::index::{Part, Unknown};
 use super::lifecycle::Alone;
 use super::load::{Hints, Loader};
-use super::planned::{Outlook, Planned};
 use super::state::{Evicted, State};
 use super::{Life, Topic};
 use crate::config::{TopicConfig, TopicType};
 use crate::core::{Core, Wait};
 use crate::error::Result;
-
-/// Sizes that eviction reads ahead at a time.
-const AHEAD: u64 = 1024;
-
-/// The caps of a topic; 0 is off.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Caps {
-    records: u64,
-    bytes: u64,
-}
-
-impl Caps {
-    pub(super) fn of(config: &TopicConfig) -> Self {
-        Self { records: config.cap_records, bytes: config.cap_bytes }
-    }
-
-    /// The cap that this much is over: its name, this much, the cap.
-    pub(super) fn over(&self, count: u64, bytes: u64) -> Option<(&'static str, u64, u64)> {
-        if self.records > 0 && count > self.records {
-            Some(("cap_records", count, self.records))
-        } else if self.bytes > 0 && bytes > self.bytes {
-            Some(("cap_bytes", bytes, self.bytes))
-        } else {
-            None
-        }
-    }
-}
-
-/// An eviction: the floor, and the records and bytes that go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Eviction {
-    pub floor: u64,
-    pub gone: (u64, u64),
-}
 
 /// What must be read before a decision can be made.
 #[derive(Clone, Copy, Debug)]
@@ -97,115 +65,6 @@ pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The floor that brings the topic, with the staged writes and a new one, within its caps: past
-/// the oldest live records, one by one.
-pub(super) fn evict_to_fit(
-    state: &State,
-    planned: &Planned,
-    outlook: Outlook,
-    new: (u64, &[u32]),
-    caps: &Caps,
-) -> std::result::Result<Option<Eviction>, Need> {
-    let new_bytes: u64 = new.1.iter().map(|s| u64::from(*s)).sum();
-    let mut walk = Walk {
-        caps: *caps,
-        count: outlook.count + new.1.len() as u64,
-        bytes: outlook.bytes + new_bytes,
-        gone: (0, 0),
-        floor: 0,
-    };
-    if walk.fits() {
-        return Ok(None);
-    }
-    walk.stored(state, outlook.floor)?;
-    let staged = planned.records(state.indexed_to);
-    let fresh = (new.0..).zip(new.1.iter().copied());
-    for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= outlook.floor) {
-        if walk.fits() {
-            break;
-        }
-        walk.take(seq, u64::from(size));
-    }
-    Ok(Some(Eviction { floor: walk.floor, gone: walk.gone }))
-}
-
-struct Walk {
-    caps: Caps,
-    count: u64,
-    bytes: u64,
-    gone: (u64, u64),
-    floor: u64,
-}
-
-impl Walk {
-    fn fits(&self) -> bool {
-        self.caps.over(self.count, self.bytes).is_none()
-    }
-
-    fn take(&mut self, seq: u64, size: u64) {
-        self.count -= 1;
-        self.bytes -= size;
-        self.gone = (self.gone.0 + 1, self.gone.1 + size);
-        self.floor = seq + 1;
-    }
-
-    /// Takes applied records, from `at` on.
-    fn stored(&mut self, state: &State, at: u64) -> std::result::Result<(), Need> {
-        for part in state.index.parts_from(at) {
-            if self.fits() {
-                return Ok(());
-            }
-            match part {
-                Part::Seg(seg) => self.segment(state, seg, at)?,
-                Part::Run(run) => {
-                    for (seq, e) in run.from(at).filter(|(_, e)| !e.dead()) {
-                        if self.fits() {
-                            return Ok(());
-                        }
-                        self.take(seq, e.payload());
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn segment(&mut self, state: &State, seg: &Seg, at: u64) -> std::result::Result<(), Need> {
-        if seg.live_count == 0 {
-            return Ok(());
-        }
-        // The segment's counts begin at the applied floor.
-        let whole = at <= seg.meta.first_seq.max(state.floor);
-        // What is in flight may have counted some of it off already: then record by record.
-        let rest =
-            self.count.checked_sub(seg.live_count).zip(self.bytes.checked_sub(seg.live_bytes));
-        if let Some(rest) = rest.filter(|r| whole && self.caps.over(r.0, r.1).is_some()) {
-            (self.count, self.bytes) = rest;
-            self.gone = (self.gone.0 + seg.live_count, self.gone.1 + seg.live_bytes);
-            self.floor = seg.meta.last_seq + 1;
-            return Ok(());
-        }
-        if !seg.dead.known() {
-            return Err(Need::Dead(seg.meta.file_no));
-        }
-        let from = at.max(seg.meta.first_seq);
-        for seq in (from..=seg.meta.last_seq).filter(|s| !seg.is_dead(*s)) {
-            if self.fits() {
-                return Ok(());
-            }
-            let window = state.window.as_ref();
-            let sizes = window.and_then(|w| w.get(seg.meta.file_no, from, seq));
-            let Some(size) = sizes.and_then(<[u32]>::last) else {
-                // Twice as far as has been of use.
-                let to = seg.meta.last_seq.min(seq + AHEAD.max(seq - from));
-                return Err(Need::Sizes(seg.meta, from, to));
-            };
-            self.take(seq, u64::from(*size));
-        }
-        Ok(())
-    }
 }
 
 /// What has expired.

@@ -1,5 +1,12 @@
 //! Runs, segments, and looking for live records.
 
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_storage::format::frame::Flags;
+use topics_storage::segment::SegmentMeta;
+use topics_storage::wal::FileKey;
+
 use super::*;
 
 fn file(n: u32) -> Place {

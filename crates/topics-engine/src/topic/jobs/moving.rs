@@ -4,29 +4,29 @@
 //! is deleted after that; the key is held until the deletion is durable. A crash between leaves
 //! both, and the open after it finishes what was begun: after recovery a job is in one place.
 
+mod keys;
+
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
-use topics_storage::format::record::{self, Body, Idempotency, LeaseEvent};
-use topics_storage::wal::{Level, Ticket};
+use topics_storage::format::record::{self, LeaseEvent};
 
+pub(crate) use self::keys::finish;
+use self::keys::{REQUEST, key_of, release_when_synced};
 use super::super::append::{perform, submit};
-use super::super::dedupe::{Key, Remembered};
-use super::super::flight::Frames;
+use super::super::dedupe::Key;
 use super::super::prepare::Prepared;
-use super::super::{Life, Topic, delete, read};
+use super::super::{Topic, delete, read};
 use super::give::fetch;
 use super::letter::{self, JobOptions, Reason};
-use super::{commit, config_of, now, stage, with};
+use super::{commit, config_of, now, with};
 use crate::api::{Append, Appended, NewRecord, ReadBatch, ReadFrom, ReadRequest, RecordView};
 use crate::config::TopicType;
-use crate::core::{Core, Wait};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::queue::Why;
 use crate::queue::api::{Redrive, Redriven};
 
-/// The hash of the request under a key of ours: the key itself says everything.
-const REQUEST: u64 = 0x6d6f_7665;
 /// Records that are moved at a time.
 const CHUNK: usize = 500;
 
@@ -39,18 +39,6 @@ struct Item {
     meta: Vec<u8>,
     /// What it has there beside its record.
     options: JobOptions,
-}
-
-/// Held keys and what is remembered under them.
-type Keys = Vec<(u128, Remembered)>;
-
-/// The key of the copy of a record: ids are never given again, so it names one record for ever.
-fn key_of(source: u64, seq: u64) -> u128 {
-    (u128::from(source) << 64) | u128::from(seq)
-}
-
-fn origin_of(key: u128) -> (u64, u64) {
-    ((key >> 64) as u64, key as u64)
 }
 
 /// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
@@ -233,81 +221,6 @@ fn prepared(
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
     p.held = true;
     Ok(p)
-}
-
-/// The keys need be held no longer when the deletion is durable.
-fn release_when_synced(
-    core: &Arc<Core>,
-    source: u64,
-    ticket: Ticket,
-    moved: Vec<(u64, Arc<str>, Appended)>,
-) {
-    let at = core.clone();
-    let done = move |outcome: topics_storage::Result<()>| {
-        if outcome.is_err() {
-            return;
-        }
-        for (seq, dest, a) in moved {
-            let Some(dest) = at.registry.named(&dest).filter(|t| t.id() == a.topic_id) else {
-                continue;
-            };
-            // If this fails the key is held until the next open releases it.
-            let key = (key_of(source, seq), a.first_seq);
-            if let Err(e) = release(&at, &dest, &[key], Wait::No) {
-                log::debug!("topic {:?}: a key stays: {e}", dest.name);
-            }
-        }
-    };
-    core.wal.notify(ticket, Level::Synced, Box::new(done));
-}
-
-/// Logs that held keys are remembered for the window only.
-fn release(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait) -> Result<()> {
-    let window = dest.state.read().config.idempotency_window_ms;
-    let expires_at = core.time.steady().saturating_add(window);
-    let mut frames = Frames::default();
-    for &(key, seq) in keys {
-        Idempotency { key, request: REQUEST, first_seq: seq, last_seq: seq, expires_at }
-            .encode_frame(&mut frames.head, dest.id(), 0, 0);
-    }
-    stage(core, dest, frames, wait).map(|_| ())
-}
-
-/// Finishes moves that a crash interrupted: the copy is there, so the original goes.
-pub(crate) fn finish(core: &Arc<Core>) {
-    let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
-    core.registry.each(|t| {
-        let keys = t.state.read().dedupe.as_ref().map(|d| d.held()).unwrap_or_default();
-        if !keys.is_empty() {
-            held.push((t.clone(), keys));
-        }
-    });
-    for (dest, keys) in held {
-        if let Err(e) = finish_into(core, &dest, &keys) {
-            log::warn!("topic {:?}: interrupted moves into it stay unfinished: {e}", dest.name);
-        }
-    }
-}
-
-fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
-    let copies: Vec<u64> = keys.iter().map(|(_, r)| r.first_seq).collect();
-    let (batch, slots) = fetch(core, dest, &copies, true)?;
-    for ((key, _), slot) in keys.iter().zip(slots) {
-        let (id, seq) = origin_of(*key);
-        let Some(source) = core.by_id(id)?.filter(|t| t.life() == Life::Live) else {
-            continue;
-        };
-        if source.state.read().may_live(seq) {
-            let copy = slot.and_then(|slot| batch.get(slot));
-            let why = copy.map_or(Why::ASKED, |c| letter::why(c.meta, &source.name, seq));
-            delete::delete_seqs(core, &source, &[seq], why)?;
-        }
-        core.wal.sync(core.shard(id))?;
-    }
-    let keys: Vec<(u128, u64)> = keys.iter().map(|(k, r)| (*k, r.first_seq)).collect();
-    release(core, dest, &keys, Wait::Bounded)?;
-    core.wal.drive(core.shard(dest.id()));
-    Ok(())
 }
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.

@@ -1,0 +1,144 @@
+//! Records go: a floor rises, a delete names them, a write came to nothing.
+
+use topics_storage::format::record;
+use topics_storage::segment::TagMatch;
+use topics_storage::snapshot::ReplayPos;
+
+use super::super::index::Dead;
+use super::super::load::Loader;
+use super::super::state::State;
+use crate::api::{Gap, GapReason, TopicMatch};
+use crate::config::TopicType;
+use crate::error::Result;
+use crate::queue::Why;
+
+impl State {
+    /// Counts jobs that a frame removed.
+    pub(super) fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
+        if n > 0 && why != Why::ASKED && self.config.kind == TopicType::Queue {
+            self.queue.get_or_insert_default().tally.count(n, why, here);
+        }
+    }
+
+    /// Raises the floor; makes sure of what that needs to know about the segment that it cuts.
+    pub(in super::super) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
+        if let Some(queue) = &mut self.queue {
+            queue.forget_below(floor);
+        }
+        if floor > self.floor
+            && let Some(seg) = self.index.seg_of(floor)
+            && seg.meta.first_seq < floor
+            && !seg.dead.known()
+            && seg.live_count > 0
+        {
+            let (file_no, dead) = (seg.meta.file_no, loader.dead(&seg.meta)?);
+            self.set_dead(file_no, dead);
+        }
+        self.raise_floor(floor, |meta, from, to| loader.sizes(meta, from, to))
+    }
+
+    pub(super) fn apply_delete(
+        &mut self,
+        body: &record::Delete,
+        lsn: u64,
+        loader: &Loader<'_>,
+    ) -> Result<(u64, u64)> {
+        let below = body.before_seq.unwrap_or(u64::MAX).min(body.bound.saturating_add(1));
+        if body.matching.is_none() && body.seqs.is_empty() {
+            return Ok((self.apply_floor(below, loader)?, 0));
+        }
+        let mut hits: Vec<u64> = Vec::new();
+        if let Some((kind, pattern)) = &body.matching {
+            let want = TopicMatch::from_record(*kind, pattern);
+            hits = self.tagged(want.as_tags(), below - 1, loader)?;
+        }
+        let scanned = hits.len() as u64;
+        for (from, to) in &body.seqs {
+            hits.extend((*from).max(self.floor)..=(*to).min(below - 1));
+        }
+        hits.sort_unstable();
+        hits.dedup();
+        if let Some(queue) = &mut self.queue {
+            hits.iter().for_each(|seq| queue.forget(*seq));
+        }
+        Ok((self.kill_all(&hits, lsn, loader)?, scanned))
+    }
+
+    /// The ascending seqs from the floor to `upto` whose tag matches; dead ones may be among them.
+    pub(in super::super) fn tagged(
+        &self,
+        want: TagMatch<'_>,
+        upto: u64,
+        loader: &Loader<'_>,
+    ) -> Result<Vec<u64>> {
+        let mut hits = Vec::new();
+        for seg in &self.index.segs {
+            if seg.meta.first_seq >= self.tags_from || seg.meta.first_seq > upto {
+                break;
+            }
+            if seg.live_count > 0 {
+                hits.extend(loader.tag_seqs(&seg.meta, want, upto)?);
+            }
+        }
+        if let Some(tags) = &self.tags {
+            hits.extend(tags.find(want, self.floor, upto));
+        }
+        hits.sort_unstable();
+        hits.dedup();
+        let live = hits.partition_point(|s| *s < self.floor);
+        hits.drain(..live);
+        Ok(hits)
+    }
+
+    /// Marks these ascending seqs dead; returns how many were live.
+    fn kill_all(&mut self, hits: &[u64], lsn: u64, loader: &Loader<'_>) -> Result<u64> {
+        let before = self.count;
+        let mut rest = hits;
+        while let Some(first) = rest.first() {
+            let Some(seg) = self.index.seg_of(*first) else {
+                self.kill(*first, lsn, || 0);
+                rest = &rest[1..];
+                continue;
+            };
+            let meta = seg.meta;
+            let n = rest.partition_point(|s| *s <= meta.last_seq);
+            let (mine, others) = rest.split_at(n);
+            rest = others;
+            if seg.live_count == 0 {
+                continue;
+            }
+            if !seg.dead.known() {
+                let dead = loader.dead(&meta)?;
+                self.set_dead(meta.file_no, dead);
+            }
+            let Some(last) = mine.last() else { continue };
+            let sizes = loader.sizes(&meta, *first, *last)?;
+            for seq in mine {
+                let size = sizes.get((seq - first) as usize).copied().unwrap_or(0);
+                self.kill(*seq, lsn, || size);
+            }
+        }
+        self.move_earliest();
+        Ok(before - self.count)
+    }
+
+    /// Takes the live records of a failed write out of the index: they become a gap.
+    pub(in super::super) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
+        if self.indexed_to < from {
+            return;
+        }
+        for seq in from.max(self.floor)..=to.min(self.indexed_to) {
+            self.kill(seq, 0, || 0);
+            if let Some(queue) = &mut self.queue {
+                queue.forget(seq);
+            }
+        }
+        self.index.cut_out(from, to);
+        self.add_gap(Gap { from, to, reason });
+    }
+
+    /// Whether a segment's dead are known, by file number.
+    pub(in super::super) fn unknown_dead(&self, file_no: u64) -> bool {
+        self.index.segs.iter().any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
+    }
+}

@@ -1,0 +1,227 @@
+//! Stored cursors: the topic's state, its section of a snapshot, the frames that change it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use topics_env::sync::{Condvar, Mutex};
+use topics_storage::format::record::{self, Body};
+use topics_storage::wal::{Level, Ticket};
+
+use super::super::Topic;
+use super::super::flight::Frames;
+use super::super::jobs::stage_with;
+use super::super::state::State;
+use super::ConsumerMode;
+use super::later;
+use crate::core::{Core, Wait};
+use crate::error::{Error, Result};
+
+/// The version of [`encode`].
+pub(in super::super) const VERSION: u16 = 1;
+
+/// One reader at a time.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub taken: Mutex<bool>,
+    pub free: Condvar,
+    /// Who is told when it is free, and then tries again.
+    pub told: later::Told,
+}
+
+pub(super) struct TurnGuard(pub Arc<Turn>);
+
+impl Drop for TurnGuard {
+    fn drop(&mut self) {
+        *self.0.taken.lock() = false;
+        self.0.free.notify_one();
+        self.0.told.tell();
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub mode: ConsumerMode,
+    pub cursor: u64,
+    /// Where it will be when what is staged is applied.
+    pub planned: u64,
+    pub turn: Arc<Turn>,
+}
+
+impl Stored {
+    pub fn new(mode: ConsumerMode, cursor: u64) -> Self {
+        Self { mode, cursor, planned: cursor, turn: Arc::default() }
+    }
+}
+
+/// The consumers of a topic by name.
+#[derive(Debug, Default)]
+pub(crate) struct Consumers(pub(super) BTreeMap<Arc<str>, Stored>);
+
+/// The section of a snapshot: number u32, then name_len u16, name, mode u8, cursor u64 of each.
+pub(in super::super) fn encode(all: &Consumers) -> Option<Vec<u8>> {
+    if all.0.is_empty() {
+        return None;
+    }
+    let mut out = (all.0.len() as u32).to_le_bytes().to_vec();
+    for (name, s) in &all.0 {
+        out.extend_from_slice(&(name.len() as u16).to_le_bytes());
+        out.extend_from_slice(name.as_bytes());
+        out.push(s.mode as u8);
+        out.extend_from_slice(&s.cursor.to_le_bytes());
+    }
+    Some(out)
+}
+
+/// Reads what [`encode`] wrote. Anything else is an error.
+pub(in super::super) fn decode(bytes: &[u8]) -> Result<Consumers> {
+    fn parse(bytes: &[u8]) -> Option<Consumers> {
+        let (n, mut rest) = bytes.split_first_chunk::<4>()?;
+        let mut all = Consumers::default();
+        for _ in 0..u32::from_le_bytes(*n) {
+            let (len, after) = rest.split_first_chunk::<2>()?;
+            let (name, after) = after.split_at_checked(u16::from_le_bytes(*len).into())?;
+            let (mode, after) = after.split_first()?;
+            let (cursor, after) = after.split_first_chunk::<8>()?;
+            let stored = Stored::new(ConsumerMode::from_code(*mode)?, u64::from_le_bytes(*cursor));
+            all.0.insert(std::str::from_utf8(name).ok()?.into(), stored);
+            rest = after;
+        }
+        rest.is_empty().then_some(all)
+    }
+    parse(bytes).ok_or_else(|| Error::Corrupt {
+        file: "the consumers of a topic in the snapshot".into(),
+        offset: 0,
+        detail: "they cannot be parsed: run verify".into(),
+    })
+}
+
+impl State {
+    /// A cursor is where the frame says, whatever was before: the log has them in order.
+    pub(in super::super) fn apply_consumer(&mut self, body: record::Consumer) -> Result<()> {
+        let mode = ConsumerMode::from_code(body.mode)
+            .ok_or_else(|| Error::Internal(format!("consumer mode {}", body.mode)))?;
+        let all = &mut self.consumers.get_or_insert_default().0;
+        match body.cursor {
+            None => drop(all.remove(body.name.as_str())),
+            Some(cursor) => match all.get_mut(body.name.as_str()) {
+                Some(s) => (s.mode, s.cursor) = (mode, cursor),
+                None => drop(all.insert(body.name.into(), Stored::new(mode, cursor))),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Records between each stored cursor and the head.
+    pub(crate) fn lags(&self, head: u64) -> Vec<(Arc<str>, u64)> {
+        let all = self.consumers.iter().flat_map(|c| &c.0);
+        all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect()
+    }
+}
+
+impl Consumers {
+    /// Replay is over: nothing is on its way.
+    pub(in super::super) fn recovered(&mut self) {
+        self.0.values_mut().for_each(|s| s.planned = s.cursor);
+    }
+}
+
+pub(super) fn stored(topic: &Topic, name: &str) -> Option<Stored> {
+    topic.state.read().consumers.as_ref()?.0.get(name).cloned()
+}
+
+/// Stages a `Consumer` frame that `decide` makes under the locks of the topic. `None`: nothing was
+/// to be done.
+pub(super) fn stage_cursor(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    name: &str,
+    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
+) -> Result<Option<(Ticket, Level)>> {
+    stage_with(core, topic, 512, Wait::Bounded, || {
+        let mut state = topic.state.write();
+        let all = state.consumers.get_or_insert_default();
+        let Some(body) = decide(all)? else { return Ok(None) };
+        if let (Some(s), Some(to)) = (all.0.get_mut(name), body.cursor) {
+            s.planned = to;
+        }
+        let mut frames = Frames::default();
+        body.encode_frame(&mut frames.head, topic.id(), 0, 0);
+        Ok(Some(frames))
+    })
+    .inspect_err(|_| unplan(topic, name))
+}
+
+/// What was planned will not be.
+pub(super) fn unplan(topic: &Topic, name: &str) {
+    if let Some(all) = &mut topic.state.write().consumers
+        && let Some(s) = all.0.get_mut(name)
+    {
+        s.planned = s.cursor;
+    }
+}
+
+/// The same, and waits for it: durable if `durable`, else as the topic's class demands; without
+/// `wait` not at all.
+pub(super) fn log(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    name: &str,
+    wait: Option<bool>,
+    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
+) -> Result<()> {
+    let Some((ticket, level)) = stage_cursor(core, topic, name, decide)? else { return Ok(()) };
+    let Some(durable) = wait else {
+        core.wal.drive(ticket.shard as usize);
+        return Ok(());
+    };
+    let level = if durable { Level::Synced } else { level };
+    core.wait(ticket, level).inspect_err(|_| unplan(topic, name))
+}
+
+/// Refuses a commit of a cursor that cannot be made.
+pub(in super::super) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
+    stored(topic, name).ok_or_else(|| no_consumer(topic, name))?;
+    let head = topic.gate.head();
+    if seq > head {
+        let text = format!("commit of seq {seq} is above the head {head}");
+        return Err(Error::InvalidRequest(text));
+    }
+    Ok(())
+}
+
+/// The frames that move cursors forwards; the caller stages them (I8: none goes back).
+pub(in super::super) fn plan_cursors(
+    topic: &Topic,
+    cursors: &[(String, u64)],
+) -> Vec<record::Consumer> {
+    let mut frames = Vec::new();
+    if cursors.is_empty() {
+        return frames;
+    }
+    let mut state = topic.state.write();
+    let all = state.consumers.get_or_insert_default();
+    for (name, seq) in cursors {
+        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.planned) else { continue };
+        s.planned = *seq;
+        let (name, mode) = (name.clone(), s.mode as u8);
+        frames.push(record::Consumer { name, mode, cursor: Some(*seq) });
+    }
+    frames
+}
+
+/// What [`plan_cursors`] planned was not logged.
+pub(in super::super) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
+    if let Some(all) = &mut topic.state.write().consumers {
+        for (name, _) in cursors {
+            if let Some(s) = all.0.get_mut(name.as_str()) {
+                s.planned = s.cursor;
+            }
+        }
+    }
+}
+
+pub(super) fn no_consumer(topic: &Topic, name: &str) -> Error {
+    Error::ConsumerNotFound { topic: topic.name.to_string(), consumer: name.to_owned() }
+}

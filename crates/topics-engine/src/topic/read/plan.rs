@@ -1,0 +1,112 @@
+//! What is read next: a piece, decided under the state lock.
+
+use topics_storage::segment::Segment;
+
+use super::super::index::{Dead, Entry, Part, Place, Run};
+use super::super::state::State;
+use super::{BLOCK, BRIDGE, Reader};
+
+/// What is to be read next.
+pub(super) enum Piece {
+    /// Resident records of one run.
+    Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
+    /// `from..=to` of a segment.
+    Segment { segment: Segment, dead: Dead, from: u64, to: u64 },
+    /// The dead of this segment must be loaded first.
+    Unknown(u64),
+    /// Nothing up to here.
+    Skip(u64),
+    /// The read ends here.
+    End,
+}
+
+impl Reader<'_> {
+    /// Decides what to read next.
+    pub(super) fn plan(&self) -> Piece {
+        let state = self.topic.state.read();
+        let next = self.at + 1;
+        if state.evict_floor > next {
+            // Evicted meanwhile: the next read announces it.
+            return Piece::End;
+        }
+        let mut bound = self.bound;
+        if let Some(gap) = state.gap_from(next) {
+            if gap.from <= next {
+                return Piece::End;
+            }
+            bound = bound.min(gap.from - 1);
+        }
+        if next > bound {
+            return Piece::End;
+        }
+        let fresh = self.expired.map_or(0, |e| e.below);
+        let from = next.max(state.floor).max(fresh);
+        if from > bound {
+            return Piece::Skip(bound);
+        }
+        match state.index.parts_from(from).next().filter(|p| p.first() <= bound) {
+            None => Piece::Skip(bound),
+            Some(Part::Run(run)) => self.plan_run(&state, run, from, bound),
+            Some(Part::Seg(seg)) => {
+                let (from, to) = (from.max(seg.meta.first_seq), seg.meta.last_seq.min(bound));
+                if seg.live_count == 0 {
+                    return Piece::Skip(to);
+                }
+                if !seg.dead.known() {
+                    return Piece::Unknown(seg.meta.file_no);
+                }
+                let segment = self.core.segments.segment(self.topic.key, seg.meta);
+                Piece::Segment { segment, dead: seg.dead.clone(), from, to }
+            }
+        }
+    }
+
+    fn plan_run(&self, state: &State, run: &Run, from: u64, bound: u64) -> Piece {
+        let to = bound.min(run.last());
+        let want = self.req.limit - self.out.slots.len();
+        let wanted = self.req.matching.as_ref().map(|m| {
+            state.tags.as_ref().map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default()
+        });
+        let (mut records, mut upto) = (Vec::new(), to);
+        let mut end = 0u64;
+        let mut bytes = 0usize;
+        for (seq, e) in run.from(from) {
+            if seq > to {
+                break;
+            }
+            if e.dead() || wanted.as_ref().is_some_and(|w| w.binary_search(&seq).is_err()) {
+                continue;
+            }
+            let far = run.in_file() && !records.is_empty() && u64::from(e.off) > end + BRIDGE;
+            let full =
+                records.len() >= want || (!records.is_empty() && bytes >= self.left().min(BLOCK));
+            if far || full {
+                upto = seq - 1;
+                break;
+            }
+            bytes += e.len as usize;
+            end = u64::from(e.off) + u64::from(e.len);
+            records.push((seq, *e));
+        }
+        if records.is_empty() {
+            return Piece::Skip(upto);
+        }
+        Piece::Run { place: run.place.clone(), lsn: run.lsn, records, upto }
+    }
+}
+
+/// The offset up to which `want` live records may lie, from `from` on, at most `to`.
+pub(super) fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
+    let Dead::Some(map) = dead else { return (from + want - 1).min(to) };
+    let (mut end, mut live) = (from, 0);
+    while end <= to {
+        if !map.contains(end as u32) {
+            live += 1;
+            if live == want {
+                return end;
+            }
+        }
+        end += 1;
+    }
+    to
+}
