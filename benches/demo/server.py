@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
@@ -56,8 +57,11 @@ class Server:
             time.sleep(0.005)
         return time.monotonic() - started
 
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+
     def _ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = self._connect()
         try:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == 200
@@ -111,5 +115,10 @@ class Server:
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """Allocated bytes of every file below `folder`."""
-    return sum(f.stat().st_blocks * 512 for f in folder.rglob("*") if f.is_file())
+    """Allocated bytes of every file below `folder`, of which some may go meanwhile."""
+    total = 0
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(inside, name)).st_blocks * 512
+    return total

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Puts the peers that can be had here into the folder given: redis-server (Debian), nats-server (the Go
-# proxy), Kafka's jars (Maven Central). What cannot be had is left out with a line that says so.
+# install.sh DIR [PEER...]: puts the peers that can be had here into the folder, all of them or those
+# named: redis-server (Debian), nats (the Go proxy), kafka and spark-kafka, Spark's connector to it (Maven
+# Central). What cannot be had is left out with a line that says so.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && dir=$(cd "$1" && pwd)
+shift
 
 without() { echo "peers: no $1: $2" >&2; }
 
-if ! command -v redis-server >/dev/null; then
+redis() {
+  command -v redis-server >/dev/null && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     # The package starts a server of its own, which nobody asked for.
     { apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq redis-server; } >"$dir/redis.log" 2>&1 ||
@@ -16,21 +19,45 @@ if ! command -v redis-server >/dev/null; then
   else
     without Redis "install redis-server first"
   fi
-fi
-if [ ! -x "$dir/nats-server" ]; then
+}
+
+nats() {
+  [ -x "$dir/nats-server" ] && return
   if command -v go >/dev/null; then
     GOBIN="$dir" go install github.com/nats-io/nats-server/v2@v2.15.2 >"$dir/nats.log" 2>&1 ||
       without NATS "see $dir/nats.log"
   else
     without NATS "it is built with Go"
   fi
-fi
-if [ ! -d "$dir/kafka" ]; then
-  if command -v mvn >/dev/null && command -v java >/dev/null; then
-    mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$dir/kafka" \
-      >"$dir/kafka.log" 2>&1 || { rm -rf "$dir/kafka"; without Kafka "see $dir/kafka.log"; }
-  else
-    without Kafka "it needs Java and Maven"
-  fi
-fi
+}
+
+# jars NAME POM [MAVEN-ARGUMENT...]: all or none of what the file names.
+jars() {
+  local name=$1 pom=$2
+  shift 2
+  mvn -q -B -f "$here/$pom" "$@" dependency:copy-dependencies -DoutputDirectory="$dir/$name" \
+    >>"$dir/$name.log" 2>&1 || { rm -rf "${dir:?}/$name"; return 1; }
+}
+
+maven() { command -v mvn >/dev/null && command -v java >/dev/null; }
+
+kafka() {
+  [ -d "$dir/kafka" ] && return
+  maven || { without Kafka "it needs Java and Maven"; return; }
+  jars kafka pom.xml || without Kafka "see $dir/kafka.log"
+}
+
+# The connector of the Spark that is used. Central may not have it yet: then the last one that fits.
+spark-kafka() {
+  [ -d "$dir/spark-kafka" ] && return
+  maven || { without "Spark's connector to Kafka" "it needs Java and Maven"; return; }
+  local spark
+  spark=$(sed -n 's/^pyspark==//p' "$here/../../spark/requirements.txt")
+  jars spark-kafka spark-kafka.xml -Dconnector.version="$spark" -Dprovider.version="$spark" ||
+    jars spark-kafka spark-kafka.xml -Dconnector.version=4.2.0 -Dprovider.version=4.0.0 ||
+    without "Spark's connector to Kafka" "see $dir/spark-kafka.log"
+}
+
+[ $# -gt 0 ] || set -- redis nats kafka
+for peer; do "$peer"; done
 exit 0

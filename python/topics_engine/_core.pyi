@@ -28,6 +28,7 @@ __all__ = [
     "Http",
     "Pump",
     "Queue",
+    "Recovery",
     "Taken",
     "Transactions",
     "Waiting",
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "defaults",
     "error_body",
+    "make_directory",
     "parse_answer",
     "repair",
     "retry_after",
@@ -69,6 +71,11 @@ def repair(
     """What damage to the log of a closed directory has taken; with `apply`, gives it up and keeps
     a copy of the damaged bytes. JSON `{"done", "losses": [{"file", "offset", "shard", "lsns"}],
     "gaps": [{"topic", "from", "to", "reason"}], "kept": [file]}`.
+    """
+
+def make_directory(path: str) -> None:
+    """Makes a data directory when it is missing; raises `InvalidRequest`, which says what stands in
+    the way, where it cannot be one.
     """
 
 def defaults() -> dict[str, str | int | bool]:
@@ -312,15 +319,27 @@ class _Verbs(Protocol):
         """
 
 @final
+class Recovery:
+    """How far an open that runs in another thread has come."""
+
+    def __new__(cls) -> Recovery: ...
+    @property
+    def progress(self) -> float:
+        """The share of the log's frames that has been replayed, from 0 to 1."""
+
+@final
 class Engine(_Verbs):
     """An open data directory."""
 
     @staticmethod
     def open(
-        path: str, settings: Mapping[str, _Setting] | None = None, read_only: bool = False
+        path: str,
+        settings: Mapping[str, _Setting] | None = None,
+        read_only: bool = False,
+        recovery: Recovery | None = None,
     ) -> Engine:
         """Read-only: nothing in the directory changes, every write is refused, and others may read
-        it at the same time.
+        it at the same time. Else `recovery` says meanwhile how far it has come.
         """
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:
@@ -447,8 +466,9 @@ class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
     `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
-    client that takes nothing. `keys` says which verbs the holder of an `Authorization` header may
-    ask for here, as the number of a grant and a label, and counts the requests that wait by label.
+    client that has all and does not say goodbye. `unsent` says how much the client of a
+    transport has not taken. `keys` says which verbs the holder of an `Authorization` header may ask
+    for here, as the number of a grant and a label, and counts the requests that wait by label.
     """
 
     def __new__(
@@ -458,6 +478,7 @@ class Gate:
         loopback: bool,
         max_body: int,
         ticks: tuple[int, int, int, int],
+        unsent: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
         keys: tuple[Callable[[str, bytes], tuple[int, str] | None], _Slots] | None = None,
@@ -589,8 +610,11 @@ _Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
 records in the same order.
 """
 
-_Seen = tuple[list[tuple[str, int, str | None, int | None, int | None, int | None, int]], Batch]
-"""`(state, deliveries, node, lease_id, deadline, visible_at, lane)` of each job; their records."""
+_SeenJob = tuple[str, int, str | None, int | None, int | None, int | None, int, str | None]
+_Seen = tuple[list[_SeenJob], Batch]
+"""`(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job; their
+records.
+"""
 
 _Rows = tuple[str, Sequence[_NewRow], str | None]
 _Acks = tuple[str, str, list[int], list[int] | None]

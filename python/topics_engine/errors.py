@@ -178,6 +178,7 @@ _CLASSES: dict[str, type[TopicsError]] = {
     **dict.fromkeys(
         (
             "invalid_request",
+            "invalid_directory",
             "batch_too_large",
             "record_too_large",
             "payload_too_large",

@@ -8,16 +8,19 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benches.demo.server import Server, bytes_on_disk
 
+from .kafka import broker, connector, install
 from .measure import ROWS, SOURCE
 
 HERE = Path(__file__).resolve().parents[1]
@@ -29,6 +32,17 @@ GOALS = {
     "sink": 500_000,
 }
 """Rows a second on two cores."""
+OURS = {
+    "read Parquet, all columns": "read from a server, all columns",
+    "read Parquet, seq, data": "read from a server, seq, data",
+    "read from Kafka, all columns": "read from a server, all columns",
+    "read from Kafka, seq, data": "read from a server, seq, data",
+    "sink to Parquet": "sink",
+    "sink to Kafka": "sink",
+}
+"""What of ours is compared with which figure of Spark's own."""
+PARTS = ("server", "sink", "kafka", "path")
+"""In this order: reading a directory takes that no server has it open."""
 
 
 def fill(port: int) -> None:
@@ -49,8 +63,8 @@ def fill(port: int) -> None:
     connection.getresponse().read()
 
 
-def measure(cores: int, what: str, url: str, folder: Path) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "bench.measure", str(cores), what, url, str(folder)]
+def measure(cores: int, what: str, url: str, folder: Path, *more: str) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "bench.measure", str(cores), what, url, str(folder), *more]
     with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -59,32 +73,56 @@ def measure(cores: int, what: str, url: str, folder: Path) -> Iterator[dict[str,
         raise SystemExit(f"{' '.join(command)}: {process.returncode}")
 
 
-def show(cores: int, found: dict[str, Any]) -> None:
-    name = found.pop("name")
-    if "rows_per_s" not in found:
-        print(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in found.items()))
-        return
-    rate = found["rows_per_s"]
-    goal = GOALS.get(name) if cores == 2 else None
-    beside = "" if goal is None else f"   goal {goal / 1e6:.1f} M: {verdict(rate, goal)}"
-    print(
-        f"{name:40} {cores} core{'s' * (cores > 1)} {rate / 1e6:6.2f} M rows/s{beside}", flush=True
-    )
+class Table:
+    """Prints figures as they come, with the goal or ours beside them."""
+
+    def __init__(self) -> None:
+        self._ours: dict[tuple[str, int], float] = {}
+
+    def show(self, cores: int, found: dict[str, Any]) -> None:
+        name = found.pop("name")
+        if "rows_per_s" not in found:
+            print(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in found.items()))
+            return
+        rate = found["rows_per_s"]
+        self._ours[name, cores] = rate
+        beside = self._beside(name, cores, rate)
+        many = f"{cores} core{'s' * (cores > 1)}"
+        print(f"{name:40} {many:8}{rate / 1e6:6.2f} M rows/s{beside}", flush=True)
+
+    def _beside(self, name: str, cores: int, rate: float) -> str:
+        ours = self._ours.get((OURS.get(name, ""), cores))
+        if ours is not None:
+            return f"   ours {ours / rate:.2f} x"
+        goal = GOALS.get(name) if cores == 2 else None
+        return "" if goal is None else f"   goal {goal / 1e6:.1f} M: {verdict(rate, goal)}"
 
 
 def verdict(rate: float, goal: float) -> str:
     return "reached" if rate >= goal else f"missed ({rate / goal:.2f} of it)"
 
 
+def beside_kafka(table: Table, cores_of: list[int], url: str, folder: Path) -> None:
+    """The same rows from a broker that is there for this alone."""
+    if missing := install():
+        print(f"{'read from Kafka':40} not measured: {missing}")
+        return
+    print(f"Kafka's rows: one broker, Spark's own source of version {connector()}")
+    with TemporaryDirectory(prefix="kafka-", dir=folder) as home, broker(Path(home, "0")) as to:
+        for cores, what in [(2, "kafka-sink"), *((n, "kafka") for n in cores_of)]:
+            for found in measure(cores, what, url, folder, to):
+                table.show(cores, found)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--folder", type=Path, help="kept, with its rows, for the next time")
-    arguments.add_argument("--only", choices=("server", "sink", "path"), action="append")
+    arguments.add_argument("--only", choices=PARTS, action="append")
     arguments.add_argument("--cores", type=int, choices=(1, 2), action="append")
     given = arguments.parse_args()
-    wanted, cores_of = given.only or ("server", "sink", "path"), given.cores or (1, 2)
+    cores_of = given.cores or [1, 2]
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="topics-spark-"))).resolve()
-    server = Server(folder / "data")
+    server, table = Server(folder / "data"), Table()
     there = (folder / "data").exists()
     server.start()
     try:
@@ -93,16 +131,21 @@ def main() -> None:
             fill(server.port)
             took, size = time.monotonic() - started, bytes_on_disk(folder / "data")
             print(f"{ROWS / 1e6:g} M records in {took:.0f} s, {size / ROWS:.0f} bytes each on disk")
-        for what in ("server", "sink", "path"):
-            if what not in wanted:
+        for what in PARTS:
+            if given.only and what not in given.only:
+                continue
+            if what == "kafka":
+                beside_kafka(table, cores_of, server.url, folder)
                 continue
             if what == "path":
                 server.stop()
-            for cores in (2,) if what == "sink" else cores_of:
+            for cores in [2] if what == "sink" else cores_of:
                 for found in measure(cores, what, server.url, folder):
-                    show(cores, found)
+                    table.show(cores, found)
     finally:
         server.ensure_dead()
+        if given.folder is None:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One session's measurements, as JSON lines.
 
-python -m bench.measure CORES WHAT URL FOLDER
+python -m bench.measure CORES WHAT URL FOLDER [BROKER]
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,8 @@ from local_spark import session
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
+from .kafka import PEERS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +28,8 @@ TIMES = 3
 SOURCE, ROWS = "bench", 10_000_000
 SINK_ROWS = 2_000_000
 RATE, SECONDS = 1000, 20
+WARM = 3
+"""Micro-batches that come before those whose latency counts."""
 
 
 def say(name: str, **values: Any) -> None:
@@ -83,10 +86,16 @@ def parquet(spark: SparkSession, url: str, folder: Path) -> None:
         say(f"read Parquet, {shown}", rows_per_s=round(rate))
 
 
-def sink(spark: SparkSession, url: str, folder: Path) -> None:
+def made(spark: SparkSession) -> DataFrame:
+    """Rows for a sink, in memory."""
     text = "concat('{\"n\":', id, ',\"pad\":\"', repeat('x', 80), '\"}') AS data"
     rows = spark.range(0, SINK_ROWS, 1, 2).selectExpr(text).cache()
     rows.count()
+    return rows
+
+
+def sink(spark: SparkSession, url: str, folder: Path) -> None:
+    rows = made(spark)
     client = Client(Connection(url, None, None, 30.0))
     rate = median_of(
         lambda: rows.write.format("topics").mode("append").save(url=url, topic="bench.sink"),
@@ -103,6 +112,30 @@ def sink(spark: SparkSession, url: str, folder: Path) -> None:
     say("sink to Parquet", rows_per_s=round(rate))
 
 
+def fill_kafka(spark: SparkSession, url: str, broker: str) -> None:
+    """The same rows in a topic of Kafka, after a measurement of its sink."""
+    to = {"kafka.bootstrap.servers": broker}
+    rows = made(spark).selectExpr("data AS value")
+    write = partial(rows.write.format("kafka").options(topic="bench.sink", **to).save)
+    say("sink to Kafka", rows_per_s=round(median_of(write, SINK_ROWS, nothing)))
+    rows = spark.read.format("topics").load(url=url, subscribe=SOURCE)
+    rows.selectExpr("data AS value").write.format("kafka").options(topic=SOURCE, **to).save()
+
+
+def kafka(spark: SparkSession, broker: str) -> None:
+    """In as many tasks as a topic of ours is read in; Spark prunes the columns of this source."""
+    for name, columns in (("all columns", ["*"]), ("seq, data", ["offset", "string(value)"])):
+
+        def frame(columns: list[str] = columns) -> DataFrame:
+            reader = spark.read.format("kafka").option("kafka.bootstrap.servers", broker)
+            reader = reader.options(subscribe=SOURCE, minPartitions=ROWS // 1_000_000)
+            return reader.load().selectExpr(*columns)
+
+        assert frame().count() == ROWS
+        rate = median_of(partial(_read_once, frame), ROWS, nothing)
+        say(f"read from Kafka, {name}", rows_per_s=round(rate))
+
+
 def latency(spark: SparkSession, url: str) -> None:
     """From the append of a row to the append of what the stream made of it."""
     client = Client(Connection(url, None, None, 30.0))
@@ -117,13 +150,15 @@ def latency(spark: SparkSession, url: str) -> None:
         .option("checkpointLocation", tempfile.mkdtemp(prefix="bench-"))
         .start(url=url, topic="bench.out")
     )
-    feed = threading.Thread(target=feed_at, args=(url,))
-    feed.start()
-    feed.join()
+    for n in range(WARM):
+        client.call("POST", "/v0/topics/bench.in", {"records": [{"data": n}]})
+        query.processAllAvailable()
+    feed_at(url)
     query.processAllAvailable()
-    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    progress = [p for p in query.recentProgress if p["numInputRows"]][WARM:]
     query.stop()
-    rows = spark.read.format("topics").load(url=url, subscribe="bench.out")
+    behind = {"startingOffsets": f'{{"bench.out":{WARM + 1}}}'}
+    rows = spark.read.format("topics").options(**behind).load(url=url, subscribe="bench.out")
     found = rows.selectExpr("unix_millis(ts) - get_json_object(data, '$.at') AS ms")
     p50, p99 = found.approxQuantile("ms", [0.5, 0.99], 0.0)
     took = statistics.median(p["durationMs"]["triggerExecution"] for p in progress)
@@ -143,13 +178,23 @@ def feed_at(url: str) -> None:
 
 
 def main() -> None:
-    cores, what, url, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])
-    spark = session("bench", cores=cores, folder=folder / f"spark-{cores}-{what}")
+    cores, what, url, where, *broker = sys.argv[1:]
+    folder = Path(where)
+    spark = session(
+        "bench",
+        cores=int(cores),
+        folder=folder / f"spark-{cores}-{what}",
+        spark__driver__extraClassPath=f"{PEERS / 'spark-kafka'}/*" if broker else "",
+    )
     if what == "server":
         read(spark, {"url": url}, "from a server")
         parquet(spark, url, folder)
     elif what == "path":
         read(spark, {"path": str(folder / "data")}, "from a directory")
+    elif what == "kafka-sink":
+        fill_kafka(spark, url, *broker)
+    elif what == "kafka":
+        kafka(spark, *broker)
     else:
         sink(spark, url, folder)
         latency(spark, url)

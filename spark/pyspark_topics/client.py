@@ -7,6 +7,7 @@ import http.client
 import json
 import logging
 import random
+import select
 import ssl
 import time
 from collections.abc import Mapping
@@ -97,6 +98,8 @@ class Client:
         headers = {"Accept": accept, **self._headers}
         if body is not None:
             headers["Content-Type"] = content
+        if self._connection is not None and _hung_up(self._connection):
+            self.close()
         if self._connection is None:
             self._connection = self._connect()
         try:
@@ -135,6 +138,16 @@ class Client:
             code, message, detail = f"http_{response.status}", body[:200].decode("latin-1"), None
         after = float(wait) if wait.isdecimal() else 0.0
         return TopicsError(message, code, detail, after)
+
+
+def _hung_up(connection: http.client.HTTPConnection) -> bool:
+    """Whether the server has closed a connection that nothing was asked on for a while."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    # Nothing is to come before a request but the end.
+    return bool(poll.poll(0))
 
 
 def retryable(error: TopicsError) -> bool:

@@ -128,6 +128,13 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def stream_options(options: Mapping[str, str]) -> ReadOptions:
+    for name in ("endingOffsets", "endingTimestamp"):
+        if options.get(name) is not None:
+            raise InvalidOption(f'"{name}" is for batches: a stream has no end')
+    return read_options(options)
+
+
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     to = connection(options)
     if to.path is not None:

@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from random import getrandbits
 from typing import Any
@@ -30,9 +31,10 @@ from .options import WriteOptions
 
 log = logging.getLogger("pyspark_topics")
 
-PART_ROWS = 10_000
+PART_ROWS = 32_768
 PART_BYTES = 8 << 20
-"""A part is one request: held whole in memory here and there, and synced."""
+"""A part is one request: held whole in memory here and there, and synced. Spark's own batches are
+smaller."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ class Writer:
         self._client = client
         self.name = name
 
-    def stage(self, stage: str, part: int, rows: pa.RecordBatch) -> None:
+    def stage(self, stage: str, part: int, rows: pa.Table) -> None:
         """A repeat is a no-op, so a broken connection is no reason to give up."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as out:
-            out.write_batch(rows)
+            out.write(rows)
         path = path_of("txn", self.name, "stage", stage) + f"?part={part}"
         body = sink.getvalue().to_pybytes()
         answer = self._client.call("POST", path, body, content=ARROW)
@@ -110,9 +112,16 @@ class _Staging:
         writer = Writer(client, self._writer_of(query))
         stage, part, records = f"{self._job[:8]}-{uuid.uuid4().hex}", 0, 0
         try:
-            for rows in parts(batches, self._options.topic):
-                writer.stage(stage, part, rows)
-                part, records = part + 1, records + rows.num_rows
+            # One part is under way while the next one is made.
+            with ThreadPoolExecutor(1) as behind:
+                sent: Future[None] | None = None
+                for rows in parts(batches, self._options.topic):
+                    if sent is not None:
+                        sent.result()
+                    sent = behind.submit(writer.stage, stage, part, rows)
+                    part, records = part + 1, records + rows.num_rows
+                if sent is not None:
+                    sent.result()
         except BaseException:
             # The first part too: it may be there although nobody said so.
             writer.drop(stage)
@@ -226,15 +235,26 @@ def publish_unnamed(writer: Writer, stages: list[Staged], seconds: float) -> Non
             backoff.wait(e, e.retry_after)
 
 
-def parts(batches: Iterable[pa.RecordBatch], topic: str | None) -> Iterator[pa.RecordBatch]:
+def parts(batches: Iterable[pa.RecordBatch], topic: str | None) -> Iterator[pa.Table]:
     """The rows in the engine's columns, in pieces that a request can carry."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
-        rows = _shaped(batch, topic)
-        if not rows.num_rows:
-            continue
-        each = max(1, min(PART_ROWS, PART_BYTES * rows.num_rows // max(1, rows.nbytes)))
-        for at in range(0, rows.num_rows, each):
-            yield rows.slice(at, each)
+        for piece in _pieces(_shaped(batch, topic)):
+            if held and (rows + piece.num_rows > PART_ROWS or size + piece.nbytes > PART_BYTES):
+                yield pa.Table.from_batches(held)
+                held, rows, size = [], 0, 0
+            held.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = batch.num_rows
+    each = max(1, min(PART_ROWS, PART_BYTES * rows // max(1, batch.nbytes)))
+    for at in range(0, rows, each):
+        yield batch.slice(at, each)
 
 
 def _shaped(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:

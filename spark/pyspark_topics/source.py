@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from .batch import Snapshot, TopicsReader
 from .columns import sink_types, spark_schema
 from .errors import InvalidOption, TopicsError
-from .options import read_options, write_options
+from .options import read_options, stream_options, write_options
 from .sink import TopicsStreamWriter, TopicsWriter
 from .stream import TopicsStreamReader
 
@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
         return TopicsReader(read_options(self.options), schema, self._snapshot)
 
     def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
-        return TopicsStreamReader(read_options(self.options), schema)
+        return TopicsStreamReader(stream_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicsWriter:
         if overwrite:

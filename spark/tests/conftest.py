@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,13 @@ class Topics:
             answer = self.client.call("POST", f"/v0/topics/{topic}", {"records": records})
             last = answer["last_seq"]
         return last
+
+    def moment(self) -> int:
+        """A time, ms, after what was appended before and before what will be appended next."""
+        time.sleep(0.02)
+        at = int(time.time() * 1000)
+        time.sleep(0.02)
+        return at
 
     def drop(self, topic: str) -> None:
         self.client.call("DELETE", f"/v0/topics/{topic}")
@@ -96,6 +104,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def pushing(spark: Any) -> Iterator[None]:
+    """A session that pushes filters."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 @pytest.fixture

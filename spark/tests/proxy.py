@@ -8,9 +8,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-What = Literal["refuse", "forget", "cut", "unmark", "busy"]
+What = Literal["refuse", "forget", "cut", "unmark", "busy", "hang up"]
 """Closes without asking; asks and closes; sends half of the answer; sends all of it but an Arrow
-stream's last marker; says 503."""
+stream's last marker; says 503; sends the answer, and closes."""
 
 
 class Proxy:
@@ -18,6 +18,8 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.seen: list[str] = []
+        """Paths that were asked for."""
+        self.bodies: list[bytes] = []
         self._orders: list[tuple[str, What, int]] = []
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self, "upstream": port})
@@ -64,6 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.proxy.bodies.append(body)
         what = self.proxy.order(self.path)
         if what == "refuse":
             self.close_connection = True
@@ -81,6 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif what == "unmark":
             self._answer(status, headers, answer[:-8])
         else:
+            self.close_connection = what == "hang up"
             self._answer(status, headers, answer)
 
     def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:

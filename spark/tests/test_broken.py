@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import select
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark_topics.access import ScanRequest
+from pyspark_topics.client import Client
 from pyspark_topics.errors import Interrupted, TopicsError
 from pyspark_topics.filters import Selection
 from pyspark_topics.options import Connection, Subscription
@@ -61,6 +64,24 @@ def test_a_stream_without_its_end_is_an_error(topics, topic, proxy):
             scan(server, topic, 100)
     # The connection that was broken is not used again.
     assert scan(server, topic, 100) == 100
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(topics, proxy, caplog):
+    client = Client(Connection(proxy.url, None, None, 5.0))
+    proxy.break_next("/topics", "hang up")
+    client.call("GET", "/v0/topics")
+    # The end has come in when the connection can be read.
+    assert select.select([client._connection.sock], [], [], 10)[0]
+    client.call("GET", "/v0/topics")
+    assert (len(proxy.seen), caplog.records) == (2, [])
+
+
+def test_a_stream_waits_for_a_server_that_is_away(topics, topic, stream, proxy):
+    topics.append(topic, list(range(30)))
+    for path, what in (("/state", "refuse"), ("/state", "busy"), ("/scan", "refuse")):
+        proxy.break_next(path, what, times=2)
+    stream.run(url=proxy.url, maxOffsetsPerTrigger="10")
+    assert sorted(topics.data(stream.sink)) == list(range(30))
 
 
 def test_a_refusal_is_not_repeated(topics, topic, proxy):

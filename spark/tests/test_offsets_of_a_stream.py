@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -159,6 +160,16 @@ def test_limits(fake):
     assert latest(one, start)["t"] == {"a": [1, 1, 21], "b": [1, 1, 11]}
     assert latest(one, start, ReadMaxRows(3))["t"] == {"a": [1, 1, 3], "b": [1, 1, 2]}
     assert latest(one, start, ReadAllAvailable())["t"] == {"a": [1, 1, 101], "b": [1, 1, 51]}
+
+
+def test_both_limits_hold(fake):
+    fake.set("a", 1001)
+    one = reader(maxOffsetsPerTrigger="30", maxBytesPerTrigger="20")
+    # A record has ten bytes here, or less.
+    fake.topics["a"] = replace(fake.topics["a"], bytes=10_000)
+    assert latest(one, one.initialOffset())["t"]["a"] == [1, 1, 3]
+    one = reader(maxOffsetsPerTrigger="30", maxBytesPerTrigger="20000")
+    assert latest(one, one.initialOffset())["t"]["a"] == [1, 1, 31]
 
 
 def test_a_limit_of_bytes_reads_one_record_at_least(fake):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from pyspark_topics import DefaultSource
+from pyspark_topics.access import ScanRequest
 from pyspark_topics.errors import InvalidOption
+from pyspark_topics.fields import asked_of
+from pyspark_topics.filters import Selection
 from pyspark_topics.options import (
     EARLIEST,
     LATEST,
@@ -97,6 +103,37 @@ def test_no_topics_and_bad_patterns_are_refused():
         read_options(CaseInsensitiveDict(URL))
     with pytest.raises(InvalidOption, match="subscribePattern"):
         read_options(CaseInsensitiveDict({**URL, "subscribePattern": "("}))
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])
+def test_a_stream_has_no_end(name: str):
+    options = {**URL, "subscribe": "a", name: "1" if name == "endingTimestamp" else '{"a": 5}'}
+    source = DefaultSource(CaseInsensitiveDict(options))
+    schema = StructType().add("seq", "long")
+    with pytest.raises(InvalidOption, match=name):
+        source.streamReader(schema)
+    source.reader(schema)
+
+
+def test_what_of_the_options_a_request_carries():
+    request = ScanRequest("a", 7, 9, 20, ("data", "seq"), False, False, Selection())
+    plain = {
+        "from_seq": 9,
+        "to_seq": 20,
+        "topic_id": 7,
+        "columns": ["data", "seq"],
+        "data_type": "string",
+    }
+    assert asked_of(request) == plain
+    chosen = Selection(("tag", "Glob", "eu:*"), ("n1", "n2"))
+    other = replace(request, binary=True, strong=True, selection=chosen)
+    assert asked_of(other) == {
+        **plain,
+        "data_type": "binary",
+        "consistency": "strong",
+        "match": ["tag", "Glob", "eu:*"],
+        "nodes": ["n1", "n2"],
+    }
 
 
 def test_what_a_gap_does():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_a_directory_is_read(spark, closed):
         assert db.topic("b").append(4).first_seq == 4
 
 
+def test_a_copy_is_read_while_the_original_is_written(spark, closed, tmp_path):
+    copy = shutil.copytree(closed, tmp_path / "monday")
+    with te.open(str(closed)) as db:
+        db.topic("b").append([4, 5])
+        assert load(spark, f"file://{copy}", subscribe="b").count() == 3
+
+
 def test_patterns_and_projections(spark, closed):
     found = load(spark, closed, subscribePattern="[ab]").groupBy("topic").count().collect()
     assert {row.topic: row["count"] for row in found} == {"a": 25_000, "b": 3}
@@ -57,19 +65,15 @@ def test_patterns_and_projections(spark, closed):
     assert [tuple(row) for row in frame.orderBy("seq").collect()] == [("1", 1), ("2", 2), ("3", 3)]
 
 
-def test_filters(spark, closed):
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        for condition, expected in (
-            (f.col("tag") == "us:1", 5_000),
-            (f.col("tag").startswith("eu:"), 20_000),
-            (f.col("node") == "n1", 20_000),
-            (f.col("seq").between(101, 200), 100),
-        ):
-            frame = load(spark, closed, subscribe="a", pushFilters="true")
-            assert frame.filter(condition).count() == expected, str(condition)
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+def test_filters(pushing, spark, closed):
+    for condition, expected in (
+        (f.col("tag") == "us:1", 5_000),
+        (f.col("tag").startswith("eu:"), 20_000),
+        (f.col("node") == "n1", 20_000),
+        (f.col("seq").between(101, 200), 100),
+    ):
+        frame = load(spark, closed, subscribe="a", pushFilters="true")
+        assert frame.filter(condition).count() == expected, str(condition)
 
 
 def test_bytes(spark, closed):

@@ -8,7 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from pyspark_topics import DefaultSource
+from pyspark_topics import sink as the_sink
 from pyspark_topics.client import Client
+from pyspark_topics.errors import TopicsError
 from pyspark_topics.options import Connection
 from pyspark_topics.sink import Staged, Writer, publish_unnamed
 
@@ -156,13 +161,75 @@ def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
         client = Client(Connection(topics.url, None, None, 20.0))
         writer, stage = Writer(client, topic), f"stage-{n}"
         rows = {"topic": [f"{topic}.{n % 2}"] * 50, "data": [str(i) for i in range(50)]}
-        writer.stage(stage, 0, pa.RecordBatch.from_pydict(rows))
+        writer.stage(stage, 0, pa.Table.from_pydict(rows))
         publish_unnamed(writer, [Staged(topic, stage, 1, 50, 0, None)], 20.0)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(40)))
     for n in range(2):
         assert numbers(topics, f"{topic}.{n}") == sorted([*range(50)] * 20)
+    assert staged(topics, topic) == []
+
+
+def batch_of(first, rows, pad=""):
+    return pa.RecordBatch.from_pydict({"data": [f'"{first + i}{pad}"' for i in range(rows)]})
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([], []),
+        ([batch_of(0, 0), batch_of(0, 0)], []),
+        ([batch_of(0, 10), batch_of(10, 0), batch_of(10, 5)], [15]),
+        # Small batches share a part, as far as they fit.
+        ([batch_of(i * 30, 30) for i in range(7)], [90, 90, 30]),
+        ([batch_of(0, 250)], [100, 100, 50]),
+        ([batch_of(0, 90), batch_of(90, 120), batch_of(210, 80)], [90, 100, 100]),
+        # Few rows may be too many bytes.
+        ([batch_of(0, 5, "x" * 3000), batch_of(5, 20)], [3, 22]),
+        ([batch_of(0, 2, "x" * 20_000)], [1, 1]),
+    ],
+)
+def test_parts_are_what_a_request_can_carry(monkeypatch, batches, expected):
+    monkeypatch.setattr(the_sink, "PART_ROWS", 100)
+    monkeypatch.setattr(the_sink, "PART_BYTES", 10_000)
+    found = list(the_sink.parts(batches, "t"))
+    assert [part.num_rows for part in found] == expected
+    rows = [text for part in found for text in part["data"].to_pylist()]
+    assert rows == [text for batch in batches for text in batch["data"].to_pylist()]
+    assert all(set(part["topic"].to_pylist()) == {"t"} for part in found)
+
+
+def task(topics, topic, batches):
+    """What a task of a batch write does, in this process; the writer and what it staged."""
+    options = CaseInsensitiveDict({"url": topics.url, "topic": topic, "writerId": topic})
+    one = DefaultSource(options).writer(StructType().add("data", "string"), False)
+    return one, one.write(iter(batches))
+
+
+def test_rows_keep_their_order_over_the_parts_of_a_task(topics, topic, monkeypatch):
+    monkeypatch.setattr(the_sink, "PART_ROWS", 100)
+    one, done = task(topics, topic, [batch_of(i * 70, 70) for i in range(10)])
+    assert (done.parts, done.records) == (10, 700)
+    assert [stage["records"] for stage in staged(topics, topic)] == [700]
+    one.commit([done])
+    assert topics.data(topic) == [str(n) for n in range(700)]
+    assert staged(topics, topic) == []
+
+
+def test_an_attempt_that_breaks_off_leaves_nothing(topics, topic, monkeypatch):
+    monkeypatch.setattr(the_sink, "PART_ROWS", 10)
+
+    def broken(good):
+        yield from (batch_of(i * 10, 10) for i in range(good))
+        raise ValueError("on purpose")
+
+    bad = pa.RecordBatch.from_pydict({"data": ["not json"] * 10})
+    for good in (0, 1, 2, 5):
+        with pytest.raises(ValueError, match="on purpose"):
+            task(topics, topic, broken(good))
+        with pytest.raises(TopicsError, match="JSON"):
+            task(topics, topic, [*(batch_of(i * 10, 10) for i in range(good)), bad])
     assert staged(topics, topic) == []
 
 

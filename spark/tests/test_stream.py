@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from pyspark_topics import DefaultSource
 
 
 def numbers(topics, topic):
@@ -123,6 +127,14 @@ def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_rows(
     assert numbers(topics, stream.sink) == [*range(100, 110), *range(200, 205)]
 
 
+def test_a_stream_begins_at_a_time(topics, topic, stream):
+    topics.append(topic, list(range(5)))
+    at = topics.moment()
+    topics.append(topic, list(range(5, 8)))
+    stream.run(startingTimestamp=str(at))
+    assert numbers(topics, stream.sink) == [5, 6, 7]
+
+
 def test_new_topics_of_a_pattern_begin_at_their_start(topics, topic, stream):
     pattern = {"subscribePattern": rf"{topic}\.in\..*", "startingOffsets": "latest"}
     topics.append(f"{topic}.in.a", [1, 2])
@@ -202,6 +214,39 @@ def test_a_tombstone_is_logged(topics, topic, stream):
     trimmed(topics, topic)
     stream.run(startingOffsets=f'{{"{topic}": 1}}', failOnDataLoss="false")
     assert numbers(topics, stream.sink) == list(range(20, 30))
+
+
+@pytest.mark.parametrize("gaps", ["log", "emit"])
+def test_every_range_that_is_lost_is_logged(topics, topic, caplog, gaps):
+    # In this process: what a task logs goes to the log of its executor.
+    names = [f"{topic}.a", f"{topic}.b"]
+    for name in names:
+        trimmed(topics, name)
+    starts = json.dumps(dict.fromkeys(names, 1))
+    options = {"url": topics.url, "subscribe": ",".join(names), "startingOffsets": starts}
+    options |= {"gaps": gaps, "minPartitions": "6"}
+    reader = DefaultSource(CaseInsensitiveDict(options)).reader(StructType().add("seq", "long"))
+    rows = [seq for p in reader.partitions() for b in reader.read(p) for seq in b[0].to_pylist()]
+    told = re.findall(r"records (\d+) to (\d+) of topic '(.*?)' are lost \(cap\)", caplog.text)
+    lost = [(name, seq) for lo, hi, name in told for seq in range(int(lo), int(hi) + 1)]
+    assert lost == [(name, seq) for name in names for seq in range(1, 21)]
+    gap_rows = [int(lo) for lo, _, _ in told if gaps == "emit"]
+    assert sorted(rows) == sorted([*gap_rows, *range(21, 31), *range(21, 31)])
+
+
+def test_a_topic_created_again_becomes_a_row(topics, topic, stream):
+    topics.append(topic, list(range(5)))
+    stream.run()
+    topics.append(topic, list(range(5, 8)))
+    # The batch is planned, and its topic is another one when its tasks come to read it.
+    with pytest.raises(PySparkException, match="on purpose"):
+        stream.run(lambda frame: frame.select(f.raise_error(f.lit("on purpose")).alias("data")))
+    topics.drop(topic)
+    topics.append(topic, [10])
+    stream.run(described, gaps="emit")
+    *old, gap, new = topics.data(stream.sink)
+    assert gap == {"gap_from": "6", "gap_to": "8", "gap_reason": "recreated"}
+    assert (old, new) == (list(range(5)), 10)
 
 
 def test_a_tombstone_becomes_a_row(topics, topic, stream):

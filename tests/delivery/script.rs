@@ -328,7 +328,7 @@ impl Script {
     }
 
     pub fn redrive(&mut self, topic: &str) -> u64 {
-        self.call(|e| e.redrive(topic, &Redrive::default()).unwrap(), |_| Note::Redriven)
+        self.call(|e| e.redrive(topic, &Redrive::default()).unwrap(), |_| Note::Redriven).moved
     }
 
     pub fn route(&mut self, router: &str, req: &RouterRequest) {

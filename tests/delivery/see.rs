@@ -43,6 +43,10 @@ pub struct QueueSeen {
     /// Payloads that are left in place, and those in the dead-letter topic.
     pub left: Vec<String>,
     pub letters: Vec<String>,
+    /// How many jobs were dead-lettered, how many expired: as the queue counts, and as the dead
+    /// letters say, where expired jobs become some.
+    pub counted: (u64, u64),
+    pub lettered: (u64, u64),
 }
 
 /// A consumer, and what a new handle reads.
@@ -305,6 +309,12 @@ fn queue(
         records.iter().map(|r| String::from_utf8_lossy(&r.data).into_owned()).collect()
     };
     (q.left, q.letters) = (names("q"), names("dead"));
+    let s = engine.queue_state("q")?;
+    q.counted = (s.dead_lettered, s.expired);
+    let letters = end.topic("dead").map(|t| t.records.as_slice()).unwrap_or_default();
+    let reason = |r: &[u8]| String::from_utf8_lossy(r).contains(r#"_reason":"expired""#);
+    let expired = letters.iter().filter(|r| reason(&r.meta));
+    q.lettered = (letters.len() as u64, expired.count() as u64);
     Ok(())
 }
 

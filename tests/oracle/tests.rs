@@ -75,7 +75,7 @@ impl Story {
         let req = DeleteRequest { before_seq: Some(before), matching: None };
         self.tell(Body::Begin(self.calls, Box::new(Op::Delete { topic: "t".into(), req })));
         let state = seen.topics[0].state.clone();
-        let deleted = Deleted { deleted: before - 1, state };
+        let deleted = Deleted { deleted: before - 1, records_scanned: 0, state };
         self.tell(Body::End(self.calls, Reply::Deleted(Box::new(deleted))));
     }
 

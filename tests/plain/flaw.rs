@@ -9,6 +9,8 @@ pub enum Flaw {
     ForgetsDelay,
     ForgetsLane,
     ForgetsGroup,
+    /// What comes back from the dead letters has lost its options.
+    ForgetsOptions,
     /// An ack is answered and not done.
     KeepsAcked,
     /// A nack's delay does not count.
@@ -39,11 +41,12 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::LosesJob,
         Self::ForgetsDelay,
         Self::ForgetsLane,
         Self::ForgetsGroup,
+        Self::ForgetsOptions,
         Self::KeepsAcked,
         Self::ForgetsBackoff,
         Self::ForgetsLease,

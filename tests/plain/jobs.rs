@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use topics_engine::{
-    Append, Claim, Claimed, ConfigPatch, Held, JobState, NewRecord, Redrive, Settled,
+    Append, Claim, Claimed, ConfigPatch, DeleteRequest, Held, JobState, NewRecord, ReadRequest,
+    Redrive, Settled,
 };
 
 use super::flaw::Flaw;
@@ -43,6 +44,7 @@ impl Hand {
             Step::Nack { pick, delay } => self.nack(*pick, *delay)?,
             Step::Extend { pick, ms } => self.extend(*pick, *ms)?,
             Step::Stale { pick } => self.stale_fences(*pick)?,
+            Step::UseUp { node } => self.use_up(*node)?,
             Step::Redrive { letters, limit } => self.redrive(*letters, *limit)?,
             Step::Peek { state, max } => self.peek(*state, *max)?,
             _ => return Ok(false),
@@ -75,7 +77,8 @@ impl Hand {
             if self.model.queue.letters {
                 self.model.queue.dead_lettered += 1;
                 let letters = self.model.logs[DEAD].as_mut().unwrap();
-                letters.push(job.new.name, "", wall);
+                let seq = letters.push(job.new.name.clone(), "", wall);
+                self.model.letters.insert(seq, job.new);
             }
         }
     }
@@ -260,6 +263,22 @@ impl Hand {
         Ok(())
     }
 
+    /// What a worker gets fails, until it gets nothing more.
+    fn use_up(&mut self, node: usize) -> Outcome {
+        for _ in 0..=self.model.queue.max_deliveries {
+            self.claim(node, 9, None)?;
+            let jobs = self.model.queue.jobs.iter();
+            let mine = jobs.filter_map(|(seq, job)| match job.phase {
+                Phase::Leased { id, node: of, .. } if of == node => Some((node, *seq, id)),
+                _ => None,
+            });
+            let mine: Vec<Lease> = mine.collect();
+            self.settle(&mine, true, |e, h| e.nack("q", h, Some(0)))?;
+            mine.into_iter().for_each(|l| self.over(l, Phase::Waiting));
+        }
+        Ok(())
+    }
+
     fn extend(&mut self, pick: u64, ms: u64) -> Outcome {
         let leases = self.pick(pick, 2);
         self.settle(&leases, true, |e, h| e.extend("q", h, Some(ms)))?;
@@ -301,15 +320,27 @@ impl Hand {
 
     fn redrive(&mut self, letters: bool, limit: Option<usize>) -> Outcome {
         let (topic, most) = (if letters { "dead" } else { "q" }, limit.unwrap_or(usize::MAX));
-        let moved = ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?;
         let wall = self.wall();
+        let shows = |j: &NewJob| j.lane != 5 || j.group > 0 || j.visible_at > wall;
+        let shown = letters && limit.is_none() && self.model.letters.values().any(shows);
+        let moved = match shown && self.flawed(Flaw::ForgetsOptions) {
+            true => self.copy_letters()?,
+            false => {
+                ok(self.engine().redrive(topic, &Redrive { limit, ..Redrive::default() }))?.moved
+            }
+        };
         let q = &mut self.model.queue;
         let n = if letters {
             let log = self.model.logs[DEAD].as_mut().unwrap();
             let seqs: Vec<u64> = log.records.keys().copied().take(most).collect();
             for seq in &seqs {
-                let name = log.records.remove(seq).unwrap().name;
-                q.put(NewJob { name, lane: 5, group: 0, visible_at: 0, expires_at: 0 });
+                log.records.remove(seq);
+                // Lane and group are as before, times that have passed are none.
+                let mut job = self.model.letters.remove(seq).unwrap();
+                for at in [&mut job.visible_at, &mut job.expires_at] {
+                    *at = if *at > wall { *at } else { 0 };
+                }
+                q.put(job);
             }
             seqs.len()
         } else {
@@ -319,6 +350,19 @@ impl Hand {
         };
         must!(moved == n as u64, "{moved} were moved, not {n}");
         Ok(())
+    }
+
+    /// A redrive that knows nothing but records.
+    fn copy_letters(&mut self) -> Result<u64, String> {
+        let engine = self.engine();
+        let letters = ok(engine.read("dead", &ReadRequest::default()))?;
+        for r in letters.iter() {
+            let records = [NewRecord { data: r.data, ..NewRecord::default() }];
+            ok(engine.append("q", &Append { records: &records, ..Append::default() }))?;
+        }
+        let before_seq = Some(letters.head_seq + 1);
+        let gone = DeleteRequest { before_seq, matching: None };
+        Ok(ok(engine.delete("dead", &gone))?.deleted)
     }
 
     /// What a look at jobs of a state (all: `None`) shows; what has expired goes when it is met.

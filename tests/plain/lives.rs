@@ -74,8 +74,6 @@ impl Hand {
         let before = self.model.queue.jobs.clone();
         self.model.queue.restarted();
         self.model.swept_at = None;
-        let s = ok(engine.queue_state("q"))?;
-        (self.model.queue.dead_lettered, self.model.queue.expired) = (s.dead_lettered, s.expired);
         self.leases_again(&before)
     }
 

@@ -105,6 +105,8 @@ pub struct Writer {
 pub struct Model {
     pub logs: [Option<Log>; 4],
     pub queue: Queue,
+    /// The jobs that dead letters were, by the letters' seqs.
+    pub letters: BTreeMap<u64, NewJob>,
     pub routers: [Option<Router>; 2],
     pub cursors: BTreeMap<usize, Cursor>,
     pub handles: BTreeMap<usize, Handle>,

@@ -19,6 +19,7 @@ pub enum Step {
     Nack { pick: u64, delay: Option<u64> },
     Extend { pick: u64, ms: u64 },
     Stale { pick: u64 },
+    UseUp { node: usize },
     Redrive { letters: bool, limit: Option<usize> },
     Peek { state: usize, max: usize },
     WorkOpen { node: usize, max: usize },
@@ -131,7 +132,9 @@ fn common(d: &mut Dice) -> Step {
 
 fn job(d: &mut Dice) -> Step {
     let some = |d: &mut Dice, n: u64| (d.below(3) == 0).then(|| d.below(n));
-    match d.below(44) {
+    match d.below(48) {
+        44..47 => Step::UseUp { node: d.below(3) as usize },
+        47 => Step::Redrive { letters: true, limit: None },
         40..42 => Step::WorkNext,
         42 => Step::WorkOpen { node: d.below(3) as usize, max: 1 + d.below(3) as usize },
         43 => Step::WorkClose,

@@ -73,7 +73,7 @@ fn flaws() -> Outcome {
 }
 
 /// Runs of each engine that is wrong on purpose.
-const WRONG_RUNS: usize = 200;
+const WRONG_RUNS: usize = 600;
 /// The most steps that show one.
 const LONGEST: usize = 12;
 

@@ -108,6 +108,9 @@ pub struct Appended {
     pub wal_append_ns: u64,
     /// Nanoseconds spent waiting for a sync.
     pub fsync_ns: u64,
+    /// Nanoseconds for which pressure made it wait: for staging room, for memory, or for a sync that
+    /// was held back so that it covers more (which is a part of `fsync_ns`).
+    pub throttle_ns: u64,
 }
 
 /// The answer to a create call.
@@ -313,6 +316,8 @@ pub(crate) struct RecordSlot {
     pub tag: u32,
     pub meta: u32,
     pub data: u32,
+    pub attrs: u32,
+    pub attrs_len: u16,
     pub node_len: u16,
     pub tag_len: u16,
     pub meta_len: u32,
@@ -362,6 +367,15 @@ impl ReadBatch {
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.slots.iter().map(|s| s.data_len as usize).sum()
+    }
+
+    /// The `i`-th record's attributes, as they are stored.
+    pub(crate) fn attrs(&self, i: usize) -> &[u8] {
+        let found = self.slots.get(i).and_then(|s| {
+            let chunk = self.chunks.get(s.chunk as usize)?;
+            chunk.get(s.attrs as usize..s.attrs as usize + usize::from(s.attrs_len))
+        });
+        found.unwrap_or_default()
     }
 
     /// The `i`-th record.
@@ -422,6 +436,15 @@ impl ReadBuffers {
     }
 }
 
+/// The answer to a seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sought {
+    /// The cursor just before the first record at or after the time.
+    pub seq: u64,
+    /// Records whose times were looked at.
+    pub records_scanned: u64,
+}
+
 /// A delete; at least one of the two.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteRequest {
@@ -436,6 +459,8 @@ pub struct DeleteRequest {
 pub struct Deleted {
     /// Records removed by this call.
     pub deleted: u64,
+    /// Records that its match was checked against, those that were gone already included.
+    pub records_scanned: u64,
     /// State after.
     pub state: TopicState,
 }

@@ -14,6 +14,7 @@ use topics_env::sync::{Mutex, RwLock};
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{DirLock, Paths};
+use topics_storage::recovery::RecoveryProgress;
 use topics_storage::segment::Segments;
 use topics_storage::snapshot::ShardSnap;
 use topics_storage::txn::Stages;
@@ -41,6 +42,8 @@ pub(crate) struct Base {
     pub dir: PathBuf,
     pub options: Options,
     pub segments: Arc<Segments>,
+    /// How far the open has come.
+    pub recovery: Arc<RecoveryProgress>,
     /// The topics that are awake; [`Base::named`] finds the others too.
     pub registry: Registry,
     pub dormitory: Dormitory,
@@ -66,7 +69,13 @@ pub(crate) struct Base {
 
 impl Base {
     /// What recovery begins with.
-    pub(crate) fn new(env: Env, dir: PathBuf, options: Options, segments: Arc<Segments>) -> Self {
+    pub(crate) fn new(
+        env: Env,
+        dir: PathBuf,
+        options: Options,
+        segments: Arc<Segments>,
+        recovery: Arc<RecoveryProgress>,
+    ) -> Self {
         Self {
             registry: Registry::default(),
             dormitory: Dormitory::default(),
@@ -84,8 +93,9 @@ impl Base {
             delivery: Delivery::new(env.clock.clone(), options.workers()),
             env,
             dir,
-            options,
+            options: options.bounded(),
             segments,
+            recovery,
         }
     }
 
@@ -220,7 +230,8 @@ impl Core {
             fsync,
             routers: self.routers.len() as u64,
             ready: u64::from(self.check_open().is_ok()),
-            recovery_ppm: 1_000_000,
+            recovery_ppm: self.recovery.ppm(),
+            recovery_frames: self.recovery.replayed(),
             txns_open: self.txns.pending(),
             txn_parts,
             txn_bytes,
@@ -280,8 +291,8 @@ impl Core {
     }
 
     /// Refuses a write that the engine as a whole has no room for. A caller that may wait makes
-    /// some first.
-    pub(crate) fn check_load(self: &Arc<Self>, bytes: u64, wait: Wait) -> Result<()> {
+    /// some first; for how long, in ns.
+    pub(crate) fn check_load(self: &Arc<Self>, bytes: u64, wait: Wait) -> Result<u64> {
         self.check_writable()?;
         let o = &self.options;
         let refuse = |limit, max, retry_after_ms| {
@@ -294,20 +305,23 @@ impl Core {
         if self.wal_full.load(Ordering::Relaxed) {
             return refuse("wal_bytes", o.wal_max_bytes, 1000);
         }
-        if self.resident_bytes() > o.memory_bytes.saturating_mul(2) {
-            if wait != Wait::No {
-                for shard in 0..self.wal.shards() {
-                    if self.wal.poisoned(shard).is_none() {
-                        self.wal.sync(shard)?;
-                    }
-                }
-                capture::checkpoint(self)?;
-            }
-            if self.resident_bytes() > o.memory_bytes.saturating_mul(2) {
-                return refuse("memory_bytes", o.memory_bytes, 100);
-            }
+        let most = o.memory_bytes.saturating_mul(2);
+        if self.resident_bytes() <= most {
+            return Ok(0);
         }
-        Ok(())
+        let began = self.time.mono_ns();
+        if wait != Wait::No {
+            for shard in 0..self.wal.shards() {
+                if self.wal.poisoned(shard).is_none() {
+                    self.wal.sync(shard)?;
+                }
+            }
+            capture::checkpoint(self)?;
+        }
+        if self.resident_bytes() > most {
+            return refuse("memory_bytes", o.memory_bytes, 100);
+        }
+        Ok(self.time.mono_ns().saturating_sub(began))
     }
 
     /// Whether a shard had no space for its next log file at the last look.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::Env;
+use topics_storage::recovery::RecoveryProgress;
 
 use crate::api::{
     Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadBatch, ReadBuffers,
-    ReadRequest, TopicState, TopicSummary,
+    ReadRequest, Sought, TopicState, TopicSummary,
 };
 use crate::config::ConfigPatch;
 use crate::core::Core;
@@ -172,12 +173,12 @@ impl Engine {
     /// Deletes records.
     pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
         let topic = self.find(topic)?;
-        let deleted = topic::delete_records(&self.core, &topic, req)?;
-        Ok(Deleted { deleted, state: topic::state(&self.core, &topic)? })
+        let (deleted, records_scanned) = topic::delete_records(&self.core, &topic, req)?;
+        Ok(Deleted { deleted, records_scanned, state: topic::state(&self.core, &topic)? })
     }
 
     /// The cursor just before the first record at or after `ts` (ms).
-    pub fn seek(&self, topic: &str, ts: u64) -> Result<u64> {
+    pub fn seek(&self, topic: &str, ts: u64) -> Result<Sought> {
         topic::seek(&self.core, &*self.find(topic)?, ts)
     }
 
@@ -256,7 +257,17 @@ impl Engine {
 impl Engine {
     /// Opens a directory, creating it when missing, and recovers.
     pub fn open(env: Env, dir: &Path, options: Options) -> Result<Self> {
-        crate::recovery::open(env, dir, options).map(Self::over)
+        Self::open_reporting(env, dir, options, Arc::default())
+    }
+
+    /// The same; `progress` says meanwhile how far recovery has come.
+    pub fn open_reporting(
+        env: Env,
+        dir: &Path,
+        options: Options,
+        progress: Arc<RecoveryProgress>,
+    ) -> Result<Self> {
+        crate::recovery::open(env, dir, options, progress).map(Self::over)
     }
 
     /// Opens a directory to read what it holds. Nothing in it changes, in whatever state it was

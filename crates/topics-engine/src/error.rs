@@ -140,6 +140,14 @@ pub enum Error {
         /// The holder's server, if it has one.
         url: Option<String>,
     },
+    /// The data directory cannot be made, or cannot be one.
+    #[error("the data directory {dir} cannot be used: {detail}")]
+    Directory {
+        /// The directory.
+        dir: String,
+        /// What stands in the way, and what to do about it.
+        detail: String,
+    },
     /// A data directory, file or frame of another format version.
     #[error("{what} has format version {found}, this build reads {supported}")]
     Version {
@@ -225,6 +233,7 @@ impl Error {
             Self::StorageUnavailable { .. } => "storage_unavailable",
             Self::Corrupt { .. } => "corrupt",
             Self::Locked { .. } => "locked",
+            Self::Directory { .. } => "invalid_directory",
             Self::Version { .. } => "version",
             Self::RouterNotFound(_) => "router_not_found",
             Self::RouterCycle { .. } => "router_cycle",
@@ -266,6 +275,7 @@ impl From<StorageError> for Error {
             StorageError::Version { what, found, supported } => {
                 Self::Version { what, found, supported }
             }
+            StorageError::Directory { dir, detail } => Self::Directory { dir, detail },
             StorageError::Locked { pid, url } => Self::Locked { dir: String::new(), pid, url },
             StorageError::Missing { what } => {
                 Self::Corrupt { file: what, offset: 0, detail: "it is missing".into() }

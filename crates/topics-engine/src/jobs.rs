@@ -2,7 +2,9 @@
 
 use crate::engine::{Completion, Engine};
 use crate::error::Result;
-use crate::queue::api::{Claim, Claimed, Held, JobState, Peeked, QueueState, Redrive, Settled};
+use crate::queue::api::{
+    Claim, Claimed, Held, JobState, Peeked, QueueState, Redrive, Redriven, Settled,
+};
 use crate::topic::{self, Consumer, ConsumerInfo, ConsumerMode, ConsumerStart, Work};
 
 impl Engine {
@@ -85,8 +87,8 @@ impl Engine {
         topic::peek(self.core(), &self.find(queue)?, state, max)
     }
 
-    /// Moves dead letters back, or revives the dead jobs of a queue; returns how many.
-    pub fn redrive(&self, topic: &str, req: &Redrive) -> Result<u64> {
+    /// Moves dead letters back, or revives the dead jobs of a queue.
+    pub fn redrive(&self, topic: &str, req: &Redrive) -> Result<Redriven> {
         topic::redrive(self.core(), &self.find(topic)?, req)
     }
 

@@ -35,7 +35,7 @@ mod verify;
 pub use api::{
     Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
     GapReason, NewRecord, NodeFilter, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordView,
-    Tombstone, TopicMatch, TopicState, TopicSummary,
+    Sought, Tombstone, TopicMatch, TopicState, TopicSummary,
 };
 pub use config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use delivery::{
@@ -46,14 +46,17 @@ pub use error::{Error, Result};
 pub use metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
 pub use options::{AutoCreate, Options, RecoveryMode};
 pub use queue::api::{
-    Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Settled,
+    Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Redriven,
+    Settled,
 };
+pub use recovery::make_directory;
 pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use survey::{Survey, Surveyed};
 pub use topic::{
     Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo, SegmentMap, Stretch,
     Tier, Work,
 };
+pub use topics_storage::recovery::RecoveryProgress;
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
     TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,

@@ -38,9 +38,9 @@ fn begins(key: &str, prefix: &str) -> bool {
     key.strip_prefix('"').is_some_and(|k| k.starts_with(prefix))
 }
 
-/// The meta without the keys that begin with `prefix`, and with these, whose texts need no
-/// escapes. Empty when nothing is left.
-pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, &str)]) -> Vec<u8> {
+/// The meta without the keys that begin with `prefix`, and with these, which need no escapes. Empty
+/// when nothing is left.
+pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, String)]) -> Vec<u8> {
     let kept = if meta.is_empty() { Some(Vec::new()) } else { entries(meta) };
     let Some(mut kept) = kept else { return meta.to_vec() };
     kept.retain(|(k, _)| !begins(k, prefix));
@@ -48,7 +48,7 @@ pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, &str)]) -> Vec<u
         return Vec::new();
     }
     let kept = kept.into_iter().map(|(k, v)| format!("{k}:{v}"));
-    let fresh = with.iter().map(|(k, v)| format!("\"{k}\":\"{v}\""));
+    let fresh = with.iter().map(|(k, v)| format!("\"{k}\":{}", quoted(v)));
     let all: Vec<String> = kept.chain(fresh).collect();
     format!("{{{}}}", all.join(",")).into_bytes()
 }
@@ -57,7 +57,67 @@ pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, &str)]) -> Vec<u
 pub(crate) fn get(meta: &[u8], key: &str) -> Option<String> {
     let all = entries(meta)?;
     let (_, value) = all.into_iter().find(|(k, _)| k.trim_matches('"') == key)?;
-    Some(value.trim_matches('"').to_owned())
+    unquoted(value)
+}
+
+/// A text as a JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\0'..='\u{1f}' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// The text of a JSON string.
+fn unquoted(string: &str) -> Option<String> {
+    let mut rest = string.strip_prefix('"')?.strip_suffix('"')?;
+    let mut out = String::with_capacity(rest.len());
+    while let Some((plain, escape)) = rest.split_once('\\') {
+        out.push_str(plain);
+        let kind = escape.chars().next()?;
+        rest = &escape[kind.len_utf8()..];
+        out.push(match kind {
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'u' => {
+                let (high, after) = unit(rest)?;
+                let low = after.strip_prefix("\\u").and_then(unit);
+                let both = low.and_then(|(low, end)| Some((pair(high, low)?, end)));
+                let (c, end) = match both {
+                    Some(found) => found,
+                    None => (char::from_u32(high)?, after),
+                };
+                rest = end;
+                c
+            }
+            c => c,
+        });
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+/// Four hexadecimal digits, and what follows.
+fn unit(text: &str) -> Option<(u32, &str)> {
+    let (digits, rest) = text.split_at_checked(4)?;
+    Some((u32::from_str_radix(digits, 16).ok()?, rest))
+}
+
+/// The character of two surrogates.
+fn pair(high: u32, low: u32) -> Option<char> {
+    char::decode_utf16([u16::try_from(high).ok()?, u16::try_from(low).ok()?])
+        .next()?
+        .ok()
+        .filter(|c| *c > '\u{ffff}')
 }
 
 #[cfg(test)]
@@ -67,15 +127,31 @@ mod tests {
     #[test]
     fn keys_come_and_go() {
         let meta = br#" { "a" : "b\"}" , "$x_1":"old","c":"" } "#;
-        let new = replace(meta, "$x_", &[("$x_2", "v"), ("$x_3", "w")]);
+        let with = |k, v: &str| (k, v.to_owned());
+        let new = replace(meta, "$x_", &[with("$x_2", "v"), with("$x_3", "w")]);
         assert_eq!(new, br#"{"a":"b\"}","c":"","$x_2":"v","$x_3":"w"}"#);
         assert_eq!(get(&new, "$x_3").as_deref(), Some("w"));
         assert_eq!(get(&new, "$x_1"), None);
         assert_eq!(replace(&new, "$x_", &[]), br#"{"a":"b\"}","c":""}"#);
-        assert_eq!(replace(b"", "$x_", &[("$x_1", "v")]), br#"{"$x_1":"v"}"#);
+        assert_eq!(replace(b"", "$x_", &[with("$x_1", "v")]), br#"{"$x_1":"v"}"#);
         assert_eq!(replace(br#"{"$x_1":"v"}"#, "$x_", &[]), b"");
         assert_eq!(replace(b"{}", "$x_", &[]), b"");
-        assert_eq!(replace(b"{broken", "$x_", &[("$x_1", "v")]), b"{broken");
+        assert_eq!(replace(b"{broken", "$x_", &[with("$x_1", "v")]), b"{broken");
         assert_eq!(get(b"", "a"), None);
+    }
+
+    #[test]
+    fn any_text_is_a_value() {
+        for text in ["", "a\"b\\", "\\\"", "\u{1}\n\u{1f}", "grün 🦀", "\\u0041", "}\",\"x\":\""]
+        {
+            let meta = replace(b"{\"a\":\"b\"}", "$x_", &[("$x_1", text.to_owned())]);
+            assert_eq!(get(&meta, "$x_1").as_deref(), Some(text));
+            assert_eq!(replace(&meta, "$x_", &[]), b"{\"a\":\"b\"}");
+        }
+        let other = br#"{"x":"\u0041\/\b\f\n\r\t\ud83e\udd80\u00fc\""}"#;
+        assert_eq!(get(other, "x").as_deref(), Some("A/\u{8}\u{c}\n\r\t🦀ü\""));
+        for bad in [&br#"{"x":"\ud83e"}"#[..], br#"{"x":"\u12"}"#, br#"{"x":"\ud83e\u0041"}"#] {
+            assert_eq!(get(bad, "x"), None, "{bad:?}");
+        }
     }
 }

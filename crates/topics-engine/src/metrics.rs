@@ -107,6 +107,8 @@ macro_rules! metrics {
             pub ready: u64,
             /// How far recovery has come, in millionths: an engine that answers is past it.
             pub recovery_ppm: u64,
+            /// Log entries that the open has replayed.
+            pub recovery_frames: u64,
             /// Decisions of transactions that are not carried out.
             pub txns_open: u64,
             /// Parts of transactions that wait for a commit.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use topics_storage::format::frame::MAX_FRAME_LEN;
+
 use crate::name;
 
 /// What recovery does about damage.
@@ -90,19 +92,20 @@ pub struct Options {
     pub max_routers: u64,
     /// Most watch sessions; default 10 000. 0: off.
     pub max_watch_sessions: u64,
-    /// Most records per write; default 10 000 000.
+    /// Most records per write; default 10 000 000. 0: off.
     pub max_batch_records: usize,
-    /// Most payload bytes per write; default 1 GiB.
+    /// Most payload bytes per write; default 1 GiB. 0: off.
     pub max_batch_bytes: u64,
-    /// Most bytes of `data` and `meta` per record; default 16 MiB.
+    /// Most bytes of `data` and `meta` per record, at most what a frame holds (0: that much);
+    /// default 16 MiB.
     pub max_record_bytes: usize,
-    /// Most bytes of `meta` per record; default 16 KiB.
+    /// Most bytes of `meta` per record; default 16 KiB. 0: off.
     pub max_meta_bytes: usize,
-    /// Most bytes of `tag` per record; default 256.
+    /// Most bytes of `tag` per record, at most what a frame holds (0: that much); default 256.
     pub max_tag_bytes: usize,
-    /// Most bytes of `node` per record; default 128.
+    /// Most bytes of `node` per record, as of `tag`; default 128.
     pub max_node_bytes: usize,
-    /// Most live idempotency keys in all; default 1 000 000.
+    /// Most live idempotency keys in all; default 1 000 000. 0: off.
     pub max_idempotency_keys: u64,
     /// Most live payload bytes in all; default 0: off.
     pub max_total_bytes: u64,
@@ -184,6 +187,27 @@ impl Options {
             n => n,
         }
     }
+
+    /// The same with bounds of a write that frames can hold; 0 is the widest.
+    pub(crate) fn bounded(self) -> Self {
+        let within = |n: usize, most: usize| if n == 0 { most } else { n.min(most) };
+        let part = usize::from(u16::MAX);
+        // Names and attributes, and what a move or a router adds to a record's metadata.
+        let payload = MAX_FRAME_LEN as usize - 8 * part;
+        Self {
+            max_batch_records: within(self.max_batch_records, usize::MAX),
+            max_batch_bytes: if self.max_batch_bytes == 0 {
+                u64::MAX
+            } else {
+                self.max_batch_bytes
+            },
+            max_record_bytes: within(self.max_record_bytes, payload),
+            max_meta_bytes: within(self.max_meta_bytes, payload),
+            max_tag_bytes: within(self.max_tag_bytes, part),
+            max_node_bytes: within(self.max_node_bytes, part),
+            ..self
+        }
+    }
 }
 
 #[cfg(test)]
@@ -205,5 +229,30 @@ mod tests {
         assert_eq!(o(1).largest_wal_file(), 64 << 20);
         assert_eq!(o(8).largest_wal_file(), 8 << 20);
         assert!((1..=8).contains(&o(0).shards()));
+    }
+
+    #[test]
+    fn bounds_of_writes_are_off_at_0_and_never_wider_than_a_frame() {
+        let all = |n: usize| Options {
+            max_batch_records: n,
+            max_batch_bytes: n as u64,
+            max_record_bytes: n,
+            max_meta_bytes: n,
+            max_tag_bytes: n,
+            max_node_bytes: n,
+            ..Options::default()
+        };
+        let (off, wide, narrow) = (all(0).bounded(), all(1 << 40).bounded(), all(7).bounded());
+        assert_eq!((off.max_batch_records, off.max_batch_bytes), (usize::MAX, u64::MAX));
+        assert_eq!((wide.max_batch_records, wide.max_batch_bytes), (1 << 40, 1 << 40));
+        for o in [&off, &wide] {
+            assert!(o.max_record_bytes + 6 * 65_535 < MAX_FRAME_LEN as usize);
+            assert!(o.max_record_bytes > 31 << 20 && o.max_meta_bytes == o.max_record_bytes);
+            assert_eq!((o.max_tag_bytes, o.max_node_bytes), (65_535, 65_535));
+        }
+        assert_eq!(
+            (narrow.max_record_bytes, narrow.max_tag_bytes, narrow.max_node_bytes),
+            (7, 7, 7)
+        );
     }
 }

@@ -11,10 +11,10 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::AtomicU64;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
-use topics_storage::dir::{Paths, Store};
+use topics_storage::dir::{Paths, Store, make_root};
 use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, Gap as GapBody};
-use topics_storage::recovery::{Loss, Mode, Opened, Opening, ShardReport};
+use topics_storage::recovery::{Loss, Mode, Opened, Opening, RecoveryProgress, ShardReport};
 use topics_storage::segment::{SegmentOptions, Segments};
 use topics_storage::snapshot::{ReplayPos, Table};
 use topics_storage::wal::{Placed, WalOptions};
@@ -29,7 +29,12 @@ use crate::topic::{self, Placement, Topic};
 use crate::txn;
 
 /// Opens a directory and recovers what it holds.
-pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
+pub(crate) fn open(
+    env: Env,
+    dir: &Path,
+    options: Options,
+    progress: Arc<RecoveryProgress>,
+) -> Result<Arc<Core>> {
     let paths = Paths::new(dir);
     let mode = match options.recovery {
         RecoveryMode::Strict => Mode::Strict,
@@ -48,7 +53,7 @@ pub(crate) fn open(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> 
         segment_options(&options),
         None,
     );
-    let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone());
+    let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone(), progress);
     let replay = Replay::of(&base, &opening, topics, closed)?;
     let lost: Vec<_> = replay.lost(&base, &opening).iter().map(Lost::frame).collect();
     let opened = opening.finish(&lost)?;
@@ -82,9 +87,15 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
         return Err(Error::InvalidRequest(text));
     }
     let options = Options { background: false, ..options };
-    let core = open(env.read_only(), dir, options)?;
+    let core = open(env.read_only(), dir, options, Arc::default())?;
     core.freeze();
     Ok(core)
+}
+
+/// Makes a data directory when it is missing, and looks at whether it can be one: for who wants to
+/// know before it is opened.
+pub fn make_directory(env: &Env, dir: &Path) -> Result<()> {
+    Ok(make_root(env, &Paths::new(dir))?)
 }
 
 fn wal_options(options: &Options) -> WalOptions {
@@ -178,7 +189,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<(Vec<Loss>
     let (id, generation) = (opening.store().id, opening.generation());
     let set = segment_options(&options);
     let segments = Segments::new(env.clone(), paths, id, generation, set, None);
-    let base = Base::new(env.clone(), dir.to_owned(), options, segments);
+    let base = Base::new(env.clone(), dir.to_owned(), options, segments, Arc::default());
     let replay = Replay::of(&base, &opening, topics, false)?;
     let lost = replay.lost(&base, &opening);
     let fresh: Vec<Loss> = opening.losses().filter(|l| !l.announced).cloned().collect();
@@ -206,7 +217,7 @@ impl Replay {
         let mut replay = Self { damaged, ..Self::default() };
         replay.snapshot(base, opening, topics, closed)?;
         let mut failed = None;
-        let replayed = opening.replay(|layout, placed| {
+        let replayed = opening.replay(&base.recovery, |layout, placed| {
             replay.batch(base, layout, placed).map_err(|e| {
                 failed = Some(e);
                 StorageError::Closed

@@ -182,7 +182,7 @@ mod tests {
         w.clock.advance_ms(1000);
         assert_eq!(claim(&w, 9), []);
         assert_eq!(
-            e.redrive("dead", &Redrive { limit: Some(1), ..Redrive::default() }).unwrap(),
+            e.redrive("dead", &Redrive { limit: Some(1), ..Redrive::default() }).unwrap().moved,
             1
         );
         let m = e.metrics();

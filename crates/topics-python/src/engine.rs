@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{
     Appended, ConsumerInfo, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest,
-    RouterRequest,
+    RecoveryProgress, RouterRequest,
 };
 use topics_wire::arrow::{Scan, ScanRequest};
 use topics_wire::{Failure, config, metrics, split};
@@ -28,6 +28,25 @@ pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 /// `(name, mode, cursor, lag, lag_ms)`.
 type ConsumerLine = (String, &'static str, u64, u64, u64);
 
+/// How far the recovery of an engine has come, for other threads than the one that opens it.
+#[pyclass(frozen)]
+#[derive(Default)]
+pub(crate) struct Recovery(Arc<RecoveryProgress>);
+
+#[pymethods]
+impl Recovery {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// From 0 to 1.
+    #[getter]
+    fn progress(&self) -> f64 {
+        self.0.ppm() as f64 / 1e6
+    }
+}
+
 /// An open data directory.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
@@ -37,21 +56,24 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, settings=None, read_only=false))]
+    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None))]
     fn open(
         py: Python<'_>,
         path: &str,
         settings: Option<Settings<'_>>,
         read_only: bool,
+        recovery: Option<&Recovery>,
     ) -> PyResult<Self> {
+        use topics_engine::Engine;
         let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
+        let progress = recovery.map(|r| r.0.clone()).unwrap_or_default();
         let shared = patiently(py, move || {
-            let open = match read_only {
-                true => topics_engine::Engine::open_read_only,
-                false => topics_engine::Engine::open,
-            };
-            let engine = open(env.clone(), Path::new(&dir), options)?;
+            let (env_of, at) = (env.clone(), Path::new(&dir));
+            let engine = match read_only {
+                true => Engine::open_read_only(env_of, at, options),
+                false => Engine::open_reporting(env_of, at, options, progress),
+            }?;
             if !url.is_empty() && !read_only {
                 engine.set_url(&url)?;
             }
@@ -225,7 +247,7 @@ impl Engine {
     }
 
     fn seek(&self, py: Python<'_>, topic: &str, ts: u64) -> PyResult<u64> {
-        self.shared.run(py, |e| Ok(e.seek(topic, ts)?))
+        self.shared.run(py, |e| Ok(e.seek(topic, ts)?.seq))
     }
 
     #[pyo3(signature = (topic, before_seq=None, r#match=None))]
@@ -458,6 +480,14 @@ impl Engine {
         })?;
         Ok(ack(&acked))
     }
+}
+
+/// Makes a data directory when it is missing; says what stands in the way where it cannot be one.
+#[pyfunction]
+pub(crate) fn make_directory(py: Python<'_>, path: &str) -> PyResult<()> {
+    let (env, _, _) = settings::options(py, None)?;
+    let made = topics_engine::make_directory(&env, Path::new(path));
+    made.map_err(|e| raise(py, &Failure::from(e)))
 }
 
 /// Checks every byte of a data directory, closed or open; `progress(files, bytes, total_bytes,

@@ -42,7 +42,7 @@ mod _core {
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
-    use crate::engine::{Engine, repair, verify};
+    use crate::engine::{Engine, Recovery, make_directory, repair, verify};
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]

@@ -18,10 +18,11 @@ use crate::waiting::{Claimant, Waiting, claimed};
 /// `(seq, lease_id, deadline, deliveries)` of each job, for how long, and their records.
 pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
 
-/// `(state, deliveries, node, lease_id, deadline, visible_at, lane)` of each job, and their
+/// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job, and their
 /// records.
 type Seen = (Vec<SeenJob>, Batch);
-type SeenJob = (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8);
+type SeenJob =
+    (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8, Option<String>);
 /// What was done, what was skipped, when extended leases run out.
 type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
 
@@ -101,10 +102,11 @@ impl Queue {
             }
         };
         let found = self.shared.run(py, |e| Ok(e.peek(&self.topic, state, max)?))?;
-        let node = |n: &Vec<u8>| String::from_utf8_lossy(n).into_owned();
+        let text = |n: &Vec<u8>| String::from_utf8_lossy(n).into_owned();
         let seen = found.iter().map(|(j, _)| {
-            let held = (j.node.as_ref().map(node), j.lease_id, j.deadline);
-            (j.state.as_str(), j.deliveries, held.0, held.1, held.2, j.visible_at, j.lane)
+            let (node, group) = (j.node.as_ref().map(text), j.group.as_ref().map(text));
+            let lease = (j.lease_id, j.deadline);
+            (j.state.as_str(), j.deliveries, node, lease.0, lease.1, j.visible_at, j.lane, group)
         });
         Ok((seen.collect(), Batch(found.records().clone())))
     }
@@ -159,7 +161,7 @@ impl Queue {
     ) -> PyResult<u64> {
         let matching = match_of(py, r#match)?;
         let req = Redrive { to, matching, seqs, limit, dry_run };
-        self.shared.run(py, |e| Ok(e.redrive(&self.topic, &req)?))
+        self.shared.run(py, |e| Ok(e.redrive(&self.topic, &req)?.moved))
     }
 
     #[pyo3(signature = (node, max=1, lease_ms=None))]

@@ -1,5 +1,6 @@
 //! The data directory: its paths, its lock, its identity, the replacement of small files.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -98,14 +99,17 @@ impl DirLock {
     /// Takes the lock, creating the directory when it is missing. A held lock is
     /// [`StorageError::Locked`] at once, naming the holder.
     pub fn acquire(env: &Env, paths: &Paths, pid: u32) -> Result<Self> {
-        create_dir(env, "dir.root", paths.root())?;
+        create_root(env, paths)?;
         match env.fs.lock(&paths.lock(), &holder(pid, None)) {
             Ok(guard) => Ok(Self { guard, pid }),
             Err(LockError::Held(content)) => {
                 let (pid, url) = parse_holder(&content);
                 Err(StorageError::Locked { pid, url })
             }
-            Err(LockError::Io(e)) => Err(StorageError::io(show(&paths.lock()), e)),
+            Err(LockError::Io(e)) => {
+                let kind = e.kind();
+                Err(in_the_way(paths.root(), kind, StorageError::io(show(&paths.lock()), e)))
+            }
         }
     }
 
@@ -271,6 +275,45 @@ fn undo(synced: Result<()>, take_back: impl FnOnce()) -> Result<()> {
         take_back();
     }
     synced
+}
+
+/// Creates the data directory when it is missing. What stands in the way is named.
+fn create_root(env: &Env, paths: &Paths) -> Result<()> {
+    let root = paths.root();
+    create_dir(env, "dir.root", root).map(|_| ()).map_err(|e| match e {
+        StorageError::Io { kind, .. } => in_the_way(root, kind, e),
+        e => e,
+    })
+}
+
+/// The same for whoever does not open it yet: says so too if what is there is no folder.
+pub fn make_root(env: &Env, paths: &Paths) -> Result<()> {
+    create_root(env, paths)?;
+    let root = paths.root();
+    env.fs.list(root).map(|_| ()).map_err(|e| {
+        let kind = e.kind();
+        in_the_way(root, kind, StorageError::io(show(root), e))
+    })
+}
+
+/// An error of the root as its owner can mend it.
+fn in_the_way(root: &Path, kind: ErrorKind, e: StorageError) -> StorageError {
+    let parent = root.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (dir, parent) = (show(root), show(parent));
+    let detail = match kind {
+        ErrorKind::NotFound => {
+            format!("there is no folder {parent}: create it, or name another data directory")
+        }
+        ErrorKind::NotADirectory => {
+            format!("{dir} or {parent} is a file, not a folder: name another data directory")
+        }
+        ErrorKind::PermissionDenied => {
+            let there = "this user may not read and write there";
+            format!("{there}: change who owns {dir} or {parent}, or name another data directory")
+        }
+        _ => return e,
+    };
+    StorageError::Directory { dir, detail }
 }
 
 fn sync_parent(env: &Env, site: &'static str, path: &Path) -> Result<()> {

@@ -51,6 +51,14 @@ pub enum StorageError {
         /// Where it serves, if it does.
         url: Option<String>,
     },
+    /// The data directory cannot be made, or cannot be one.
+    #[error("the data directory {dir} cannot be used: {detail}")]
+    Directory {
+        /// The data directory.
+        dir: String,
+        /// What stands in the way, and what to do about it.
+        detail: String,
+    },
     /// A format version or frame type of a newer program.
     #[error("{what} has version {found}; this program reads up to {supported}")]
     Version {

@@ -167,6 +167,7 @@ fn detail(e: &Error) -> Option<String> {
             d.text("dir", dir).int("pid", u64::from(*pid));
             url.iter().fold(&mut d, |d, url| d.text("url", url))
         }
+        Error::Directory { dir, .. } => d.text("dir", dir),
         Error::Version { what, found, supported } => d
             .text("what", what)
             .int("found", u64::from(*found))
@@ -253,6 +254,7 @@ mod tests {
             (Error::Corrupt { file: text(), offset: 1, detail: text() }, 500),
             (Error::Locked { dir: text(), pid: 1, url: Some(text()) }, 500),
             (Error::Version { what: text(), found: 2, supported: 1 }, 500),
+            (Error::Directory { dir: text(), detail: text() }, 500),
             (Error::Closed, 503),
             (Error::Internal(text()), 500),
         ];

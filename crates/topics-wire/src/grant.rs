@@ -1,5 +1,7 @@
 //! What a client may touch: names by prefix, and whether it may change configs.
 
+use topics_engine::ConfigPatch;
+
 use crate::error::Failure;
 
 /// The rights of a client beyond its scopes, which the routes check.
@@ -57,10 +59,16 @@ impl Grant {
         Err(Failure::new("forbidden", message))
     }
 
-    /// Refuses a config from a client that is no administrator.
-    pub fn check_config(&self) -> Result<(), Failure> {
+    /// Refuses a config that names a topic which is not the client's.
+    pub fn check_names(&self, config: &ConfigPatch) -> Result<(), Failure> {
+        config.dead_letter.iter().flatten().try_for_each(|name| self.check(name))
+    }
+
+    /// Refuses the config of a write from a client that is no administrator, or that names a topic
+    /// which is not the client's.
+    pub fn check_config(&self, config: &ConfigPatch) -> Result<(), Failure> {
         if self.admin {
-            return Ok(());
+            return self.check_names(config);
         }
         let message = "a write with a config needs the scope admin: leave config out, or use a key \
                        that has it";
@@ -82,11 +90,19 @@ mod tests {
         for name in ["", "orders", "order", "a.orders.", "Jobs"] {
             assert_eq!(grant.check(name).unwrap_err().status(), 403, "{name}");
         }
-        assert_eq!(grant.check_config().unwrap_err().code, "forbidden");
+        let config = |name: &str| ConfigPatch {
+            dead_letter: Some(Some(name.to_owned())),
+            ..ConfigPatch::default()
+        };
+        assert_eq!(grant.check_config(&ConfigPatch::default()).unwrap_err().code, "forbidden");
+        assert!(grant.check_names(&config("jobs-dead")).is_ok());
+        let admin = Grant { admin: true, ..grant.clone() };
+        assert!(admin.check_config(&config("jobs-dead")).is_ok());
+        assert_eq!(admin.check_config(&config("dead")).unwrap_err().code, "forbidden");
         assert_eq!(grant.within("orders.e"), ["orders.e"]);
         assert_eq!(grant.within(""), ["jobs", "orders."]);
         assert!(grant.within("x").is_empty());
         let all = <&Grant>::default();
-        assert!(all.covers("") && all.covers("x") && all.check_config().is_ok());
+        assert!(all.covers("") && all.covers("x") && all.check_config(&config("x")).is_ok());
     }
 }

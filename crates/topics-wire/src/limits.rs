@@ -58,6 +58,8 @@ pub const MAX_STATES: usize = 10_000;
 pub const MAX_SEQS: usize = 1000;
 /// Milliseconds between two heartbeats when the request names none.
 pub const HEARTBEAT_MS: u64 = 15_000;
+/// Records of an event, whatever the settings say.
+pub const EVENT_LIMIT: usize = 10_000;
 /// Topics of a watch without a session.
 pub const QUERY_TOPICS: usize = 64;
 /// Most topics whose cursors an event's id spells out.

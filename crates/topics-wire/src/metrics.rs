@@ -100,11 +100,12 @@ fn jobs(m: &MetricsSnapshot) -> [Row; 13] {
     ]
 }
 
-fn gauges(seen: &Seen) -> [Row; 29] {
+fn gauges(seen: &Seen) -> [Row; 30] {
     let (m, s) = (&seen.snapshot, &seen.survey);
     [
         ("ready", "Whether calls are taken", m.ready),
         ("recovery_progress_ppm", "How far recovery has come, in millionths", m.recovery_ppm),
+        ("recovery_frames", "Log entries that the open replayed", m.recovery_frames),
         ("topics", "Topics", m.topics),
         ("queues", "Topics that are queues", s.queues),
         ("routers", "Routers", m.routers),

@@ -239,9 +239,11 @@ pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
         let mut o = Object::reopen(bytes);
         o.name("state", job.state.as_str()).int("deliveries", job.deliveries.into());
         o.int("lane", job.lane.into());
-        if let Some(node) = &job.node {
-            // The holder; the origin of the record stays `$node`.
-            crate::json::push_str(o.key("node"), node);
+        // `node` is the holder; the origin of the record stays `$node`.
+        for (name, value) in [("group", &job.group), ("node", &job.node)] {
+            if let Some(value) = value {
+                crate::json::push_str(o.key(name), value);
+            }
         }
         let times = [
             ("lease_id", job.lease_id),

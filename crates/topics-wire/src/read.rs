@@ -53,8 +53,11 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure>
     }
     d.request.from = start.resolve()?;
     let r = &mut d.request;
-    let (usual, most) =
-        if arrow { (ARROW_LIMIT, ARROW_LIMIT) } else { (DEFAULT_LIMIT, limits.limit) };
+    let (usual, most) = match limits.limit {
+        _ if arrow => (ARROW_LIMIT, ARROW_LIMIT),
+        0 => (DEFAULT_LIMIT, usize::MAX),
+        most => (DEFAULT_LIMIT, most),
+    };
     r.limit = if r.limit == 0 { usual.min(most) } else { r.limit.min(most) };
     let bytes = if arrow { MAX_READ_BYTES } else { DEFAULT_READ_BYTES };
     r.max_bytes = if r.max_bytes == 0 { bytes } else { r.max_bytes.min(MAX_READ_BYTES) };
@@ -207,11 +210,7 @@ pub(crate) fn standing(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u
         Some(t) => push_tombstone(o.key("tombstone"), t),
     }
     o.int("lag", batch.lag).int("lag_ms", batch.lag_ms);
-    o.performance(&Performance {
-        server_total_ns: total_ns,
-        records_scanned: Some(batch.records_scanned),
-        ..Performance::default()
-    });
+    o.performance(&Performance::of_scan(batch.records_scanned, total_ns));
     o.finish()
 }
 
@@ -304,6 +303,9 @@ mod tests {
         let d = ok(r#"{"limit":5000,"max_batch_bytes":999999999,"wait_ms":99999}"#);
         assert_eq!((d.request.limit, d.request.max_bytes), (1000, 8 << 20));
         assert_eq!(d.wait_ms, 30_000);
+        let off = Limits { limit: 0, ..Limits::default() };
+        let limit = |body: &str| parse(body.as_bytes(), &off, false).unwrap().request.limit;
+        assert_eq!((limit("{}"), limit(r#"{"limit":5000}"#)), (256, 5000));
         let arrow = parse(br#"{"limit":5000}"#, &Limits::default(), true).unwrap();
         assert_eq!((arrow.request.limit, arrow.request.max_bytes), (5000, 8 << 20));
     }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use topics_engine::{
-    CreatedTopic, Deleted, DeletedTopic, Guarantee, Repair, Report, RouterInfo, SegmentMap,
-    TopicMatch, TopicState, TopicSummary,
+    Appended, CreatedTopic, Deleted, DeletedTopic, Guarantee, Repair, Report, RouterInfo,
+    SegmentMap, TopicMatch, TopicState, TopicSummary,
 };
 
 use crate::config;
@@ -102,6 +102,10 @@ impl Object {
             out.extend_from_slice(b",\"fsync_ms\":");
             push_ms(out, ns);
         }
+        if let Some(ns) = p.throttle_wait_ns {
+            out.extend_from_slice(b",\"throttle_wait_ms\":");
+            push_ms(out, ns);
+        }
         if let Some(records) = p.records_scanned {
             out.extend_from_slice(b",\"records_scanned\":");
             push_u64(out, records);
@@ -122,7 +126,26 @@ pub(crate) struct Performance {
     pub server_total_ns: u64,
     pub wal_append_ns: Option<u64>,
     pub fsync_ns: Option<u64>,
+    pub throttle_wait_ns: Option<u64>,
     pub records_scanned: Option<u64>,
+}
+
+impl Performance {
+    /// Of a write.
+    pub fn of_write(a: &Appended, server_total_ns: u64) -> Self {
+        Self {
+            server_total_ns,
+            wal_append_ns: Some(a.wal_append_ns),
+            fsync_ns: Some(a.fsync_ns),
+            throttle_wait_ns: Some(a.throttle_ns),
+            records_scanned: None,
+        }
+    }
+
+    /// Of what looked at so many records.
+    pub fn of_scan(records: u64, server_total_ns: u64) -> Self {
+        Self { server_total_ns, records_scanned: Some(records), ..Self::default() }
+    }
 }
 
 /// Where the records of a topic lie.

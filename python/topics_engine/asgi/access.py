@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from .cors import Cors
 from .keys import ANYONE, Client, Keys
-from .messages import HttpError, Request
+from .messages import EVENTS, HttpError, Request
 from .route import Route, Scope
 
 _HOST = re.compile(rb"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/\s]*))(?::[0-9]*)?\Z")
@@ -101,7 +101,7 @@ def _secret(request: Request, route: Route | None) -> bytes | None:
         parts = query.split(b"&")
         given = [part[6:] for part in parts if part.startswith(b"token=")]
         scope["query_string"] = b"&".join(p for p in parts if not p.startswith(b"token="))
-        if given and route is not None and route.streams and route.method == "GET":
+        if given and route is not None and EVENTS in route.offers:
             token = unquote_to_bytes(given[-1].replace(b"+", b" "))
     found = _BEARER.match(request.headers.get(b"authorization", b"").strip())
     return found[1] if found else token

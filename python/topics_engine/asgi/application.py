@@ -24,7 +24,6 @@ from .messages import (
     OCTETS,
     PROMETHEUS,
     Disconnected,
-    Header,
     HttpError,
     Receive,
     Request,
@@ -32,6 +31,7 @@ from .messages import (
     Scope,
     Send,
     respond,
+    when_again,
 )
 from .openapi import document
 from .route import Route
@@ -252,10 +252,7 @@ def core_response(status: int, answer: bytes, offer: bytes) -> Response:
     """The core's answer with the headers that follow from it; an error is always JSON."""
     if status < 400:
         return Response(status, answer, offer)
-    headers: list[Header] = []
-    if status in (429, 503):
-        headers.append((b"retry-after", str(_core.retry_after(answer)).encode()))
-    return Response(status, answer, JSON, headers)
+    return Response(status, answer, JSON, when_again(status, answer))
 
 
 def body_type(route: Route, request: Request) -> bytes:

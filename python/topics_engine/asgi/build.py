@@ -48,14 +48,21 @@ def make_guard(settings: Settings, keys: Keys) -> Guard:
 def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:
     """What opens and closes the engine of an application."""
 
+    recovery = _core.Recovery()
+
     def open_engine() -> Opened:
         core: Any = engine._backend if isinstance(engine, Database) else engine
         if core is None:
-            core = _core.Engine.open(settings.data_dir, {**settings.engine, "url": url})
+            given = {**settings.engine, "url": url}
+            core = _core.Engine.open(settings.data_dir, given, recovery=recovery)
         return core, _core.Http(core, settings.engine, keys.grants())
 
     def close_engine(core: Any) -> None:
         if engine is None:
             core.close()
 
-    return Life(open_engine, close_engine, version=_core.__version__)
+    def progress() -> float:
+        # What is open already has nothing to recover.
+        return recovery.progress if engine is None else 1.0
+
+    return Life(open_engine, close_engine, version=_core.__version__, progress=progress)

@@ -33,10 +33,12 @@ class Life:
         close_engine: Callable[[Any], None],
         *,
         version: str,
+        progress: Callable[[], float] = float,
     ) -> None:
         self._open = open_engine
         self._close = close_engine
         self._version = version
+        self._progress = progress
         self._born = time.monotonic()
         self.phase: Phase = "new"
         self.failure: BaseException | None = None
@@ -110,16 +112,16 @@ class Life:
             self._in_flight -= 1
 
     def _unavailable(self) -> HttpError:
-        retry = [(b"retry-after", b"1")]
         if self.phase in ("draining", "closed"):
-            return HttpError(503, "shutting_down", "the server is going down", headers=retry)
+            return HttpError(503, "shutting_down", "the server is going down")
         if self.phase == "failed":
-            reason = getattr(self.failure, "code", type(self.failure).__name__)
-            detail = {"reason": str(reason)}
+            code = getattr(self.failure, "code", type(self.failure).__name__)
+            reason = getattr(self.failure, "detail", {}).get("reason", code)
             message = f"the engine could not be opened: {self.failure}"
-            return HttpError(503, "storage_unavailable", message, detail, retry)
-        elapsed = {"recovering_ms": int((time.monotonic() - self._born) * 1000)}
-        return HttpError(503, "not_ready", "the engine is being recovered", elapsed, retry)
+            return HttpError(503, "storage_unavailable", message, {"reason": str(reason)})
+        elapsed = int((time.monotonic() - self._born) * 1000)
+        progress = {"replay_progress": self._progress(), "recovering_ms": elapsed}
+        return HttpError(503, "not_ready", "the engine is being recovered", progress)
 
     def health(self) -> Response:
         """The process is alive, whatever the engine does."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+
+from .. import _core
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -75,7 +78,14 @@ class HttpError(Exception):
         if self.detail is not None:
             error["detail"] = self.detail
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
-        return Response(self.status, body, headers=self.headers)
+        return Response(self.status, body, headers=self.headers + when_again(self.status, body))
+
+
+def when_again(status: int, body: bytes) -> list[Header]:
+    """The header of an answer that says to come back: every 429 and 503 has it."""
+    if status not in (429, 503):
+        return []
+    return [(b"retry-after", str(_core.retry_after(body)).encode())]
 
 
 CLOSE: Header = (b"connection", b"close")
@@ -109,7 +119,8 @@ class Request:
         return b"transfer-encoding" in self.headers or self.scope["http_version"] == "2"
 
     async def body(self, limit: int, seconds: float) -> bytes:
-        """The whole body, at most `limit` bytes, within `seconds`."""
+        """The whole body, at most `limit` bytes unless that is 0, within `seconds`."""
+        limit = limit or sys.maxsize
         length = self.headers.get(b"content-length", b"").strip()
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)

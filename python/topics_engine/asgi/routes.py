@@ -133,7 +133,8 @@ READ = fields(
 TOPICS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/topics", "list", ("read",), "topics in name order, a page at a time",
-        query=PAGE, answer="topics next_cursor",
+        query=PAGE + fields("touch: boolean: true counts as consumption"),
+        answer="topics next_cursor",
     ),
     Route(
         "PUT", "/v0/topics/:t", "create", ("admin",), "create a topic or update its config",
@@ -143,7 +144,8 @@ TOPICS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/topics/:t", "state", ("read",), "the state of a topic",
         query=fields("touch: boolean: false does not count as consumption"), codes=TOPIC,
-        answer="topic topic_id type head_seq earliest_seq next_seq count bytes gaps config queue",
+        answer="topic topic_id epoch type head_seq earliest_seq evict_floor next_seq count bytes "
+        "gaps config effective_priority last_write_ts last_read_ts queue",
     ),
     Route(
         "DELETE", "/v0/topics/:t", "drop", ("delete",),
@@ -258,6 +260,11 @@ QUEUES: tuple[Route, ...] = (
     ),
 )
 
+_ROUTER = (
+    "router source dest preserve_node preserve_tag filter create_dest allow_cycle guarantee "
+    "forwarded_total lag stopped_by"
+)
+
 ROUTERS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/routers", "routers", ("read",), "routers in name order, a page at a time",
@@ -268,12 +275,11 @@ ROUTERS: tuple[Route, ...] = (
         "PUT", "/v0/routers/:r", "router_put", ("admin",), "create a router or update its options",
         body=ROUTER, statuses=(200, 201),
         codes=(*TOPIC, "topic_exists_incompatible", "router_cycle"),
-        answer="router source dest created forwarded_total lag stopped_by",
+        answer=f"{_ROUTER} created",
     ),
     Route(
         "GET", "/v0/routers/:r", "router", ("read",), "a router and how far it is",
-        codes=("router_not_found",),
-        answer="router source dest forwarded_total lag stopped_by",
+        codes=("router_not_found",), answer=_ROUTER,
     ),
     Route(
         "DELETE", "/v0/routers/:r", "router_drop", ("delete",),
@@ -290,7 +296,7 @@ WATCHES: tuple[Route, ...] = (
     ),
     Route(
         "GET", "/v0/watch/:wid", "watch", ("read",), "the events of a session",
-        offers=(EVENTS,), streams=True, codes=("session_gone",), answer="events",
+        offers=(EVENTS,), streams=True, codes=("session_gone", "invalid_request"), answer="events",
     ),
     Route(
         "DELETE", "/v0/watch/:wid", "watch_end", ("read",), "end a session and its streams",
@@ -422,6 +428,9 @@ TXNS: tuple[Route, ...] = (
     ),
 )
 
+_HEALTH = "status version uptime_ms"
+_READY = "status wal_replay_complete topics"
+
 SERVER: tuple[Route, ...] = (
     Route(
         "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
@@ -440,10 +449,10 @@ SERVER: tuple[Route, ...] = (
         offers=(PROMETHEUS, JSON),
     ),
     Route("GET", "/v0/openapi.json", "openapi", ("read",), "this table as OpenAPI 3.1"),
-    Route("GET", "/v0/health", "health", (), "the process is alive", answer="status version"),
-    Route("GET", "/healthz", "health", (), "the process is alive", answer="status version"),
-    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken"),
-    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken"),
+    Route("GET", "/v0/health", "health", (), "the process is alive", answer=_HEALTH),
+    Route("GET", "/healthz", "health", (), "the process is alive", answer=_HEALTH),
+    Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken", answer=_READY),
+    Route("GET", "/readyz", "ready", (), "recovery is done, writes are taken", answer=_READY),
 )
 
 # fmt: on

@@ -54,4 +54,4 @@ class Slots:
 def _full(limit: str, most: int) -> HttpError:
     message = f"{limit} is at its maximum of {most}: end some, or come back later"
     detail = {"limit": limit, "max": most, "retry_after_ms": RETRY_MS}
-    return HttpError(429, "throttled", message, detail, [(b"retry-after", b"1")])
+    return HttpError(429, "throttled", message, detail)

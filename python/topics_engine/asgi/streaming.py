@@ -21,6 +21,8 @@ PATIENCE = 10
 """How many times as long a range waits for its client, who may work on what he has; it holds
 little meanwhile."""
 ABORT = "topics.abort"
+WAITING = "topics.waiting"
+"""A server's own limit of how long a client may take nothing, in times of the usual."""
 PUMP = "topics.pump"
 MORE, WAIT, END, FAIL = 0, 1, 2, 3
 
@@ -53,7 +55,11 @@ async def send_stream(
     try:
         headers = [*HEADERS[kind], *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        stall *= 1 if kind == EVENTS else PATIENCE
+        if kind != EVENTS:
+            stall *= PATIENCE
+            own = (request.scope.get("extensions") or {}).get(WAITING)
+            if own is not None:
+                own["patience"](PATIENCE)
         await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
         if pump is None or kind != EVENTS:

@@ -22,7 +22,7 @@ def exit_for(failure: BaseException) -> int:
         return Exit.NOT_FOUND
     if code == "corrupt":
         return Exit.CORRUPT
-    if code == "invalid_request":
+    if code in ("invalid_request", "invalid_directory"):
         return Exit.USAGE
     return Exit.FAILED
 

@@ -7,6 +7,7 @@ that is anything but plainly hot a connection becomes a `PumpedProtocol`, and st
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.messages import body_too_slow
 from ..asgi.routes import ROUTES
 from ..asgi.slots import Slots
-from .limits import Limits, headers_too_slow
+from .limits import GOODBYE_SECONDS, Limits, headers_too_slow, unsent
 from .protocol import farewell
 from .pumped import PumpedProtocol
 
@@ -35,13 +36,16 @@ class HotProtocols:
         limits = self._limits = Limits.of(settings)
         body_seconds = settings.body_timeout_ms / 1000
         # Timeouts are counted in ticks, so that no request sets a timer.
-        ticks = (body_seconds, limits.header, limits.idle, limits.stall)
+        ticks = (body_seconds, limits.header, limits.idle)
         self._tick = max(0.01, min(1.0, min(ticks) / 4))
         self._gate = _core.Gate(
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
-            max_body=settings.max_body_bytes,
-            ticks=tuple(round(seconds / self._tick) for seconds in ticks),  # type: ignore[arg-type]
+            max_body=settings.max_body_bytes or sys.maxsize,
+            ticks=tuple(  # type: ignore[arg-type]
+                round(seconds / self._tick) for seconds in (*ticks, GOODBYE_SECONDS)
+            ),
+            unsent=unsent,
             too_slow_head=farewell(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
             keys=self._keys(app),

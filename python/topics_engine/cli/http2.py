@@ -125,7 +125,6 @@ class Http2Protocol(asyncio.Protocol):
         self._writable = False
         if not self._transport.is_closing():
             self._transport.pause_reading()
-        self._outflow.watch()
 
     def resume_writing(self) -> None:
         self._writable = True
@@ -153,7 +152,7 @@ class Http2Protocol(asyncio.Protocol):
         self._closed = True
         self._request_is_here()
         self._transport.close()
-        self._outflow.watch()
+        self._outflow.closing()
 
     def _expel(self, code: ErrorCodes) -> None:
         """Ends the connection, with whatever is open on it."""
@@ -287,6 +286,10 @@ class Http2Protocol(asyncio.Protocol):
         while self._unsent > UNSENT and not self._closed:
             self._sent.clear()
             await self._sent.wait()
+
+    def patience(self, times: float) -> None:
+        """The client may work on what it has for so many times as long as usual."""
+        self._outflow.patience(times)
 
     def holds(self, size: int) -> None:
         """So much more, or less, of an answer waits to be sent."""

@@ -12,7 +12,7 @@ import httptools
 from h2.errors import ErrorCodes
 
 from ..asgi.messages import Header, HttpError, Request, respond
-from ..asgi.streaming import ABORT
+from ..asgi.streaming import ABORT, WAITING
 
 log = logging.getLogger("uvicorn.error")
 access = logging.getLogger("uvicorn.access")
@@ -41,6 +41,7 @@ class Link(Protocol):
     def data(self, stream_id: int, data: bytes, last: bool) -> None: ...
     def taken(self, stream_id: int, size: int) -> None: ...
     def reset(self, stream_id: int, code: ErrorCodes) -> None: ...
+    def patience(self, times: float) -> None: ...
     def holds(self, size: int) -> None: ...
     def finished(self, stream: Stream) -> None: ...
 
@@ -53,7 +54,11 @@ class Stream:
         self._link = link
         self._app = app
         self.scope = scope
-        scope["extensions"] = {ABORT: {"abort": self.abort}}
+        scope["extensions"] = {
+            ABORT: {"abort": self.abort},
+            WAITING: {"patience": self.patience},
+        }
+        self._stall = link.stall
         self._body = bytearray()
         # Bytes of the windows that the body holds until it is read.
         self.held = 0
@@ -89,6 +94,11 @@ class Stream:
     def wake(self) -> None:
         """There may be room to send."""
         self._room.set()
+
+    def patience(self, times: float) -> None:
+        """The client may take nothing for so many times as long as usual."""
+        self._stall = self._link.stall * times
+        self._link.patience(times)
 
     def abort(self) -> None:
         """Ends the stream of a client that takes nothing."""
@@ -171,7 +181,7 @@ class Stream:
         left = memoryview(body)
         self._link.holds(len(left))
         try:
-            deadline = self._link.loop.time() + self._link.stall
+            deadline = self._link.loop.time() + self._stall
             while not self.gone:
                 size = min(len(left), self._link.room(self.id), TURN)
                 if size or not left:
@@ -181,7 +191,7 @@ class Stream:
                     self._link.holds(-size)
                     if not left:
                         return
-                    deadline = self._link.loop.time() + self._link.stall
+                    deadline = self._link.loop.time() + self._stall
                     await asyncio.sleep(0)
                     continue
                 self._room.clear()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import sys
+import termios
 from dataclasses import dataclass
+from typing import Any
 
 from ..asgi.messages import HttpError
 from ..asgi.settings import Settings
@@ -35,38 +40,64 @@ def headers_too_slow(seconds: float) -> HttpError:
     return HttpError(408, "request_timeout", message)
 
 
-class Outflow:
-    """Ends a connection whose client takes nothing of what is sent to it.
+GOODBYE_SECONDS = 1.0
+"""How long a closed connection waits for its client to say goodbye, as TLS asks for."""
 
-    A transport that closes waits for its client to take the rest, without end if it never does.
+
+def expect(sock: Any, seconds: float) -> None:
+    """A client of this socket, or of those that it accepts, may take nothing for so long.
+
+    The kernel ends the connection. It sees each byte that is taken; a transport sees some when a
+    good part of the kernel's buffer has been, and over TLS only what has not been encrypted yet.
     """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
+
+
+def unsent(transport: asyncio.Transport) -> int:
+    """Bytes that a client has not taken, of those that can be seen: 0 is none."""
+    waiting = transport.get_write_buffer_size()
+    if waiting:
+        return waiting
+    sock = transport.get_extra_info("socket")
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
+
+
+class Outflow:
+    """What is sent to a client, and when it is given up."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float
     ) -> None:
         self._loop = loop
         self._transport = transport
-        self._seconds = seconds
+        self._seconds = self._usual = seconds
         self._timer: asyncio.TimerHandle | None = None
-        self._waiting = 0
+        self._over = False
 
-    def watch(self) -> None:
-        """Something waits to be taken, or the transport is closing."""
-        waiting = self._transport.get_write_buffer_size()
-        if self._timer is None and waiting:
-            self._waiting = waiting
-            self._timer = self._loop.call_later(self._seconds, self._look)
+    def patience(self, times: float) -> None:
+        """The client may take nothing for so many times as long as usual."""
+        seconds = self._usual * times
+        if seconds != self._seconds and not self._transport.is_closing():
+            self._seconds = seconds
+            expect(self._transport.get_extra_info("socket"), seconds)
+
+    def closing(self) -> None:
+        """The transport closes when its client has taken the rest, and over TLS said goodbye: who
+        has it all and says nothing is not waited for.
+        """
+        if self._timer is None and not self._over and self._transport.is_closing():
+            self._timer = self._loop.call_later(GOODBYE_SECONDS, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        waiting = self._transport.get_write_buffer_size()
-        if waiting and waiting >= self._waiting:
-            self._transport.abort()
+        if unsent(self._transport):
+            self.closing()
         else:
-            self.watch()
+            self._transport.abort()
 
     def over(self) -> None:
-        """The connection is gone."""
+        """The connection is gone, and its descriptor somebody else's."""
+        self._over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

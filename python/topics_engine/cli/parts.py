@@ -14,7 +14,7 @@ from .output import Output, record_text
 
 LAG_COLUMNS = ["topic", "consumer", "mode", "cursor", "lag", "lag_ms"]
 QUEUE_COLUMNS = ["queue", "ready", "in_flight", "delayed", "dead", "dead_lettered", "expired"]
-JOB_COLUMNS = ["$seq", "state", "deliveries", "lane", "node", "deadline", "visible_at"]
+JOB_COLUMNS = ["$seq", "state", "deliveries", "lane", "group", "node", "deadline", "visible_at"]
 ROUTER_COLUMNS = ["router", "source", "dest", "guarantee", "forwarded_total", "lag", "stopped_by"]
 
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
-from ..asgi.streaming import ABORT
+from ..asgi.streaming import ABORT, WAITING
 from .http2 import PREFACE, Http2Protocol
 from .limits import Limits, Outflow, headers_too_slow
 
@@ -80,7 +80,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _extensions(self) -> dict[str, dict[object, object]]:
         """What the application may ask of the server."""
         # For a stream whose client takes nothing: what waits to be sent is not waited for.
-        return {ABORT: {"abort": self.transport.abort}}
+        extensions: dict[str, dict[object, object]] = {ABORT: {"abort": self.transport.abort}}
+        if self._outflow is not None:
+            extensions[WAITING] = {"patience": self._outflow.patience}
+        return extensions
 
     def data_received(self, data: bytes) -> None:
         if self._opening is not None:
@@ -111,7 +114,10 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._should_upgrade():
+            if self._should_upgrade() and len(data) > upgrade.args[0]:
+                # Its frames would be nobody's.
+                self.send_400_response("A WebSocket's client waits for the answer first.")
+            elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             elif self._declined:
                 self._decline_upgrade(data[upgrade.args[0] :])
@@ -146,27 +152,23 @@ class BoundedProtocol(HttpToolsProtocol):
         protocol.connection_made(self.transport)
         protocol.data_received(data)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch()
-
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing():
-            self._watch()
+        if self._outflow is not None:
+            self._outflow.patience(1)
+        self._closing()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self._watch()
+        self._closing()
 
     def shutdown(self) -> None:
         super().shutdown()
-        if self.transport.is_closing():
-            self._watch()
+        self._closing()
 
-    def _watch(self) -> None:
+    def _closing(self) -> None:
         if self._outflow is not None:
-            self._outflow.watch()
+            self._outflow.closing()
 
     def _await_headers(self) -> None:
         self._header_bytes = 0
@@ -192,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(farewell(error))
         self.transport.close()
-        self._watch()
+        self._closing()
 
 
 def farewell(error: HttpError) -> bytes:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import uvicorn
 
+from .. import _core
 from ..asgi import App, build
 from ..asgi.access import check_bind
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
+from ..errors import TopicsError
 from .exits import Exit, exit_for
 from .hot import HotProtocols
-from .limits import Limits
+from .limits import Limits, expect
 from .output import complain
 from .protocol import BoundedProtocol
 from .tls import Config, TlsRefused, context
@@ -28,6 +32,9 @@ from .tls import Config, TlsRefused, context
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
 SWITCH_INTERVAL = 0.0001
+
+# Files of segments that are read (twice 1024), of the log, and what else the process has open.
+ENGINE_DESCRIPTORS = 2304
 
 # How long a shutdown waits for streams to say their last words.
 STREAMS_SECONDS = 1.0
@@ -59,12 +66,13 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, stall: float) -> socket.socket:
     """The listening socket, bound before the engine opens so that its URL is known."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        expect(sock, stall)
         sock.bind((host, port))
         # Until the loop accepts, a connection waits instead of being refused.
         sock.listen(2048)
@@ -73,6 +81,36 @@ def listen(host: str, port: int) -> socket.socket:
         raise
     sock.set_inheritable(False)
     return sock
+
+
+def take_descriptors() -> int:
+    """As many as this process may have: a connection is one, a segment that is read two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most if most != resource.RLIM_INFINITY else sys.maxsize
+
+
+class Refusal(asyncio.Protocol):
+    """A connection that there is no room for."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+def leaving_some(protocol: Callable[..., Any], most: int) -> Callable[..., Any]:
+    """Makes protocols while there are descriptors left for the engine, however many clients come:
+    without one for its next file it would take no writes.
+    """
+    limit = most - min(ENGINE_DESCRIPTORS, most // 2)
+
+    def make(**given: Any) -> Any:
+        # The lowest that is free: all below it are taken.
+        free = os.dup(sys.stdout.fileno())
+        os.close(free)
+        return protocol(**given) if free < limit else Refusal()
+
+    return make
 
 
 def url_of(sock: socket.socket, scheme: str) -> str:
@@ -90,26 +128,34 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     except TlsRefused as refusal:
         complain(str(refusal))
         return Exit.USAGE
+    limits = Limits.of(settings)
     try:
-        sock = listen(settings.host, settings.port)
+        sock = listen(settings.host, settings.port, limits.stall)
     except OSError as error:
         complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
         return Exit.FAILED
+    try:
+        # Before the address is printed: what the directory lacks is no matter of waiting.
+        _core.make_directory(settings.data_dir)
+    except TopicsError:
+        sock.close()
+        raise
     url = url_of(sock, "https" if tls else "http")
+    most = take_descriptors()
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     app = build(settings, url=url)
     # uvicorn's access log is written by its own protocol.
     hot = settings.hot_protocol and not access_log
-    limits = Limits.of(settings)
     plain = partial(BoundedProtocol, limits=limits)
     config = Config(
         app,
         tls=tls,
-        http=HotProtocols(app, settings) if hot else plain,
+        limits=limits,
+        http=leaving_some(HotProtocols(app, settings) if hot else plain, most),
         ws="websockets-sansio",
-        ws_max_size=settings.max_body_bytes,
+        ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,
         access_log=access_log,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from typing import Any
 
 import uvicorn
 import uvloop
 
-# How long a closed connection waits for its client to say goodbye, as TLS asks for.
-GOODBYE_SECONDS = 1.0
+from ..asgi.streaming import PATIENCE
+from .limits import Limits
 
 
 class TlsRefused(ValueError):
@@ -35,21 +36,31 @@ def context(certificate: str, key: str) -> ssl.SSLContext | None:
 
 
 class Loop(uvloop.Loop):
-    """A loop whose clients of TLS cannot hold up a shutdown by their silence."""
+    """A loop whose clients of TLS have the time that those without have."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
 
     async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as ever, with a shorter goodbye."""
+        """The same as ever, with these limits."""
         if kwargs.get("ssl") is not None:
-            kwargs["ssl_shutdown_timeout"] = GOODBYE_SECONDS
+            kwargs["ssl_handshake_timeout"] = self._limits.header
+            # It begins when a connection closes, with all that is still to be sent. Who takes
+            # nothing of that, or does not say goodbye, is let go before (`Outflow`).
+            kwargs["ssl_shutdown_timeout"] = self._limits.stall * PATIENCE
         return await super().create_server(*args, **kwargs)
 
 
 class Config(uvicorn.Config):
     """uvicorn's configuration, with a context of TLS that is made already."""
 
-    def __init__(self, *args: Any, tls: ssl.SSLContext | None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, tls: ssl.SSLContext | None, limits: Limits, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._tls = tls
+        self._limits = limits
 
     def load(self) -> None:
         """Loads what is loaded once."""
@@ -58,4 +69,4 @@ class Config(uvicorn.Config):
 
     def get_loop_factory(self) -> Any:
         """What makes the event loop."""
-        return Loop
+        return partial(Loop, self._limits)

@@ -57,6 +57,7 @@ class PeekedJob(Held):
     visible_at: int | None
     """When a delayed job can be claimed, epoch ms."""
     lane: int
+    group: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

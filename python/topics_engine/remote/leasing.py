@@ -187,6 +187,7 @@ def _peeked(job: dict[str, Any]) -> Any:
         job.get("deadline"),
         job.get("visible_at"),
         job["lane"],
+        job.get("group"),
     )
 
 

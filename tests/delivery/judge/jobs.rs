@@ -150,15 +150,13 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
 /// A claim gives the lowest lane first, in seq order; nothing before its time; groups in order.
 fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &mut Vec<String>) {
     let place = |name: &str, seq: u64| (jobs.get(name).and_then(|w| w.lane).unwrap_or(5), seq);
-    // What came back from the dead letters has lost its options.
-    let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
     let claimed: Vec<(u8, u64)> = q.claimed.iter().map(|g| place(&g.name, g.seq)).collect();
-    if !redriven && !claimed.is_sorted() {
+    if !claimed.is_sorted() {
         out.push(format!("a claim gives (lane, seq) {claimed:?}"));
     }
     for g in &q.claimed {
         let due = jobs.get(g.name.as_str()).map_or(0, |w| w.deliver_at);
-        if due > past.wall && !redriven {
+        if due > past.wall {
             out.push(format!("{} is given {} ms too early", g.name, due - past.wall));
         }
     }
@@ -166,15 +164,20 @@ fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &
     for g in &q.drained {
         let group = jobs.get(g.name.as_str()).map_or("", |w| w.group);
         let before = last.insert(group, g.seq).unwrap_or(0);
-        if !group.is_empty() && !redriven && before > g.seq {
+        if !group.is_empty() && before > g.seq {
             out.push(format!("group {group}: {} is given after {before}", g.seq));
         }
     }
 }
 
-/// Deliveries of durable leases are counted over a crash.
+/// Deliveries of durable leases are counted over a crash, and dead letters: those that came back too.
 fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
+    let (told, found) = (q.counted, q.lettered);
+    let all = told.0 >= found.0 && told.1 >= found.1;
+    if past.kept("q", Far::Done) && !(told == found || (redriven && all)) {
+        out.push(format!("(dead-lettered, expired) is {told:?}, the letters are {found:?}"));
+    }
     if redriven || !past.facts.leases_durable {
         return;
     }

@@ -98,14 +98,14 @@ async def test_options_of_jobs(db: Any) -> None:
 
 async def test_a_peek_leases_nothing(db: Any) -> None:
     jobs = await db.queue("jobs")
-    await jobs.append([te.New(1, lane=7), te.New(2), te.New(3, delay_ms=86_400_000)])
+    await jobs.append([te.New(1, lane=7), te.New(2), te.New(3, delay_ms=86_400_000, group="ü")])
     (job,) = await jobs.claim("w")
     assert job.data == 2
     seen = {p.data: p for p in await jobs.peek()}
-    assert {d: (p.state, p.lane, p.node) for d, p in seen.items()} == {
-        1: ("ready", 7, None),
-        2: ("leased", 5, "w"),
-        3: ("delayed", 5, None),
+    assert {d: (p.state, p.lane, p.group, p.node) for d, p in seen.items()} == {
+        1: ("ready", 7, None, None),
+        2: ("leased", 5, None, "w"),
+        3: ("delayed", 5, "ü", None),
     }
     assert seen[2].lease_id == job.lease_id
     assert [p.data for p in await jobs.peek(state="ready")] == [1]

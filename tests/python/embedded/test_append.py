@@ -191,6 +191,53 @@ def test_a_full_topic_refuses(db: te.Database) -> None:
     assert data_of(t) == [1, 2]
 
 
+def test_limits_of_calls_in_process(data_dir: Path) -> None:
+    """Each at its value and one beyond; those of requests over HTTP are others."""
+    limits = {
+        "max_embedded_batch_records": 3,
+        "max_embedded_batch_bytes": 200,
+        "max_embedded_record_bytes": 100,
+        "max_batch_records": 1,
+        "max_record_bytes": 1,
+    }
+    with te.open(data_dir, **limits) as db:
+        t = db.topic("t")
+        for fits, over, code in (
+            ([b"x"] * 3, [b"x"] * 4, "batch_too_large"),
+            ([b"x" * 100], [b"x" * 101], "record_too_large"),
+            ([b"x" * 67, b"x" * 67, b"x" * 66], [b"x" * 67] * 3, "batch_too_large"),
+        ):
+            assert t.append_batch(fits).count == t.append(fits).count == len(fits)
+            for write in (t.append_batch, t.append):
+                with pytest.raises(te.InvalidRequest) as caught:
+                    write(over)
+                assert caught.value.code == code
+                assert caught.value.detail["max"] in limits.values()
+        assert t.state().count == 2 * (3 + 1 + 3)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 40])
+def test_a_record_is_never_larger_than_a_frame_can_hold(data_dir: Path, most: int) -> None:
+    with te.open(
+        data_dir, max_embedded_record_bytes=most, max_embedded_batch_bytes=most,
+        max_embedded_batch_records=most, max_tag_bytes=most, max_node_bytes=most,
+        max_meta_bytes=most,
+    ) as db:  # fmt: skip
+        t = db.topic("t")
+        part = "x" * 65_535
+        t.append(b"x" * (31 << 20), tag=part, node=part, meta={"k": "v" * 500_000})
+        for field in ("tag", "node"):
+            with pytest.raises(te.InvalidRequest) as caught:
+                t.append(1, **{field: part + "x"})
+            assert caught.value.code == "record_too_large"
+        with pytest.raises(te.InvalidRequest) as caught:
+            t.append_batch([b"x" * (32 << 20)])
+        assert caught.value.code == "record_too_large"
+        (record,) = t.read()
+        assert isinstance(record, te.Record)
+        assert (len(record.data), record.tag, record.node) == (31 << 20, part, part)
+
+
 def test_acks_are_values() -> None:
     ack = te.Ack(1, 2, 3, 4, 2, True, False, "disk")
     with pytest.raises(dataclasses.FrozenInstanceError):

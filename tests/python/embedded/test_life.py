@@ -101,6 +101,19 @@ def test_a_second_open_is_locked(data_dir: Path) -> None:
     te.open(data_dir).close()
 
 
+def test_a_directory_that_cannot_be_made_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(te.InvalidRequest) as caught:
+        te.open(tmp_path / "none" / "data")
+    assert caught.value.code == "invalid_directory"
+    assert caught.value.detail == {"dir": str(tmp_path / "none" / "data")}
+    assert f"there is no folder {tmp_path / 'none'}: create it" in str(caught.value)
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/data"):
+        with pytest.raises(te.InvalidRequest, match="is a file, not a folder"):
+            te.open(tmp_path / name)
+
+
 def test_what_was_acked_survives_an_exit_without_close(data_dir: Path) -> None:
     done = run(
         """
@@ -301,6 +314,7 @@ def test_sync_and_checkpoint(db: te.Database) -> None:
 def test_every_code_has_its_class() -> None:
     for code, kind in [
         ("invalid_request", te.InvalidRequest),
+        ("invalid_directory", te.InvalidRequest),
         ("topic_not_found", te.NotFound),
         ("head_mismatch", te.Conflict),
         ("topic_full", te.Full),

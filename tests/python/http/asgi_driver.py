@@ -127,6 +127,7 @@ class Driver:
         *,
         guard: Guard | None = None,
         open_engine: Callable[[], Any] | None = None,
+        progress: Callable[[], float] = float,
         **settings: Any,
     ) -> None:
         self.http = ScriptedHttp(answer)
@@ -135,6 +136,7 @@ class Driver:
             open_engine or (lambda: ("engine", self.http)),
             self.closed_engines.append,
             version="test",
+            progress=progress,
         )
         self.app = App(self.life, guard or LoopbackGuard(), Settings(**settings))
 

@@ -20,8 +20,8 @@ def one(data: Any = 1, **fields: Any) -> dict[str, Any]:
 class Case:
     """Requests that prepare, and the one whose answer is known. `{t}` is a topic of its own.
 
-    `code` is the error's; without one, `has` are fields of the answer with their values, and of an
-    event stream the events that it begins with.
+    `code` is the error's; without one, `has` are fields of the answer with their values, by the way
+    to them (`topics.0.topic`), and `events` those that a stream begins with.
     """
 
     status: int

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import http.client
 import io
 import json
+import os
+import random
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -17,13 +20,14 @@ import pytest
 from benches.demo.server import Server
 
 from .h2_client import Http2Connection, Http2Port
+from .tls import TlsPort, certificate, secure
 
 # Small enough that a test can reach each limit.
 LIMITS = {
     "TOPICS_MAX_BATCH_RECORDS": "1000",
     "TOPICS_MAX_RECORD_BYTES": "10000",
     "TOPICS_MAX_BODY_BYTES": "200000",
-    "TOPICS_MAX_TOPICS": "1000",
+    "TOPICS_MAX_TOPICS": "5000",
     "TOPICS_BODY_TIMEOUT_MS": "300",
 }
 
@@ -43,10 +47,19 @@ class Reply(NamedTuple):
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
+def fresh_seed() -> int:
+    """The seed that a run is given (`TOPICS_SEED`), or a new one, which it prints."""
+    seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"seed {seed}")
+    return seed
+
+
 def connection(port: int, timeout: float = 30) -> Any:
     """A connection of the kind that the port is for."""
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
+    if isinstance(port, TlsPort):
+        return secure(port, timeout)
     return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
 
@@ -97,15 +110,21 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-def running(directory: Path, env: dict[str, str] | None = None) -> Iterator[Server]:
+def running(
+    directory: Path, env: dict[str, str] | None = None, kind: type[Server] = Server
+) -> Iterator[Server]:
     """A server on a directory, that ends well when it is told to."""
-    live = Server(directory, env=env)
+    live = kind(directory, env=env)
     try:
         live.start()
         yield live
         assert live.stop() == 0
     finally:
         live.ensure_dead()
+
+
+opened = contextlib.contextmanager(running)
+"""The same as a block."""
 
 
 def _serve(directory: Path, *, hot: bool) -> Iterator[Server]:
@@ -132,10 +151,39 @@ def h2_server(hot_server: Server) -> Server:
     return twin
 
 
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of a server that has a certificate."""
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
 @pytest.fixture(params=["hot", "plain", "h2"])
 def door(request: pytest.FixtureRequest) -> str:
     """The ways into the application, one after the other."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """A server of its own behind each door, so that all of them see the same requests."""
+    with contextlib.ExitStack() as stack:
+        made: dict[str, Server] = {}
+        for name in ("plain", "hot", "h2"):
+            env = {**LIMITS, "TOPICS_HOT_PROTOCOL": str(int(name != "plain"))}
+            # Two stages of as many rows as a request may have are more than a commit may.
+            env["TOPICS_MAX_EMBEDDED_BATCH_RECORDS"] = "1500"
+            directory = tmp_path_factory.mktemp(name) / "data"
+            made[name] = stack.enter_context(opened(directory, env))
+        made["h2"].port = Http2Port(made["h2"].port)
+        yield made
+
+
+@pytest.fixture
+def clients(doors: dict[str, Server]) -> Iterator[dict[str, Http]]:
+    made = {name: Http(server.port) for name, server in doors.items()}
+    yield made
+    for client in made.values():
+        client.close()
 
 
 # Of tests that speak HTTP/1.1 themselves.

@@ -14,6 +14,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import ProtocolError
 
+from .tls import TlsPort, trust
+
 
 class Http2Port(int):
     """A port whose clients begin with HTTP/2."""
@@ -56,6 +58,10 @@ class Response:
                 return
             self._connection.receive()
 
+    def take(self) -> bytes:
+        """What has come."""
+        return self._take(len(self.buffer))
+
     def _take(self, size: int) -> bytes:
         taken = bytes(self.buffer[:size])
         del self.buffer[:size]
@@ -66,14 +72,19 @@ class Response:
         whole = bytearray()
         while True:
             self.wait(lambda: self.buffer)
-            whole += self._take(len(self.buffer))
+            whole += self.take()
             if self.ended and not self.buffer:
                 return bytes(whole)
 
     def readline(self) -> bytes:
-        self.wait(lambda: b"\n" in self.buffer)
-        at = self.buffer.find(b"\n")
-        return self._take(at + 1 if at >= 0 else len(self.buffer))
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            # A line may be longer than the window.
+            self.wait(lambda: self.buffer)
+            if not self.buffer:
+                break
+            line += self._take(self.buffer.find(b"\n") + 1 or len(self.buffer))
+        return bytes(line)
 
     def close(self) -> None:
         """Gives the stream up, unless it has ended."""
@@ -89,7 +100,7 @@ class Http2Connection:
     ) -> None:
         self._address = (host, int(port))
         self._timeout = timeout
-        self._tls = tls
+        self._tls = trust("h2") if tls is None and isinstance(port, TlsPort) else tls
         self.sock: socket.socket | None = None
         self.responses: dict[int, Response] = {}
         self.goodbye: events.ConnectionTerminated | None = None
@@ -145,6 +156,22 @@ class Http2Connection:
             self.send(response, body, end)
         self.flush()
         return response
+
+    def at_once(
+        self, count: int, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> list[Response]:
+        """Sends so many requests in one piece."""
+        if self.sock is None:
+            self.connect()
+        made = []
+        for _ in range(count):
+            stream_id = self.h2.get_next_available_stream_id()
+            made.append(Response(self, stream_id))
+            self.responses[stream_id] = made[-1]
+            self.h2.send_headers(stream_id, self.head(method, path, headers.items()))
+            self.h2.send_data(stream_id, body, end_stream=True)
+        self.flush()
+        return made
 
     def send(self, response: Response, body: bytes, end: bool = True) -> None:
         """Sends a body as the windows allow; stops when the server has answered it all."""

@@ -10,10 +10,12 @@ import os
 import random
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from h2.config import H2Configuration
@@ -22,9 +24,12 @@ from hpack import Encoder
 
 from benches.demo.server import Server
 
-from .conftest import Http, once
+from .conftest import Http, fresh_seed, once, opened, running
+from .h2_client import Http2Connection
+from .sse import Events
 from .test_routes import until
 from .test_watch import streams
+from .tls import TlsPort, TlsServer, trust
 
 PATIENCE = {
     "TOPICS_HEADER_TIMEOUT_MS": "200",
@@ -32,6 +37,7 @@ PATIENCE = {
     "TOPICS_IDLE_TIMEOUT_MS": "300",
     "TOPICS_STALL_TIMEOUT_MS": "300",
     "TOPICS_MAX_BODY_BYTES": "200000",
+    "TOPICS_MAX_SSE_CONNECTIONS": "64",
 }
 # All timeouts together, and a machine that does other things.
 SECONDS = 20.0
@@ -45,6 +51,8 @@ class Attack:
     pause: float = 0.0
     half_close: bool = False
     reads: bool = True
+    # The first piece is answered before the others are sent.
+    opens: bool = False
 
 
 def post(body: bytes, *headers: str, path: str = "/v0/topics/abuse", length: bool = True) -> bytes:
@@ -103,10 +111,10 @@ HTTP1: dict[str, Attack] = {
     "half-closed": Attack((post(ONE),), half_close=True),
     "half-closed in a body": Attack((post(ONE)[:-5],), half_close=True),
     "half-closed in a wait": Attack(
-        (post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff"),), half_close=True
+        (post(b'{"wait_ms":30000}', path="/v0/topics/still/diff"),), half_close=True
     ),
     "gone in a wait": Attack(
-        (post(b'{"wait_ms":30000}', path="/v0/topics/abuse/diff"),), reads=False
+        (post(b'{"wait_ms":30000}', path="/v0/topics/still/diff"),), reads=False
     ),
     "gone from a stream": Attack((get("/v0/watch?topic=abuse"),), reads=False),
     "pipelined and gone": Attack((post(ONE) * 200,), reads=False),
@@ -168,6 +176,77 @@ HTTP1: dict[str, Attack] = {
         post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked",
              length=False),)) for name, body in BODIES.items()},
 }  # fmt: skip
+
+HANDSHAKE = (
+    "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)  # fmt: skip
+OPENING = get("/v0/ws", *HANDSHAKE)
+TEXT, BINARY, CLOSING, WS_PING = 0x81, 0x82, 0x88, 0x89
+
+
+def message(first: int, payload: bytes, length: int = -1, mask: bytes = b"abcd") -> bytes:
+    """A frame of a WebSocket, masked unless `mask` is empty."""
+    size = len(payload) if length < 0 else length
+    bit = 0x80 if mask else 0
+    if size < 126:
+        head = bytes((first, bit | size))
+    elif size < 1 << 16:
+        head = bytes((first, bit | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((first, bit | 127)) + size.to_bytes(8, "big")
+    keys = mask * (len(payload) // 4 + 1) if mask else bytes(len(payload))
+    return head + mask + bytes(a ^ b for a, b in zip(payload, keys, strict=False))
+
+
+def op(**fields: object) -> bytes:
+    return message(TEXT, json.dumps(fields).encode())
+
+
+def ws(*frames: bytes, reads: bool = True) -> Attack:
+    """A socket whose client says nothing after that."""
+    return Attack((OPENING, b"".join(frames)), half_close=reads, reads=reads, opens=True)
+
+
+SOCKETS: dict[str, Attack] = {
+    "nothing": ws(),
+    "a ping": ws(op(op="ping")),
+    "without a mask": ws(message(TEXT, b"{}", mask=b"")),
+    "reserved bits": ws(message(0xF1, b"{}")),
+    "no such opcode": ws(message(0x83, b"{}")),
+    "bytes": ws(message(BINARY, b"{}")),
+    "a continuation of nothing": ws(message(0x80, b"{}")),
+    "fragments without an end": ws(message(0x01, b"{"), *[message(0x00, b" ")] * 500),
+    "fragments over the limit": ws(message(0x01, b"{"), *[message(0x00, b" " * 50_000)] * 5),
+    "a text between fragments": ws(message(0x01, b"{"), message(TEXT, b"{}")),
+    "a ping in fragments": ws(message(0x09, b"x")),
+    "a ping of 126 bytes": ws(message(WS_PING, b"x" * 126)),
+    "pings": ws(*[message(WS_PING, b"x")] * 2000),
+    "invalid UTF-8": ws(message(TEXT, b'{"op":"\xff"}')),
+    "half a message": ws(message(TEXT, b"{", length=1000)),
+    "a message over the limit": ws(message(TEXT, b" " * 200_001)),
+    "a length of 2^63": ws(message(TEXT, b"{}", length=1 << 63)),
+    "a length of 2^62": ws(message(TEXT, b"{}", length=1 << 62)),
+    "a close of a byte": ws(message(CLOSING, b"x")),
+    "a close of no code": ws(message(CLOSING, (999).to_bytes(2, "big"))),
+    "a close, then a message": ws(message(CLOSING, (1000).to_bytes(2, "big")), op(op="ping")),
+    "a close whose reason is no text": ws(message(CLOSING, b"\x03\xe8\xff")),
+    "published and gone": ws(
+        *[op(op="publish", topic="abuse", records=[{"data": 1}])] * 100, reads=False
+    ),
+    "subscribed and gone": ws(*[op(op="subscribe", topic="large", from_seq=0)] * 64, reads=False),
+    "subscribed and half-closed": ws(op(op="subscribe", topic="large", from_seq=0)),
+    "half a handshake": Attack((OPENING[:-2],)),
+    "an old version": Attack((OPENING.replace(b"13", b"12"),)),
+    "a key that is none": Attack((OPENING.replace(b"dGhlIHNhbXBsZSBub25jZQ==", b"x"),)),
+    "no key": Attack((get("/v0/ws", *HANDSHAKE[:3]),)),
+    "another path": Attack((get("/v0/topics", *HANDSHAKE),)),
+    "by POST": Attack((post(b"", *HANDSHAKE, path="/v0/ws"),)),
+    "by HTTP/1.0": Attack((OPENING.replace(b"HTTP/1.1", b"HTTP/1.0"),), half_close=True),
+    "of another host": Attack((OPENING.replace(b"localhost", b"example.org"),)),
+    "a handshake and a request": Attack((OPENING + SMUGGLED,)),
+    **{name: ws(message(TEXT, body[:100_000])) for name, body in BODIES.items()},
+}
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -306,7 +385,7 @@ HTTP2: dict[str, Attack] = {
     "half-closed": h2(OPEN, frame(DATA, END, 1, ONE), half_close=True),
     "gone": h2(*[frame(HEADERS, WHOLE, n, block(*GET)) for n in range(1, 99, 2)], reads=False),
     "gone from waits": h2(
-        *[frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/abuse/diff"),
+        *[frame(HEADERS, END_HEADERS, n, block(*POST[:2], (":path", "/v0/topics/still/diff"),
                                                *POST[3:]))
           + frame(DATA, END, n, b'{"wait_ms":30000}') for n in range(1, 99, 2)], reads=False
     ),
@@ -330,17 +409,30 @@ HTTP2: dict[str, Attack] = {
 def strike(port: int, attack: Attack) -> bytes:
     """Everything that comes back until the connection ends."""
     received = bytearray()
-    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as sock:
+    with contextlib.ExitStack() as opened, contextlib.suppress(ConnectionError, ssl.SSLError):
+        sock = opened.enter_context(
+            socket.create_connection(("127.0.0.1", int(port)), timeout=SECONDS)
+        )
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(ConnectionError):
-            for piece in attack.pieces:
-                sock.sendall(piece)
-                time.sleep(attack.pause)
-            if attack.half_close:
-                sock.shutdown(socket.SHUT_WR)
-            while attack.reads and (piece := sock.recv(65536)):
-                received += piece
+        if isinstance(port, TlsPort):
+            sock = opened.enter_context(trust().wrap_socket(sock))
+        for n, piece in enumerate(attack.pieces):
+            sock.sendall(piece)
+            time.sleep(attack.pause)
+            while attack.opens and n == 0 and b"\r\n\r\n" not in received:
+                received += sock.recv(65536) or b"\r\n\r\n"
+        if attack.half_close:
+            half_close(sock)
+        while attack.reads and (piece := sock.recv(65536)):
+            received += piece
     return bytes(received)
+
+
+def half_close(sock: socket.socket) -> None:
+    """Says that nothing more will be sent."""
+    if isinstance(sock, ssl.SSLSocket):
+        sock.unwrap()
+    sock.shutdown(socket.SHUT_WR)
 
 
 def statuses(received: bytes, http2: bool) -> list[int]:
@@ -362,27 +454,47 @@ def statuses(received: bytes, http2: bool) -> list[int]:
     return found
 
 
+def impatient(
+    directory: Path, env: dict[str, str], kind: type[Server] = Server
+) -> Iterator[Server]:
+    """A server of little patience, with something to read."""
+    for server in running(directory, PATIENCE | env, kind):
+        api = Http(server.port)
+        for name in ("abuse", "still"):
+            assert api("PUT", f"/v0/topics/{name}").status == 201
+        for _ in range(30):
+            large = {"records": [{"data": "x" * 9000} for _ in range(20)]}
+            assert api("POST", "/v0/topics/large", large).status in (200, 201)
+        api.close()
+        yield server
+
+
 @pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """Servers of little patience. In the end they hold no more than in the beginning."""
-    made = {}
-    try:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from impatient(tmp_path_factory.mktemp("plain") / "data", {"TOPICS_HOT_PROTOCOL": "0"})
+
+
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from impatient(tmp_path_factory.mktemp("hot") / "data", {})
+
+
+@pytest.fixture(scope="module")
+def targets(plain: Server, hot: Server) -> dict[str, Server]:
+    return {"plain": plain, "hot": hot}
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """The same for clients that are slow for good reasons."""
+    with contextlib.ExitStack() as stack:
+        made = {}
         for name in ("plain", "hot"):
-            env = PATIENCE | {"TOPICS_HOT_PROTOCOL": str(int(name == "hot"))}
-            server = made[name] = Server(tmp_path_factory.mktemp(name) / "data", env=env)
-            server.start()
-            api = Http(server.port)
-            assert api("PUT", "/v0/topics/abuse").status == 201
-            for _ in range(30):
-                large = {"records": [{"data": "x" * 9000} for _ in range(20)]}
-                assert api("POST", "/v0/topics/large", large).status in (200, 201)
-            api.close()
+            directory = tmp_path_factory.mktemp(f"patient-{name}") / "data"
+            hot = str(int(name == "hot"))
+            env = {"TOPICS_HOT_PROTOCOL": hot, "TOPICS_IDLE_TIMEOUT_MS": "1000"}
+            made[name] = stack.enter_context(opened(directory, env))
         yield made
-        for server in made.values():
-            assert server.stop() == 0
-    finally:
-        for server in made.values():
-            server.ensure_dead()
 
 
 def sockets(pid: int) -> int:
@@ -395,33 +507,47 @@ def sockets(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def nothing_left_behind(server: Server) -> Iterator[None]:
-    """The server's sockets and streams are as before. Its other files are the engine's business."""
-    before = sockets(server.pid)
+def nothing_left_behind(server: Server, most: int = 64 << 20) -> Iterator[None]:
+    """The server's sockets and streams are as before, and its memory is within reach. Its other
+    files are the engine's business.
+    """
+    before, memory = sockets(server.pid), server.memory()[1]
     yield
     until(lambda: sockets(server.pid) <= before)
-    api = Http(server.port)
-    until(lambda: streams(api) == 0)
-    assert api("GET", "/v0/topics/smuggled").status == 404, "a smuggled request was answered"
-    api.close()
+    grown = server.memory()[1] - memory
+    until(lambda: open_streams(server) == 0)
+    assert once(server.port, "GET", "/v0/topics/smuggled").status == 404, "it was smuggled in"
+    print(f"the server's memory {grown / 2**20:+.1f} MiB")
+    assert grown < most
 
 
-@pytest.mark.parametrize(
-    ("door", "attacks"), [("plain", HTTP1), ("hot", HTTP1), ("plain", HTTP2), ("hot", HTTP2)]
-)
-def test_bytes_that_no_client_should_send(
-    targets: dict[str, Server], door: str, attacks: dict[str, Attack]
-) -> None:
-    server = targets[door]
+def open_streams(server: Server) -> int:
+    """By a connection of its own: this server's patience is short."""
+    with contextlib.closing(Http(server.port)) as api:
+        return streams(api)
+
+
+def all_places_are_free(server: Server) -> None:
+    """As many streams as there may be are opened, and not one more."""
+    most = int(PATIENCE["TOPICS_MAX_SSE_CONNECTIONS"])
+    with contextlib.ExitStack() as opened:
+        for n in range(most + 1):
+            events = opened.enter_context(Events(server.port, "/v0/watch?topic=abuse"))
+            assert events.status == (200 if n < most else 429), f"stream {n} of {most}"
+    until(lambda: open_streams(server) == 0)
+
+
+def survived(server: Server, port: int, attacks: dict[str, Attack], *, http2: bool) -> None:
+    """Strikes with all of these; each has an end in time, and no answer that is a bug's."""
     wrong = []
 
     def one(name: str) -> None:
         try:
-            received = strike(server.port, attacks[name])
+            received = strike(port, attacks[name])
         except TimeoutError:
             wrong.append(f"{name}: neither an answer nor an end")
             return
-        found = statuses(received, attacks is HTTP2)
+        found = statuses(received, http2)
         if any(status >= 500 and status != 503 for status in found):
             wrong.append(f"{name}: {found}")
 
@@ -429,6 +555,62 @@ def test_bytes_that_no_client_should_send(
         list(pool.map(one, attacks))
     assert not wrong
     assert once(server.port, "POST", "/v0/topics/abuse", json.loads(ONE)).status == 200
+    all_places_are_free(server)
+
+
+@pytest.mark.parametrize(
+    ("door", "attacks"),
+    [(door, attacks) for door in ("plain", "hot") for attacks in (HTTP1, SOCKETS, HTTP2)],
+)
+def test_bytes_that_no_client_should_send(
+    targets: dict[str, Server], door: str, attacks: dict[str, Attack]
+) -> None:
+    server = targets[door]
+    survived(server, server.port, attacks, http2=attacks is HTTP2)
+
+
+SMALL_STREAMS = 10_000
+TOGETHER = 100
+
+
+def ends(received: bytes) -> tuple[int, bytes]:
+    """How many streams end in these frames, and the frame that is not whole yet."""
+    found = at = 0
+    while at + 9 <= len(received):
+        size = 9 + int.from_bytes(received[at : at + 3], "big")
+        if at + size > len(received):
+            break
+        kind, flags = received[at + 3], received[at + 4]
+        assert kind not in (RST, GOAWAY), f"{found} streams, then {received[at : at + size]!r}"
+        found += kind in (DATA, HEADERS) and bool(flags & END)
+        at += size
+    return found, received[at:]
+
+
+def small_streams(server: Server) -> None:
+    """One connection, very many small requests: all are answered, and nothing of them is kept."""
+    asked, begun = block(*GET), 0
+    with nothing_left_behind(server, 32 << 20), contextlib.ExitStack() as opened:
+        address = ("127.0.0.1", int(server.port))
+        sock = opened.enter_context(socket.create_connection(address, timeout=SECONDS))
+        if isinstance(server.port, TlsPort):
+            sock = opened.enter_context(trust("h2").wrap_socket(sock))
+        sock.sendall(WINDOWS)
+        left = b""
+        while begun < SMALL_STREAMS:
+            ids = range(2 * begun + 1, 2 * (begun + TOGETHER), 2)
+            sock.sendall(b"".join(frame(HEADERS, WHOLE, n, asked) for n in ids))
+            begun += TOGETHER
+            open_ = TOGETHER
+            while open_:
+                piece = sock.recv(65536)
+                assert piece, f"the connection ended with {begun - open_} streams answered"
+                done, left = ends(left + piece)
+                open_ -= done
+
+
+def test_ten_thousand_small_streams(hot: Server) -> None:
+    small_streams(hot)
 
 
 def conversation() -> bytes:
@@ -443,8 +625,8 @@ def conversation() -> bytes:
     return client.data_to_send()
 
 
-def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
-    raw, port = conversation(), targets["hot"].port
+def test_frames_split_at_every_byte(patient: dict[str, Server]) -> None:
+    raw, port = conversation(), patient["hot"].port
     # Two streams: the read may be answered before the first write is.
     assert set(statuses(strike(port, Attack((raw,))), True)) <= {201, 200, 404}
     splits = [Attack((raw[:at], raw[at:]), 0.002) for at in range(1, len(raw))]
@@ -454,11 +636,120 @@ def test_frames_split_at_every_byte(targets: dict[str, Server]) -> None:
             assert found == [200, 200]
 
 
+# What a connection of HTTP/1.1 may bring, hot and not, and how each of it is answered.
+UNUSUAL = (
+    post(ONE, "Content-Encoding: identity", path="/v0/topics/split1")
+    + post(CHUNKED, "Transfer-Encoding: chunked", path="/v0/topics/split1", length=False)
+    + get("/v0/topics/split1?touch=false", "X-Odd: 1").replace(b"GET", b"HEAD")
+    + get("/v0/nothing")
+    + post(b'{"tail":1}', "Connection: close", path="/v0/topics/split1/diff")
+)
+ASKED = op(op="ping", request_id="r")
+PONG = b'{"op":"pong","request_id":"r"}'
+
+
+def everywhere(raw: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Bytes in two pieces, split at each place, and one by one."""
+    for at in range(1, len(raw)):
+        yield raw[:at], raw[at:]
+    yield drip(raw)
+
+
+def talk(port: int, opening: tuple[bytes, ...], asked: tuple[bytes, ...]) -> bytes:
+    """What a socket answers until the client says goodbye, and it has."""
+    received = bytearray()
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for pieces, answer in ((opening, b"\r\n\r\n"), (asked, PONG)):
+            for piece in pieces:
+                sock.sendall(piece)
+                time.sleep(0.001)
+            while answer not in received:
+                piece = sock.recv(65536)
+                assert piece, bytes(received)
+                received += piece
+        sock.sendall(message(CLOSING, (1000).to_bytes(2, "big")))
+        while piece := sock.recv(65536):
+            received += piece
+    return bytes(received)
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_requests_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
+    server = patient[door]
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        strike(server.port, Attack((UNUSUAL,)))
+        attacks = [Attack(pieces, 0.001) for pieces in everywhere(UNUSUAL)]
+        for at, received in enumerate(pool.map(lambda a: strike(server.port, a), attacks), 1):
+            assert statuses(received, False) == [200, 200, 200, 404, 200], (at, received)
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_sockets_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
+    server = patient[door]
+    talks = [(pieces, (ASKED,)) for pieces in everywhere(OPENING)]
+    talks += [((OPENING,), pieces) for pieces in everywhere(ASKED)]
+    with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
+        for received in pool.map(lambda pieces: talk(server.port, *pieces), talks):
+            assert statuses(received, False) == [101], received
+
+
+KEY = b"Host: localhost\r\nAuthorization: Bearer abuser"
+SLOTS = 24
+SLOTTED = PATIENCE | {
+    "TOPICS_API_KEYS": "abuser,other",
+    "TOPICS_MAX_INFLIGHT_PER_KEY": str(SLOTS),
+    "TOPICS_MAX_SSE_CONNECTIONS_PER_KEY": str(SLOTS),
+}
+
+
+@pytest.fixture(params=["0", "1"])
+def slotted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    yield from running(tmp_path / "data", SLOTTED | {"TOPICS_HOT_PROTOCOL": request.param})
+
+
+def test_no_slot_of_a_key_is_left_behind(slotted: Server) -> None:
+    """After all of it the key has as many requests and streams as it may have, and no more."""
+    port = slotted.port
+    mine = {"Authorization": "Bearer abuser"}
+    attacks = [
+        replace(attack, pieces=(first.replace(b"Host: localhost", KEY), *rest))
+        for attack in (*HTTP1.values(), *SOCKETS.values())
+        for first, *rest in (attack.pieces or (b"",),)
+    ]
+    api = Http(port)
+    for name in ("abuse", "large", "still"):
+        assert api("PUT", f"/v0/topics/{name}", {}, mine).status == 201
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda attack: strike(port, attack), attacks))
+    # The server has ended what was idle meanwhile.
+    api.close()
+    api = Http(port)
+    metrics = mine | {"Accept": "application/json"}
+    until(lambda: api("GET", "/v0/metrics", None, metrics).json["watch_streams"] == 0)
+    link = Http2Connection("127.0.0.1", port)
+    head = api("GET", "/v0/topics/abuse", None, mine).json["head_seq"]
+    wait = json.dumps({"from_seq": head, "wait_ms": 20_000}).encode()
+    given = mine | {"Content-Type": "application/json"}
+    waits = [link.start("POST", "/v0/topics/abuse/diff", wait, given) for _ in range(SLOTS)]
+    until(lambda: api("GET", "/v0/topics", None, mine).status == 429)
+    watches = [link.start("GET", "/v0/watch?topic=abuse", None, mine) for _ in range(SLOTS + 1)]
+    for watch in watches:
+        watch.wait(lambda watch=watch: watch.status)
+    assert sorted(watch.status for watch in watches) == [200] * SLOTS + [429]
+    other = {"Authorization": "Bearer other"}
+    assert api("POST", "/v0/topics/abuse", json.loads(ONE), other).status == 200
+    for response in waits:
+        response.wait(lambda response=response: response.status)
+    assert [response.status for response in waits] == [200] * SLOTS
+    link.close()
+    api.close()
+
+
 def test_damaged_conversations(targets: dict[str, Server]) -> None:
     """Bytes of a good conversation, changed, dropped, doubled: an answer or an end."""
-    seed = random.SystemRandom().randrange(1 << 32)
+    seed = fresh_seed()
     rng = random.Random(seed)
-    print(f"seed {seed}")
     good = [conversation(), post(ONE) + get("/v0/topics/abuse") + post(CHUNKED, length=False)]
 
     def damaged() -> bytes:
@@ -492,6 +783,8 @@ def hold(port: int, raw: bytes) -> socket.socket:
     sock.settimeout(SECONDS)
     sock.connect(("127.0.0.1", port))
     with contextlib.suppress(OSError):
+        if isinstance(port, TlsPort):
+            sock = trust().wrap_socket(sock)
         sock.sendall(raw)
     return sock
 
@@ -522,18 +815,81 @@ HELD: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("door", ["plain", "hot"])
 def test_clients_that_take_nothing_are_let_go(targets: dict[str, Server], door: str) -> None:
-    server = targets[door]
-    memory = server.memory()[1]
-    with nothing_left_behind(server):
+    let_go(targets[door])
+
+
+def let_go(server: Server) -> None:
+    """Clients ask, and take nothing of what they are answered."""
+    with nothing_left_behind(server, 150 << 20):
         socks = {name: hold(server.port, make()) for name, make in HELD.items()}
         # Nothing is read of any: each is let go, with the answer that it did not take.
         held = still_held(server, socks)
         assert not held, f"never let go: {held}"
         for sock in socks.values():
             sock.close()
-    grown = (server.memory()[1] - memory) >> 20
-    print(f"{grown} MiB more than before")
-    assert grown < 150
+
+
+@pytest.fixture
+def lenient(
+    request: pytest.FixtureRequest, tmp_path: Path, tls: dict[str, str]
+) -> Iterator[Server]:
+    """A server that waits for a second and a half, and not longer."""
+    kind = TlsServer if request.param == "tls" else Server
+    env = {
+        "TOPICS_STALL_TIMEOUT_MS": "1500",
+        "TOPICS_HEADER_TIMEOUT_MS": "1500",
+        "TOPICS_HOT_PROTOCOL": str(int(request.param != "plain")),
+    }
+    yield from impatient(tmp_path / "data", env | (tls if kind is TlsServer else {}), kind)
+
+
+CLOSED = ("Connection: close",)
+
+
+@pytest.mark.parametrize(
+    ("lenient", "headers"),
+    [("plain", CLOSED), ("hot", ()), ("tls", CLOSED), ("tls", ())],
+    indirect=["lenient"],
+    ids=["plain", "hot", "tls-closed", "tls-kept"],
+)
+def test_an_answer_reaches_a_slow_client_whole(lenient: Server, headers: tuple[str, ...]) -> None:
+    """It takes what there is after a while: the server's stall has not passed, and all else has."""
+    body = b'{"max_batch_bytes":8388608,"limit":1000}'
+    received = bytearray()
+    with hold(lenient.port, post(body, *headers, path="/v0/topics/large/diff")) as sock:
+        time.sleep(1.2)
+        while piece := sock.recv(65536):
+            received += piece
+    head, _, answer = bytes(received).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert len(json.loads(answer)["records"]) == 600
+
+
+SCAN = post(b"{}", "Connection: close", path="/v0/topics/large/scan")
+
+
+@pytest.mark.parametrize("door", ["plain", "hot"])
+def test_a_scan_waits_for_a_client_who_works_on_what_he_has(
+    targets: dict[str, Server], door: str
+) -> None:
+    """Longer than anybody else, ten times: it holds little meanwhile."""
+    received = bytearray()
+    with hold(targets[door].port, SCAN) as sock:
+        time.sleep(0.9)
+        while piece := sock.recv(65536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.endswith(b"\r\n0\r\n\r\n"), "it was broken off"
+
+
+def test_a_scan_by_http2_waits_for_its_client(plain: Server) -> None:
+    link = Http2Connection("127.0.0.1", plain.port)
+    headers = {"content-type": "application/json"}
+    response = link.start("POST", "/v0/topics/large/scan", b"{}", headers)
+    time.sleep(0.9)
+    assert len(response.read()) > 5_000_000
+    assert response.ended
+    link.close()
 
 
 def still_held(server: Server, socks: dict[str, socket.socket]) -> list[str]:

@@ -22,7 +22,7 @@ from topics_engine.asgi.messages import HttpError
 from topics_engine.asgi.openapi import operation_id
 from topics_engine.asgi.routes import ROUTES
 
-from .asgi_driver import Call, Driver
+from .asgi_driver import Call, Driver, Sent
 
 T = TypeVar("T")
 
@@ -337,6 +337,30 @@ def test_errors_of_the_core_carry_retry_after() -> None:
         assert (sent.status, sent.headers[b"retry-after"], sent.body) == (429, b"3", body)
 
     run(go())
+
+
+def test_a_refusal_of_the_moment_says_when_to_come_back() -> None:
+    codes = {"throttled": 429, "shutting_down": 503, "not_ready": 503, "storage_unavailable": 503}
+    for code, status in codes.items():
+        headers = dict(HttpError(status, code, "later", headers=[(b"x", b"y")]).response().headers)
+        assert headers == {b"x": b"y", b"retry-after": b"1"}
+    assert HttpError(400, "invalid_request", "never").response().headers == []
+
+
+def test_a_client_whose_answer_is_lost_by_the_end_is_told_when_to_ask_again() -> None:
+    async def go() -> Sent:
+        driver = Driver(lambda _: None)
+        await driver.ready()
+        waiting = asyncio.ensure_future(driver.request("POST", "/v0/sync"))
+        while not driver.http.calls:
+            await asyncio.sleep(0)
+        assert driver.life.bridge is not None
+        driver.life.bridge.close()
+        return await waiting
+
+    sent = run(go())
+    assert (sent.status, sent.headers[b"retry-after"]) == (503, b"1")
+    assert json.loads(sent.body)["error"]["code"] == "shutting_down"
 
 
 def test_a_failing_core_is_500_and_says_nothing_of_itself() -> None:

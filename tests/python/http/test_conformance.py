@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,25 +24,24 @@ from topics_engine.asgi.routes import ROUTES
 
 from .asgi_driver import Driver
 from .cases import GOOD, MORE_REFUSALS, NUMBERS, REFUSALS, SIZES, THREE, WRONG_NUMBERS, C, Case, T
-from .conftest import LIMITS, Http, Reply
+from .cases_of_fields import MORE_GOOD, MORE_REFUSED
+from .conftest import Http, Reply, once, opened
 from .h2_client import Http2Connection, Http2Port
 from .sse import Events
 from .test_app import run
 from .test_socket import Socket
 
-CASES = GOOD | REFUSALS | MORE_REFUSALS
+ALL_GOOD = GOOD | MORE_GOOD
+CASES = ALL_GOOD | REFUSALS | MORE_REFUSALS | MORE_REFUSED
 
 ARROW = "application/vnd.apache.arrow.stream"
 
 # Fields of an answer that are only there at times.
 AT_TIMES = {"next_cursor", "seqs", "queue", "tombstone"}
 
-# Codes that are told in another way than by an answer of their own, and where that is tested.
+# Codes that it takes more than a request to reach, and the tests of them below.
 ELSEWHERE = {
-    ("get_watch_wid", "session_gone"): "an event: test_watch.test_a_session_ends",
     ("post_topics_t_consumers_c_read", "consumer_busy"): "test_a_busy_consumer",
-    # Stages are refused before a commit can be too large; the rest of it has no small limit.
-    ("post_txn_writer_commit", "batch_too_large"): "no test reaches it",
     ("get_ws", 101): "test_a_socket_opens",
 }
 
@@ -69,35 +69,6 @@ def headers_of(reply: Reply) -> dict[str, str]:
     return {name: value for name, value in reply.headers.items() if name not in skip}
 
 
-@pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """A server of its own behind each door, so that all of them see the same requests."""
-    made: dict[str, Server] = {}
-    for name in ("plain", "hot", "h2"):
-        directory = tmp_path_factory.mktemp(name) / "data"
-        hot = str(int(name != "plain"))
-        made[name] = Server(directory, env={**LIMITS, "TOPICS_HOT_PROTOCOL": hot})
-    try:
-        for name, server in made.items():
-            server.start()
-            if name == "h2":
-                server.port = Http2Port(server.port)
-        yield made
-        for server in made.values():
-            assert server.stop() == 0
-    finally:
-        for server in made.values():
-            server.ensure_dead()
-
-
-@pytest.fixture
-def clients(doors: dict[str, Server]) -> Iterator[dict[str, Http]]:
-    made = {name: Http(server.port) for name, server in doors.items()}
-    yield made
-    for client in made.values():
-        client.close()
-
-
 def told(value: Any, names: dict[str, str]) -> Any:
     """The same with the names of this case in it."""
     if isinstance(value, str):
@@ -117,8 +88,8 @@ def send(case: Case, api: Http, topic: str) -> Reply:
     for method, path, body in case.before:
         reply = api(method, told(path, names), told(body, names))
         assert reply.status < 300, reply
-        if "wid" in reply.json:
-            names["wid"] = reply.json["wid"]
+        told_here = {"wid", "next_cursor"} & set(reply.json)
+        names |= {name: reply.json[name] for name in told_here}
     path = told(case.path, names)
     if not case.events:
         return api(case.method, path, told(case.body, names), case.headers)
@@ -142,8 +113,15 @@ def check(case: Case, reply: Reply, topic: str) -> None:
         error = reply.json["error"]
         assert set(error) <= {"code", "message", "detail"}
         assert case.says in error["message"] + str(error.get("detail", ""))
-    for name, value in case.has.items():
-        assert reply.json[name] == told(value, {"t": topic}), reply
+    for way, value in case.has.items():
+        found = reply.json
+        for step in way.split("."):
+            found = found[int(step) if step.isdigit() else told(step, {"t": topic})]
+        value = told(value, {"t": topic})
+        if isinstance(value, dict):
+            # `...` stands for any value.
+            value = {k: found.get(k) if v is ... else v for k, v in value.items()}
+        assert found == value, (way, reply)
 
 
 def route_of(case: Case) -> Route | None:
@@ -184,14 +162,17 @@ def test_every_route_has_its_cases(route: Route) -> None:
     """Each status, each code of its own, each content type, and each field of its answer."""
     mine = [case for case in CASES.values() if route_of(case) is route]
     seen: set[Any] = {case.code or case.status for case in mine}
-    seen |= {what for where, what in ELSEWHERE if where == operation_id(route)}
+    for (where, what), test in ELSEWHERE.items():
+        if where == operation_id(route):
+            assert callable(globals()[test])
+            seen.add(what)
     missing = {*route.statuses, *route.codes} - seen
     assert not missing, f"no case in cases.py for {sorted(map(str, missing))}"
     assert {c.code for c in mine if c.code} <= route.all_codes
 
 
 def test_answers_have_the_fields_that_are_promised(clients: dict[str, Http]) -> None:
-    for name, case in GOOD.items():
+    for name, case in ALL_GOOD.items():
         route = route_of(case)
         assert route is not None, name
         if case.events or case.method == "HEAD" or "metrics" in case.path:
@@ -200,7 +181,9 @@ def test_answers_have_the_fields_that_are_promised(clients: dict[str, Http]) -> 
         if reply.headers["content-type"] == ARROW:
             continue
         if route.answer != "object":
-            assert set(route.answer.split()) - AT_TIMES <= set(reply.json), name
+            fields, named = set(reply.json) - {"performance"}, set(route.answer.split())
+            assert fields <= named, (name, fields - named)
+            assert named - AT_TIMES <= fields, (name, named - fields)
         if route.verb not in ("health", "openapi"):
             assert reply.json["performance"]["server_total_ms"] >= 0, name
 
@@ -258,6 +241,152 @@ def test_every_code_that_a_route_has_is_tried(clients: dict[str, Http]) -> None:
     for route in ROUTES:
         common = route.all_codes - set(route.codes)
         assert common <= tried, f"nothing tries {sorted(common - tried)} of {route.path}"
+
+
+def test_head_is_answered_as_get_is(clients: dict[str, Http]) -> None:
+    """The same status and headers, and no body; of a stream there is none."""
+    for api in clients.values():
+        assert api("PUT", "/v0/topics/head", {"type": "queue"}).status in (200, 201)
+        assert api("PUT", "/v0/topics/head/consumers/head").status in (200, 201)
+    for route in ROUTES:
+        if route.method != "GET":
+            continue
+        path = place(route, "head")
+        for door, api in clients.items():
+            get = Reply(405, {}, b"") if route.streams else api("GET", path)
+            head = api("HEAD", path)
+            assert (head.status, head.body) == (get.status, b""), (door, path)
+            if route.streams:
+                assert "HEAD" not in head.headers["allow"]
+            else:
+                assert headers_of(head) == headers_of(get)
+                assert int(head.headers["content-length"]) > 0
+
+
+def test_every_405_names_the_methods_that_there_are(clients: dict[str, Http]) -> None:
+    for route in ROUTES:
+        methods = {r.method for r in ROUTES if r.path == route.path}
+        methods |= (
+            {"HEAD"}
+            if any(r.path == route.path and r.method == "GET" and not r.streams for r in ROUTES)
+            else set()
+        )
+        for method in ("PATCH", "TRACE", "OPTIONS"):
+            for api in clients.values():
+                reply = api(method, place(route))
+                assert (reply.status, reply.code) == (405, "method_not_allowed"), (method, route)
+                assert set(reply.headers["allow"].split(", ")) == methods
+
+
+def nested(depth: int) -> bytes:
+    """A body that is nested so deep; the data of its record is a part of it."""
+    return b'{"records":[{"data":' + b"[" * (depth - 3) + b"]" * (depth - 3) + b"}]}"
+
+
+def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
+    lines = {"Content-Type": "application/x-ndjson"}
+    for door, api in clients.items():
+        path = "/v0/topics/nested"
+        for body, headers, fits in (
+            (nested(128), {}, True),
+            (nested(129), {}, False),
+            (b"[" * 125 + b"]" * 125, lines, True),
+            (b"[" * 126 + b"]" * 126, lines, False),
+            (b'{"records":[{"data":1}],"x":' + b"[" * 127 + b"]" * 127 + b"}", {}, True),
+            (b'{"records":[{"data":1}],"x":' + b"[" * 128 + b"]" * 128 + b"}", {}, False),
+        ):
+            reply = api("POST", path, body, headers)
+            assert (reply.status in (200, 201)) is fits, (door, body, reply)
+            assert fits or reply.code == "invalid_request"
+    for route in ROUTES:
+        # A config knows all its fields, and refuses this one before it looks into it.
+        if not route.body or route.verb == "create":
+            continue
+        for depth, inside in ((128, 127), (129, 128)):
+            # An unknown field is passed over, unless it is too deep.
+            body = b'{"unknown":' + b"[" * inside + b"]" * inside + b"}"
+            for api in clients.values():
+                reply = api(route.method, place(route, "deep"), body)
+                said = reply.json["error"]["message"] if reply.status >= 400 else ""
+                assert ("nested deeper" in said) is (depth > 128), (route.path, depth, reply)
+
+
+def test_headers_at_their_limit_and_beyond(clients: dict[str, Http]) -> None:
+    for door, api in clients.items():
+        # The client sends what names the host, and what takes no packing.
+        own = 1 if door == "h2" else 2
+        for count, status in ((128 - own, 200), (129 - own, 431)):
+            reply = api("GET", "/v0/health", None, {f"x-{n}": "y" for n in range(count)})
+            assert reply.status == status, (door, count)
+        host = f"127.0.0.1:{int(api.port)}"
+        sent = {"host": host} | ({} if door == "h2" else {"accept-encoding": "identity"})
+        size = sum(len(name) + len(value) for name, value in sent.items())
+        for more, status in ((0, 200), (1, 431)):
+            wide = {f"x-{n}": "y" * 8000 for n in range(7)}
+            size_of_wide = sum(len(name) + len(value) for name, value in wide.items())
+            rest = (64 << 10) - size - size_of_wide - len("x-last") + more
+            reply = api("GET", "/v0/health", None, wide | {"x-last": "z" * rest})
+            assert reply.status == status, (door, more)
+
+
+def test_pages_of_other_origins(tmp_path: Path) -> None:
+    """Of those that the settings name, every answer and stream; of others, none."""
+    page, other = {"Origin": "https://a.example"}, {"Origin": "https://b.example"}
+    ahead = page | {"Access-Control-Request-Method": "PUT"}
+    for hot in "01":
+        env = {"TOPICS_CORS_ORIGINS": "https://a.example", "TOPICS_HOT_PROTOCOL": hot}
+        with opened(tmp_path / hot, env) as server:
+            for port in (server.port, Http2Port(server.port)):
+                api = Http(port)
+                for method, path, body in (
+                    ("POST", "/v0/topics/t", {"records": [{"data": 1}]}),
+                    ("POST", "/v0/topics/t/diff", {}),
+                    ("GET", "/v0/topics/t", None),
+                    ("GET", "/v0/nothing", None),
+                ):
+                    reply = api(method, path, body, page)
+                    assert reply.headers["access-control-allow-origin"] == "https://a.example"
+                    assert "retry-after" in reply.headers["access-control-expose-headers"].lower()
+                    assert reply.headers["vary"] == "Origin"
+                    foreign = api(method, path, body, other)
+                    assert "access-control-allow-origin" not in foreign.headers
+                    assert method == "GET" or foreign.code == "forbidden"
+                asked = api("OPTIONS", "/v0/topics/t", None, ahead)
+                assert (asked.status, asked.body) == (204, b"")
+                allowed = asked.headers["access-control-allow-methods"]
+                assert set(allowed.split(", ")) == {"DELETE", "GET", "HEAD", "POST", "PUT"}
+                refused = api("OPTIONS", "/v0/topics/t", None, ahead | other)
+                assert refused.status in (403, 405)
+                with Events(port, "/v0/watch?topic=t&from_seq=0", page) as events:
+                    assert events.until("record")
+                    headers = dict(events.response.getheaders())
+                    assert headers["access-control-allow-origin"] == "https://a.example"
+                api.close()
+
+
+def test_a_full_staging_is_429_unless_the_writer_waits(tmp_path: Path) -> None:
+    """Writes that come at once, where there is room for one."""
+    for hot in "01":
+        env = {"TOPICS_STAGING_FRAMES": "1", "TOPICS_HOT_PROTOCOL": hot}
+        with opened(tmp_path / hot, env) as server:
+            assert once(server.port, "PUT", "/v0/topics/t").status == 201
+            link = Http2Connection("127.0.0.1", server.port)
+            kind = {"Content-Type": "application/json"}
+            for patient in (False, True):
+                body = json.dumps(
+                    {"records": [{"data": 1}], "disable_backpressure": patient}
+                ).encode()
+                statuses = set()
+                for response in link.at_once(50, "POST", "/v0/topics/t", body, kind):
+                    response.wait(lambda response=response: response.status)
+                    answer = json.loads(response.read())
+                    statuses.add(response.status)
+                    if response.status == 429:
+                        assert answer["error"]["code"] == "throttled"
+                        assert answer["error"]["detail"]["retry_after_ms"] > 0
+                        assert int(response.headers["retry-after"]) >= 1
+                assert statuses == ({200} if patient else {200, 429})
+            link.close()
 
 
 def _failing() -> Any:

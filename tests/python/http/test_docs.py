@@ -13,7 +13,7 @@ from topics_engine.asgi.openapi import status_of
 from topics_engine.asgi.routes import ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.settings import SERVER as KNOWN
-from topics_engine.settings import variable
+from topics_engine.settings import defaults, variable
 
 from .test_fuzz import STATUS
 
@@ -60,11 +60,34 @@ def test_every_setting_is_in_the_table() -> None:
     assert set(SERVER) == KNOWN
 
 
-def test_every_example_of_curl_works(tmp_path: Path) -> None:
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def test_every_limit_is_there_with_its_default() -> None:
     page = (DOCS / "http.md").read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if line[:5] == "curl "]
-    assert len(commands) > 15
+    section = page.partition("## Limits")[2].partition("\n## ")[0]
+    documented = {
+        f"max_{name.lower()}": int(number) * UNITS[unit or ""]
+        for name, number, unit in re.findall(
+            r"`(?:TOPICS_MAX)?_([A-Z_]+)`\s+(\d+)(?:\s+([KMG]iB))?", section
+        )
+    }
+    known = {**defaults(), **SERVER}
+    # That of HTTP/2 stands where HTTP/2 does.
+    assert f"100 requests open (`{variable('max_streams_per_connection')}`)" in page
+    limits = {n: v for n, v in known.items() if n.startswith("max_")}
+    del limits["max_streams_per_connection"]
+    assert documented == limits
+
+
+def test_every_example_of_curl_works(tmp_path: Path) -> None:
+    commands = []
+    for page in (DOCS / "http.md", DOCS.parent / "README.md"):
+        text = page.read_text().replace("\\\n", " ").replace("localhost:4000", "$URL")
+        lines = [line for line in text.splitlines() if line[:5] == "curl "]
+        assert lines, page
+        commands += lines
+    assert len(commands) > 30
     server = Server(tmp_path / "data")
     server.start()
     try:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import ssl
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +19,9 @@ from .conftest import Http, once, raw_exchange, running
 from .h2_client import Http2Connection, Http2Port, Response, StreamReset
 from .sse import Events
 from .test_routes import until, write
-from .test_serve import descriptors, serve
+from .test_serve import descriptors
 from .test_watch import streams
+from .tls import TlsServer
 
 JSON = {"Content-Type": "application/json"}
 LIMITS = {
@@ -35,10 +33,16 @@ LIMITS = {
 }
 
 
-@pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["tcp", "tls"])
+def strict(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tls: dict[str, str]
+) -> Iterator[Server]:
     """A server whose patience is short."""
-    yield from running(tmp_path_factory.mktemp("h2") / "data", LIMITS)
+    folder = tmp_path_factory.mktemp("h2") / "data"
+    if request.param == "tls":
+        yield from running(folder, LIMITS | tls, TlsServer)
+    else:
+        yield from running(folder, LIMITS)
 
 
 @pytest.fixture
@@ -118,6 +122,33 @@ def test_a_stream_of_events_beside_requests(
     watch.close()
     until(lambda: streams(api) == before)
     assert whole(link.start("GET", "/v0/health"))[0] == 200
+    api.close()
+
+
+def test_a_stream_that_nobody_takes_holds_up_no_other(
+    link: Http2Connection, hot_server: Server, topic: str
+) -> None:
+    api = Http(hot_server.port)
+    write(api, topic, "first")
+    link.h2.increment_flow_control_window(1 << 20)
+    path = f"/v0/watch?topic={topic}&from_seq=0"
+    stalled, taken = link.start("GET", path), link.start("GET", path)
+    sent = ["first", *(f"{n:x<5000}" for n in range(40))]
+
+    def values(response: Response, count: int) -> list[str]:
+        got: list[str] = []
+        while len(got) < count:
+            line = response.readline()
+            if line.startswith(b"data: ") and b'"records"' in line:
+                got += [record["data"] for record in json.loads(line[6:])["records"]]
+        return got
+
+    assert values(taken, 1) == sent[:1]
+    for value in sent[1:]:
+        write(api, topic, value)
+        assert values(taken, 1) == [value]
+    assert len(stalled.buffer) <= 65_535
+    assert values(stalled, len(sent)) == sent
     api.close()
 
 
@@ -332,92 +363,6 @@ def test_an_upgrade_to_what_there_is_not_is_passed_over(
     made.request("POST", f"/v0/topics/{topic}", iter([body]), asks | JSON, encode_chunked=True)
     assert json.loads(made.getresponse().read())["first_seq"] == 4
     made.close()
-
-
-class TlsServer(Server):
-    """A server with a certificate of its own."""
-
-    def _ready(self) -> bool:
-        made = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=5, context=trust())
-        try:
-            made.request("GET", "/readyz")
-            return made.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            made.close()
-
-
-def trust(*protocols: str) -> ssl.SSLContext:
-    made = ssl.create_default_context()
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_NONE
-    if protocols:
-        made.set_alpn_protocols(list(protocols))
-    return made
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folder = tmp_path_factory.mktemp("tls")
-    paths = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost".split()
-    subprocess.run(
-        [*command, "-out", paths[0], "-keyout", paths[1]], check=True, capture_output=True
-    )
-    return paths
-
-
-def test_tls_with_both_protocols(tmp_path: Path, certificate: tuple[str, str]) -> None:
-    env = {"TOPICS_TLS_CERT": certificate[0], "TOPICS_TLS_KEY": certificate[1]}
-    server = TlsServer(tmp_path / "data", env=env)
-    server.start()
-    try:
-        one = {"records": [{"data": 1}]}
-        body = json.dumps(one).encode()
-        tls = trust("h2", "http/1.1")
-        link = Http2Connection("127.0.0.1", server.port, tls=tls)
-        status, answer = whole(link.start("POST", "/v0/topics/t", body, JSON))
-        assert (status, answer["first_seq"]) == (201, 1)
-        assert link.sock.selected_alpn_protocol() == "h2"  # type: ignore[union-attr]
-        watch = link.start("GET", "/v0/watch?topic=t&from_seq=0")
-        watch.wait(lambda: b"caught-up" in watch.buffer)
-        old = http.client.HTTPSConnection(
-            "127.0.0.1", server.port, timeout=10, context=trust("http/1.1")
-        )
-        for seq in (2, 3):
-            old.request("POST", "/v0/topics/t", body, JSON)
-            assert json.loads(old.getresponse().read())["first_seq"] == seq
-        old.request("GET", "/v0/health")
-        assert old.getresponse().read()
-        # Who does not speak TLS hears nothing of the application.
-        plain = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-        plain.request("GET", "/v0/health")
-        with pytest.raises((http.client.HTTPException, OSError)):
-            plain.getresponse()
-        assert f"https://127.0.0.1:{server.port}" in (server.data_dir / ".topics.lock").read_text()
-        assert server.stop() == 0
-        watch.wait(lambda: b"shutting_down" in watch.buffer)
-        for made in (link, old, plain):
-            made.close()
-    finally:
-        server.ensure_dead()
-
-
-def test_a_certificate_that_cannot_be_used_stops_the_start(
-    tmp_path: Path, certificate: tuple[str, str]
-) -> None:
-    cert, key = certificate
-    for arguments in (
-        ("--tls-key", key),
-        ("--tls-cert", cert),
-        ("--tls-cert", str(tmp_path / "none"), "--tls-key", key),
-        ("--tls-cert", key, "--tls-key", cert),
-    ):
-        refused = serve("--data-dir", str(tmp_path / "d"), *arguments)
-        assert refused.returncode == 2, refused
-        assert "certificate" in refused.stderr
-    assert not (tmp_path / "d").exists()
 
 
 def test_events_over_http2_are_events(hot_server: Server, topic: str) -> None:

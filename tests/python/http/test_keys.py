@@ -28,7 +28,8 @@ from .test_serve import serve
 from .test_watch import streams
 
 ROOT, READER, ORDERS, SWEEPER = "root-key", "reader-key", "orders-key", "sweeper-key"
-KEYS = f"{ROOT},{READER}:read,{ORDERS}:rw:orders.|jobs,{SWEEPER}:delete+r"
+CHIEF = "chief-key"
+KEYS = f"{ROOT},{READER}:read,{ORDERS}:rw:orders.|jobs,{SWEEPER}:delete+r,{CHIEF}::chief."
 
 
 class Client(Http):
@@ -51,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def clients(guarded: Server) -> Iterator[dict[str, Client]]:
-    made = {key: Client(guarded.port, key) for key in (ROOT, READER, ORDERS, SWEEPER)}
+    made = {key: Client(guarded.port, key) for key in (ROOT, READER, ORDERS, SWEEPER, CHIEF)}
     yield made
     for client in made.values():
         client.close()
@@ -124,10 +125,15 @@ def test_a_token_in_the_query_opens_streams_only_and_is_not_kept() -> None:
         assert sent.status == 200
         # Neither the core nor a log sees it.
         assert driver.http.calls[0].query == b"topic=a"
-        for method, path in (("GET", "/v0/topics"), ("POST", "/v0/state"), ("GET", "/v0/metrics")):
-            body = b"{}" if method == "POST" else b""
-            sent = await driver.request(method, path, body, query=b"token=k%25")
-            assert sent.status == 401, path
+        opened = set()
+        for route in ROUTES:
+            body = b"{}" if route.method in ("POST", "PUT") else b""
+            path = re.sub("/:[a-z]+", "/x", route.path)
+            sent = await driver.request(route.method, path, body, query=b"token=k%25")
+            if sent.status != 401 and not route.open:
+                opened.add(path)
+        # This key has not what it takes to work.
+        assert opened == {"/v0/watch", "/v0/watch/x", "/v0/topics/x/work"}
 
     run(go())
 
@@ -236,6 +242,81 @@ def test_names_are_bound_by_prefixes(clients: dict[str, Client]) -> None:
     assert clients[READER]("GET", "/v0/routers").status == 200
     assert clients[SWEEPER]("DELETE", "/v0/routers/r").json["deleted"] is True
     assert clients[READER]("DELETE", "/v0/topics/other").status == 403
+
+
+ROW = {"records": [{"data": 1}]}
+HELD = {"node": "w", "seqs": [1]}
+# Requests of a key for `chief.`, each with a name that is not its own.
+NAMED: list[tuple[str, str, Any]] = [
+    ("PUT", "/v0/topics/chief.a", {"dead_letter": "other"}),
+    ("PUT", "/v0/topics/other", {}),
+    ("POST", "/v0/topics/chief.b", ROW | {"config": {"dead_letter": "other"}}),
+    ("POST", "/v0/state", {"topics": ["chief.a", "other"]}),
+    ("POST", "/v0/watch", {"topics": ["chief.t", "other"]}),
+    ("POST", "/v0/watch", {"topics": {"other": {"from_seq": 0}}}),
+    ("POST", "/v0/watch", {"topics": ["chief.t"], "patterns": ["chief*"]}),
+    ("POST", "/v0/watch", {"patterns": ["*"]}),
+    ("POST", "/v0/watch?lenient", {"topics": ["nobody"]}),
+    ("GET", "/v0/watch?topic=chief.t&topic=other", None),
+    ("GET", "/v0/topics/other/work?node=w", None),
+    ("GET", "/v0/consumers?topic=other", None),
+    ("PUT", "/v0/routers/other", {"source": "chief.t", "dest": "chief.d"}),
+    ("PUT", "/v0/routers/chief.r", {"source": "other", "dest": "chief.d"}),
+    ("PUT", "/v0/routers/chief.r", {"source": "chief.t", "dest": "other"}),
+    ("GET", "/v0/routers/other", None),
+    ("DELETE", "/v0/routers/other", None),
+    ("POST", "/v0/topics/chief.dead/redrive", {"to": "other"}),
+    ("POST", "/v0/topics/chief.dead/redrive", {}),
+    ("POST", "/v0/txn", {"appends": [{"topic": "other", **ROW}]}),
+    ("POST", "/v0/txn", {"appends": [{"topic": "chief.t", **ROW}], "expect_heads": {"other": 0}}),
+    ("POST", "/v0/txn", {"commits": [{"topic": "other", "consumer": "c", "seq": 0}]}),
+    ("POST", "/v0/txn", {"acks": [{"queue": "other", **HELD}]}),
+    ("POST", "/v0/txn/w/stage/s?part=0", {"appends": [{"topic": "other", **ROW}]}),
+    ("POST", "/v0/txn/w/commit", {"epoch": 1, "expect_heads": {"other": 0}}),
+    ("POST", "/v0/txn/w/commit", {"epoch": 1, "acks": [{"queue": "other", **HELD}]}),
+    ("POST", "/v0/txn/w/commit",
+     {"epoch": 1, "commits": [{"topic": "other", "consumer": "c", "seq": 0}]}),
+]  # fmt: skip
+
+
+def test_names_in_bodies_are_bound_by_prefixes(clients: dict[str, Client]) -> None:
+    root, chief = clients[ROOT], clients[CHIEF]
+    for topic in ("chief.t", "chief.dead", "other"):
+        assert root("PUT", f"/v0/topics/{topic}", {}).status in (200, 201)
+        assert root("PUT", f"/v0/topics/{topic}/consumers/c", {}).status in (200, 201)
+    # With a header that it does not know a request is none of the hot protocol's.
+    for headers in ({}, {"X-Unknown": "1"}):
+        for method, path, body in NAMED:
+            reply = chief(method, path, body, headers)
+            assert (reply.status, reply.code) == (403, "forbidden"), (method, path, body, reply)
+    for topic in ("chief.a", "chief.b", "chief.d", "nobody"):
+        assert root("GET", f"/v0/topics/{topic}").status == 404, "a refusal leaves nothing behind"
+    assert root("GET", "/v0/routers?prefix=chief").json["routers"] == []
+    config = {"type": "queue", "dead_letter": "chief.dead"}
+    assert chief("PUT", "/v0/topics/chief.q", config).status == 201
+    assert chief("POST", "/v0/topics/chief.p", ROW | {"config": config}).status == 201
+    router = {"source": "chief.t", "dest": "chief.d"}
+    assert chief("PUT", "/v0/routers/chief.r", router).status == 201
+    assert root("PUT", "/v0/routers/seen", {"source": "other", "dest": "d"}).status == 201
+    redrive = chief("POST", "/v0/topics/chief.dead/redrive", {"to": "chief.q"})
+    assert (redrive.status, redrive.json["moved"]) == (200, 0)
+    # Lists show what is the key's own.
+    listed = {
+        "/v0/topics": ("topics", "topic"),
+        "/v0/routers": ("routers", "router"),
+        "/v0/consumers": ("consumers", "topic"),
+    }
+    for path, (name, of) in listed.items():
+        mine = {entry[of] for entry in chief("GET", path).json[name]}
+        assert mine, path
+        assert all(entry.startswith("chief.") for entry in mine), (path, mine)
+        assert {entry[of] for entry in root("GET", path).json[name]} > mine
+    assert chief("GET", "/v0/topics?prefix=oth").json["topics"] == []
+    states = chief("POST", "/v0/state", {"patterns": ["*", "oth*", "chief.t*"]}).json
+    assert "other" not in states["topics"]
+    assert "chief.t" in states["topics"]
+    for name in ("chief.r", "seen"):
+        assert root("DELETE", f"/v0/routers/{name}").json["deleted"] is True
 
 
 def test_a_session_is_its_keys(guarded: Server, clients: dict[str, Client]) -> None:

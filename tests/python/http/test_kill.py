@@ -23,9 +23,11 @@ from benches.demo.server import Server
 from topics_engine import _core
 from topics_engine.errors import InvalidRequest
 
-from .conftest import Http
+from .conftest import Http, fresh_seed
 
-KILLS = 30 if os.environ.get("TOPICS_GATE") != "release" else 5_000
+KILLS = int(
+    os.environ.get("TOPICS_KILLS") or (5_000 if os.environ.get("TOPICS_GATE") == "release" else 30)
+)
 WRITERS = 4
 # A killed process loses nothing of either class.
 TOPICS = {"kill.fsync": "fsync", "kill.disk": "disk"}
@@ -175,9 +177,7 @@ def test_kill_nine_under_load(tmp_path: Path, backend: str) -> None:
     if not supported(backend, tmp_path):
         print(f"backend {backend}: skipped, this kernel does not have it")
         pytest.skip(f"no {backend}")
-    seed = secrets.randbits(32)
-    print(f"backend {backend}, seed {seed}, {KILLS} kills")
-    rng = random.Random(seed)
+    rng = random.Random(fresh_seed())
     server = Server(tmp_path / "data", env={"TOPICS_IO_BACKEND": backend, **BUSY})
     journal, failures = Journal(), []
     doubts = stored = records = 0
@@ -218,8 +218,8 @@ def test_kill_nine_under_load(tmp_path: Path, backend: str) -> None:
         server.ensure_dead()
     rounds = newest_snapshot(server.data_dir)
     print(
-        f"{records} records, {doubts} writes in doubt, {stored} of them had been stored, "
-        f"{rounds} checkpoints"
+        f"{KILLS} kills: {records} records, {doubts} writes in doubt, {stored} of them had been "
+        f"stored, {rounds} checkpoints"
     )
     assert rounds >= KILLS // 6, "kills that meet no checkpoint test too little"
     assert records > KILLS

@@ -49,14 +49,18 @@ def test_not_ready_while_recovering_then_ready_then_closed() -> None:
         assert recovered.wait(10)
         return "engine", driver.http
 
-    driver = Driver(open_engine=recover)
+    replayed = [0.0]
+    driver = Driver(open_engine=recover, progress=lambda: replayed[0])
 
     async def go() -> None:
         lifespan = Lifespan(driver)
         await lifespan.start()
         assert lifespan.sent == ["lifespan.startup.complete"]
-        assert await code_of(driver) == (503, "not_ready")
-        assert await code_of(driver, "/v0/topics") == (503, "not_ready")
+        for share, path in ((0.0, "/readyz"), (0.25, "/v0/ready"), (0.75, "/v0/topics")):
+            replayed[0] = share
+            assert await code_of(driver, path) == (503, "not_ready")
+            detail = json.loads((await driver.request("GET", path)).body)["error"]["detail"]
+            assert detail["replay_progress"] == share
         assert (await driver.request("GET", "/healthz")).status == 200
         recovered.set()
         while driver.life.phase == "opening":
@@ -145,6 +149,7 @@ def test_a_shutdown_waits_no_longer_than_it_may() -> None:
         assert lifespan.sent[-1] == "lifespan.shutdown.complete"
         sent = await write
         assert (sent.status, json.loads(sent.body)["error"]["code"]) == (503, "shutting_down")
+        assert int(sent.headers[b"retry-after"]) >= 1
 
     run(go())
 

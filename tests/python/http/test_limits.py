@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from benches.demo.server import Server
 from topics_engine import settings as engine
@@ -20,6 +23,7 @@ from .h2_client import Http2Port
 from .sse import Events
 from .test_conformance import place
 from .test_routes import until
+from .test_socket import Socket
 
 SIZES = {
     "max_batch_records": 3,
@@ -38,22 +42,27 @@ COUNTS = {
     "max_watch_sessions": 2,
     "max_sse_connections": 2,
     "max_total_bytes": 4000,
+    "max_idempotency_keys": 3,
 }
+EMBEDDED = "..embedded.test_append:test_limits_of_calls_in_process"
 # Limits that are tried where they are at home.
 ELSEWHERE = {
-    "max_sse_connections_per_key": "test_keys.test_slots_are_taken_and_given_back",
-    "max_inflight_per_key": "test_keys.test_requests_of_a_key_are_counted_while_they_run",
-    "max_streams_per_connection": "test_http2.test_more_streams_than_there_may_be_are_refused",
-    "max_idempotency_keys": "the engine's",
-    "max_embedded_batch_records": "embedded.test_append",
-    "max_embedded_batch_bytes": "embedded.test_append",
-    "max_embedded_record_bytes": "embedded.test_append",
+    "max_sse_connections_per_key": ".test_keys:test_slots_are_taken_and_given_back",
+    "max_inflight_per_key": ".test_keys:test_requests_of_a_key_are_counted_while_they_run",
+    "max_streams_per_connection": ".test_http2:test_more_streams_than_there_may_be_are_refused",
+    **dict.fromkeys(
+        ("max_embedded_batch_records", "max_embedded_batch_bytes", "max_embedded_record_bytes"),
+        EMBEDDED,
+    ),
 }
 
 
 def test_every_limit_is_tried() -> None:
     known = {name for name in {**engine.defaults(), **SERVER} if name.startswith("max_")}
     assert known == {*SIZES, *COUNTS, *ELSEWHERE}
+    for where in ELSEWHERE.values():
+        module, _, test = where.partition(":")
+        assert callable(getattr(importlib.import_module(module, __package__), test)), where
 
 
 def start(directory: Path, limits: dict[str, int], **env: str) -> Server:
@@ -132,6 +141,8 @@ def test_sizes_at_their_limit_and_beyond(api: Http, topic: str) -> None:
             assert api("POST", queue, records(*[{"data": 1}] * 3)).status == 200
         claimed = api("POST", f"{queue}/claim", {"node": "w", "max": most}).json
         assert claimed["count"] == expected
+    with Events(api.port, f"/v0/watch?topic={topic}&from_seq=0") as events:
+        assert len(next(events).data["records"]) == 4, "what an event has unless it is asked for"
     names = [topic, f"{topic}-q", f"{topic}-none"]
     assert api("POST", "/v0/watch?lenient", {"topics": names[:2]}).status == 201
     refused = api("POST", "/v0/watch?lenient", {"topics": names})
@@ -175,6 +186,18 @@ def test_counts_at_their_limit_and_beyond(tmp_path: Path) -> None:
             stream.until("caught-up")
         for door in doors:
             full(door("GET", "/v0/watch?topic=t0"), "sse_connections", 2)
+        with pytest.raises(InvalidStatus) as refused:
+            Socket(server.port)
+        assert refused.value.response.status_code == 429
+        assert refused.value.response.headers["retry-after"] == "1"
+        detail = json.loads(refused.value.response.body or b"")["error"]["detail"]
+        assert (detail["limit"], detail["max"]) == ("sse_connections", 2)
+        for n in range(3):
+            assert doors[n % 2]("POST", "/v0/topics/t1", one(idempotency_key=f"k{n}")).status == 200
+        for door in doors:
+            full(door("POST", "/v0/topics/t1", one(idempotency_key="k3")), "idempotency_keys", 3)
+            assert door("POST", "/v0/topics/t1", one(idempotency_key="k0")).json["deduped"] is True
+            assert door("POST", "/v0/topics/t1", one()).status == 200
         streams[1].close()
         until(lambda: _opens(server.port))
         streams[0].close()
@@ -213,12 +236,57 @@ def test_all_bytes_at_their_limit_and_beyond(tmp_path: Path) -> None:
         server.ensure_dead()
 
 
+def test_0_is_no_limit(tmp_path: Path) -> None:
+    off = dict.fromkeys({**SIZES, **COUNTS, **ELSEWHERE}, 0)
+    del off["max_streams_per_connection"]
+    # What a call in process may have is still the most that a request may.
+    server = start(tmp_path / "data", off)
+    try:
+        for door in (Http(server.port), Http(Http2Port(server.port))):
+            kind = type(door.port).__name__
+            for n in range(5):
+                assert door("PUT", f"/v0/topics/{kind}{n}").status == 201
+            path = f"/v0/topics/{kind}0"
+            wide = {"data": of(2 << 20), "tag": "t" * 9000, "node": "n" * 9000,
+                    "meta": {"k": "v" * 100_000}}  # fmt: skip
+            many = records(*[{"data": 1}] * 12_000)
+            assert door("POST", path, records(wide)).json["count"] == 1
+            assert door("POST", path, many | {"idempotency_key": "k"}).json["count"] == 12_000
+            read = door("POST", f"{path}/diff", {"from_seq": 1, "limit": 5000}).json
+            assert len(read["records"]) == 5000
+            assert len(door("POST", f"{path}/diff", {"from_seq": 1}).json["records"]) == 256
+            assert door("PUT", f"{path}q", {"type": "queue"}).status == 201
+            assert door("POST", f"{path}q", many).json["count"] == 12_000
+            claim = {"node": "w" * 200, "max": 5000}
+            assert door("POST", f"{path}q/claim", claim).json["count"] == 5000
+            for n in range(3):
+                router = {"source": f"{kind}0", "dest": f"{kind}r{n}"}
+                assert door("PUT", f"/v0/routers/{kind}{n}", router).status == 201
+            names = [f"{kind}0", *(f"none{n}" for n in range(255))]
+            assert door("POST", "/v0/watch?lenient", {"topics": names}).status == 201
+            with Events(door.port, f"/v0/watch?topic={kind}0&from_seq=1&limit=5000") as events:
+                assert len(next(events).data["records"]) == 5000
+            # What a frame cannot hold is refused, whatever the settings say.
+            for field in ("tag", "node"):
+                long = door("POST", path, records({"data": 1, field: "x" * 70_000}))
+                assert (long.status, long.code) == (400, "record_too_large"), field
+            door.close()
+        socket = Socket(server.port)
+        assert socket.ask("ping", "pong", padding="x" * 3_000_000)
+        socket.close()
+        assert server.stop() == 0
+    finally:
+        server.ensure_dead()
+
+
 def test_every_named_route_is_bound_by_the_prefixes_of_a_key(tmp_path: Path) -> None:
     """Every route and no key, a wrong one, one without its scope, one of other names."""
-    server = start(tmp_path / "data", {}, TOPICS_API_KEYS="root,mine::mine.,none:read,w:write")
+    keys = {"TOPICS_API_KEYS": "root,mine::mine.,none:read,w:write"}
+    server = start(tmp_path / "data", {}, **keys)
+    plain = start(tmp_path / "plain", {}, **keys, TOPICS_HOT_PROTOCOL="0")
     try:
         root = {"Authorization": "Bearer root"}
-        doors = [Http(server.port), Http(Http2Port(server.port))]
+        doors = [Http(server.port), Http(Http2Port(server.port)), Http(plain.port)]
         for name in ("mine.t", "other"):
             assert doors[0]("PUT", f"/v0/topics/{name}", {}, root).status == 201
         for route in ROUTES:
@@ -227,9 +295,10 @@ def test_every_named_route_is_bound_by_the_prefixes_of_a_key(tmp_path: Path) -> 
                     check_keys(door, route)
         for door in doors:
             door.close()
-        assert server.stop() == 0
+        assert (server.stop(), plain.stop()) == (0, 0)
     finally:
         server.ensure_dead()
+        plain.ensure_dead()
 
 
 def check_keys(door: Http, route: Route) -> None:
@@ -246,7 +315,7 @@ def check_keys(door: Http, route: Route) -> None:
         assert reply.headers["www-authenticate"].startswith("Bearer")
     reply = ask("none" if route.needs != ("read",) else "w")
     assert (reply.status, reply.code) == (403, "forbidden"), route.path
-    if "/:t" in route.path or "/:q" in route.path:
+    if route.named:
         # Whether it is there or not: who may not name it does not learn.
         for name in ("other", "nobody"):
             reply = ask("mine", name)

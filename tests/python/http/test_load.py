@@ -1,5 +1,6 @@
 """Mixed traffic for a while, with clients that are killed and two kills of the server: what was
-acked is there, jobs that were acked do not come back, nothing is seen twice, and nothing grows.
+acked is there, jobs that were acked do not come back, watchers see each record once, and nothing
+grows: memory, descriptors, the disk, the time that a write takes.
 """
 
 from __future__ import annotations
@@ -13,25 +14,36 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from benches.demo.server import Server
+from benches.demo.server import Server, bytes_on_disk
+from topics_engine.cli.serve import ENGINE_DESCRIPTORS
 
-from .conftest import Http
+from .conftest import Http, fresh_seed
 from .h2_client import Http2Port
 from .sse import Events
 from .test_abuse import sockets
-from .test_kill import BUSY, Attempt, Journal, check, settle, write
+from .test_kill import BUSY, Attempt, Journal, check, read_all, settle, write
 from .test_routes import until
+from .test_serve import descriptors
 from .test_watch import streams
+from .test_watchers import Seen
 
 SECONDS = float(
     os.environ.get("TOPICS_LOAD_SECONDS")
     or (300 if os.environ.get("TOPICS_GATE") == "release" else 30)
 )
-KILLS = 2
+# The server is killed at these parts of the time, early: what follows is one process's, long enough
+# to see what it gathers.
+KILLS = (1 / 6, 1 / 3)
+WARM = 5 / 9
 WRITERS = 3
 # Both classes survive a killed process; these are the topics that the journal is checked against.
 JOURNALED = ("kill.fsync", "kill.disk")
+# Most writes go where records and keys are kept for a while only, so that what grows is a leak.
+STEADY = "steady"
+CAP = 20_000
+SHARE = 0.9
 GONE = (OSError, http.client.HTTPException, EOFError)
 
 
@@ -43,7 +55,10 @@ class Load:
     stop: threading.Event = field(default_factory=threading.Event)
     journal: Journal = field(default_factory=Journal)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    writes: list[float] = field(default_factory=list)
+    # When each write was answered, and after how long.
+    writes: list[tuple[float, float]] = field(default_factory=list)
+    # What the steady topic's acks said.
+    steady: dict[int, str] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     claimed: int = 0
     seen: int = 0
@@ -83,24 +98,37 @@ def writer(load: Load, rng: random.Random) -> None:
                 return
             values = [f"{rng.getrandbits(64):016x}" for _ in range(rng.choice((1, 1, 5, 30)))]
             attempt = Attempt(rng.choice(JOURNALED), secrets.token_hex(8), values)
-            if rng.random() < 0.01:
+            started = time.monotonic()
+            if rng.random() < SHARE:
+                write_steady(api, load, attempt)
+            elif rng.random() < 0.05:
                 with load.journal.lock:
                     load.journal.attempts[attempt.key] = attempt
                     load.journal.doubtful.add(attempt.key)
                 api.abandon("POST", f"/v0/topics/{attempt.topic}", attempt.body())
                 load.killed += 1
                 return
-            started = time.monotonic()
-            write(api, load.journal, attempt)
-            load.writes.append(time.monotonic() - started)
+            else:
+                write(api, load.journal, attempt)
+            answered = time.monotonic()
+            load.writes.append((answered, answered - started))
     finally:
         api.close()
 
 
+def write_steady(api: Http, load: Load, attempt: Attempt) -> None:
+    """A write whose records go again when there are enough newer ones."""
+    reply = api("POST", f"/v0/topics/{STEADY}", attempt.body())
+    if not busy(reply.status):
+        assert reply.status == 200, reply
+        with load.lock:
+            load.steady.update(enumerate(attempt.values, reply.json["first_seq"]))
+
+
 def watch(load: Load, rng: random.Random) -> None:
-    """Follows both topics in order, through kills of itself and of the server."""
-    last_id, next_seq = "", dict.fromkeys(JOURNALED, 1)
-    path = "/v0/watch?lenient&from_seq=0&heartbeat_ms=1000&topic=" + "&topic=".join(JOURNALED)
+    """Follows all topics in order, through kills of itself and of the server."""
+    last_id, seen = "", {name: Seen() for name in (*JOURNALED, STEADY)}
+    path = "/v0/watch?lenient&from_seq=0&heartbeat_ms=1000&topic=" + "&topic=".join(seen)
     while not load.stop.is_set():
         port, events = load.server.port, None
         try:
@@ -113,10 +141,11 @@ def watch(load: Load, rng: random.Random) -> None:
                 event = next(events)
                 if event.kind == "record":
                     for record in event.data["records"]:
-                        topic, seq = event.data["topic"], record["$seq"]
-                        assert seq >= next_seq[topic], f"I2: {topic} {seq} was seen before"
-                        next_seq[topic] = seq + 1
+                        seen[event.data["topic"]].record(record["$seq"])
                         load.seen += 1
+                elif event.kind == "tombstone":
+                    assert event.data["topic"] == STEADY, f"I1: {event}"
+                    seen[STEADY].gap(event.data["gap_from"], event.data["gap_to"])
                 else:
                     assert event.kind in ("caught-up", "error"), event
                 last_id = event.id or last_id
@@ -185,21 +214,32 @@ def churn(load: Load, rng: random.Random) -> None:
         api.close()
 
 
-def slope(samples: list[tuple[float, int]]) -> float:
-    """Bytes a second, by least squares."""
-    n = len(samples)
-    mean_t = sum(t for t, _ in samples) / n
-    mean_v = sum(v for _, v in samples) / n
-    spread = sum((t - mean_t) ** 2 for t, _ in samples) or 1.0
-    return sum((t - mean_t) * (v - mean_v) for t, v in samples) / spread
+class Sample(NamedTuple):
+    """What the server held at some time."""
+
+    at: float
+    memory: int
+    descriptors: int
+    sockets: int
+    disk: int
 
 
-def sample(load: Load, until_time: float) -> list[tuple[float, int]]:
-    """Anonymous memory over time."""
-    taken = []
-    while time.monotonic() < until_time and not load.failures:
-        taken.append((time.monotonic(), load.server.memory()[1]))
-        time.sleep(0.2)
+def slope(points: list[tuple[float, float]]) -> float:
+    """What is added in a second, by least squares."""
+    n = len(points)
+    mean_t = sum(t for t, _ in points) / n
+    mean_v = sum(v for _, v in points) / n
+    spread = sum((t - mean_t) ** 2 for t, _ in points) or 1.0
+    return sum((t - mean_t) * (v - mean_v) for t, v in points) / spread
+
+
+def sample(load: Load, until_time: float) -> list[Sample]:
+    """Looks at the server until then."""
+    taken, server = [], load.server
+    while (now := time.monotonic()) < until_time and not load.failures:
+        held = server.memory()[1], descriptors(server.pid), sockets(server.pid)
+        taken.append(Sample(now, *held, bytes_on_disk(server.data_dir)))
+        time.sleep(max(0.2, SECONDS / 600))
     return taken
 
 
@@ -212,26 +252,27 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         # What is in doubt is asked about in the end.
         config = {"durability": durability, "idempotency_window_ms": 3_600_000}
         assert api("PUT", f"/v0/topics/{topic}", config).status == 201
+    config = {"durability": "fsync", "cap_records": CAP, "idempotency_window_ms": 2000}
+    assert api("PUT", f"/v0/topics/{STEADY}", config).status == 201
     assert api("PUT", "/v0/topics/jobs", {"type": "queue", "durability": "fsync"}).status == 201
     api.close()
     idle = sockets(server.pid)
     work = [writer] * WRITERS + [watch] * 2 + [worker] * 2 + [churn]
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}, {SECONDS:g} s")
+    seed = fresh_seed()
     threads = [
         threading.Thread(target=load.run, args=(job, seed + n)) for n, job in enumerate(work)
     ]
+    started = time.monotonic()
     try:
         for thread in threads:
             thread.start()
-        for _ in range(KILLS):
-            sample(load, time.monotonic() + SECONDS / (KILLS + 1))
+        for part in KILLS:
+            sample(load, started + SECONDS * part)
             server.kill()
             server.start()
         # What a process makes once is made.
-        sample(load, time.monotonic() + SECONDS / (KILLS + 1) / 3)
-        memory = sample(load, time.monotonic() + SECONDS / (KILLS + 1) * 2 / 3)
-        open_at_most = sockets(server.pid)
+        sample(load, started + SECONDS * WARM)
+        samples = sample(load, started + SECONDS)
         load.stop.set()
         for thread in threads:
             thread.join(60)
@@ -241,31 +282,72 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         until(lambda: streams(api) == 0)
         until(lambda: sockets(server.pid) <= idle + 1)
         doubts, stored = settle(api, load.journal)
-        records = check(api, load.journal)
+        records = check(api, load.journal) + check_steady(api, load.steady)
         api.close()
         assert server.stop() == 0
     finally:
         load.stop.set()
         server.ensure_dead()
-    report(load, records, doubts, stored, memory)
-    assert open_at_most < 100
-    # Every record that is kept costs some memory; the index of them is no leak.
-    span = memory[-1][0] - memory[0][0]
-    index = records / SECONDS * 200
-    assert slope(memory) < (48 << 20) / span + index, "memory grows"
+    report(load, records, doubts, stored)
+    nothing_grows(load, samples, records)
 
 
-def report(
-    load: Load, records: int, doubts: int, stored: int, memory: list[tuple[float, int]]
-) -> None:
+def check_steady(api: Http, acked: dict[int, str]) -> int:
+    """What the cap has left is what was acked; how much it is."""
+    earliest = api("GET", f"/v0/topics/{STEADY}").json["earliest_seq"]
+    rows = dict(read_all(api, STEADY, earliest - 1))
+    lost = [seq for seq, value in acked.items() if seq >= earliest and rows.get(seq) != value]
+    assert not lost, f"I1: acked and not there in {STEADY}: {lost[:10]}"
+    assert len(rows) <= CAP + 1000, "the cap is kept"
+    return len(rows)
+
+
+def report(load: Load, records: int, doubts: int, stored: int) -> None:
     """The figures of a run, and that each part of it took place."""
-    times = sorted(load.writes)
-    p50, p99 = (times[int(len(times) * q)] * 1000 for q in (0.5, 0.99))
+    p50, p99 = (quantile([took for _, took in load.writes], q) for q in (0.5, 0.99))
     print(
-        f"{len(times)} writes, p50 {p50:.1f} ms, p99 {p99:.1f} ms; {records} records, "
+        f"{len(load.writes)} writes, p50 {p50:.1f} ms, p99 {p99:.1f} ms; {records} records, "
         f"{doubts} in doubt, {stored} of them stored; {load.seen} seen by watchers, "
-        f"{len(load.done)} jobs done, {load.churned} topics churned, {load.killed} clients killed; "
-        f"memory {memory[0][1] >> 20} to {memory[-1][1] >> 20} MiB, "
-        f"{slope(memory) / 1024:.0f} KiB/s"
+        f"{len(load.done)} jobs done, {load.churned} topics churned, {load.killed} clients killed"
     )
-    assert min(len(times), load.seen, len(load.done), load.churned, load.killed) > 0
+    parts = (len(load.writes), load.seen, len(load.done), load.churned, load.killed)
+    assert min(parts) > 0
+
+
+def quantile(seconds: list[float], q: float) -> float:
+    """In milliseconds."""
+    return sorted(seconds)[int(len(seconds) * q)] * 1000
+
+
+def nothing_grows(load: Load, samples: list[Sample], records: int) -> None:
+    """What the last process held, once it was warm: a line through all that was seen of it."""
+    first, last = samples[0], samples[-1]
+    span = last.at - first.at
+    rates = {
+        name: slope([(s.at, getattr(s, name)) for s in samples])
+        for name in ("memory", "descriptors", "sockets", "disk")
+    }
+    middle = first.at + span / 2
+    halves = [
+        [took for at, took in load.writes if begin <= at < end]
+        for begin, end in ((first.at, middle), (middle, last.at))
+    ]
+    rate = sum(map(len, halves)) / span
+    p99 = [quantile(half, 0.99) for half in halves]
+    print(
+        f"the last {span:.0f} s of a process: {rate:.0f} writes/s, of which {1 - SHARE:.0%} stay; "
+        f"memory {first.memory / 2**20:.1f} to {last.memory / 2**20:.1f} MiB, "
+        f"{rates['memory'] / 1024:+.1f} KiB/s; {first.descriptors} to {last.descriptors} "
+        f"descriptors, {rates['descriptors'] * 60:+.1f} a minute; {first.sockets} to "
+        f"{last.sockets} sockets, {rates['sockets'] * 60:+.2f} a minute; "
+        f"disk {first.disk >> 20} to {last.disk >> 20} MiB; "
+        f"p99 {p99[0]:.1f} ms, then {p99[1]:.1f} ms"
+    )
+    assert max(s.sockets for s in samples) < 100
+    assert last.sockets < first.sockets + 20
+    # Segments that were read stay open, up to a number.
+    assert max(s.descriptors for s in samples) < ENGINE_DESCRIPTORS
+    # What stays costs something: its key is remembered, its segments are known.
+    grace = (16 << 20) / span + rate * (1 - SHARE) * 1024
+    assert rates["memory"] < grace, "memory grows"
+    assert last.disk < (64 << 20) + records * 300, "the disk fills up"

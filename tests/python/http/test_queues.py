@@ -68,9 +68,10 @@ def test_options_of_jobs(api: Http, queue: str) -> None:
     )
     assert [j["data"] for j in claim(api, queue, max=9)] == ["first", "plain", "g1"]
     jobs = api("GET", f"{queue}/jobs").json["jobs"]
-    shown = {j["data"]: (j["state"], j["lane"]) for j in jobs}
-    assert shown["later"] == ("delayed", 5)
-    assert shown["first"] == ("leased", 0)
+    shown = {j["data"]: (j["state"], j["lane"], j.get("group")) for j in jobs}
+    assert shown["later"] == ("delayed", 5, None)
+    assert shown["first"] == ("leased", 0, None)
+    assert shown["g1"] == ("leased", 9, "g")
     held = next(j for j in jobs if j["data"] == "plain")
     assert (held["node"], held["deliveries"]) == ("w1", 1)
     assert held["deadline"] > held["$ts"]
@@ -110,6 +111,7 @@ def test_dead_letters_come_back(api: Http, queue: str, topic: str) -> None:
     assert [r["meta"]["$dead_letter_from"] for r in letters] == [topic]
     count = api("POST", f"/v0/topics/{dead}/redrive", {"dry_run": True}).json
     assert (count["moved"], count["dry_run"]) == (1, True)
+    assert count["performance"]["records_scanned"] == 1
     assert api("POST", f"/v0/topics/{dead}/redrive").json["moved"] == 1
     assert [j["data"] for j in claim(api, queue)] == ["bad"]
 

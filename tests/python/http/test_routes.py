@@ -30,6 +30,48 @@ def until(check: Any) -> Any:
     return found
 
 
+def test_what_counts_as_consumption(api: Http, topic: str) -> None:
+    write(api, topic, 1)
+
+    def read_at(query: str) -> int | None:
+        before: int | None = api("GET", f"/v0/topics/{topic}?touch=false").json["last_read_ts"]
+        assert api("GET", query).status == 200
+        after: int | None = api("GET", f"/v0/topics/{topic}?touch=false").json["last_read_ts"]
+        assert after is None or before is None or after >= before
+        return after
+
+    for quiet in (f"/v0/topics/{topic}?touch=false", f"/v0/topics?prefix={topic}",
+                  f"/v0/topics?prefix={topic}&touch=false"):  # fmt: skip
+        assert read_at(quiet) is None, quiet
+    assert read_at(f"/v0/topics?prefix={topic}&touch=true") is not None
+    other = f"{topic}-other"
+    write(api, other, 1)
+    assert api("GET", f"/v0/topics/{other}").status == 200
+    assert api("GET", f"/v0/topics/{other}?touch=false").json["last_read_ts"] is not None
+
+
+def test_answers_say_what_they_cost(api: Http, topic: str) -> None:
+    path, ms = f"/v0/topics/{topic}", {"server_total_ms", "wal_append_ms", "fsync_ms"}
+    records = [{"data": n, "tag": f"t:{n}"} for n in range(4)]
+    cost = api("POST", path, {"records": records}).json["performance"]
+    assert (set(cost), cost["throttle_wait_ms"]) == (ms | {"throttle_wait_ms"}, 0)
+    assert api("PUT", f"{path}/consumers/c").status == 201
+    asked: tuple[tuple[str, Any, int], ...] = (
+        ("diff", {"from_seq": 1}, 3),
+        ("consumers/c/read", {"max_records": 2}, 2),
+        ("delete", {"match": ["tag", "Glob", "t:*"], "before_seq": 3}, 2),
+        ("delete", {"match": "none"}, 0),
+    )
+    for verb, body, scanned in asked:
+        cost = api("POST", f"{path}/{verb}", body).json["performance"]
+        assert set(cost) == {"server_total_ms", "records_scanned"}, verb
+        assert cost["records_scanned"] == scanned, verb
+    assert 1 <= api("POST", f"{path}/seek", {"ts": 1}).json["performance"]["records_scanned"] <= 4
+    for verb, body in (("delete", {"before_seq": 4}), ("split", {})):
+        cost = api("POST", f"{path}/{verb}", body).json["performance"]
+        assert set(cost) == {"server_total_ms"}, verb
+
+
 def test_a_router_copies(api: Http, topic: str) -> None:
     source, dest, path = f"{topic}-s", f"{topic}-d", f"/v0/routers/{topic}"
     write(api, source, "before")
@@ -130,6 +172,20 @@ def test_at_most_once(api: Http, topic: str) -> None:
     assert api("GET", path).json["cursor"] == 3
     wrong = api("PUT", path, {"mode": "at_least_once"})
     assert (wrong.status, wrong.code) == (409, "topic_exists_incompatible")
+
+
+def test_a_consumer_that_commits_by_itself(api: Http, topic: str) -> None:
+    write(api, topic, 1, 2, 3)
+    path = f"/v0/topics/{topic}/consumers/auto"
+    assert api("PUT", path, {"auto_commit": True}).json["auto_commit"] is True
+    assert len(api("POST", f"{path}/read", {"max_records": 2}).json["records"]) == 2
+    assert api("GET", path).json["cursor"] == 0, "it may not have been dealt with"
+
+    def reads_on() -> bool:
+        assert api("POST", f"{path}/read", {"max_records": 1}).status == 200
+        return bool(api("GET", path).json["cursor"] == 3)
+
+    until(reads_on)
 
 
 def test_a_consumer_waits_for_records(server: Server, api: Http, topic: str) -> None:

@@ -185,7 +185,8 @@ def test_refusals(api: Http, topic: str) -> None:
     assert api("POST", f"{path}/split", {"max_records": 0}).code == "invalid_request"
 
 
-def test_a_scan_that_fails_breaks_its_response(server: Server, api: Http, topic: str) -> None:
+def test_a_scan_that_fails_breaks_its_response(hot_server: Server, topic: str) -> None:
+    server, api = hot_server, Http(hot_server.port)
     fill(api, topic, 9000, size=100)
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data_b64": "/w=="}]}).status == 200
     # A connection of HTTP/1.1, whichever the door of the others is.
@@ -197,6 +198,7 @@ def test_a_scan_that_fails_breaks_its_response(server: Server, api: Http, topic:
     with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
         response.read()
     connection.close()
+    api.close()
 
 
 @pytest.mark.parametrize("offered", [True, False])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis.checks import CHECKS
 
@@ -19,7 +19,7 @@ from topics_engine.asgi.openapi import PARAMETER, describe, operation_id
 from topics_engine.asgi.route import Route
 from topics_engine.asgi.routes import ROUTES
 
-from .conftest import Http
+from .conftest import Http, fresh_seed
 
 EXAMPLES = 200 if os.environ.get("TOPICS_GATE") == "release" else 15
 SCHEMA = schemathesis.openapi.from_dict(describe(_core.__version__))
@@ -62,6 +62,7 @@ def test_answers_are_as_the_document_says(server: Server, route: Route) -> None:
     tried = 0
     with requests.Session() as session:
 
+        @seed(fresh_seed())
         @settings(
             max_examples=EXAMPLES,
             deadline=None,

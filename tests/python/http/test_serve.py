@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .conftest import HTTP1, Http, once, raw_exchange
+from .conftest import HTTP1, Http, once, raw_exchange, running
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +83,71 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
     assert not (tmp_path / "d").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_said_before_anything_listens(tmp_path: Path) -> None:
+    refused = serve("--data-dir", str(tmp_path / "none" / "d"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"there is no folder {tmp_path / 'none'}: create it" in refused.stderr
+    (tmp_path / "file").write_text("")
+    refused = serve("--data-dir", str(tmp_path / "file"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "is a file, not a folder" in refused.stderr
+
+
+def let_go(held: Path) -> bool:
+    """Ends the wait of whoever opens a pipe to read it; false: nobody does yet."""
+    try:
+        os.close(os.open(held, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def answers(port: int) -> bool:
+    try:
+        return once(port, "GET", "/healthz").status == 200
+    except OSError:
+        return False
+
+
+def test_a_server_that_recovers_says_so_whatever_it_is_asked(own_server: Server) -> None:
+    own_server.start()
+    assert once(own_server.port, "POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
+    own_server.kill()
+    # Recovery looks at the newest snapshot first, and waits for somebody to write this one.
+    held = own_server.data_dir / "meta" / "snapshot.999999.bin"
+    os.mkfifo(held)
+    starting = threading.Thread(target=own_server.start)
+    starting.start()
+    try:
+        until(lambda: answers(own_server.port))
+        for method, path, body in (
+            ("GET", "/readyz", None),
+            ("GET", "/v0/ready", None),
+            ("GET", "/v0/metrics", None),
+            ("GET", "/v0/topics/t", None),
+            ("POST", "/v0/topics/t", {"records": [{"data": 2}]}),
+            ("POST", "/v0/topics/t/diff", {"from_seq": 0, "wait_ms": 1000}),
+            ("GET", "/v0/watch?topic=t", None),
+        ):
+            reply = once(own_server.port, method, path, body)
+            assert (reply.status, reply.code) == (503, "not_ready"), path
+            assert int(reply.headers["retry-after"]) >= 1
+            assert reply.json["error"]["detail"]["replay_progress"] == 0
+    finally:
+        until(lambda: let_go(held))
+        held.unlink()
+        starting.join()
+    ready = once(own_server.port, "GET", "/readyz").json
+    assert (ready["status"], ready["wal_replay_complete"], ready["topics"]) == ("ready", True, 1)
+    api = Http(own_server.port)
+    metrics = api("GET", "/v0/metrics", headers={"Accept": "application/json"}).json
+    api.close()
+    assert (metrics["ready"], metrics["recovery_progress_ppm"]) == (1, 1_000_000)
+    assert metrics["recovery_frames"] > 0
+    assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
+    assert own_server.stop() == 0
 
 
 def test_others_are_not_served_without_keys(tmp_path: Path) -> None:
@@ -176,6 +243,67 @@ def test_a_closed_directory_is_free_while_handles_live(tmp_path: Path) -> None:
     with te.open(tmp_path / "data") as second:
         assert [r.data for r in second.topic("t").read(after=0)] == [1]
     assert first.closed
+
+
+class Few(Server):
+    """A server that is started with few descriptors."""
+
+    most = 4096
+
+    @property
+    def program(self) -> tuple[str, ...]:  # type: ignore[override]
+        limits = f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {self.most}))"
+        start = "from topics_engine.cli import main; sys.exit(main())"
+        return "-c", f"import resource, sys; {limits}; {start}"
+
+
+class Fewest(Few):
+    """One that cannot have more."""
+
+    most = 256
+
+
+def test_a_server_takes_the_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    for server in running(tmp_path / "data", kind=Few):
+        with crowd(server, 400):
+            for n in range(3):
+                assert once(server.port, "POST", f"/v0/topics/t{n}", ONE).status == 201
+            assert descriptors(server.pid) > 400
+
+
+def test_clients_leave_the_engine_descriptors(tmp_path: Path) -> None:
+    """New files all the time, and more clients than there are descriptors."""
+    env = {
+        "TOPICS_CHECKPOINT_INTERVAL_MS": "30",
+        "TOPICS_CHECKPOINT_BYTES": "65536",
+        "TOPICS_WAL_FILE_MIN": "65536",
+        "TOPICS_WAL_FILE_MAX": "65536",
+    }
+    for server in running(tmp_path / "data", env, Fewest):
+        api = Http(server.port)
+        assert api("POST", "/v0/topics/t", ONE).status == 201
+        batch = {"records": [{"data": "x" * 1000} for _ in range(50)]}
+        with crowd(server, 400):
+            for _ in range(30):
+                assert api("POST", "/v0/topics/t", batch).status == 200
+            assert api("POST", "/v0/admin/checkpoint").status == 200
+            assert descriptors(server.pid) < 256
+        api.close()
+        until(lambda pid=server.pid: descriptors(pid) < 100)
+        assert once(server.port, "POST", "/v0/topics/t", ONE).status == 200
+
+
+ONE = {"records": [{"data": 1}]}
+
+
+@contextlib.contextmanager
+def crowd(server: Server, size: int) -> Iterator[None]:
+    """So many connections that say nothing."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(size):
+            sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            opened.enter_context(sock)
+        yield
 
 
 def descriptors(pid: int) -> int:

@@ -21,8 +21,8 @@ from .test_watch import streams
 class Socket:
     """A connection; `ask` sends a message and waits for its answer."""
 
-    def __init__(self, port: int, **kwargs: Any) -> None:
-        self._open = connect(f"ws://127.0.0.1:{port}/v0/ws", **kwargs)
+    def __init__(self, port: int, query: str = "", **kwargs: Any) -> None:
+        self._open = connect(f"ws://127.0.0.1:{port}/v0/ws{query}", **kwargs)
         self.connection: ClientConnection = self._open.__enter__()
 
     def close(self) -> None:
@@ -106,6 +106,104 @@ def test_unsubscribe_and_losses(api: Http, socket: Socket, topic: str) -> None:
 
 
 @HTTP1
+def test_options_of_a_subscription(server: Server, api: Http, socket: Socket, topic: str) -> None:
+    records = [
+        {"data": n, "tag": f"t:{n}", "node": f"n{n}", "meta": {"k": str(n)}} for n in range(4)
+    ]
+    api("POST", f"/v0/topics/{topic}", {"records": records})
+
+    def seen(**options: Any) -> list[list[dict[str, Any]]]:
+        """The records of each message until the client has caught up."""
+        socket.ask("subscribe", "subscribed", topic=topic, **options)
+        got = []
+        while (message := socket.take())["op"] == "record":
+            assert set(message) == {"op", "topic", "records", "from_seq", "to_seq", "head_seq"}
+            got.append(message["records"])
+        assert message == {"op": "caught_up", "topic": topic, "head_seq": 4}
+        assert socket.ask("unsubscribe", "unsubscribed", topics=[topic])["ended"] == 1
+        return got
+
+    assert [len(batch) for batch in seen(from_seq=0)] == [4]
+    assert [len(batch) for batch in seen(from_seq="earliest", limit=3)] == [3, 1]
+    assert [len(batch) for batch in seen(from_seq=0, max_batch_bytes=1)] == [1] * 4
+    assert [r["data"] for r in seen(tail=2)[0]] == [2, 3]
+    assert seen() == []
+    assert [r["data"] for r in seen(from_seq=0, node=["n0", "n3"])[0]] == [1, 2]
+    assert [r["data"] for r in seen(from_seq=0, match="t:3")[0]] == [3]
+    bare = seen(from_seq=3, include_tags=False, include_meta=False, include_data=False)
+    assert [set(r) for r in bare[0]] == [{"$seq", "$ts", "$node"}]
+    full = seen(from_seq=3, consistency="eventual")[0][0]
+    assert set(full) == {"$seq", "$ts", "$node", "$tag", "meta", "data"}
+    # One that is ended by the request that began it, and one that goes on.
+    other = f"{topic}-other"
+    write(api, other, 1)
+    for name in (topic, other):
+        socket.send({"op": "subscribe", "request_id": name, "topics": [name]})
+        assert socket.take("subscribed")["request_id"] == name
+    socket.send({"op": "unsubscribe", "request_id": topic})
+    assert socket.take("unsubscribed") == {"op": "unsubscribed", "request_id": topic, "ended": 1}
+    write(api, topic, "unheard")
+    write(api, other, "heard")
+    assert [r["data"] for r in socket.take("record")["records"]] == ["heard"]
+
+
+@HTTP1
+def test_answers_of_a_socket(socket: Socket, topic: str) -> None:
+    one: dict[str, Any] = {"topic": topic, "records": [{"data": 1}]}
+    socket.send({"op": "publish", **one})
+    plain = {"op", "topic", "first_seq", "last_seq", "head_seq", "deduped", "created"}
+    told = socket.take()
+    assert set(told) == plain | {"performance"}, "nobody asked for its name, nor for seqs"
+    assert told["created"] is True
+    named = socket.ask("publish", "ack", return_seqs=True, expect_head=1, **one)
+    assert set(named) == plain | {"performance", "request_id", "seqs"}
+    refused = socket.ask("publish", "error", expect_head=9, **one)
+    assert set(refused) == {"op", "request_id", "code", "message", "detail"}
+    assert (refused["code"], refused["detail"]["head_seq"]) == ("head_mismatch", 2)
+    assert set(socket.ask("dance", "error")) == {"op", "request_id", "code", "message", "detail"}
+    for op, fields in {
+        "subscribe": [{"topic": 5}, {"topics": "x"}, {"topics": [5]}, {"tail": -1}, {"limit": "x"},
+                      {"from_seq": 0, "tail": 1}, {"topic": topic, "heartbeat_ms": None},
+                      {"topic": topic, "include_data": 1}, {"topic": topic, "request_id": 5}],
+        "publish": [{}, {"topics": [topic, topic]}, one | {"records": [{}]}, one | {"topic": "a b"},
+                    one | {"sync": 1}, one | {"return_seqs": 1}, one | {"config": {"x": 1}}],
+        "unsubscribe": [{"topics": [None]}, {"topic": {}}],
+    }.items():  # fmt: skip
+        for wrong in fields:
+            assert socket.refused({"op": op, **wrong}) == "invalid_request", (op, wrong)
+    half = '{"op":"ping","request_id":"\\ud800"}'
+    for text in ("", "[]", "5", "null", '{"op":5}', '{"op":"ping"', '{"op":"ping"}x', half):
+        assert socket.refused(text) == "invalid_request", text
+    assert socket.refused('{"op":"ping","x":' + "[" * 128 + "]" * 128 + "}") == "invalid_request"
+    socket.send('{"op":"ping","x":' + "[" * 127 + "]" * 127 + "}")
+    assert socket.take() == {"op": "pong"}
+
+
+@HTTP1
+def test_a_socket_has_64_subscriptions_and_messages_a_size(
+    server: Server, api: Http, topic: str
+) -> None:
+    write(api, topic, 1)
+    socket = Socket(server.port)
+    for _ in range(64):
+        socket.ask("subscribe", "subscribed", topic=topic)
+    refused = {"op": "subscribe", "topic": topic}
+    assert socket.refused(refused) == "invalid_request"
+    assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["ended"] == 64
+    socket.ask("subscribe", "subscribed", topic=topic)
+    most = 200_000
+    head = '{"op":"ping","x":"'
+    socket.send(head + "y" * (most - len(head) - 2) + '"}')
+    assert socket.take("pong")
+    socket.send(head + "y" * (most - len(head) - 1) + '"}')
+    with pytest.raises(ConnectionClosed) as closed:
+        socket.take()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+    socket.close()
+
+
+@HTTP1
 def test_many_messages_in_order(api: Http, socket: Socket, topic: str) -> None:
     socket.ask("publish", "ack", topic=topic, records=[{"data": -1}])
     socket.ask("subscribe", "subscribed", topic=topic)
@@ -164,13 +262,14 @@ def test_pages_from_elsewhere_get_no_socket(server: Server, api: Http) -> None:
 
 
 def test_keys_of_sockets(tmp_path: Path) -> None:
-    env = {"TOPICS_API_KEYS": "root,r:read:a.,w:write:a."}
+    env = {"TOPICS_API_KEYS": "root,r:read:a.,w:write:a.,chief:write+admin:a."}
     server = Server(tmp_path / "data", env=env)
     server.start()
     try:
-        with pytest.raises(InvalidStatus) as refused:
-            Socket(server.port)
-        assert refused.value.response.status_code == 401
+        for query in ("", "?token=r"):
+            with pytest.raises(InvalidStatus) as refused:
+                Socket(server.port, query)
+            assert refused.value.response.status_code == 401
         assert b"unauthorized" in (refused.value.response.body or b"")
 
         def opened(key: str) -> Socket:
@@ -182,6 +281,12 @@ def test_keys_of_sockets(tmp_path: Path) -> None:
         assert writer.refused({"op": "publish", "topic": "b", **one}) == "forbidden"
         assert writer.refused({"op": "publish", "topic": "a.t", "config": {}, **one}) == "forbidden"
         assert writer.refused({"op": "subscribe", "topic": "a.t"}) == "forbidden"
+        chief = opened("chief")
+        for name, answer in (("a.dead", "ack"), ("b", "error")):
+            config = {"type": "queue", "dead_letter": name}
+            told = chief.ask("publish", answer, topic=f"a.{answer}", config=config, **one)
+            assert told.get("code", "") == ("forbidden" if answer == "error" else "")
+        chief.close()
         assert reader.refused({"op": "publish", "topic": "a.t", **one}) == "forbidden"
         assert reader.refused({"op": "subscribe", "topic": "b"}) == "forbidden"
         reader.ask("subscribe", "subscribed", topic="a.t", from_seq=0)

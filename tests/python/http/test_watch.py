@@ -146,6 +146,149 @@ def test_a_session_of_many_topics_numbers_its_events(server: Server, api: Http, 
     assert sorted(seen) == [f"{name} 1" for name in names]
 
 
+def id_of(cursors: dict[str, list[int]]) -> str:
+    """The id of a stream that stands there."""
+    return base64.urlsafe_b64encode(json.dumps(cursors).encode()).decode().rstrip("=")
+
+
+def test_an_id_leads_a_session_back_and_never_on(
+    server: Server, api: Http, topic: str, wid: str
+) -> None:
+    topic_id = api("GET", f"/v0/topics/{topic}").json["topic_id"]
+    path = f"/v0/watch/{wid}"
+    # Nothing was sent yet: whatever the client says that it has seen, it has not.
+    ahead = {"Last-Event-ID": id_of({topic: [topic_id, 2], "unknown": [9, 9]})}
+    with Events(server.port, path, ahead) as events:
+        assert events.values(2) == [1, 2]
+    until(lambda: streams(api) == 0)
+    write(api, topic, 3)
+    for back, seen in ((1, [2, 3]), (0, [1, 2, 3]), (3, [])):
+        header = {"Last-Event-ID": id_of({topic: [topic_id, back]})}
+        with Events(server.port, path, header) as events:
+            assert events.values(len(seen)) == seen
+            assert events.until("caught-up").data["head_seq"] == 3
+        until(lambda: streams(api) == 0)
+
+
+def test_an_id_of_a_topic_that_was_created_again_is_a_loss(
+    server: Server, api: Http, topic: str
+) -> None:
+    write(api, topic, 1, 2, 3)
+    path = f"/v0/watch?topic={topic}&from_seq=0"
+    with Events(server.port, path) as events:
+        events.values(3)
+    assert api("DELETE", f"/v0/topics/{topic}").json["deleted"] is True
+    write(api, topic, "new", "newer")
+    with Events(server.port, path, {"Last-Event-ID": events.last_id}) as events:
+        lost = next(events)
+        assert (lost.kind, lost.data["reason"]) == ("tombstone", "recreated")
+        assert (lost.data["gap_from"], lost.data["gap_to"]) == (1, 2)
+        assert events.values(2) == ["new", "newer"]
+    read = api("POST", f"/v0/topics/{topic}/diff", {"from_seq": 9}).json
+    assert read["tombstone"]["reason"] == "recreated"
+
+
+def test_events_have_these_fields_and_no_others(server: Server, api: Http, topic: str) -> None:
+    path = f"/v0/topics/{topic}"
+    api("PUT", path, {"cap_records": 2})
+    write(api, topic, 1, 2, 3)
+    fields = {
+        "tombstone": {"topic", "reason", "gap_from", "gap_to", "missed_estimate", "earliest_seq",
+                      "head_seq"},
+        "record": {"topic", "records", "from_seq", "to_seq", "head_seq"},
+        "caught-up": {"topic", "head_seq"},
+        "topic-deleted": {"topic", "head_seq", "reason"},
+        "error": {"code", "error", "message"},
+        "job": {"topic", "job"},
+    }  # fmt: skip
+    made = api("POST", "/v0/watch", {"topics": {topic: {"from_seq": 0}}}).json
+    seen = []
+    with Events(server.port, f"/v0/watch/{made['wid']}") as events:
+        for event in events:
+            seen.append(event.kind)
+            assert set(event.data) == fields[event.kind], event
+            assert bool(event.id) == (event.kind != "error"), event
+            if event.kind == "caught-up":
+                assert api("DELETE", path).json["deleted"] is True
+            if event.kind == "topic-deleted":
+                assert api("DELETE", f"/v0/watch/{made['wid']}").json["ended"] is True
+    assert seen == ["tombstone", "record", "caught-up", "topic-deleted", "error"]
+    api("PUT", path, {"type": "queue"})
+    api("POST", path, {"records": [{"data": 1, "tag": "t", "meta": {"k": "v"}, "node": "n"}]})
+    with Events(server.port, f"{path}/work?node=w&lease_ms=5000") as events:
+        job = next(events)
+        assert set(job.data) == fields["job"]
+        assert set(job.data["job"]) == {
+            "$seq", "$ts", "$node", "$tag", "meta", "data", "lease_id", "deadline", "lease_ms",
+            "deliveries",
+        }  # fmt: skip
+        assert job.data["job"]["lease_ms"] == 5000
+
+
+@pytest.mark.parametrize(
+    ("query", "sizes"),
+    [
+        ("", [256] * 4 + [176]),
+        ("&limit=999", [999, 201]),
+        ("&limit=1000", [1000, 200]),
+        ("&limit=1001", [1000, 200]),
+        (f"&limit={2**64 - 1}", [1000, 200]),
+    ],
+)
+def test_events_hold_so_many_records(
+    server: Server, api: Http, topic: str, query: str, sizes: list[int]
+) -> None:
+    for _ in range(3):
+        write(api, topic, *range(400))
+    with Events(server.port, f"/v0/watch?topic={topic}&from_seq=0{query}") as events:
+        got = [len(next(events).data["records"]) for _ in sizes]
+    assert got == sizes
+
+
+def test_sizes_of_events_and_reads_in_bytes(server: Server, api: Http, topic: str) -> None:
+    """They end with the record that reaches 1 MiB, 256 KiB of an event, or what is asked for, and
+    that is 8 MiB at most."""
+    path = f"/v0/topics/{topic}"
+    payload = "x" * 9_900
+    for _ in range(50):
+        write(api, topic, *[payload] * 20)
+
+    def read(**asked: int) -> int:
+        answer = api("POST", f"{path}/diff", {"limit": 1000, **asked}).json
+        return sum(len(r["data"]) + 2 for r in answer["records"])
+
+    one = len(payload) + 2
+    for asked, most in (({}, 1 << 20), ({"max_batch_bytes": 0}, 1 << 20),
+                        ({"max_batch_bytes": 3 << 20}, 3 << 20),
+                        ({"max_batch_bytes": 8 << 20}, 8 << 20),
+                        ({"max_batch_bytes": 2**60}, 8 << 20)):  # fmt: skip
+        assert most <= read(**asked) < most + one, asked
+    assert read(max_batch_bytes=1) == one, "never fewer than one record"
+
+    def event(query: str) -> int:
+        with Events(server.port, f"/v0/watch?topic={topic}&from_seq=0&limit=1000{query}") as events:
+            return sum(len(r["data"]) + 2 for r in next(events).data["records"])
+
+    for query, most in (("", 256 << 10), ("&max_batch_bytes=1048576", 1 << 20),
+                        (f"&max_batch_bytes={2**40}", 8 << 20)):  # fmt: skip
+        assert most <= event(query) < most + one, query
+    assert event("&max_batch_bytes=1") == one
+
+
+def test_64_topics_without_a_session(server: Server, api: Http, topic: str) -> None:
+    names = [f"{topic}-{n}" for n in range(64)]
+    for name in names:
+        write(api, name, name)
+    path = "/v0/watch?from_seq=0" + "".join(f"&topic={name}" for name in names)
+    with Events(server.port, path) as events:
+        seen = events.values(40)
+    # At most 64 topics an id spells them all out.
+    assert not events.last_id.startswith("s")
+    with Events(server.port, path, {"Last-Event-ID": events.last_id}) as events:
+        seen += events.values(24)
+    assert sorted(seen) == sorted(names)
+
+
 def test_patterns_take_in_what_is_created_later(server: Server, api: Http, topic: str) -> None:
     write(api, f"{topic}.a", "old")
     made = api("POST", "/v0/watch", {"patterns": [f"{topic}.*"]})
@@ -174,9 +317,10 @@ def test_deletes_and_losses_are_events(server: Server, api: Http, topic: str) ->
         assert events.values(1) == ["again"]
 
 
-def test_an_idle_stream_is_kept(server: Server, api: Http, topic: str) -> None:
+@pytest.mark.parametrize("ms", [1, 1000])
+def test_an_idle_stream_is_kept(server: Server, api: Http, topic: str, ms: int) -> None:
     write(api, topic, 1)
-    path = f"/v0/watch?topic={topic}&heartbeat_ms=1000"
+    path = f"/v0/watch?topic={topic}&heartbeat_ms={ms}"
     with Events(server.port, path) as events:
         events.until("caught-up")
         started = time.monotonic()

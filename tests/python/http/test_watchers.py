@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,19 @@ import pytest
 from benches.demo.server import Server
 
 from .conftest import Http
+from .h2_client import Http2Connection, Http2Port
 from .sse import Events
 from .test_routes import until
 from .test_watch import streams
 
 RESUMPTIONS = 200
 WATCHERS = 1000
+# Of one connection of HTTP/2.
+STREAMS = 100
+EACH = 20
+STALLED = 10
+READERS = 3
+BIG = "x" * 10_000
 
 
 @contextmanager
@@ -80,6 +87,8 @@ def take(event: Any, seen: dict[str, Seen]) -> None:
     if event.kind == "record":
         for record in data["records"]:
             seen[data["topic"]].record(record["$seq"])
+            # Whoever writes here counts.
+            assert record["data"] in (record["$seq"] - 1, BIG), f"I2: {record}"
     elif event.kind == "tombstone":
         seen[data["topic"]].gap(data["gap_from"], data["gap_to"])
     else:
@@ -96,7 +105,7 @@ def test_a_client_that_is_killed_and_comes_back_sees_all_once(
     seen = {name: Seen() for name in topics}
     rng = random.Random(topic)
     path = "/v0/watch?from_seq=0&limit=40&topic=" + "&topic=".join(topics)
-    last_id, before = "", streams(api)
+    last_id, before, memory = "", streams(api), server.memory()[1]
     with writing(server.port, topics):
         for _ in range(RESUMPTIONS):
             events = Events(server.port, path, {"Last-Event-ID": last_id} if last_id else {})
@@ -114,36 +123,73 @@ def test_a_client_that_is_killed_and_comes_back_sees_all_once(
             take(next(events), seen)
     until(lambda: streams(api) == before)
     records, lost = (sum(getattr(s, n) for s in seen.values()) for n in ("records", "lost"))
-    print(f"{records} records and {lost} lost ones, each once, in {RESUMPTIONS + 1} streams")
+    grown = server.memory()[1] - memory
+    print(
+        f"{records} records and {lost} lost ones, each once, in {RESUMPTIONS + 1} streams; "
+        f"the server's memory {grown / 2**20:+.1f} MiB"
+    )
     assert records > RESUMPTIONS
     assert lost > 0, "a client that never loses anything tests no tombstone"
+    # No stream leaves anything behind, and the topics are short.
+    assert grown < 16 << 20
 
 
-async def watcher(port: int, path: str, count: int) -> list[float]:
-    """When each of so many records came."""
+def followed(line: bytes) -> list[int]:
+    """The seqs of the records in a line of a stream."""
+    if not line.startswith(b"data: ") or b'"records"' not in line:
+        return []
+    return [record["$seq"] for record in json.loads(line[6:])["records"]]
+
+
+async def watcher(port: int, path: str) -> float:
+    """When the last record came."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    times: list[float] = []
     seqs: list[int] = []
     try:
-        while len(seqs) < count:
+        while len(seqs) < EACH:
             line = await reader.readline()
             assert line, "the stream ended"
-            if line.startswith(b"data: ") and b'"records"' in line:
-                found = [r["$seq"] for r in json.loads(line[6:])["records"]]
-                seqs += found
-                times += [time.monotonic()] * len(found)
+            seqs += followed(line)
     finally:
         writer.close()
-    assert seqs == list(range(1, count + 1)), "I2: each once and in order"
-    return times
+    assert seqs == list(range(1, EACH + 1)), "I2: each once and in order"
+    return time.monotonic()
 
 
-@pytest.fixture(params=["hot", "plain"])
-def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    env = {"TOPICS_HOT_PROTOCOL": str(int(request.param == "hot"))}
+async def watchers(port: int, path: str) -> list[float]:
+    """A connection for each."""
+    return await asyncio.gather(*(watcher(port, path) for _ in range(WATCHERS)))
+
+
+def watchers_together(port: int, path: str) -> list[float]:
+    """A stream for each, of one connection; when the last record came to the last of them."""
+    link = Http2Connection("127.0.0.1", port, timeout=60)
+    open_ = {link.start("GET", path): bytearray() for _ in range(STREAMS)}
+    done: list[bytearray] = []
+    while open_:
+        link.receive()
+        for response, text in list(open_.items()):
+            assert not response.ended, "the stream ended"
+            text += response.take()
+            if text.count(b'"$seq"') >= EACH and text.endswith(b"\n\n"):
+                done.append(text)
+                del open_[response]
+    at = time.monotonic()
+    link.close()
+    for text in done:
+        seqs = [seq for line in text.splitlines() for seq in followed(line)]
+        assert seqs == list(range(1, EACH + 1)), "I2: each once and in order"
+    return [at]
+
+
+@pytest.fixture
+def own(door: str, tmp_path: Path) -> Iterator[Server]:
+    env = {"TOPICS_HOT_PROTOCOL": str(int(door != "plain")), "TOPICS_STALL_TIMEOUT_MS": "300000"}
     live = Server(tmp_path / "data", env=env)
     live.start()
+    if door == "h2":
+        live.port = Http2Port(live.port)
     yield live
     live.ensure_dead()
 
@@ -152,70 +198,84 @@ def test_a_thousand_watchers(own: Server) -> None:
     api = Http(own.port)
     assert api("PUT", "/v0/topics/many").status == 201
     before = own.memory()[1]
-
-    async def go() -> list[list[float]]:
-        path = "/v0/watch?topic=many&from_seq=0&include_meta=false"
-        waiting = [asyncio.ensure_future(watcher(own.port, path, 20)) for _ in range(WATCHERS)]
-        while streams(api) < WATCHERS:
-            await asyncio.sleep(0.05)
-        print(f"{(own.memory()[1] - before) / WATCHERS / 1024:.1f} KiB a watcher")
-        for n in range(20):
+    path = "/v0/watch?topic=many&from_seq=0&include_meta=false"
+    with ThreadPoolExecutor(WATCHERS // STREAMS) as pool:
+        if isinstance(own.port, Http2Port):
+            links = range(WATCHERS // STREAMS)
+            waiting = [pool.submit(watchers_together, own.port, path) for _ in links]
+        else:
+            waiting = [pool.submit(asyncio.run, watchers(own.port, path))]
+        until(lambda: streams(api) == WATCHERS)
+        each = (own.memory()[1] - before) / WATCHERS / 1024
+        for n in range(EACH):
             assert api("POST", "/v0/topics/many", {"records": [{"data": n}]}).status == 200
-            await asyncio.sleep(0.02)
-        return await asyncio.wait_for(asyncio.gather(*waiting), 60)
-
-    times = asyncio.run(go())
-    spread = max(t[-1] for t in times) - min(t[-1] for t in times)
-    print(f"{WATCHERS} watchers: the last record reached all within {spread * 1000:.0f} ms")
+            time.sleep(0.02)
+        times = [at for some in waiting for at in some.result(60)]
+    spread = max(times) - min(times)
     until(lambda: streams(api) == 0)
     grown = own.memory()[1] - before
+    print(
+        f"{WATCHERS} watchers, {each:.1f} KiB each: the last record reached all within "
+        f"{spread * 1000:.0f} ms; {grown / 2**20:.1f} MiB more held when they had gone"
+    )
+    assert each < 200
     assert grown < WATCHERS * 200 * 1024
     api.close()
     assert own.stop() == 0
 
 
+def passed(own: Server, api: Http, records: int) -> list[tuple[int, str]]:
+    """Has so many records go past several readers; what they see, from the head on."""
+    head = api("GET", "/v0/topics/big").json["head_seq"]
+    body = {"records": [{"data": BIG} for _ in range(20)]}
+    path = f"/v0/watch?topic=big&from_seq={head}"
+    with ExitStack() as opened:
+        readers = [opened.enter_context(Events(own.port, path)) for _ in range(READERS)]
+        seen: list[list[tuple[int, str]]] = [[] for _ in readers]
+        for done in range(20, records + 1, 20):
+            assert api("POST", "/v0/topics/big", body).status == 200
+            for reader, got in zip(readers, seen, strict=True):
+                while len(got) < done:
+                    event = next(reader)
+                    assert event.kind in ("record", "caught-up"), event
+                    got += [(r["$seq"] - head, r["data"]) for r in event.data.get("records", ())]
+    assert all(got == seen[0] for got in seen)
+    return seen[0]
+
+
 def test_stalled_watchers_change_nothing_for_others(own: Server) -> None:
-    """30 MB go past ten clients that take nothing, and an eleventh that takes all of it."""
+    """45 MB go past ten clients that take nothing, and three that take all of it. Then the ten go
+    on, and know of each record what became of it.
+    """
     api = Http(own.port)
     assert api("PUT", "/v0/topics/big", {"cap_records": 2000}).status == 201
-    path = "/v0/watch?topic=big&from_seq=0"
-
-    def stall() -> socket.socket:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.connect(("127.0.0.1", own.port))
-        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        return sock
-
-    def pass_through(records: int) -> float:
-        """Seconds until so many more have been written and seen."""
-        started = time.monotonic()
-        head = api("GET", "/v0/topics/big").json["head_seq"]
-        body = {"records": [{"data": "x" * 10_000} for _ in range(20)]}
-        with Events(own.port, f"/v0/watch?topic=big&from_seq={head}") as events:
-            for _ in range(records // 20):
-                assert api("POST", "/v0/topics/big", body).status == 200
-                got = 0
-                while got < 20:
-                    event = next(events)
-                    assert event.kind != "tombstone"
-                    got += len(event.data["records"]) if event.kind == "record" else 0
-        return time.monotonic() - started
-
-    alone = pass_through(1500)
+    started = time.monotonic()
+    alone = passed(own, api, 1500)
+    between = time.monotonic()
     before = own.memory()[1]
-    stalled = [stall() for _ in range(10)]
-    until(lambda: streams(api) == 10)
-    beside = pass_through(1500)
+    path = "/v0/watch?topic=big&from_seq=0"
+    stalled = [Events(own.port, path) for _ in range(STALLED)]
+    until(lambda: streams(api) == STALLED)
+    begun = time.monotonic()
+    beside = passed(own, api, 1500)
+    ended = time.monotonic()
     grown = own.memory()[1] - before
-    print(f"15 MB: {alone:.2f} s alone, {beside:.2f} s beside ten; {grown >> 20} MiB more held")
-    # The eleventh has gone; the ten are still there.
-    until(lambda: streams(api) == 10)
+    print(
+        f"15 MB: {between - started:.2f} s alone, {ended - begun:.2f} s beside ten; "
+        f"{grown >> 20} MiB more held"
+    )
+    assert [seq for seq, _ in alone] == list(range(1, 1501))
+    assert beside == alone, "others see something else"
+    # Who read has gone; the ten are still there.
+    until(lambda: streams(api) == STALLED)
     # What ten clients do not take is the kernel's, and what their connections may hold.
     assert grown < 64 << 20
-    assert beside < alone * 3 + 2
-    for sock in stalled:
-        sock.close()
+    for events in stalled:
+        seen = {"big": Seen()}
+        while seen["big"].next <= 3000:
+            take(next(events), seen)
+        assert seen["big"].lost > 0, "it was buffered for"
+        events.close()
     until(lambda: streams(api) == 0)
     api.close()
     assert own.stop() == 0

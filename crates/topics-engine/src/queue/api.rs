@@ -166,6 +166,8 @@ pub struct PeekedJob {
     pub visible_at: Option<u64>,
     /// Its lane.
     pub lane: u8,
+    /// Its group.
+    pub group: Option<Vec<u8>>,
 }
 
 /// The answer to a peek. Owns its bytes.
@@ -188,6 +190,15 @@ impl Peeked {
     pub fn records(&self) -> &ReadBatch {
         &self.records
     }
+}
+
+/// The answer to a redrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Records that were moved or revived, or would be.
+    pub moved: u64,
+    /// Records looked at.
+    pub records_scanned: u64,
 }
 
 /// Moves dead letters, or revives dead jobs.

@@ -1,7 +1,7 @@
 //! A queue's section of its topic's snapshot.
 //!
 //! ```text
-//! dead_lettered u64, expired u64, number of jobs u32
+//! dead_lettered u64, expired u64, counted u64 (not in version 1), number of jobs u32
 //! job: seq u64, kind u8 (0 waiting, 1 leased, 2 delayed), deliveries u32, ms u64, lease id u64,
 //!      node_len u16, node
 //! ```
@@ -9,15 +9,20 @@
 //! `ms` is the whole time of a lease (it begins anew at open) and the rest of a delay; a delayed job
 //! has the id of its latest lease. Jobs are
 //! there when leases are durable: those that are leased, were delivered, or wait after a nack.
+//! `counted` is the lsn up to which the counts reflect the log; version 1 is written while they are 0.
+
+use topics_storage::snapshot::ReplayPos;
 
 use super::machine::{Queue, Shown};
+use super::tally::Tally;
 use crate::error::{Error, Result};
 
-/// The version of the encoding.
-pub(crate) const VERSION: u16 = 1;
+/// The newest version of the encoding.
+pub(crate) const VERSION: u16 = 2;
 
-/// The section; `None` when it would say nothing.
-pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64) -> Option<Vec<u8>> {
+/// The section of a queue that reflects the log up to `lsn`, with its version; `None` when it would
+/// say nothing.
+pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Option<(u16, Vec<u8>)> {
     let mut jobs = Vec::new();
     let mut n = 0u32;
     for (seq, deliveries, shown) in queue.shown().filter(|_| durable) {
@@ -42,21 +47,27 @@ pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64) -> Option<Vec<u8>>
         jobs.extend_from_slice(&(node.len() as u16).to_le_bytes());
         jobs.extend_from_slice(node);
     }
-    if n == 0 && queue.dead_lettered == 0 && queue.expired == 0 {
+    let tally = queue.tally;
+    if n == 0 && tally.is_zero() {
         return None;
     }
-    let mut out = Vec::with_capacity(20 + jobs.len());
-    out.extend_from_slice(&queue.dead_lettered.to_le_bytes());
-    out.extend_from_slice(&queue.expired.to_le_bytes());
+    let version = if tally.is_zero() { 1 } else { VERSION };
+    let mut out = Vec::with_capacity(28 + jobs.len());
+    out.extend_from_slice(&tally.dead_lettered.to_le_bytes());
+    out.extend_from_slice(&tally.expired.to_le_bytes());
+    if version > 1 {
+        out.extend_from_slice(&lsn.to_le_bytes());
+    }
     out.extend_from_slice(&n.to_le_bytes());
     out.extend_from_slice(&jobs);
-    Some(out)
+    Some((version, out))
 }
 
-/// Reads what [`encode`] wrote, at monotonic time `mono`. Anything else is an error.
-pub(crate) fn decode(bytes: &[u8], mono: u64) -> Result<Queue> {
+/// Reads what [`encode`] wrote in a version up to [`VERSION`], at monotonic time `mono`, for a log of
+/// this layout. Anything else is an error.
+pub(crate) fn decode(version: u16, bytes: &[u8], mono: u64, layout: u64) -> Result<Queue> {
     let mut r = bytes;
-    let queue = read(&mut r, mono).filter(|_| r.is_empty());
+    let queue = read(version, &mut r, mono, layout).filter(|_| r.is_empty());
     queue.ok_or_else(|| Error::Corrupt {
         file: "a queue's section of the snapshot".into(),
         offset: 0,
@@ -70,10 +81,21 @@ fn take<const N: usize>(r: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-fn read(r: &mut &[u8], mono: u64) -> Option<Queue> {
+fn read_tally(version: u16, r: &mut &[u8], layout: u64) -> Option<Tally> {
+    let [dead_lettered, expired] = [u64::from_le_bytes(take(r)?), u64::from_le_bytes(take(r)?)];
+    let mut tally = Tally { dead_lettered, expired, ..Tally::default() };
+    if version > 1 {
+        tally.counted = ReplayPos { layout, lsn: u64::from_le_bytes(take(r)?) };
+    } else if !tally.is_zero() {
+        // It does not say what it counted: nothing that is replayed over it is counted.
+        tally.counted = ReplayPos { layout: u64::MAX, lsn: u64::MAX };
+    }
+    Some(tally)
+}
+
+fn read(version: u16, r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
     let mut queue = Queue::default();
-    queue.dead_lettered = u64::from_le_bytes(take(r)?);
-    queue.expired = u64::from_le_bytes(take(r)?);
+    queue.tally = read_tally(version, r, layout)?;
     for _ in 0..u32::from_le_bytes(take(r)?) {
         let seq = u64::from_le_bytes(take(r)?);
         let [kind] = take(r)?;

@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use topics_storage::format::record::{self, LeaseEvent};
 use topics_storage::segment::AttrRow;
+use topics_storage::snapshot::ReplayPos;
 
 use super::order::{Groups, Lanes};
+use super::tally::Tally;
 
 /// The lane of a job that names none.
 const LANE: u8 = 5;
@@ -144,8 +146,7 @@ pub(crate) struct Queue {
     streams: BTreeMap<u64, usize>,
     /// Whether jobs with options that were in segments when the engine opened are known.
     pub loaded: bool,
-    pub dead_lettered: u64,
-    pub expired: u64,
+    pub tally: Tally,
 }
 
 impl Queue {
@@ -513,6 +514,7 @@ impl Queue {
             }
         }
         (self.cursor, self.at_cursor) = (0, false);
+        self.tally.counted = ReplayPos::default();
     }
 
     /// The phase of a job becomes this one; a job that was not known is one without options.

@@ -5,6 +5,7 @@
 //! | `machine` | jobs that are leased, waiting again, delayed or dead; fences; the claim cursor |
 //! | `order` | lanes with their turns, groups |
 //! | `cohort` | divides jobs among claims that came together |
+//! | `tally` | counts of jobs that expired or were dead-lettered |
 //! | `codec` | the queue's section of a snapshot |
 //! | `api` | requests and answers |
 //!
@@ -17,7 +18,9 @@ pub(crate) mod codec;
 pub(crate) mod cohort;
 mod machine;
 mod order;
+mod tally;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use machine::{Fence, Holder, Now, Queue, Shown};
+pub(crate) use tally::Why;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use topics_storage::format::record::{Lease, LeaseEvent};
 use topics_storage::segment::AttrRow;
+use topics_storage::snapshot::ReplayPos;
 
 use super::machine::Taken;
 use super::order::PATIENCE_MS;
-use super::{Fence, Holder, Now, Queue, Shown, codec};
+use super::tally::Tally;
+use super::{Fence, Holder, Now, Queue, Shown, Why, codec};
 
 fn holder(node: &[u8], lease_ms: u64) -> Holder {
     Holder { node: node.into(), lease_ms, stream: 0 }
@@ -261,23 +263,65 @@ fn replaying_events_over_a_later_state_changes_nothing() {
 fn a_section_reads_back() {
     let mut b = Bench::new();
     b.plains(5);
-    assert!(codec::encode(&b.q, true, 0).is_none());
+    assert!(codec::encode(&b.q, true, 0, 0).is_none());
     b.order(3);
     let (id, _) = b.q.lease(2).unwrap();
     b.nack(2, id, 400);
     let (id, _) = b.q.lease(3).unwrap();
     b.nack(3, id, 0);
-    b.q.dead_lettered = 9;
-    let bytes = codec::encode(&b.q, true, b.now.mono).unwrap();
-    let back = codec::decode(&bytes, b.now.mono).unwrap();
+    let (version, first) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
+    assert_eq!(version, 1, "while nothing is counted it is what it always was");
+    let back = codec::decode(version, &first, b.now.mono, 3).unwrap();
+    assert_eq!((back.tally, back.shown().count()), (Tally::default(), 3));
+    (b.q.tally.dead_lettered, b.q.tally.expired) = (9, 4);
+    let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
+    let back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
     assert_eq!(back.shown().collect::<Vec<_>>(), b.q.shown().collect::<Vec<_>>());
-    assert_eq!(back.dead_lettered, 9);
+    let counted = ReplayPos { layout: 3, lsn: 70 };
+    assert_eq!((version, back.tally), (2, Tally { dead_lettered: 9, expired: 4, counted }));
     for cut in 0..bytes.len() {
-        assert!(codec::decode(&bytes[..cut], 0).is_err());
+        assert!(codec::decode(version, &bytes[..cut], 0, 3).is_err());
     }
     // Without durable leases only the counts are kept.
-    let bytes = codec::encode(&b.q, false, 0).unwrap();
-    assert_eq!(codec::decode(&bytes, 0).unwrap().shown().count(), 0);
+    let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
+    assert_eq!(codec::decode(version, &bytes, 0, 3).unwrap().shown().count(), 0);
+}
+
+#[test]
+fn a_frame_counts_once() {
+    let at = |lsn| ReplayPos { layout: 1, lsn };
+    let log = [(1, Why::EXPIRED), (2, Why::ASKED), (4, Why::EXPIRED_LETTER), (8, Why::DEAD_LETTER)];
+    let replay = |tally: &mut Tally, from: usize, to: usize| {
+        (from..to).for_each(|i| tally.count(log[i].0, log[i].1, at(i as u64 + 1)));
+    };
+    for taken in 0..=log.len() {
+        let mut q = Queue::default();
+        replay(&mut q.tally, 0, taken);
+        // A snapshot, and a replay that begins before it.
+        for from in 0..=taken {
+            let mut back = match codec::encode(&q, false, 0, taken as u64) {
+                Some((version, bytes)) => codec::decode(version, &bytes, 0, 1).unwrap(),
+                None => Queue::default(),
+            };
+            replay(&mut back.tally, from, log.len());
+            assert_eq!((back.tally.expired, back.tally.dead_lettered), (5, 12), "{taken} {from}");
+        }
+    }
+}
+
+#[test]
+fn a_count_of_version_1_stands_until_replay_is_over() {
+    let mut bytes = [7u64.to_le_bytes(), 3u64.to_le_bytes()].concat();
+    bytes.extend_from_slice(&0u32.to_le_bytes());
+    let mut q = codec::decode(1, &bytes, 0, 1).unwrap();
+    let count = |q: &mut Queue, layout, lsn| {
+        q.tally.count(1, Why::EXPIRED_LETTER, ReplayPos { layout, lsn });
+        (q.tally.dead_lettered, q.tally.expired)
+    };
+    assert_eq!(count(&mut q, 1, 900), (7, 3));
+    q.recovered(Now::default(), false);
+    assert_eq!(count(&mut q, u64::MAX, 901), (8, 4));
+    assert!(codec::decode(2, &bytes, 0, 1).is_err());
 }
 
 #[test]
@@ -286,7 +330,10 @@ fn a_new_life() {
     let special = b.put(3, 0, 0);
     b.plains(3);
     assert_eq!(b.order(2), [special, 2]);
-    let mut durable = codec::decode(&codec::encode(&b.q, true, b.now.mono).unwrap(), 0).unwrap();
+    let mut durable = {
+        let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 0).unwrap();
+        codec::decode(version, &bytes, 0, 0).unwrap()
+    };
     let mut open = Now { mono: 50, wall: b.now.wall };
     durable.special(&b.log[&special]);
     durable.recovered(open, true);
@@ -549,8 +596,8 @@ impl Duel {
 
     fn reopen(&mut self, durable: bool) {
         let now = self.b.now;
-        let mut q = match codec::encode(&self.b.q, durable, now.mono) {
-            Some(bytes) => codec::decode(&bytes, now.mono).unwrap(),
+        let mut q = match codec::encode(&self.b.q, durable, now.mono, 0) {
+            Some((version, bytes)) => codec::decode(version, &bytes, now.mono, 0).unwrap(),
             None => Queue::default(),
         };
         self.b.log.values().for_each(|row| q.special(row));

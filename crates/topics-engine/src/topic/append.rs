@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
 use topics_storage::segment::TopicKey;
 use topics_storage::wal::{FRONT, Level, Room, Ticket};
 
+use super::apply::Removed;
 use super::dedupe::{Dedupe, HELD, Remembered};
 use super::flight::{Flight, Frames, Order, Undo, encode_gaps};
 use super::held::Shown;
@@ -251,6 +251,7 @@ fn answer(core: &Core, topic: &Topic, d: Decided, began: u64, staged: u64) -> Ap
     if d.level == Level::Synced {
         topic.reservation_synced(d.reserved);
         a.fsync_ns = now.saturating_sub(staged);
+        a.throttle_ns += core.wal.held_since(core.shard(topic.id()), staged).min(a.fsync_ns);
         core.metrics.sync_wait.record(a.fsync_ns);
     } else {
         a.wal_append_ns = now.saturating_sub(staged);
@@ -274,7 +275,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
         return Err(Error::TopicNotFound(p.topic.to_string()));
     }
     topic.check_sound()?;
-    core.check_load(p.bytes, wait)?;
+    p.throttled_ns += core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
     let shard = core.shard(topic.id());
     // Under full pressure waiting for room only makes the queue longer.
@@ -282,6 +283,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     let wait = if refuse { Wait::No } else { wait };
     loop {
         let room = core.room(shard, p.frames().len() + CONTROL + p.topic.len(), wait)?;
+        p.throttled_ns += room.waited().as_nanos() as u64;
         let mut a = topic.append.lock();
         if a.closed {
             return Ok(Step::Gone);
@@ -420,6 +422,7 @@ impl Decision<'_> {
             durability: a.config.durability,
             wal_append_ns: 0,
             fsync_ns: 0,
+            throttle_ns: self.p.throttled_ns,
         }
     }
 
@@ -560,7 +563,7 @@ impl Decision<'_> {
                     gaps: gaps.clone(),
                 },
                 birth: plan.birth,
-                removed: AtomicU64::new(0),
+                removed: Removed::default(),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,

@@ -21,6 +21,7 @@ use crate::api::{Durability, Gap, GapReason, TopicMatch};
 use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
 use crate::error::{Error, Result};
+use crate::queue::Why;
 use crate::router::{COPIES_LOGGED, Definition};
 
 /// Finished frames and where they lie.
@@ -56,8 +57,17 @@ impl<'a> From<&Placed<'a>> for Placement<'a> {
 pub(crate) struct Live<'a> {
     pub topic: &'a Arc<Topic>,
     pub hints: &'a Hints,
-    /// Takes how many records the frames removed.
-    pub removed: &'a AtomicU64,
+    /// Takes how many records the frames removed, and looked at.
+    pub removed: &'a Removed,
+}
+
+/// What a delete or eviction did, counted while it was applied.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    /// Records that went.
+    pub records: AtomicU64,
+    /// Records that a match found, those that were gone already included.
+    pub scanned: AtomicU64,
 }
 
 /// One frame and its place.
@@ -146,7 +156,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
         };
         let mut state = topic.state.write();
         let before = state.weight();
-        let mut removed = 0;
+        let (mut removed, mut scanned) = (0, 0);
         while let Some(next) = cursor.peek()? {
             if next.frame.topic_id != id || !of_topic(&next.frame) {
                 break;
@@ -157,7 +167,8 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             } else if next.frame.kind == FrameType::Append {
                 base.metrics.append_records.add(state.apply_appends(next, &mut cursor, &place)?);
             } else {
-                removed += state.apply(base, &next, &loader)?;
+                let (gone, seen) = state.apply(base, &next, &loader, here)?;
+                (removed, scanned) = (removed + gone, scanned + seen);
                 cursor.pass(next.len);
             }
         }
@@ -170,7 +181,8 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             base.desk.ring(id);
         }
         if let Some(live) = live {
-            live.removed.fetch_add(removed, Ordering::Relaxed);
+            live.removed.records.fetch_add(removed, Ordering::Relaxed);
+            live.removed.scanned.fetch_add(scanned, Ordering::Relaxed);
         }
     }
     Ok(())
@@ -254,17 +266,28 @@ fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()>
 }
 
 impl State {
-    /// Applies a frame of this topic that is no record; returns how many records a delete or eviction removed.
-    fn apply(&mut self, base: &Base, at: &At<'_>, loader: &Loader<'_>) -> Result<u64> {
+    /// Applies a frame of this topic that is no record; returns how many records a delete or eviction
+    /// removed, and how many its match found.
+    fn apply(
+        &mut self,
+        base: &Base,
+        at: &At<'_>,
+        loader: &Loader<'_>,
+        here: ReplayPos,
+    ) -> Result<(u64, u64)> {
         let f = &at.frame;
         self.applied_lsn = at.lsn;
         match f.kind {
             FrameType::Delete => {
                 let body = record::Delete::decode(f)?;
-                let n = self.apply_delete(&body, at.lsn, loader)?;
+                let why = Why::from_code(body.why).ok_or_else(|| {
+                    Error::Internal(format!("delete reason {} (lsn {})", body.why, at.lsn))
+                })?;
+                let done = self.apply_delete(&body, at.lsn, loader)?;
+                self.tally(done.0, why, here);
                 base.metrics.deletes.add(1);
-                base.metrics.deleted_records.add(n);
-                return Ok(n);
+                base.metrics.deleted_records.add(done.0);
+                return Ok(done);
             }
             FrameType::EvictWatermark => {
                 let body = record::EvictWatermark::decode(f)?;
@@ -274,8 +297,11 @@ impl State {
                 let n = self.apply_floor(body.evict_floor, loader)?;
                 self.raise_evict_floor(body.evict_floor, why);
                 self.floor_logged = self.floor_logged.max(body.evict_floor);
+                if why == Evicted::TTL {
+                    self.tally(n, Why::EXPIRED, here);
+                }
                 base.metrics.evicted_records.add(n);
-                return Ok(n);
+                return Ok((n, 0));
             }
             FrameType::ConfigUpdate => {
                 let body = record::ConfigUpdate::decode(f)?;
@@ -329,7 +355,14 @@ impl State {
             FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,
             _ => {}
         }
-        Ok(0)
+        Ok((0, 0))
+    }
+
+    /// Counts jobs that a frame removed.
+    fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
+        if n > 0 && why != Why::ASKED && self.config.kind == TopicType::Queue {
+            self.queue.get_or_insert_default().tally.count(n, why, here);
+        }
     }
 
     /// Applies the record at the cursor and those of the same topic that follow it directly.
@@ -435,16 +468,17 @@ impl State {
         body: &record::Delete,
         lsn: u64,
         loader: &Loader<'_>,
-    ) -> Result<u64> {
+    ) -> Result<(u64, u64)> {
         let below = body.before_seq.unwrap_or(u64::MAX).min(body.bound.saturating_add(1));
         if body.matching.is_none() && body.seqs.is_empty() {
-            return self.apply_floor(below, loader);
+            return Ok((self.apply_floor(below, loader)?, 0));
         }
         let mut hits: Vec<u64> = Vec::new();
         if let Some((kind, pattern)) = &body.matching {
             let want = TopicMatch::from_record(*kind, pattern);
             hits = self.tagged(want.as_tags(), below - 1, loader)?;
         }
+        let scanned = hits.len() as u64;
         for (from, to) in &body.seqs {
             hits.extend((*from).max(self.floor)..=(*to).min(below - 1));
         }
@@ -453,7 +487,7 @@ impl State {
         if let Some(queue) = &mut self.queue {
             hits.iter().for_each(|seq| queue.forget(*seq));
         }
-        self.kill_all(&hits, lsn, loader)
+        Ok((self.kill_all(&hits, lsn, loader)?, scanned))
     }
 
     /// The ascending seqs from the floor to `upto` whose tag matches; dead ones may be among them.

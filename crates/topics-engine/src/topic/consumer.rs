@@ -595,7 +595,7 @@ impl Consumer {
                 return Err(Error::InvalidRequest(text));
             }
             SeekTo::Seq(seq) => seq,
-            SeekTo::Ts(ts) => seek(&self.core, &self.topic, ts)?,
+            SeekTo::Ts(ts) => seek(&self.core, &self.topic, ts)?.seq,
             SeekTo::Start => first(&self.core, &self.topic)?,
             SeekTo::End => head,
         };

@@ -15,6 +15,7 @@ use super::{Life, Topic};
 use crate::api::{DeleteRequest, TopicMatch};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
+use crate::queue::Why;
 
 impl TopicMatch {
     /// As segments know it.
@@ -49,8 +50,12 @@ impl TopicMatch {
     }
 }
 
-/// Deletes what a request names; returns how many records went.
-pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) -> Result<u64> {
+/// Deletes what a request names; returns how many records went, and how many its match found.
+pub(crate) fn delete(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    req: &DeleteRequest,
+) -> Result<(u64, u64)> {
     if req.before_seq.is_none() && req.matching.is_none() {
         return Err(Error::InvalidRequest("a delete needs before_seq, match, or both".into()));
     }
@@ -58,15 +63,15 @@ pub(crate) fn delete(core: &Arc<Core>, topic: &Arc<Topic>, req: &DeleteRequest) 
         check_match(m, core.options.max_tag_bytes)?;
     }
     if req.before_seq == Some(0) {
-        return Ok(0);
+        return Ok((0, 0));
     }
     let body = record::Delete {
         before_seq: req.before_seq,
         matching: req.matching.as_ref().map(TopicMatch::to_record),
-        seqs: Vec::new(),
-        bound: 0,
+        ..record::Delete::default()
     };
-    Ok(run(core, topic, body)?.0)
+    let (flight, _) = run(core, topic, body)?;
+    Ok((flight.gone(), flight.removed.scanned.load(Ordering::Acquire)))
 }
 
 /// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
@@ -75,12 +80,15 @@ pub(super) fn delete_seqs(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     seqs: &[u64],
+    why: Why,
 ) -> Result<(u64, Ticket)> {
     if seqs.is_empty() {
         // Without seqs the frame would mean everything below the head.
         return Err(Error::Internal("a delete of no records".into()));
     }
-    run(core, topic, record::Delete { seqs: ranges(seqs), ..record::Delete::default() })
+    let (seqs, why) = (ranges(seqs), why.code());
+    let body = record::Delete { seqs, why, ..record::Delete::default() };
+    run(core, topic, body).map(|(flight, ticket)| (flight.gone(), ticket))
 }
 
 /// Ascending seqs as ranges.
@@ -138,7 +146,17 @@ fn capped(topic: &Topic) -> bool {
     config.cap_records > 0 || config.cap_bytes > 0
 }
 
-fn run(core: &Arc<Core>, topic: &Arc<Topic>, body: record::Delete) -> Result<(u64, Ticket)> {
+impl Flight {
+    fn gone(&self) -> u64 {
+        self.removed.records.load(Ordering::Acquire)
+    }
+}
+
+fn run(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    body: record::Delete,
+) -> Result<(Arc<Flight>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
@@ -148,7 +166,7 @@ fn run(core: &Arc<Core>, topic: &Arc<Topic>, body: record::Delete) -> Result<(u6
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
     drop(alone);
-    Ok((flight.removed.load(Ordering::Acquire), ticket))
+    Ok((flight, ticket))
 }
 
 fn stage(

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, Room, Ticket};
 
 use super::append::AppendState;
-use super::apply::{Live, apply};
+use super::apply::{Live, Removed, apply};
 use super::load::Hints;
 use super::state::State;
 use super::{Life, Topic};
@@ -48,8 +48,8 @@ pub(super) struct Flight {
     pub undo: Undo,
     /// Whether it holds the topic's creation.
     pub birth: bool,
-    /// Records that a delete or eviction in it removed.
-    pub removed: AtomicU64,
+    /// What a delete or eviction in it did.
+    pub removed: Removed,
 }
 
 impl Commit for Flight {

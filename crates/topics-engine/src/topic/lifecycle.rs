@@ -168,6 +168,11 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
             },
         };
         topic.check_sound()?;
+        // Jobs that have expired are dead letters as the config of before says, if they can be.
+        let letters = topic.state.read().config.dead_letter.is_some();
+        if letters && let Err(e) = retention::expire(core, &topic) {
+            log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
+        }
         let alone = topic.alone(core)?;
         let (closed, logged) = {
             let a = topic.append.lock();
@@ -242,7 +247,7 @@ fn update(
         return Ok(new);
     }
     // I11: what has expired stays so, whatever the new time to live is.
-    retention::log_expired(core, topic, Some(alone))?;
+    retention::log_expired(core, topic, Some(alone), u64::MAX)?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
         reserve_first(core, topic)?;

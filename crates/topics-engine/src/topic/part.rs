@@ -98,6 +98,7 @@ fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
         held: false,
         patient: true,
         began: core.time.mono_ns(),
+        throttled_ns: 0,
         forward: None,
         part: None,
     }

@@ -40,6 +40,8 @@ pub(crate) struct Prepared {
     pub patient: bool,
     /// When the call began, monotonic ns.
     pub began: u64,
+    /// For how long it has been made to wait for room, ns.
+    pub throttled_ns: u64,
     /// Set for copies of a router.
     pub forward: Option<Box<Forwarding>>,
     /// Set for the rows of a transaction.
@@ -49,7 +51,7 @@ pub(crate) struct Prepared {
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
 /// The longest name of a group.
-const MAX_GROUP: usize = 128;
+pub(super) const MAX_GROUP: usize = 128;
 
 impl Prepared {
     /// Checks and encodes a request made at wall time `now`.
@@ -103,6 +105,7 @@ impl Prepared {
             held: false,
             patient: req.disable_backpressure,
             began,
+            throttled_ns: 0,
             forward: None,
             part: None,
         })

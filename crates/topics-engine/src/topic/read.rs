@@ -18,7 +18,7 @@ use super::retention::{self, Expired, Need, with_expired};
 use super::state::{Evicted, State};
 use super::{Topic, delete};
 use crate::api::{
-    Gap, GapReason, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordSlot, Tombstone,
+    Gap, GapReason, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordSlot, Sought, Tombstone,
     TopicMatch,
 };
 use crate::core::Core;
@@ -459,6 +459,8 @@ impl<'a> Reader<'a> {
             tag: at(f.tag),
             meta: at(f.meta),
             data: at(f.data),
+            attrs: at(f.attrs),
+            attrs_len: f.attrs.len() as u16,
             node_len: f.node.len() as u16,
             tag_len: f.tag.len() as u16,
             meta_len: f.meta.len() as u32,
@@ -668,28 +670,31 @@ pub(crate) fn synced_seq(core: &Core, topic: &Topic) -> Result<u64> {
 }
 
 /// The cursor just before the first record at or after `ts`.
-pub(crate) fn seek(core: &Core, topic: &Topic, ts: u64) -> Result<u64> {
+pub(crate) fn seek(core: &Core, topic: &Topic, ts: u64) -> Result<Sought> {
     topic.check_sound()?;
     let head = topic.gate.head();
+    let mut looked = 0;
+    let mut before = |e: &Entry| {
+        looked += 1;
+        e.ts < ts
+    };
     let found = {
         let state = topic.state.read();
-        let segs = &state.index.segs;
+        let (segs, runs) = (&state.index.segs, &state.index.runs);
         match segs.get(segs.partition_point(|s| s.meta.last_ts < ts)) {
             Some(seg) => Err(seg.meta),
-            None => Ok(state
-                .index
-                .runs
+            None => Ok(runs
                 .iter()
-                .find(|r| r.entries.back().is_some_and(|e| e.ts >= ts))
+                .find(|r| r.entries.back().is_some_and(|e| !before(e)))
                 .map_or(state.indexed_to + 1, |r| {
-                    r.first + r.entries.partition_point(|e| e.ts < ts) as u64
+                    r.first + r.entries.partition_point(&mut before) as u64
                 })),
         }
     };
-    let seq = match found {
-        Ok(seq) => seq,
+    let (seq, records_scanned) = match found {
+        Ok(seq) => (seq, looked),
         Err(meta) => core.segments.segment(topic.key, meta).seek_ts(ts)?,
     };
     let earliest = topic.state.read().earliest;
-    Ok(seq.max(earliest).saturating_sub(1).min(head))
+    Ok(Sought { seq: seq.max(earliest).saturating_sub(1).min(head), records_scanned })
 }

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use topics_env::sync::atomic::AtomicU64;
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
+use super::apply::Removed;
 use super::flight::{Flight, Frames, Order, Undo};
 use super::index::{Part, Seg, Unknown};
 use super::lifecycle::Alone;
@@ -299,7 +299,7 @@ pub(super) fn with_expired<T>(
             (Look::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
             (Look::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
-                let seq = segment.seek_ts(cutoff)?;
+                let (seq, _) = segment.seek_ts(cutoff)?;
                 seek = Some((meta.file_no, seq));
                 let oldest = segment.entries(seq, seq)?.first().map_or(0, |e| e.ts);
                 topic.state.write().oldest = (seq, oldest);
@@ -326,15 +326,17 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
     if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
         return Ok(false);
     }
-    let capped = {
-        let config = topic.state.read().config.clone();
-        if config.kind == TopicType::Queue {
-            super::expire_jobs(core, topic, &expired_jobs(core, topic)?)?;
-        }
-        config.cap_records > 0 || config.cap_bytes > 0
-    };
+    let config = topic.state.read().config.clone();
+    let mut upto = u64::MAX;
+    if config.kind == TopicType::Queue {
+        let jobs = expired_jobs(core, topic)?;
+        super::expire_jobs(core, topic, &jobs)?;
+        // What has expired since is no dead letter yet.
+        upto = jobs.last().map_or(0, |seq| seq + 1);
+    }
+    let capped = config.cap_records > 0 || config.cap_bytes > 0;
     let alone = if capped { Some(topic.alone(core)?) } else { None };
-    log_expired(core, topic, alone.as_ref())
+    log_expired(core, topic, alone.as_ref(), upto)
 }
 
 /// The live records that have expired.
@@ -359,14 +361,17 @@ fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
     }
 }
 
-/// The same; `alone` when the caller has the topic alone.
+/// The same, as far as it lies below `upto`; `alone` when the caller has the topic alone.
 pub(super) fn log_expired(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     alone: Option<&Alone>,
+    upto: u64,
 ) -> Result<bool> {
     loop {
         let (found, structure, cut) = with_expired(core, topic, |state, found| {
+            let found = found.map(|e| Expired { floor: e.floor.min(upto), ..e });
+            let found = found.filter(|e| e.floor > state.earliest);
             let cut = found.and_then(|e| state.cut_by(e.floor));
             (found, state.structure, cut)
         })?;
@@ -413,8 +418,8 @@ pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64>
     let due = due_records(core, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
-        super::expire_jobs(core, topic, seqs)?;
-        gone += super::delete::delete_seqs(core, topic, seqs)?.0;
+        let why = super::expire_jobs(core, topic, seqs)?;
+        gone += super::delete::delete_seqs(core, topic, seqs, why)?.0;
     }
     Ok(gone)
 }
@@ -495,7 +500,7 @@ impl Flight {
             hints,
             undo,
             birth: false,
-            removed: AtomicU64::new(0),
+            removed: Removed::default(),
         }
     }
 }

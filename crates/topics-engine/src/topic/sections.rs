@@ -17,20 +17,27 @@ const CONSUMERS: u16 = 2;
 impl State {
     /// The sections at monotonic time `mono`.
     pub(super) fn sections(&self, mono: u64) -> Vec<Section> {
-        let durable = self.config.leases_durable;
-        let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono));
-        let queue = queue.map(|bytes| Section { kind: QUEUE, version: codec::VERSION, bytes });
+        let (durable, lsn) = (self.config.leases_durable, self.applied_lsn);
+        let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono, lsn));
+        let queue = queue.map(|(version, bytes)| Section { kind: QUEUE, version, bytes });
         let consumers = self.consumers.as_ref().and_then(|c| consumer::encode(c));
         let consumers =
             consumers.map(|bytes| Section { kind: CONSUMERS, version: consumer::VERSION, bytes });
         queue.into_iter().chain(consumers).collect()
     }
 
-    pub(super) fn restore_sections(&mut self, sections: &[Section], mono: u64) -> Result<()> {
+    /// Takes over sections that reflect a log of this layout.
+    pub(super) fn restore_sections(
+        &mut self,
+        sections: &[Section],
+        mono: u64,
+        layout: u64,
+    ) -> Result<()> {
         for s in sections {
             match (s.kind, s.version) {
-                (QUEUE, codec::VERSION) => {
-                    self.queue = Some(Box::new(codec::decode(&s.bytes, mono)?));
+                (QUEUE, 1..=codec::VERSION) => {
+                    let queue = codec::decode(s.version, &s.bytes, mono, layout)?;
+                    self.queue = Some(Box::new(queue));
                 }
                 (CONSUMERS, consumer::VERSION) => {
                     self.consumers = Some(Box::new(consumer::decode(&s.bytes)?));

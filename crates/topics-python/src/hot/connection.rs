@@ -46,6 +46,8 @@ enum Phase {
     Busy,
     /// Another request.
     Next,
+    /// To take what it is owed: the transport is closed.
+    Closed,
 }
 
 /// A request on its way: its token, where to cancel it, and whose slot it has.
@@ -139,6 +141,9 @@ impl Connection {
         let (me, bytes) = (slf.get(), data.as_bytes());
         let (held, pause) = {
             let mut io = me.io.lock();
+            if io.phase == Phase::Closed {
+                return Ok(());
+            }
             let held = io.phase == Phase::Busy || !io.buffer.is_empty();
             if held {
                 io.buffer.extend_from_slice(bytes);
@@ -176,7 +181,7 @@ impl Connection {
     /// The server goes down: ends the connection, behind an answer that is still to come.
     fn shutdown(&self, py: Python<'_>) {
         if !self.finish() {
-            self.transport(py, "close");
+            self.close(py);
         }
     }
 }
@@ -201,6 +206,16 @@ impl Connection {
         }
     }
 
+    /// No request is taken any more. The client has what it is owed as fast as it takes it.
+    fn close(&self, py: Python<'_>) {
+        let since = self.gate.get().now();
+        {
+            let mut io = self.io.lock();
+            (io.phase, io.since) = (Phase::Closed, since);
+        }
+        self.transport(py, "close");
+    }
+
     fn write(&self, py: Python<'_>, head: &[u8], body: &[u8]) -> PyResult<()> {
         let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
         if let Some(transport) = transport {
@@ -220,7 +235,8 @@ impl Connection {
         let me = slf.get();
         let mut held = {
             let mut io = me.io.lock();
-            if io.phase == Phase::Busy || io.buffer.len() < io.need.max(1) {
+            let waits = matches!(io.phase, Phase::Busy | Phase::Closed);
+            if waits || io.buffer.len() < io.need.max(1) {
                 return Ok(());
             }
             std::mem::take(&mut io.buffer)
@@ -308,7 +324,7 @@ impl Connection {
         let head = gate.head_of(py, &self.server_state, reply, last)?;
         self.write(py, &head, &reply.body)?;
         if last {
-            self.transport(py, "close");
+            self.close(py);
         }
         Ok(last)
     }
@@ -327,7 +343,7 @@ impl Connection {
         // Other completions of the same drain are not to be lost.
         if let Err(e) = outcome {
             e.write_unraisable(slf.py(), Some(slf.as_any()));
-            me.transport(slf.py(), "close");
+            me.close(slf.py());
         }
     }
 
@@ -366,22 +382,33 @@ impl Connection {
             Phase::Body => patience.body,
             Phase::Next => patience.next,
             Phase::Busy => return,
+            Phase::Closed => patience.goodbye,
         };
-        // A connection that was closed stays for as long as its client takes nothing.
-        if waited > most + patience.stall {
-            return self.transport(py, "abort");
+        if waited <= most {
+            return;
+        }
+        if phase == Phase::Closed {
+            return self.see_off(py, gate, now);
         }
         let farewell = match phase {
-            Phase::First if waited > patience.first => gate.too_slow_head(py),
-            Phase::Body if waited > patience.body => {
-                gate.too_slow_body(py, &self.server_state).unwrap_or_default()
-            }
-            Phase::Next if waited > patience.next => Vec::new(),
-            _ => return,
+            Phase::First => gate.too_slow_head(py),
+            Phase::Body => gate.too_slow_body(py, &self.server_state).unwrap_or_default(),
+            _ => Vec::new(),
         };
         if !farewell.is_empty() {
             let _ = self.write(py, &farewell, b"");
         }
-        self.transport(py, "close");
+        self.close(py);
+    }
+
+    /// Ends a closed connection when its client has all that it is owed. One that takes nothing is
+    /// the kernel's to end.
+    fn see_off(&self, py: Python<'_>, gate: &Gate, now: u64) {
+        let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
+        let Some(transport) = transport else { return };
+        if gate.unsent(py, &transport) == 0 {
+            return self.transport(py, "abort");
+        }
+        self.io.lock().since = now;
     }
 }

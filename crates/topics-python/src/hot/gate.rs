@@ -56,8 +56,10 @@ pub(crate) struct Gate {
     keys: Option<Keys>,
     max_body: usize,
     /// Ticks of `sweep` that a body, the first request and the next request may take, and a client
-    /// that takes nothing.
+    /// that has all and does not say goodbye.
     patience: Patience,
+    /// How many bytes the client of a transport has not taken.
+    unsent: Py<PyAny>,
     too_slow_head: Py<PyBytes>,
     too_slow_body: Py<PyBytes>,
     common: Mutex<Common>,
@@ -71,30 +73,33 @@ pub(super) struct Patience {
     pub body: u64,
     pub first: u64,
     pub next: u64,
-    pub stall: u64,
+    pub goodbye: u64,
 }
 
 #[pymethods]
 impl Gate {
     #[new]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, too_slow_head, too_slow_body, keys=None))]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, unsent, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
         ticks: (u64, u64, u64, u64),
+        unsent: Py<PyAny>,
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
         keys: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
-        let (body, first, next, stall) = ticks;
+        let (body, first, next, goodbye) = ticks;
         Ok(Self {
             open: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
             keys: keys.map(|(admit, slots)| Keys { admit, slots }),
             max_body,
-            patience: Patience { body, first, next, stall },
+            patience: Patience { body, first, next, goodbye },
+            unsent,
             too_slow_head,
             too_slow_body,
             common: Mutex::default(),
@@ -135,6 +140,12 @@ impl Gate {
 
     fn all(&self, py: Python<'_>) -> Vec<Py<Connection>> {
         self.connections.lock().values().map(|c| c.clone_ref(py)).collect()
+    }
+
+    /// What the client of a transport has not taken; 0 when that cannot be said.
+    pub(super) fn unsent(&self, py: Python<'_>, transport: &Py<PyAny>) -> usize {
+        let size = self.unsent.call1(py, (transport,));
+        size.and_then(|size| size.extract(py)).unwrap_or(0)
     }
 
     pub(super) fn patience(&self) -> Patience {

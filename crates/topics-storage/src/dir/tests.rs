@@ -44,6 +44,20 @@ fn a_second_opener_is_told_who_has_it() {
 }
 
 #[test]
+fn a_root_without_a_parent_is_named_with_what_to_do() {
+    let (env, _fs) = world(None);
+    let paths = Paths::new("/none/topics");
+    for refused in [DirLock::acquire(&env, &paths, 1).map(|_| ()), make_root(&env, &paths)] {
+        let Err(StorageError::Directory { dir, detail }) = refused else { panic!("{refused:?}") };
+        assert_eq!(dir, "/none/topics");
+        assert!(detail.starts_with("there is no folder /none: create it"), "{detail}");
+    }
+    assert!(!env.fs.exists("/none".as_ref()).unwrap(), "nothing is made on the way");
+    make_root(&env, &self::paths()).unwrap();
+    make_root(&env, &self::paths()).unwrap();
+}
+
+#[test]
 fn a_store_is_made_once() {
     let (env, _fs) = world(None);
     let (store, created) = Store::open_or_create(&env, &paths()).unwrap();

@@ -16,6 +16,7 @@ mod copy;
 pub(crate) mod decide;
 pub(crate) mod links;
 pub(crate) mod plan;
+mod progress;
 mod replay;
 pub(crate) mod survey;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use self::chain::Folder;
 use self::copy::NewFile;
 use self::decide::decide;
 use self::plan::{NoWatch, ShardPlan};
+pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir, show};

@@ -17,6 +17,13 @@ pub(crate) struct Extent {
     pub last_lsn: u64,
 }
 
+impl Extent {
+    /// How many frames it has.
+    pub fn frames(&self) -> u64 {
+        (self.last_lsn + 1).saturating_sub(self.first_lsn)
+    }
+}
+
 /// What recovery does with one shard.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardPlan {

@@ -6,7 +6,7 @@ use topics_env::{Env, File};
 
 use super::copy::NewFile;
 use super::plan::{Extent, ShardPlan};
-use super::{Opening, Shard};
+use super::{Opening, RecoveryProgress, Shard};
 use crate::dir::{DirLock, Store};
 use crate::format::frame::FrameType;
 use crate::format::wal_file::WalFileHeader;
@@ -115,15 +115,28 @@ impl Shard {
 }
 
 impl Opening {
-    /// Gives every kept batch to `apply` with its layout, in the order in which it was logged.
+    /// Gives every kept batch to `apply` with its layout, in the order in which it was logged, and
+    /// says how far it has come.
     ///
     /// Frames that the snapshot reflects for their topic are given too: the caller knows the
     /// topics' positions.
-    pub fn replay(&self, mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>) -> Result<()> {
+    pub fn replay(
+        &self,
+        progress: &RecoveryProgress,
+        mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut parts: Vec<Part> = self.shards.iter().flat_map(Shard::parts).collect();
         parts.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
+        progress.plan(parts.iter().map(|p| p.extent.frames()).sum());
+        let mut before = 0;
         for part in &parts {
-            replay_part(&self.env, part, &mut apply)?;
+            replay_part(&self.env, part, |frames, placed| {
+                apply(part.layout, placed)?;
+                progress.reached(before + frames);
+                Ok(())
+            })?;
+            before += part.extent.frames();
+            progress.reached(before);
         }
         Ok(())
     }
@@ -275,10 +288,11 @@ impl Shard {
     }
 }
 
+/// Gives every batch to `apply`, with how many frames of the part it ends.
 fn replay_part(
     env: &Env,
     part: &Part,
-    apply: &mut impl FnMut(u64, &Placed<'_>) -> Result<()>,
+    mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
 ) -> Result<()> {
     let first = part.extent.first_lsn;
     let mut scan = Scan::new(env, part.file.clone(), &part.header, &part.shown, first)?;
@@ -312,7 +326,7 @@ fn replay_part(
             file_first_lsn: part.first_lsn,
             bytes: &batch,
         };
-        apply(part.layout, &placed)?;
+        apply(scan.next_lsn() - first, &placed)?;
         batch.clear();
     }
     debug_assert!(batch.is_empty(), "I5: what is kept ends with a whole batch");

@@ -35,26 +35,28 @@ impl TagMatch<'_> {
 
 impl Segment {
     /// The first seq whose commit time is at least `ts`; `last_seq + 1` when there is none. A
-    /// hole has the time of the record before it.
-    pub fn seek_ts(&self, ts: u64) -> Result<u64> {
+    /// hole has the time of the record before it. With how many records were looked at.
+    pub fn seek_ts(&self, ts: u64) -> Result<(u64, u64)> {
         let m = self.meta();
         if m.span() == 0 || ts > m.last_ts {
-            return Ok(m.last_seq + 1);
+            return Ok((m.last_seq + 1, 0));
         }
         let core = self.core();
         let index = core.index(&self.segs, m, m.last_seq)?;
         let (mut scratch, mut out) = (Vec::new(), Vec::new());
-        let (mut lo, mut hi) = (m.first_seq, m.last_seq + 1);
+        let (mut lo, mut hi, mut looked) = (m.first_seq, m.last_seq + 1, 0);
         while hi - lo > 256 {
+            looked += 1;
             let mid = lo + (hi - lo) / 2;
             self.load(&core, &index, mid, mid, &mut scratch, &mut out)?;
             if out[0].ts < ts { lo = mid + 1 } else { hi = mid }
         }
         if lo < hi {
             self.load(&core, &index, lo, hi - 1, &mut scratch, &mut out)?;
+            looked += hi - lo;
             lo += out.partition_point(|e| e.ts < ts) as u64;
         }
-        Ok(lo)
+        Ok((lo, looked))
     }
 
     /// The ascending seqs, at most `upto`, of records whose tag matches, deleted ones included.

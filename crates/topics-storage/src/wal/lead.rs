@@ -115,6 +115,7 @@ impl Shard {
             }
             Ok(written) => {
                 publish(&mut st, w, written);
+                self.call_for_pages(&st);
                 self.settle(st)
             }
             Err(Fault::Build(e)) => {

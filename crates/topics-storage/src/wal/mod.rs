@@ -7,10 +7,12 @@
 //! * `lead`: what a leader does: one group, one write.
 //! * `sync`: making it durable; the shard's thread; the close.
 //! * `succession`: from one file to the next.
+//! * `ahead`: pages for what is written next.
 //! * `space`: keeping the free space of a full disk for a checkpoint.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
+mod ahead;
 mod cache;
 mod group;
 mod lead;
@@ -205,7 +207,7 @@ pub struct WalOptions {
     pub tail_cache_bytes: usize,
     /// How long an idle tail stays unsynced.
     pub sync_interval: Duration,
-    /// Run one thread per shard; otherwise the owner drives.
+    /// Run threads for each shard; otherwise the owner drives.
     pub background: bool,
 }
 
@@ -271,10 +273,13 @@ impl Wal {
         let mut threads = Vec::new();
         if background {
             for shard in &shards {
-                let shard = shard.clone();
-                let name = format!("topics-sync-{}", shard.id);
-                let thread = thread::Builder::new().name(name).spawn(move || shard.run());
-                threads.push(thread.map_err(|e| StorageError::io("start the sync thread", e))?);
+                for (what, run) in [("sync", Shard::run as fn(&Shard)), ("ahead", Shard::run_ahead)]
+                {
+                    let shard = shard.clone();
+                    let name = format!("topics-{what}-{}", shard.id);
+                    let thread = thread::Builder::new().name(name).spawn(move || run(&shard));
+                    threads.push(thread.map_err(|e| StorageError::io("start a log's thread", e))?);
+                }
             }
         }
         Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
@@ -352,6 +357,13 @@ impl Wal {
         }
     }
 
+    /// For how long after `since`, monotonic ns, the last sync of the shard that was held back under
+    /// pressure waited before it began.
+    #[must_use]
+    pub fn held_since(&self, shard: usize, since: u64) -> u64 {
+        self.shards[shard].held_since(since)
+    }
+
     /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
     /// be where the file is. [`StorageError::Missing`] when the file is gone.
     pub fn read(
@@ -420,7 +432,7 @@ impl Wal {
         }
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                log::error!("a sync thread panicked");
+                log::error!("a thread of the log panicked");
             }
         }
         result

@@ -41,12 +41,16 @@ pub(super) struct Shard {
     pub flags: Condvar,
     /// The shard's thread.
     pub wake: Condvar,
+    /// The thread that makes pages ahead.
+    pub pages: Condvar,
     /// Whoever waits for company before a sync.
     pub company: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     pub cache: RwLock<TailCache>,
     /// Bytes of all files, the preallocated part included.
     pub disk_bytes: AtomicU64,
+    /// When the last sync that was held back began, monotonic.
+    pub held_to: AtomicU64,
 }
 
 /// Staging room, given back when dropped.
@@ -55,9 +59,16 @@ pub struct Room {
     shard: Arc<Shard>,
     bytes: usize,
     staged: bool,
+    waited: Duration,
 }
 
 impl Room {
+    /// How long it was waited for.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
     pub(super) fn shard(&self) -> Arc<Shard> {
         self.shard.clone()
     }
@@ -109,10 +120,12 @@ impl Shard {
             state: Mutex::new(state),
             flags: Condvar::new(),
             wake: Condvar::new(),
+            pages: Condvar::new(),
             company: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
+            held_to: AtomicU64::new(0),
         })
     }
 
@@ -133,7 +146,7 @@ impl Shard {
 
     pub fn reserve(this: &Arc<Self>, bytes: usize, wait: Option<Duration>) -> Result<Room> {
         let options = &this.shared.options;
-        let mut deadline = None;
+        let mut began = None;
         let mut st = this.state.lock();
         loop {
             this.refusal(&st, true)?;
@@ -143,7 +156,7 @@ impl Shard {
                 break;
             }
             let Some(wait) = wait else { return Err(StorageError::Staging) };
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + wait);
+            let deadline = *began.get_or_insert_with(Instant::now) + wait;
             if !st.queue.is_empty() && !st.leading {
                 st = this.lead(st, None);
                 continue;
@@ -158,7 +171,8 @@ impl Shard {
         st.room_bytes += bytes;
         st.room_batches += 1;
         drop(st);
-        Ok(Room { shard: this.clone(), bytes, staged: false })
+        let waited = began.map_or(Duration::ZERO, |b| Instant::now().saturating_duration_since(b));
+        Ok(Room { shard: this.clone(), bytes, staged: false, waited })
     }
 
     /// Why a batch is not taken now.
@@ -353,6 +367,16 @@ impl Shard {
     pub fn positions(&self) -> Positions {
         let st = self.state.lock();
         Positions { written: st.written_lsn(), synced: st.synced_lsn, applied: st.applied_lsn() }
+    }
+
+    /// For how long after `since`, monotonic, the last sync that was held back waited.
+    pub fn held_since(&self, since: u64) -> u64 {
+        // Hardly any sync is held back: nothing is locked to learn that.
+        if self.held_to.load(Ordering::Relaxed) <= since {
+            return 0;
+        }
+        let (from, to) = self.state.lock().last_hold;
+        to.saturating_sub(from.max(since))
     }
 
     pub fn poisoned(&self) -> Option<StorageError> {

@@ -116,6 +116,8 @@ pub(super) struct State {
     pub file: Option<Arc<WalFile>>,
     pub offset: u64,
     pub capacity: u64,
+    /// Up to where the file in use has pages ahead of its writes.
+    pub paged: u64,
     /// Where in the file in use the last sync to begin began.
     pub sync_offset: u64,
     /// Whether somebody waited for a sync of the file in use, and of the one before it.
@@ -146,6 +148,10 @@ pub(super) struct State {
     pub sync_wanted: bool,
     /// When the last sync began, monotonic.
     pub sync_began: u64,
+    /// Since when the next sync is held back, monotonic.
+    pub held_from: Option<u64>,
+    /// From when to when the last sync that was held back waited, monotonic.
+    pub last_hold: (u64, u64),
     /// Batches that waited for the last sync: the first of them that comes again is not alone.
     pub last_covered: usize,
     /// The syncing flag is held by a caller who waits for company.

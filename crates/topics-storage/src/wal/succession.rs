@@ -26,6 +26,8 @@ pub(super) struct Prepared {
     pub header: WalFileHeader,
     pub file: Arc<dyn File>,
     pub capacity: u64,
+    /// Up to where it has pages.
+    pub paged: u64,
 }
 
 /// Why a next file is not there.
@@ -75,6 +77,7 @@ impl Shard {
                 st.prepared = Some(prepared);
                 st.no_space = false;
                 st.prepare_error = None;
+                self.call_for_pages(&st);
             }
             Err(e) => {
                 if st.prepare_error.is_none() {
@@ -159,7 +162,10 @@ impl Shard {
             wal_file::write_current(env, &self.dir, &name)
         })();
         match named {
-            Ok(()) => Ok(Prepared { name, header, file, capacity: size }),
+            Ok(()) => {
+                let paged = if written { size } else { 0 };
+                Ok(Prepared { name, header, file, capacity: size, paged })
+            }
             Err(error) => {
                 // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
                 // when a later file is made ready. Until then it takes no space from that one.
@@ -250,7 +256,7 @@ impl Shard {
     fn go_on(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
         let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
-        let Prepared { name, header, file, .. } = next;
+        let Prepared { name, header, file, paged, .. } = next;
         let file = Arc::new(WalFile { key, name, header, first_lsn, file });
         self.files.write().insert(key, file.clone());
         st.file = Some(file);
@@ -258,6 +264,7 @@ impl Shard {
         st.sync_offset = FIRST_GROUP;
         st.sync_used = (false, st.sync_used.0);
         st.capacity = capacity;
+        st.paged = paged;
         st.broken = false;
         st.counters.rotations += 1;
     }

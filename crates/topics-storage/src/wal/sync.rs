@@ -31,6 +31,10 @@ impl Shard {
         st.sync_offset = st.offset;
         let env = &self.shared.env;
         st.sync_began = env.clock.mono_ns();
+        if let Some(from) = st.held_from.take() {
+            st.last_hold = (from, st.sync_began);
+            self.held_to.store(st.sync_began, Ordering::Relaxed);
+        }
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
             let outcome = env.sync("wal.group", &*file.file);
@@ -54,8 +58,8 @@ impl Shard {
     /// pressure, it is held back for a moment so that it covers more.
     pub fn sync_together<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         if let Some(mut rest) = self.window(&st, 1) {
-            st.counters.gathered += 1;
             (st.syncing, st.gathering) = (true, true);
+            self.hold(&mut st);
             let until = Instant::now() + rest;
             while rest > Duration::ZERO && st.alive() && !(st.hurry || st.sync_wanted || st.closing)
             {
@@ -78,6 +82,14 @@ impl Shard {
         }
     }
 
+    /// From now on, unless it was before, the next sync is held back.
+    fn hold(&self, st: &mut State) {
+        if st.held_from.is_none() {
+            st.held_from = Some(self.shared.env.clock.mono_ns());
+            st.counters.gathered += 1;
+        }
+    }
+
     /// Somebody needs the next sync now: nobody holds it back.
     pub fn hurry(&self, st: &mut State) {
         if st.gathering && !st.hurry {
@@ -94,6 +106,12 @@ impl Shard {
         let mut st = self.state.lock();
         while !st.closed {
             timers.observe(&st, interval, self.window(&st, 0));
+            if timers.company.is_some() {
+                self.hold(&mut st);
+            } else if st.held_from.is_some() && !st.gathering && !st.sync_called_for() {
+                // Whoever it was held back for waits no more.
+                st.held_from = None;
+            }
             if st.wants_file() {
                 st = self.prepare(st);
             } else if timers.lead_due(&st) {
@@ -136,6 +154,7 @@ impl Shard {
         st.fail_all(from, &[], &StorageError::Closed);
         st = this.settle(st);
         this.kick(&mut st);
+        this.pages.notify_all();
         drop(st);
         if clean && result.is_ok() {
             this.give_back();

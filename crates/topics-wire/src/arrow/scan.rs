@@ -74,11 +74,11 @@ impl Scan {
         };
         let mut to_seq = r.upto.map_or(head, |upto| upto.min(head));
         if let Some(ts) = r.ts_to {
-            to_seq = to_seq.min(engine.seek(topic, ts)?);
+            to_seq = to_seq.min(engine.seek(topic, ts)?.seq);
         }
         let mut after = r.after;
         if let Some(ts) = r.ts_from {
-            after = after.max(Some(engine.seek(topic, ts)?));
+            after = after.max(Some(engine.seek(topic, ts)?.seq));
         }
         let pinned = Pinned { topic_id: state.topic_id, head_seq: state.head_seq, to_seq };
         let request = ReadRequest {

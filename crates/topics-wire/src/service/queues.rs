@@ -196,10 +196,10 @@ impl Service {
             return Err(Failure::new("forbidden", message));
         }
         self.later(r, move |s, topic| {
-            let moved = s.engine.redrive(topic, &asked)?;
-            let mut o = Object::new(96);
-            o.name("topic", topic).int("moved", moved).flag("dry_run", asked.dry_run);
-            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+            let done = s.engine.redrive(topic, &asked)?;
+            let mut o = Object::new(160);
+            o.name("topic", topic).int("moved", done.moved).flag("dry_run", asked.dry_run);
+            Ok(Reply::ok(s.scanned(o.finish(), done.records_scanned, start_ns)))
         })
     }
 }

@@ -1,10 +1,11 @@
 //! One socket: messages in, messages out. Subscriptions are watches, a publish is a write.
 
+mod publish;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use topics_engine::{Appended, Error, Event, Watch};
+use topics_engine::{Error, Event, Watch};
 
 use super::streams::{Kind, Next};
 use super::verbs::Answer;
@@ -12,11 +13,11 @@ use super::{Request, Service};
 use crate::error::Failure;
 use crate::grant::Grant;
 use crate::json::{Place, Reader, Scanner, push_str};
-use crate::query::Query;
-use crate::render::{Object, Performance};
+use crate::render::Object;
 use crate::small::body;
 use crate::watch::{self, Asked, frames};
-use crate::write::{self, Body};
+
+use publish::Line;
 
 /// Subscriptions of one socket.
 const SUBSCRIPTIONS: usize = 64;
@@ -29,6 +30,7 @@ pub(super) struct Socket {
     grant: Grant,
     subscriptions: Vec<(Option<String>, Vec<String>, Watch)>,
     outbox: Outbox,
+    line: Line,
 }
 
 /// What every message has.
@@ -168,7 +170,8 @@ fn tell(event: Event) -> Option<Vec<u8>> {
 impl Service {
     pub(super) fn open_socket(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (grant, subscriptions) = (r.grant.clone(), Vec::new());
-        let socket = Socket { grant, subscriptions, outbox: Outbox::default() };
+        let (outbox, line) = (Outbox::default(), Line::default());
+        let socket = Socket { grant, subscriptions, outbox, line };
         self.open(r.token, Kind::Socket(Box::new(socket)), Vec::new())
     }
 
@@ -235,65 +238,6 @@ impl Service {
         socket.subscriptions.push((request_id, names, opened));
         Ok(o.finish())
     }
-
-    fn publish(
-        self: &Arc<Self>,
-        token: u64,
-        socket: &Socket,
-        h: &Head,
-        text: &[u8],
-    ) -> Result<(), Failure> {
-        let [topic] = h.topics.as_slice() else {
-            return Err(Place::field("topic").refuse("is missing: a publish names one"));
-        };
-        socket.grant.check(topic)?;
-        let (topic, id) = (topic.clone(), h.request_id.clone());
-        let write = write::parse(Body::Json, text, &Query::new(b""), b"", &self.limits)?;
-        if write.config.is_some() {
-            socket.grant.check_config()?;
-        }
-        let return_seqs = seqs(text)?;
-        let start_ns = self.clock.mono_ns();
-        let (service, outbox, name) = (self.clone(), socket.outbox.clone(), topic.clone());
-        let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
-            let answer = match outcome {
-                Ok(a) => {
-                    let mut o = message("ack", id.as_deref());
-                    o.name("topic", &name).int("first_seq", a.first_seq);
-                    o.int("last_seq", a.last_seq).int("head_seq", a.head_seq);
-                    if return_seqs {
-                        o.ints("seqs", a.first_seq..=a.last_seq);
-                    }
-                    o.flag("deduped", a.deduped).flag("created", a.created);
-                    o.performance(&Performance {
-                        server_total_ns: service.elapsed(start_ns),
-                        wal_append_ns: Some(a.wal_append_ns),
-                        fsync_ns: Some(a.fsync_ns),
-                        records_scanned: None,
-                    });
-                    o.finish()
-                }
-                Err(e) => refusal(id.as_deref(), &e.into()),
-            };
-            outbox.lock().push(answer);
-            service.sink.due(token);
-        });
-        write.with_append(|append| self.engine.append_async(&topic, append, done));
-        self.staged.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-fn seqs(text: &[u8]) -> Result<bool, Failure> {
-    let mut wanted = false;
-    body(text, |s, key| {
-        match key {
-            "return_seqs" => wanted = s.bool(Place::field("return_seqs"))?,
-            _ => s.skip()?,
-        }
-        Ok(())
-    })?;
-    Ok(wanted)
 }
 
 /// Ends the subscriptions that the message names, by their request or by a topic.

@@ -38,18 +38,26 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
+        let world = Self::with(Options::default());
+        // Verbs of the pool run in the call.
+        world.service.pool.stop();
+        world.begun()
+    }
+
+    fn with(options: Options) -> Self {
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
         let env = env_on(&Arc::new(SimFs::new()), &clock, 1);
-        let options = Options { background: false, ..Options::default() };
+        let options = Options { background: false, ..options };
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
         let inbox = Arc::new(Inbox::default());
         let service = Service::new(engine, clock.clone(), Limits::default(), inbox.clone());
-        // Verbs of the pool run in the call.
-        service.pool.stop();
-        let mut world = Self { service, clock, inbox, token: 0 };
+        Self { service, clock, inbox, token: 0 }
+    }
+
+    fn begun(mut self) -> Self {
         // The first topic's id waits for a sync, which nobody makes here.
-        world.ask("create", "zero", json!(null));
-        world
+        self.ask("create", "zero", json!(null));
+        self
     }
 
     pub(super) fn send(&mut self, route: &str, name: &str, part: &str, body: Value) -> u64 {
@@ -235,4 +243,57 @@ fn a_grant_binds_names_in_paths_and_bodies() {
     let states = ask("states", "", json!({"patterns": ["*"]}));
     assert_eq!(states["topics"].as_object().unwrap().len(), 2);
     assert_eq!(ask("diff", "a.1", json!({}))["records"][0]["data"], 1);
+}
+
+/// What a socket's client is told, when so many answers are there.
+fn told(w: &World, socket: u64, count: usize) -> Vec<Value> {
+    let mut answers = Vec::new();
+    while answers.len() < count {
+        w.service.flush();
+        let pulled = w.service.pull(socket).unwrap();
+        answers.extend(pulled.pieces.iter().map(|p| serde_json::from_slice(p).unwrap()));
+        std::thread::yield_now();
+    }
+    answers
+}
+
+#[test]
+fn a_publish_without_backpressure_waits_for_room_and_holds_its_place() {
+    let mut w = World::with(Options { staging_frames: 1, ..Options::default() });
+    w.service.engine.create_topic("log", &Default::default()).unwrap();
+    let socket = w.send("socket", "", "", json!(null));
+    assert_eq!(w.raw_reply(socket).unwrap().status, 200);
+    let publish = |n: u64, patient: bool| {
+        let message = json!({"op": "publish", "request_id": n.to_string(), "topic": "log",
+            "records": [{"data": n}], "disable_backpressure": patient});
+        w.service.message(socket, message.to_string().as_bytes(), (true, true));
+    };
+    // The first one has all the room there is until it is led.
+    publish(1, false);
+    publish(2, false);
+    let answers = told(&w, socket, 2);
+    let refused = answers.iter().find(|a| a["request_id"] == "2").unwrap();
+    assert_eq!((&refused["op"], &refused["code"]), (&json!("error"), &json!("throttled")));
+    publish(3, false);
+    publish(4, true);
+    publish(5, false);
+    publish(6, true);
+    let answers = told(&w, socket, 4);
+    let acked = |id: &str| {
+        let answer = answers.iter().find(|a| a["request_id"] == id).unwrap();
+        answer["last_seq"].as_u64().unwrap()
+    };
+    assert_eq!(["3", "4", "5", "6"].map(acked), [2, 3, 4, 5]);
+    // What does not fit into the line is refused.
+    publish(7, false);
+    let large = "x".repeat(900_000);
+    for n in 8..11 {
+        let message = json!({"op": "publish", "request_id": n.to_string(), "topic": "log",
+            "records": [{"data": large}], "disable_backpressure": true});
+        w.service.message(socket, message.to_string().as_bytes(), (true, true));
+    }
+    let answers = told(&w, socket, 4);
+    let refused = answers.iter().filter(|a| a["op"] == "error").count();
+    assert!((1..=2).contains(&refused), "the first may have left the line: {refused}");
+    w.service.close();
 }

@@ -46,7 +46,7 @@ impl Service {
             "state" => self.state(r).and_then(|body| self.now(body, start_ns)),
             "list" => self.list(r).and_then(|body| self.now(body, start_ns)),
             "states" => self.states(r).and_then(|body| self.now(body, start_ns)),
-            "seek" => self.seek(r).and_then(|body| self.now(body, start_ns)),
+            "seek" => self.seek(r, start_ns),
             "create" => self.create(r, start_ns),
             "drop" => self.drop_topic(r, start_ns),
             "delete" => self.delete(r, start_ns),
@@ -78,17 +78,16 @@ impl Service {
         Ok(render::state(&self.engine.state(r.name, touch)?))
     }
 
-    fn seek(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
-        let mut o = Object::new(64);
-        o.int("seq", self.engine.seek(r.name, small::seek(r.body)?)?);
-        Ok(o.finish())
+    fn seek(&self, r: &Request<'_>, start_ns: u64) -> Answer {
+        let found = self.engine.seek(r.name, small::seek(r.body)?)?;
+        let mut o = Object::new(128);
+        o.int("seq", found.seq);
+        Ok(Some(Reply::ok(self.scanned(o.finish(), found.records_scanned, start_ns))))
     }
 
     fn create(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let patch = if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
-        if let Some(Some(name)) = &patch.dead_letter {
-            r.grant.check(name)?;
-        }
+        r.grant.check_names(&patch)?;
         self.later(r, move |s, topic| {
             let (status, body) = render::created(topic, &s.engine.create_topic(topic, &patch)?);
             Ok(Reply { status, body: s.timed(body, start_ns) })
@@ -106,8 +105,12 @@ impl Service {
     fn delete(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let request = small::delete(r.body)?;
         self.later(r, move |s, topic| {
-            let body = render::deleted(topic, &s.engine.delete(topic, &request)?);
-            Ok(Reply::ok(s.timed(body, start_ns)))
+            let done = s.engine.delete(topic, &request)?;
+            let body = render::deleted(topic, &done);
+            Ok(Reply::ok(match request.matching {
+                Some(_) => s.scanned(body, done.records_scanned, start_ns),
+                None => s.timed(body, start_ns),
+            }))
         })
     }
 
@@ -119,9 +122,12 @@ impl Service {
     /// Adds to an object what it cost.
     pub(super) fn timed(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
         let server_total_ns = self.elapsed(start_ns);
-        let mut o = Object::reopen(body);
-        o.performance(&Performance { server_total_ns, ..Performance::default() });
-        o.finish()
+        costing(body, &Performance { server_total_ns, ..Performance::default() })
+    }
+
+    /// The same of what looked at so many records.
+    pub(super) fn scanned(&self, body: Vec<u8>, records: u64, start_ns: u64) -> Vec<u8> {
+        costing(body, &Performance::of_scan(records, self.elapsed(start_ns)))
     }
 
     /// An answer that a thread of the pool makes, because it may wait for the disk.
@@ -156,10 +162,7 @@ impl Service {
             kind => write::parse(kind, r.body, &query, r.key, &self.limits)?,
         };
         if let Some(config) = &w.config {
-            r.grant.check_config()?;
-            if let Some(Some(name)) = &config.dead_letter {
-                r.grant.check(name)?;
-            }
+            r.grant.check_config(config)?;
         }
         if w.disable_backpressure {
             return self.patient_write(r, start_ns);
@@ -219,11 +222,17 @@ impl Service {
     }
 
     fn list(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
-        let page = small::page(&Query::new(r.query))?;
+        let query = Query::new(r.query);
+        let page = small::page(&query)?;
+        let touch = query.flag("touch")?.unwrap_or(false);
         let mut found = self.names(r.grant, &page.prefix, page.after.as_deref(), page.size + 1);
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|t| small::cursor(&t.topic));
+        if touch {
+            // One that has gone meanwhile is nobody's to count.
+            found.iter().for_each(|t| drop(self.engine.state(&t.topic, true)));
+        }
         Ok(render::list(&found, next.as_deref()))
     }
 
@@ -284,6 +293,12 @@ impl Service {
         o.int("topics", self.engine.metrics().topics);
         self.now(o.finish(), start_ns)
     }
+}
+
+fn costing(body: Vec<u8>, cost: &Performance) -> Vec<u8> {
+    let mut o = Object::reopen(body);
+    o.performance(cost);
+    o.finish()
 }
 
 fn done(what: &str) -> Vec<u8> {

@@ -5,7 +5,7 @@ use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 use crate::error::Failure;
 use crate::grant::Grant;
 use crate::json::{Place, Reader, Scanner};
-use crate::limits::{HEARTBEAT_MS, Limits, QUERY_TOPICS};
+use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
 use crate::small::body;
@@ -31,7 +31,7 @@ pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result
         match key {
             "topics" => topics(s, &mut a.watch.topics, l)?,
             "patterns" => patterns(s, &mut a.watch.patterns, l)?,
-            _ => option(s, key, &mut a, l)?,
+            _ => option(s, key, &mut a)?,
         }
         Ok(())
     })?;
@@ -52,7 +52,7 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failu
             "from_seq" => start.from = Some(from_seq(s)?),
             "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
             "request_id" => a.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
-            _ => option(s, key, &mut a, l)?,
+            _ => option(s, key, &mut a)?,
         }
         Ok(())
     })?;
@@ -92,8 +92,7 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure>
         let plain = || topics_engine::TopicMatch::Eq(tag.as_bytes().to_vec());
         w.options.matching = Some(glob(&tag).unwrap_or_else(plain));
     }
-    let limit = q.u64("limit")?;
-    set_size(limit, &mut w.options.limit, l.limit);
+    set_size(q.u64("limit")?, &mut w.options.limit, EVENT_LIMIT);
     set_size(q.u64("max_batch_bytes")?, &mut w.options.max_batch_bytes, MAX_FRAME);
     if let Some(ms) = q.u64("heartbeat_ms")? {
         w.heartbeat_ms = Some(ms.clamp(1000, 60_000));
@@ -131,19 +130,21 @@ fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
     w.topics.iter().try_for_each(|(name, _)| grant.check(name))?;
     let prefix = |p: &str| p.strip_suffix('*').unwrap_or(p).to_owned();
     w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
+    let most = if l.limit == 0 { EVENT_LIMIT } else { l.limit };
+    w.options.limit = w.options.limit.min(most);
     // What a name comes to twice is one place.
     let mut seen = std::collections::HashSet::new();
     w.topics.retain(|(name, _)| seen.insert(name.clone()));
     Ok(a)
 }
 
-fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked, l: &Limits) -> Result<(), Failure> {
+fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked) -> Result<(), Failure> {
     let w = &mut a.watch;
     let o = &mut w.options;
     match key {
         "node" => o.skip_nodes = nodes(s, "node")?.0,
         "match" => o.matching = Some(matching(s)?),
-        "limit" => set_size(Some(s.u64(Place::field("limit"))?), &mut o.limit, l.limit),
+        "limit" => set_size(Some(s.u64(Place::field("limit"))?), &mut o.limit, EVENT_LIMIT),
         "max_batch_bytes" => {
             let n = s.u64(Place::field("max_batch_bytes"))?;
             set_size(Some(n), &mut o.max_batch_bytes, MAX_FRAME);
@@ -164,7 +165,6 @@ fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked, l: &Limits) -> Result<(
 /// 0 and nothing are the default.
 fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
     if let Some(n) = given.filter(|n| *n > 0) {
-        let most = if most == 0 { usize::MAX } else { most };
         *to = usize::try_from(n).unwrap_or(usize::MAX).min(most);
     }
 }
@@ -265,6 +265,14 @@ mod tests {
         assert_eq!(starts, wanted);
         assert_eq!((w.topics[0].1.topic_id, w.patterns.len()), (Some(3), 1));
         assert_eq!((w.options.limit, w.options.max_batch_bytes), (1000, 1));
+        for (limit, asked, expected) in
+            [(4, "1", 1), (4, "9", 4), (4, "0", 4), (0, "50000", 10_000)]
+        {
+            let l = Limits { limit, ..L() };
+            let body = format!(r#"{{"topics":["a"],"limit":{asked}}}"#);
+            let s = session(body.as_bytes(), false, &l, <&Grant>::default()).unwrap();
+            assert_eq!(s.watch.options.limit, expected, "{asked} of {limit}");
+        }
         assert_eq!((w.heartbeat_ms, w.stall_ms, w.lenient), (Some(1000), Some(30_000), true));
         assert!(w.options.strong && !w.options.include_tags && !w.options.include_data);
         assert!(refused("{}").contains("names topics"));

@@ -243,13 +243,15 @@ fn the_answer() {
         durability: topics_engine::Durability::Disk,
         wal_append_ns: 1_234_567,
         fsync_ns: 0,
+        throttle_ns: 5_000_000,
     };
     let (status, body) = answer("a.b", &a, true, 2_000_000);
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
     let expected = serde_json::json!({
         "topic": "a.b", "topic_id": 3, "first_seq": 5, "last_seq": 7, "seqs": [5, 6, 7],
         "head_seq": 9, "count": 3, "created": true, "deduped": false, "durability": "disk",
-        "performance": {"server_total_ms": 2, "wal_append_ms": 1.234, "fsync_ms": 0}
+        "performance": {"server_total_ms": 2, "wal_append_ms": 1.234, "fsync_ms": 0,
+            "throttle_wait_ms": 5}
     });
     assert_eq!((status, body), (201, expected));
     let (status, body) = answer("a", &Appended { created: false, ..a }, false, 0);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::api::{Append, NewRecord};
+use crate::api::{Append, Appended, Durability, NewRecord};
 use crate::config::ConfigPatch;
 use crate::core::Core;
 use crate::delivery::governor::Verdict;
 use crate::error::Error;
 use crate::router::RouterRequest;
-use crate::topic::tests::{rec, small};
+use crate::topic::tests::{class, rec, small};
 use crate::{Engine, Options};
 
 fn core(w: &World) -> Arc<Core> {
@@ -182,6 +182,34 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
     assert_eq!(records, 200 * 31, "throttling costs no record");
 }
 
+#[test]
+fn a_write_says_for_how_long_its_sync_was_held_back() {
+    let w = World::new();
+    w.create("t", class(Durability::Fsync));
+    w.put("t", &["0"]);
+    w.engine().hold_syncs(LONG);
+    let (tx, rx) = channel();
+    let records = [rec("1")];
+    let req = Append { records: &records, ..Append::default() };
+    for _ in 0..2 {
+        let tx = tx.clone();
+        w.engine().append_async("t", &req, Box::new(move |a| tx.send(a.unwrap()).unwrap()));
+    }
+    std::thread::scope(|s| {
+        s.spawn(|| tx.send(write(w.engine(), false).unwrap()).unwrap());
+        while w.engine().metrics().wal_gathered == 0 {
+            std::thread::yield_now();
+        }
+        w.clock.advance_ms(7);
+        // Whoever needs a sync at once ends it.
+        w.engine().sync().unwrap();
+    });
+    for _ in 0..3 {
+        let a = rx.recv_timeout(LONG).unwrap();
+        assert_eq!((a.throttle_ns, a.fsync_ns), (7_000_000, 7_000_000));
+    }
+}
+
 /// An engine whose staging is full, and what fills it.
 fn crowded() -> (World, topics_storage::wal::Room) {
     let w = World::with(Options {
@@ -194,10 +222,10 @@ fn crowded() -> (World, topics_storage::wal::Room) {
     (w, room)
 }
 
-fn write(engine: &Engine, patient: bool) -> crate::Result<u64> {
+fn write(engine: &Engine, patient: bool) -> crate::Result<Appended> {
     let records: [NewRecord<'_>; 1] = [rec("1")];
     let req = Append { records: &records, disable_backpressure: patient, ..Append::default() };
-    engine.append("t", &req).map(|a| a.last_seq)
+    engine.append("t", &req)
 }
 
 #[test]
@@ -210,7 +238,9 @@ fn at_full_pressure_with_the_staging_full_writes_are_refused_at_once() {
     assert_eq!((*limit, *retry_after_ms), ("staging_bytes", 1000));
     assert_eq!(refused.code(), "throttled");
     drop(room);
-    assert_eq!(write(w.engine(), false).unwrap(), 2, "there is room: no pressure refuses a write");
+    let a = write(w.engine(), false).unwrap();
+    assert_eq!(a.last_seq, 2, "there is room: no pressure refuses a write");
+    assert_eq!(a.throttle_ns, 0, "nor makes one wait");
 }
 
 #[test]
@@ -224,7 +254,8 @@ fn with_backpressure_disabled_a_write_waits_and_so_do_all_below_full_pressure() 
             s.spawn(move || tx.send(write(&engine, patient)).unwrap());
             assert!(rx.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
             drop(room);
-            assert_eq!(rx.recv_timeout(LONG).unwrap().unwrap(), 2);
+            let a = rx.recv_timeout(LONG).unwrap().unwrap();
+            assert!(a.last_seq == 2 && a.throttle_ns > 0, "{a:?}");
         });
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use topics_storage::format::attrs::Attrs;
+
 use super::super::Topic;
 use super::super::index::Unknown;
 use super::super::retention::{self, Need};
@@ -29,8 +31,8 @@ pub(crate) fn counts(core: &Core, topic: &Topic) -> QueueState {
         in_flight,
         delayed,
         dead,
-        dead_lettered: queue.dead_lettered,
-        expired: queue.expired,
+        dead_lettered: queue.tally.dead_lettered,
+        expired: queue.tally.expired,
     }
 }
 
@@ -65,14 +67,20 @@ pub(crate) fn peek(
         }
     };
     let mut out = Peeked { topic_id: topic.id(), ..Peeked::default() };
-    out.records = ReadBatch { chunks: batch.chunks, ..ReadBatch::default() };
-    for (job, slot) in jobs.into_iter().zip(slots) {
-        if let Some(slot) = slot.and_then(|s| batch.slots.get(s)) {
+    out.records = ReadBatch { chunks: batch.chunks.clone(), ..ReadBatch::default() };
+    for (mut job, slot) in jobs.into_iter().zip(slots) {
+        if let Some((i, slot)) = slot.and_then(|s| Some((s, batch.slots.get(s)?))) {
+            job.group = group_of(batch.attrs(i));
             out.jobs.push(job);
             out.records.slots.push(*slot);
         }
     }
     Ok(out)
+}
+
+/// The group that a record's attributes name.
+fn group_of(attrs: &[u8]) -> Option<Vec<u8>> {
+    Attrs::decode(attrs)?.group.map(<[u8]>::to_vec)
 }
 
 fn list(core: &Core, topic: &Topic, state: Option<JobState>, max: usize) -> Result<Vec<PeekedJob>> {
@@ -135,6 +143,7 @@ fn bare(seq: u64, state: JobState) -> PeekedJob {
         deadline: None,
         visible_at: None,
         lane: 0,
+        group: None,
     }
 }
 

@@ -5,12 +5,16 @@
 //! | `give` | claims: picks, reads, logs, leases |
 //! | `settle` | ack, nack, extend |
 //! | `moving` | dead letters and redrive: a record goes from one topic to another, once |
+//! | `letter` | what a dead letter says of the job that it was |
 //! | `desk` | claims that wait, and the thread that serves them |
 //! | `work` | the push mode |
 //! | `look` | counts and peek |
 
 mod desk;
 mod give;
+mod letter;
+#[cfg(test)]
+mod letter_tests;
 mod look;
 #[cfg(test)]
 mod loop_tests;

@@ -16,21 +16,15 @@ use super::super::flight::Frames;
 use super::super::prepare::Prepared;
 use super::super::{Life, Topic, delete, read};
 use super::give::fetch;
+use super::letter::{self, JobOptions, Reason};
 use super::{commit, config_of, now, stage, with};
 use crate::api::{Append, Appended, NewRecord, ReadBatch, ReadFrom, ReadRequest, RecordView};
 use crate::config::TopicType;
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
-use crate::meta;
-use crate::queue::api::Redrive;
+use crate::queue::Why;
+use crate::queue::api::{Redrive, Redriven};
 
-/// Why a record became a dead letter; where from; which; after how many deliveries.
-const FROM: &str = "$dead_letter_from";
-const SEQ: &str = "$dead_letter_src_seq";
-const DELIVERIES: &str = "$dead_letter_deliveries";
-const REASON: &str = "$dead_letter_reason";
-/// What all of them begin with.
-const PREFIX: &str = "$dead_letter_";
 /// The hash of the request under a key of ours: the key itself says everything.
 const REQUEST: u64 = 0x6d6f_7665;
 /// Records that are moved at a time.
@@ -43,6 +37,8 @@ struct Item {
     slot: usize,
     dest: Arc<str>,
     meta: Vec<u8>,
+    /// What it has there beside its record.
+    options: JobOptions,
 }
 
 /// Held keys and what is remembered under them.
@@ -60,7 +56,7 @@ fn origin_of(key: u128) -> (u64, u64) {
 /// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
 /// moved waits again.
 pub(super) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) {
-    if let Err(e) = dead_letter(core, topic, seqs, "max_deliveries") {
+    if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
         log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
         let now = now(core);
@@ -72,12 +68,7 @@ pub(super) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) {
 }
 
 /// Moves jobs to the dead-letter topic of their queue.
-fn dead_letter(
-    core: &Arc<Core>,
-    topic: &Arc<Topic>,
-    seqs: &[u64],
-    reason: &'static str,
-) -> Result<u64> {
+fn dead_letter(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64], reason: Reason) -> Result<u64> {
     let config = config_of(topic)?;
     let Some(dest) = &config.dead_letter else {
         return Err(Error::TopicNotFound("(no dead_letter)".into()));
@@ -96,33 +87,45 @@ fn dead_letter(
                 with(topic, |q| q.forget(seq));
                 continue;
             };
-            let deliveries = with(topic, |q| q.deliveries(seq)).to_string();
-            let text = seq.to_string();
-            let ours =
-                [(FROM, &*topic.name), (DELIVERIES, &*deliveries), (SEQ, &*text), (REASON, reason)];
-            let meta = meta::replace(record.meta, PREFIX, &ours);
-            items.push(Item { seq, slot, dest: dest.clone(), meta });
+            let was = (&*topic.name, with(topic, |q| q.deliveries(seq)));
+            let meta = letter::meta_of(&record, batch.attrs(slot), was, reason);
+            // Its options wait for a redrive.
+            let options = JobOptions::default();
+            items.push(Item { seq, slot, dest: dest.clone(), meta, options });
         }
-        moved += relocate(core, topic, &batch, &items, config.auto_create)?;
+        let how = How { create: config.auto_create, why: reason.why() };
+        moved += relocate(core, topic, &batch, &items, how)?;
     }
-    with(topic, |q| q.dead_lettered += moved);
     core.metrics.dead_letters.add(moved);
     Ok(moved)
 }
 
 /// What has expired of a queue is a dead letter where that is set: called before records go by
-/// expiry. Counts them.
-pub(crate) fn expire_jobs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
+/// expiry. Why the rest go.
+pub(crate) fn expire_jobs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {
     let config = topic.state.read().config.clone();
-    if config.kind != TopicType::Queue || seqs.is_empty() {
-        return Ok(());
+    if config.kind != TopicType::Queue {
+        return Ok(Why::ASKED);
     }
-    with(topic, |q| q.expired += seqs.len() as u64);
-    core.metrics.expired_jobs.add(seqs.len() as u64);
     if config.dead_letter.is_some() {
-        dead_letter(core, topic, seqs, "expired")?;
+        dead_letter(core, topic, seqs, Reason::Expired)?;
     }
-    Ok(())
+    core.metrics.expired_jobs.add(seqs.len() as u64);
+    Ok(Why::EXPIRED)
+}
+
+/// How records move.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    /// Whether the topic that they go to may be created.
+    create: bool,
+    /// What the one that they leave counts.
+    why: Why,
+}
+
+impl How {
+    /// By a redrive.
+    const ASKED: Self = Self { create: false, why: Why::ASKED };
 }
 
 /// Copies, syncs, deletes, releases the keys. Returns how many were moved.
@@ -131,7 +134,7 @@ fn relocate(
     source: &Arc<Topic>,
     batch: &ReadBatch,
     items: &[Item],
-    create: bool,
+    how: How,
 ) -> Result<u64> {
     let mut moved: Vec<(u64, Arc<str>, Appended)> = Vec::new();
     let mut failed = None;
@@ -139,7 +142,7 @@ fn relocate(
     while done < items.len() && failed.is_none() {
         let dest = &items[done].dest;
         let n = items[done..].iter().take_while(|i| i.dest == *dest).count();
-        let copied = copies(core, source, batch, &items[done..done + n], create);
+        let copied = copies(core, source, batch, &items[done..done + n], how.create);
         failed = copied.1;
         moved.extend(copied.0.into_iter().map(|(seq, a)| (seq, dest.clone(), a)));
         done += n;
@@ -149,7 +152,7 @@ fn relocate(
     }
     moved.sort_unstable_by_key(|m| m.0);
     let seqs: Vec<u64> = moved.iter().map(|m| m.0).collect();
-    let (_, ticket) = delete::delete_seqs(core, source, &seqs)?;
+    let (_, ticket) = delete::delete_seqs(core, source, &seqs, how.why)?;
     release_when_synced(core, source.id(), ticket, moved);
     core.desk.ring(source.id());
     match failed {
@@ -168,8 +171,13 @@ fn copies(
 ) -> (Vec<(u64, Appended)>, Option<Error>) {
     let mut done = Vec::new();
     let Some((first, rest)) = items.split_first() else { return (done, None) };
+    let queue = match core.named(&first.dest) {
+        Ok(dest) => dest.is_some_and(|t| t.state.read().config.kind == TopicType::Queue),
+        Err(e) => return (done, Some(e)),
+    };
+    let prepared = |item| prepared(core, source, batch, item, (create, queue));
     // The first alone: it may create the topic.
-    match prepared(core, source, batch, first, create).and_then(|p| perform(core, p)) {
+    match prepared(first).and_then(|p| perform(core, p)) {
         Ok(a) => done.push((first.seq, a)),
         Err(e) => return (done, Some(e)),
     }
@@ -177,7 +185,7 @@ fn copies(
     let answers = Arc::new(Mutex::new((done, None)));
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
-        match prepared(core, source, batch, item, create) {
+        match prepared(item) {
             Ok(p) => {
                 let done = move |outcome| match outcome {
                     Ok(a) => slot.lock().0.push((seq, a)),
@@ -205,11 +213,12 @@ fn prepared(
     source: &Topic,
     batch: &ReadBatch,
     item: &Item,
-    create: bool,
+    (create, job): (bool, bool),
 ) -> Result<Prepared> {
     let record = batch.get(item.slot);
     let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
-    let record = NewRecord {
+    let now = core.time.wall();
+    let mut record = NewRecord {
         data: r.data,
         binary: r.binary,
         tag: r.tag,
@@ -217,12 +226,10 @@ fn prepared(
         meta: &item.meta,
         ..NewRecord::default()
     };
+    item.options.give(&mut record, job, now);
     let req = Append { records: &[record], sync: true, create: Some(create), ..Append::default() };
-    // A record that could be written can be moved: what we add does not count.
-    let mut options = core.options.clone();
-    options.max_meta_bytes += item.meta.len();
-    options.max_record_bytes += item.meta.len();
-    let mut p = Prepared::new(&options, &item.dest, &req, core.time.wall(), core.time.mono_ns())?;
+    let began = core.time.mono_ns();
+    let mut p = Prepared::of_copies(&core.options, &item.dest, &req, now, began)?;
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
     p.held = true;
     Ok(p)
@@ -283,13 +290,17 @@ pub(crate) fn finish(core: &Arc<Core>) {
 }
 
 fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
-    for (key, _) in keys {
+    let copies: Vec<u64> = keys.iter().map(|(_, r)| r.first_seq).collect();
+    let (batch, slots) = fetch(core, dest, &copies, true)?;
+    for ((key, _), slot) in keys.iter().zip(slots) {
         let (id, seq) = origin_of(*key);
         let Some(source) = core.by_id(id)?.filter(|t| t.life() == Life::Live) else {
             continue;
         };
         if source.state.read().may_live(seq) {
-            delete::delete_seqs(core, &source, &[seq])?;
+            let copy = slot.and_then(|slot| batch.get(slot));
+            let why = copy.map_or(Why::ASKED, |c| letter::why(c.meta, &source.name, seq));
+            delete::delete_seqs(core, &source, &[seq], why)?;
         }
         core.wal.sync(core.shard(id))?;
     }
@@ -300,8 +311,7 @@ fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)])
 }
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
-/// Returns how many.
-pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     core.check_open()?;
     topic.check_sound()?;
     if let Some(to) = &req.to {
@@ -311,23 +321,24 @@ pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Re
         }
     }
     let queue = topic.state.read().config.kind == TopicType::Queue;
-    let moved = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
+    let done = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
     if !req.dry_run {
-        core.metrics.redriven_jobs.add(moved);
+        core.metrics.redriven_jobs.add(done.moved);
     }
-    Ok(moved)
+    Ok(done)
 }
 
 /// Dead jobs of a queue.
-fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
     if let Some(only) = &req.seqs {
         seqs.retain(|s| only.contains(s));
     }
     let limit = req.limit.unwrap_or(usize::MAX);
-    let mut moved = 0;
+    let (mut moved, mut records_scanned) = (0, 0);
     for seqs in seqs.chunks(CHUNK) {
         let (batch, slots) = fetch(core, topic, seqs, false)?;
+        records_scanned += batch.len() as u64;
         let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
         let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));
         let found: Vec<(u64, usize)> =
@@ -338,10 +349,11 @@ fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
             let dest: Arc<str> = to.as_str().into();
             let item = |(seq, slot): &(u64, usize)| {
                 let meta = batch.get(*slot).map(|r| r.meta.to_vec()).unwrap_or_default();
-                Item { seq: *seq, slot: *slot, dest: dest.clone(), meta }
+                let options = JobOptions::of(batch.attrs(*slot));
+                Item { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
             };
             let items: Vec<Item> = found.iter().map(item).collect();
-            moved += relocate(core, topic, &batch, &items, false)?;
+            moved += relocate(core, topic, &batch, &items, How::ASKED)?;
         } else {
             let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
             let event = LeaseEvent::Nack;
@@ -350,13 +362,14 @@ fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
         }
     }
     core.desk.ring(topic.id());
-    Ok(moved)
+    Ok(Redriven { moved, records_scanned })
 }
 
 /// Records of a dead-letter topic.
-fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<u64> {
+fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
+    let mut records_scanned = 0;
     let mut from = ReadFrom::Earliest;
     while moved < limit as u64 && at < upto {
         let page = ReadRequest {
@@ -368,6 +381,7 @@ fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result
             ..ReadRequest::default()
         };
         let batch = read(core, topic, &page)?;
+        records_scanned += batch.records_scanned;
         if batch.next_from_seq <= at {
             break;
         }
@@ -375,19 +389,20 @@ fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result
         from = ReadFrom::After(at);
         let mut items = Vec::new();
         for (slot, r) in batch.iter().enumerate() {
-            let Some(came) = meta::get(r.meta, FROM) else { continue };
+            let Some(came) = letter::came_from(r.meta) else { continue };
             if !selects(req, &r) || items.len() as u64 + moved >= limit as u64 {
                 continue;
             }
             let dest: Arc<str> = req.to.as_deref().unwrap_or(&came).into();
-            items.push(Item { seq: r.seq, slot, dest, meta: meta::replace(r.meta, PREFIX, &[]) });
+            let (meta, options) = (letter::meta_before(r.meta), JobOptions::of_letter(r.meta));
+            items.push(Item { seq: r.seq, slot, dest, meta, options });
         }
         moved += match req.dry_run {
             true => items.len() as u64,
-            false => relocate(core, topic, &batch, &items, false)?,
+            false => relocate(core, topic, &batch, &items, How::ASKED)?,
         };
     }
-    Ok(moved)
+    Ok(Redriven { moved, records_scanned })
 }
 
 fn selects(req: &Redrive, r: &RecordView<'_>) -> bool {

@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::engine::Completion;
 use crate::error::{Error, Result};
 use crate::queue::api::{Held, Settled};
-use crate::queue::{Fence, Queue};
+use crate::queue::{Fence, Queue, Why};
 
 /// Seqs in one call, at most.
 const MAX_SEQS: usize = 10_000;
@@ -61,7 +61,8 @@ pub(crate) fn ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Resu
     let (mut done, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
     if !done.is_empty() {
         done.sort_unstable();
-        delete::delete_seqs(core, topic, &done).inspect_err(|_| release_acks(topic, &done))?;
+        delete::delete_seqs(core, topic, &done, Why::ASKED)
+            .inspect_err(|_| release_acks(topic, &done))?;
         core.metrics.acked_jobs.add(done.len() as u64);
     }
     Ok(settled(core, topic, done, skipped))

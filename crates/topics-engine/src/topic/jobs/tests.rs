@@ -321,9 +321,10 @@ fn over_its_deliveries_a_job_is_a_dead_letter() {
     // The queue is of class `disk`; its deletes were synced before the keys were released.
     assert!(w.seqs("dead").len() == 2, "the copies are synced, whatever their class");
     let dry = Redrive { dry_run: true, ..Redrive::default() };
-    assert_eq!(w.engine().redrive("dead", &dry).unwrap(), 2);
+    let letters = w.engine().redrive("dead", &dry).unwrap();
+    assert_eq!((letters.moved, letters.records_scanned), (2, 2));
     let one = Redrive { matching: eq("t"), ..Redrive::default() };
-    assert_eq!(w.engine().redrive("dead", &one).unwrap(), 1);
+    assert_eq!(w.engine().redrive("dead", &one).unwrap().moved, 1);
     let back = w.read("q", w.seqs("q").last().unwrap() - 1);
     let back = back.get(0).unwrap();
     assert_eq!((back.data, back.meta), (&b"1"[..], &br#"{"a":"b"}"#[..]));
@@ -377,10 +378,10 @@ fn without_a_dead_letter_topic_it_is_dead_until_it_is_revived() {
     };
     assert_eq!(dead, [1, 2]);
     let one = Redrive { seqs: Some(vec![2]), ..Redrive::default() };
-    assert_eq!(w.engine().redrive("q", &one).unwrap(), 1);
+    assert_eq!(w.engine().redrive("q", &one).unwrap().moved, 1);
     w.kill();
     assert_eq!(seqs(&w.claim("a", 2)), [2]);
-    assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap(), 1);
+    assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap().moved, 1);
     assert_eq!(seqs(&w.claim("a", 2)), [1]);
 }
 
@@ -461,7 +462,7 @@ fn what_is_dead_begins_no_lease_or_delay_anew() {
             // Found dead again, and revived for good.
             assert!(w.claim("b", 1).is_empty());
             assert_eq!(state(&w, JobState::Dead), [(1, 1)]);
-            assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap(), 1);
+            assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap().moved, 1);
             w.kill();
             assert_eq!(state(&w, JobState::Ready), [(1, 0)]);
         }
@@ -514,6 +515,30 @@ fn a_peek_touches_nothing() {
     let ready = w.engine().peek("q", Some(Ready), 1).unwrap();
     assert_eq!(ready.iter().map(|(j, _)| j.seq).collect::<Vec<_>>(), [1]);
     assert_eq!(w.claim("a", 1).get(0).unwrap().0.deliveries, 1);
+}
+
+#[test]
+fn a_peek_shows_the_group_wherever_the_record_lies() {
+    let mut w = World::new();
+    w.create("q", queue());
+    w.post(&[
+        NewRecord { group: b"g", lane: Some(2), ..job("1") },
+        NewRecord { group: "ü".as_bytes(), delay_ms: 1000, tag: b"t", ..job("2") },
+        NewRecord { lane: Some(1), tag: b"t", ..job("3") },
+        job("4"),
+    ])
+    .unwrap();
+    for _ in 0..3 {
+        let p = w.engine().peek("q", None, 9).unwrap();
+        let mut got: Vec<_> = p.iter().map(|(j, r)| (j.seq, j.group.clone(), r.tag)).collect();
+        got.sort_unstable();
+        let group = |g: &str| Some(g.as_bytes().to_vec());
+        let want =
+            [(1, group("g"), &b""[..]), (2, group("ü"), b"t"), (3, None, b"t"), (4, None, b"")];
+        assert_eq!(got, want);
+        w.checkpoint();
+        w.reopen();
+    }
 }
 
 /// A claim that waits; the engine is driven by hand.

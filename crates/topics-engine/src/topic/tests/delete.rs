@@ -1,6 +1,7 @@
 //! Deleting records: what goes, what is said, what it costs.
 
 use super::*;
+use crate::queue::Why;
 
 #[test]
 fn what_goes() {
@@ -49,6 +50,27 @@ fn what_goes() {
             }
             assert_eq!(w.delete("t", before, matching.clone()), 0, "nothing twice");
         }
+    }
+}
+
+#[test]
+fn what_a_match_found_is_counted() {
+    let mut w = World::new();
+    let found = |w: &World, before, matching| {
+        let d = w.engine().delete("t", &DeleteRequest { before_seq: before, matching }).unwrap();
+        (d.deleted, d.records_scanned)
+    };
+    for stage in 0..3 {
+        w.tagged("t", &["a", "b", "ab", "", "abc", "b"]);
+        match stage {
+            0 => {}
+            1 => w.checkpoint(),
+            _ => w.reopen(),
+        }
+        assert_eq!(found(&w, Some(w.state("t").head_seq - 4), None), (1, 0), "by seq alone");
+        assert_eq!(found(&w, None, glob("a")), (2, 2), "{stage}");
+        assert_eq!(found(&w, None, eq("zz")), (0, 0));
+        w.delete("t", Some(100), None);
     }
 }
 
@@ -157,7 +179,7 @@ fn records_by_seq() {
         let core = w.engine().core().clone();
         let topic = core.registry.named("t").unwrap();
         let seqs: &[u64] = if round == 0 { &[2, 3, 7] } else { &[1, 3, 9] };
-        let n = super::super::delete::delete_seqs(&core, &topic, seqs).unwrap().0;
+        let n = super::super::delete::delete_seqs(&core, &topic, seqs, Why::ASKED).unwrap().0;
         assert_eq!(n, if round == 0 { 3 } else { 2 });
         w.checkpoint();
         w.kill();

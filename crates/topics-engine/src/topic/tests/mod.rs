@@ -9,6 +9,7 @@ mod classes;
 mod delete;
 mod lifecycle;
 mod model;
+mod opening;
 mod poison;
 mod read;
 mod reclaim;

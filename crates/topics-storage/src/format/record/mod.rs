@@ -8,6 +8,8 @@ mod log;
 mod topic;
 mod verbs;
 
+use std::borrow::Cow;
+
 use bincode::{Decode, Encode, config};
 
 pub use self::log::{CheckpointMark, CleanClose, Gap, Group, Start};
@@ -27,8 +29,10 @@ use crate::StorageError;
 pub trait Body: Encode + Decode<()> {
     /// The frame type that carries it.
     const KIND: FrameType;
-    /// The version of its encoding.
+    /// The newest version of its encoding. A body is written in the lowest that says all of it.
     const VERSION: u8 = 1;
+    /// Zeros at the end of the encoding that version 1 leaves out: fields that came since.
+    const SINCE_1: usize = 0;
 
     /// Appends a whole control frame (not sealed).
     fn encode_frame(&self, out: &mut Vec<u8>, topic_id: u64, seq: u64, ts: u64) {
@@ -36,6 +40,11 @@ pub trait Body: Encode + Decode<()> {
         // Encoding into memory cannot fail: the bodies have no type that refuses.
         if let Ok(bytes) = bincode::encode_to_vec(self, config::standard()) {
             body.extend_from_slice(&bytes);
+        }
+        let first = body.len().saturating_sub(Self::SINCE_1).max(1);
+        if Self::VERSION > 1 && body[first..].iter().all(|b| *b == 0) {
+            body.truncate(first);
+            body[0] = 1;
         }
         frame::encode(out, &Frame::control(Self::KIND, topic_id, seq, ts, &body));
     }
@@ -50,19 +59,24 @@ pub trait Body: Encode + Decode<()> {
         if f.kind != Self::KIND {
             return Err(corrupt(format!("found a {:?} frame", f.kind)));
         }
-        if *version != Self::VERSION {
+        if !(1..=Self::VERSION).contains(version) {
             return Err(StorageError::Version {
                 what: what(),
                 found: u32::from(*version),
                 supported: u32::from(Self::VERSION),
             });
         }
+        let since = if *version == 1 { Self::SINCE_1 } else { 0 };
+        let whole = match since {
+            0 => Cow::Borrowed(body),
+            n => Cow::Owned([body, &vec![0; n]].concat()),
+        };
         // Lengths inside are bounded by the body: nothing larger than a frame is allocated.
         let limited = config::standard().with_limit::<{ 1 << 25 }>();
         let (body, used): (Self, usize) =
-            bincode::decode_from_slice(body, limited).map_err(|e| corrupt(e.to_string()))?;
-        if used + 1 != f.data.len() {
-            return Err(corrupt(format!("{} bytes after the body", f.data.len() - used - 1)));
+            bincode::decode_from_slice(&whole, limited).map_err(|e| corrupt(e.to_string()))?;
+        if used != whole.len() {
+            return Err(corrupt(format!("{} bytes after the body", whole.len() - used)));
         }
         Ok(body)
     }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::frame::{parse, seal, verify};
+use crate::format::frame::{Frame, FrameType, parse, seal, verify};
 
 fn round_trip<B: Body + PartialEq + std::fmt::Debug>(body: &B) {
     let mut bytes = Vec::new();
@@ -10,7 +10,7 @@ fn round_trip<B: Body + PartialEq + std::fmt::Debug>(body: &B) {
     assert_eq!((f.kind, f.topic_id, f.seq, f.ts), (B::KIND, 3, 4, 5));
     assert_eq!(&<B as Body>::decode(&f).unwrap(), body);
     let mut newer = f.data.to_vec();
-    newer[0] += 1;
+    newer[0] = B::VERSION + 1;
     let newer = crate::format::frame::Frame { data: &newer, ..f };
     assert!(
         matches!(<B as Body>::decode(&newer), Err(StorageError::Version { .. })),
@@ -63,6 +63,26 @@ fn every_family_round_trips() {
 }
 
 #[test]
+fn a_body_is_of_the_lowest_version_that_says_it() {
+    // before_seq none, match none, one range, bound; then why.
+    let v1 = [1, 0, 0, 1, 3, 4, 9];
+    let body = |why| Delete { seqs: vec![(3, 4)], bound: 9, why, ..Delete::default() };
+    let encoded = |why| {
+        let mut bytes = Vec::new();
+        body(why).encode_frame(&mut bytes, 3, 4, 5);
+        parse(&bytes).unwrap().0.data.to_vec()
+    };
+    assert_eq!(encoded(0), v1);
+    assert_eq!(encoded(2), [&[2][..], &v1[1..], &[2]].concat());
+    let frame = |data| Frame::control(FrameType::Delete, 3, 4, 5, data);
+    assert_eq!(<Delete as Body>::decode(&frame(&v1)).unwrap(), body(0));
+    // What only a version 2 says is not taken for a version 1, nor the other way round.
+    for data in [&[&v1[..], &[2]].concat()[..], &[&[2][..], &v1[1..]].concat(), &[0, 0, 0, 0, 9]] {
+        assert!(<Delete as Body>::decode(&frame(data)).is_err(), "{data:?}");
+    }
+}
+
+#[test]
 fn group_and_start_are_fixed() {
     let group = Group { lsn: 77, frames: 3, bytes: 1 << 40, synced_lsn: 70 };
     let mut bytes = Vec::new();
@@ -82,9 +102,10 @@ proptest! {
     fn deletes_and_keys(
         before in any::<Option<u64>>(), glob in any::<bool>(), tag in any::<Vec<u8>>(),
         seqs in any::<Vec<(u64, u64)>>(), bound in any::<u64>(), key in any::<u128>(),
+        why in 0u8..4,
     ) {
         let kind = if glob { MatchKind::Glob } else { MatchKind::Eq };
-        round_trip(&Delete { before_seq: before, matching: Some((kind, tag)), seqs, bound });
+        round_trip(&Delete { before_seq: before, matching: Some((kind, tag)), seqs, bound, why });
         round_trip(&Idempotency { key, request: bound, first_seq: 1, last_seq: 2, expires_at: 3 });
     }
 }

@@ -65,10 +65,14 @@ pub struct Delete {
     pub seqs: Vec<(u64, u64)>,
     /// The head when the delete was decided.
     pub bound: u64,
+    /// Why, 0: it was asked for. The numbers belong to the engine.
+    pub why: u8,
 }
 
 impl Body for Delete {
     const KIND: FrameType = FrameType::Delete;
+    const VERSION: u8 = 2;
+    const SINCE_1: usize = 1;
 }
 
 /// A floor moved by eviction or expiry.

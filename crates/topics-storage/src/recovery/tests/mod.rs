@@ -65,7 +65,7 @@ fn replayed(opening: &Opening) -> Vec<(usize, u64)> {
 
 fn try_replayed(opening: &Opening) -> Result<Vec<(usize, u64)>> {
     let mut out = Vec::new();
-    opening.replay(|_, p| {
+    opening.replay(&RecoveryProgress::default(), |_, p| {
         let mut at = 0;
         while at < p.bytes.len() {
             let (f, len) = frame::parse(&p.bytes[at..]).unwrap();
@@ -78,6 +78,24 @@ fn try_replayed(opening: &Opening) -> Result<Vec<(usize, u64)>> {
         Ok(())
     })?;
     Ok(out)
+}
+
+#[test]
+fn a_replay_says_how_far_it_has_come() {
+    let (env, fs, _) = sim_env(1);
+    workload(&env, &fs);
+    let (env, _fs) = mount(&fs.kill_image());
+    let opening = begin(&env, 1, Mode::Strict).unwrap();
+    let (progress, mut seen) = (RecoveryProgress::default(), Vec::new());
+    let watched = |_, _: &Placed<'_>| {
+        seen.push(progress.ppm());
+        Ok(())
+    };
+    opening.replay(&progress, watched).unwrap();
+    assert_eq!((seen.len(), seen[0]), (12, 0), "a batch counts when it has been applied");
+    assert!(seen.windows(2).all(|w| w[0] < w[1] && w[1] < 1_000_000), "{seen:?}");
+    assert_eq!(progress.ppm(), 1_000_000);
+    assert!(progress.replayed() >= 36, "groups count too");
 }
 
 fn begin(env: &Env, shards: u32, mode: Mode) -> Result<Opening> {

@@ -48,7 +48,7 @@ impl Case {
             let len = if rec.hole { 0 } else { rec.frame(seq).payload_bytes() };
             assert_eq!(lens(seq), len, "{what}: entry {seq}");
         }
-        assert_eq!(segment.seek_ts(1003).unwrap(), 7, "{what}");
+        assert_eq!(segment.seek_ts(1003).unwrap().0, 7, "{what}");
     }
 }
 

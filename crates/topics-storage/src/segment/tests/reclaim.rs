@@ -107,7 +107,7 @@ fn times_ascend_across_holes() {
     let times: Vec<u64> = segment.entries(1, 6).unwrap().iter().map(|e| e.ts).collect();
     assert_eq!(times, [50, 50, 50, 50, 60, 70]);
     for (ts, seq) in [(50, 1), (51, 5), (60, 5), (61, 6), (70, 6), (71, 7)] {
-        assert_eq!(segment.seek_ts(ts).unwrap(), seq);
+        assert_eq!(segment.seek_ts(ts).unwrap().0, seq);
     }
     assert_eq!(world.segs.damage_counts(), (0, 0));
 }
@@ -151,7 +151,7 @@ fn cold_records_are_read_and_the_rest_stays_hot() {
     let segment = segs.segment(TOPIC, moved);
     segs.check_named(TOPIC, &[moved], true).unwrap();
     assert!(matches!(read_all(&segment), Err(crate::StorageError::Missing { .. })));
-    assert_eq!(segment.seek_ts(1003).unwrap(), 7);
+    assert_eq!(segment.seek_ts(1003).unwrap().0, 7);
     assert_eq!(segment.tag_seqs(TagMatch::Eq(b"late"), 99).unwrap(), [5, 11, 17]);
     assert_eq!(segment.attrs().unwrap().rows().len(), 3);
     let mut round = Round::new(&segs);

@@ -74,7 +74,7 @@ fn check_lookups(segment: &Segment, recs: &[Rec]) {
     let all: Vec<_> = rows.iter().filter(|r| r.group == x).map(|r| r.seq).collect();
     assert_eq!(table.group(x).map(|r| r.seq).collect::<Vec<_>>(), all);
     for ts in [0, 10, 11, 15, 30, 1000] {
-        let at = segment.seek_ts(ts).unwrap();
+        let at = segment.seek_ts(ts).unwrap().0;
         let (mut last, mut exp) = (0, first + recs.len() as u64);
         for (r, s) in recs.iter().zip(first..) {
             last = if r.hole { last } else { r.ts };

@@ -2,6 +2,9 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
+use topics_env::Clock;
+use topics_env::sim::SimClock;
+
 use super::*;
 
 /// No test waits this long.
@@ -36,13 +39,18 @@ fn all_good(outcomes: &[Receiver<Result<()>>]) {
 
 /// A log with a thread whose last sync began just now, by the clock of the simulation.
 fn with_window() -> (Wal, Arc<Log>) {
-    let (env, _, _) = sim_env(1);
+    let (wal, log, _) = with_clock();
+    (wal, log)
+}
+
+fn with_clock() -> (Wal, Arc<Log>, Arc<SimClock>) {
+    let (env, _, clock) = sim_env(1);
     let wal = wal(&env, WalOptions { background: true, sync_interval: LONG * 60, ..small() });
     let log = Arc::new(Log::default());
     let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.wait(first, Level::Synced).unwrap();
     wal.set_commit_window(WINDOW);
-    (wal, log)
+    (wal, log, clock)
 }
 
 /// Waits until the thread has written everything.
@@ -78,6 +86,27 @@ fn callbacks_are_held_back_together_until_somebody_needs_a_sync() {
     wal.sync(0).unwrap();
     all_good(&outcomes);
     assert_eq!(wal.counters().syncs, before + 1, "one for all");
+}
+
+#[test]
+fn how_long_a_sync_was_held_back_is_known_to_those_it_covers() {
+    let (wal, log, clock) = with_clock();
+    let began = clock.mono_ns();
+    let outcomes = told(&wal, &staged(&wal, &log, 2..4));
+    while wal.shards[0].state.lock().held_from.is_none() {
+        std::thread::yield_now();
+    }
+    clock.advance_ns(7_000);
+    wal.sync(0).unwrap();
+    all_good(&outcomes);
+    let of = |staged_after: u64| wal.held_since(0, began + staged_after);
+    assert_eq!([of(0), of(2_000), of(7_000), of(9_000)], [7_000, 5_000, 0, 0]);
+    // A sync that nobody held back says nothing of those it covers.
+    clock.advance_ns(1_000);
+    let alone = clock.mono_ns();
+    wal.set_commit_window(0);
+    all_good(&told(&wal, &staged(&wal, &log, 4..6)));
+    assert_eq!(wal.held_since(0, alone), 0);
 }
 
 #[test]

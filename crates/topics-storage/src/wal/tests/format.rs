@@ -142,6 +142,7 @@ fn bodies_are_what_the_text_says() {
         matching: Some((MatchKind::Glob, b"x".to_vec())),
         seqs: vec![(251, 65_536)],
         bound: 1 << 32,
+        why: 0,
     };
     delete.encode_frame(&mut out, 9, 0, 0);
     let want = [
@@ -150,6 +151,9 @@ fn bodies_are_what_the_text_says() {
     ]
     .concat();
     assert_eq!(body_of(out), want);
+    let mut out = Vec::new();
+    Delete { why: 3, ..delete }.encode_frame(&mut out, 9, 0, 0);
+    assert_eq!(body_of(out), [&[2], &want[1..], &[3]].concat());
 
     let mut out = Vec::new();
     let key = 1u128 << 64;

@@ -8,6 +8,7 @@ use topics_env::sync::Mutex as PlMutex;
 use super::scan::Scan;
 use super::*;
 
+mod ahead;
 mod company;
 mod faults;
 mod format;

@@ -1,0 +1,70 @@
+//! What an open says of itself while it runs.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use topics_env::Clock;
+use topics_env::sync::Mutex;
+
+use super::*;
+use crate::RecoveryProgress;
+
+/// A clock that stops whoever looks at it, once, in the middle of a replay.
+#[derive(Debug)]
+struct Stopped {
+    clock: Arc<SimClock>,
+    progress: Arc<RecoveryProgress>,
+    stop: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl Clock for Stopped {
+    fn wall_ms(&self) -> u64 {
+        if self.progress.replayed() > 0
+            && let Some((arrived, go_on)) = self.stop.lock().take()
+        {
+            arrived.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        self.clock.wall_ms()
+    }
+
+    fn mono_ns(&self) -> u64 {
+        self.clock.mono_ns()
+    }
+}
+
+#[test]
+fn an_open_says_how_far_its_recovery_has_come_while_it_runs() {
+    let w = World::new();
+    for key in ["a", "b", "c", "d"] {
+        // A key's expiry is looked at on the clock when its write is replayed.
+        let records = [rec(key)];
+        let req = Append { records: &records, key: key.as_bytes(), ..Append::default() };
+        w.engine().append("t", &req).unwrap();
+    }
+    let progress = Arc::new(RecoveryProgress::default());
+    let (arrived, at_stop) = channel();
+    let (go_on, told) = channel();
+    let fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
+    let clock = Stopped {
+        clock: w.clock.clone(),
+        progress: progress.clone(),
+        stop: Mutex::new(Some((arrived, told))),
+    };
+    let mut env = env_on(&fs, &w.clock, 7);
+    env.clock = Arc::new(clock);
+    let engine = std::thread::scope(|s| {
+        let (options, progress) = (w.options.clone(), &progress);
+        assert_eq!(progress.ppm(), 0);
+        let open = s.spawn(|| Engine::open_reporting(env, DIR.as_ref(), options, progress.clone()));
+        at_stop.recv().unwrap();
+        let held = progress.ppm();
+        assert!(0 < held && held < 1_000_000, "{held}");
+        go_on.send(()).unwrap();
+        open.join().unwrap().unwrap()
+    });
+    assert_eq!(progress.ppm(), 1_000_000);
+    let m = engine.metrics();
+    assert_eq!((m.recovery_ppm, m.recovery_frames), (1_000_000, progress.replayed()));
+    assert_eq!(engine.state("t", false).unwrap().head_seq, 4);
+    engine.close().unwrap();
+}

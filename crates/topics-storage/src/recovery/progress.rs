@@ -1,0 +1,67 @@
+//! How far a recovery has come, for whoever waits for it.
+
+use topics_env::sync::atomic::{AtomicU64, Ordering};
+
+const MILLION: u64 = 1_000_000;
+
+/// The frames of the log that an open has replayed, of those that it is to replay: read by other
+/// threads while it runs. How many there are is known when the log has been read once.
+#[derive(Debug, Default)]
+pub struct RecoveryProgress {
+    replayed: AtomicU64,
+    /// One more than there are to replay; 0: not known yet.
+    planned: AtomicU64,
+}
+
+impl RecoveryProgress {
+    /// Frames replayed so far.
+    #[must_use]
+    pub fn replayed(&self) -> u64 {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    /// The share of the frames that has been replayed, in millionths; it never goes back. All, of a
+    /// log with nothing to replay.
+    #[must_use]
+    pub fn ppm(&self) -> u64 {
+        match self.planned.load(Ordering::Acquire) {
+            0 => 0,
+            1 => MILLION,
+            n => self.replayed().min(n - 1).saturating_mul(MILLION) / (n - 1),
+        }
+    }
+
+    /// So many frames are to be replayed.
+    pub(super) fn plan(&self, frames: u64) {
+        self.planned.store(frames + 1, Ordering::Release);
+    }
+
+    /// So many have been.
+    pub(super) fn reached(&self, frames: u64) {
+        self.replayed.store(frames, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_what_is_planned() {
+        let p = RecoveryProgress::default();
+        assert_eq!((p.ppm(), p.replayed()), (0, 0));
+        p.plan(4);
+        assert_eq!(p.ppm(), 0);
+        p.reached(3);
+        assert_eq!((p.ppm(), p.replayed()), (750_000, 3));
+        p.reached(4);
+        assert_eq!(p.ppm(), MILLION);
+    }
+
+    #[test]
+    fn nothing_to_replay_is_all() {
+        let p = RecoveryProgress::default();
+        p.plan(0);
+        assert_eq!((p.ppm(), p.replayed()), (MILLION, 0));
+    }
+}

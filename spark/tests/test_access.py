@@ -1,0 +1,75 @@
+"""Keys: what a source and a sink need, and what nobody gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+
+from benches.demo.server import Server
+
+KEYS = "all-of-it,only-reads:read,only-writes:write:out."
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with keys, and a topic; its address."""
+    server = Server(tmp_path_factory.mktemp("guarded") / "data", env={"TOPICS_API_KEYS": KEYS})
+    server.start()
+    client = Client(Connection(server.url, "all-of-it", None, 10.0))
+    client.call("POST", "/v0/topics/in", {"records": [{"data": n} for n in range(10)]})
+    yield server.url
+    server.ensure_dead()
+
+
+def load(spark, url, token=None, **options):
+    options |= {} if token is None else {"token": token}
+    return spark.read.format("topics").options(url=url, subscribe="in", **options).load()
+
+
+def write(frame, url, topic, token):
+    frame.select("data").write.format("topics").mode("append").save(
+        url=url, topic=topic, token=token
+    )
+
+
+def test_a_source_reads_with_a_key_that_reads(spark, guarded):
+    assert load(spark, guarded, "only-reads").count() == 10
+    for token in (None, "a-guess", "only-writes"):
+        with pytest.raises(PySparkException, match=r"unauthorized|forbidden"):
+            load(spark, guarded, token).count()
+
+
+def test_a_sink_writes_with_a_key_that_writes_to_its_topic(spark, guarded):
+    rows = load(spark, guarded, "only-reads")
+    write(rows, guarded, "out.a", "only-writes")
+    read = load(spark, guarded, "all-of-it", startingOffsets="earliest")
+    assert read.count() == 10
+    client = Client(Connection(guarded, "all-of-it", None, 10.0))
+    assert client.call("GET", "/v0/topics/out.a")["count"] == 10
+    for topic, token in (("other", "only-writes"), ("out.a", "only-reads")):
+        with pytest.raises(PySparkException, match="forbidden"):
+            write(rows, guarded, topic, token)
+    assert client.call("GET", "/v0/topics/out.a")["count"] == 10
+
+
+def test_a_stream_uses_its_keys(spark, guarded, tmp_path):
+    frame = spark.readStream.format("topics").load(url=guarded, subscribe="in", token="only-reads")
+    writer = frame.select("data").writeStream.format("topics").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(tmp_path)).option("token", "only-writes")
+    writer.start(url=guarded, topic="out.stream").awaitTermination()
+    client = Client(Connection(guarded, "all-of-it", None, 10.0))
+    assert client.call("GET", "/v0/topics/out.stream")["count"] == 10
+
+
+def test_plans_do_not_show_a_key(spark, guarded):
+    frame = load(spark, guarded, "only-reads")
+    execution = frame._jdf.queryExecution()
+    shown = execution.toString() + execution.explainString(
+        spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended")
+    )
+    assert "in" in shown
+    assert "only-reads" not in shown
