@@ -58,13 +58,47 @@ pub fn device_sync(dir: &Path, len: usize, n: usize) -> Samples {
     s
 }
 
+/// Bytes of 1000 records of 100 bytes in the log.
+const FRAMES: usize = 146_000;
+
+/// What the page cache (or the device) takes of such groups in a new file, in records per second.
+pub fn plain_batches(dir: &Path, sync: bool) -> f64 {
+    let path = dir.join("device-probe");
+    let file = File::create(&path).unwrap();
+    let (buf, n) = (vec![7u8; FRAMES], 400);
+    let len = (n * FRAMES) as u64;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+    file.sync_all().unwrap();
+    let start = Instant::now();
+    for i in 0..n {
+        file.write_all_at(&buf, (i * FRAMES) as u64).unwrap();
+        if sync {
+            file.sync_data().unwrap();
+        }
+    }
+    let rate = (n * 1000) as f64 / start.elapsed().as_secs_f64();
+    std::fs::remove_file(path).unwrap();
+    rate
+}
+
+/// A figure beside that of [`plain_batches`].
+pub fn beside_plain(figure: f64, plain: f64, sync: bool) -> String {
+    format!(
+        "a plain write{} of the same bytes: {:.2} M rec/s, ratio {:.2}",
+        if sync { " and fdatasync" } else { "" },
+        plain / 1e6,
+        figure / plain
+    )
+}
+
 /// Flushes everything else first, so that a synced run is not charged for it.
 pub fn settle() {
     rustix::fs::sync();
 }
 
-/// CPU seconds and bytes written by this process since the last call.
+/// CPU seconds and bytes written by a process since the last call.
 pub struct Cost {
+    process: String,
     cpu: f64,
     written: u64,
 }
@@ -72,26 +106,32 @@ pub struct Cost {
 impl Cost {
     /// Starts counting.
     pub fn start() -> Self {
-        Self { cpu: cpu_seconds(), written: written_bytes() }
+        Self::of("self")
+    }
+
+    /// The same of the process with this id.
+    pub fn of(process: &str) -> Self {
+        let (cpu, written) = (cpu_seconds(process), written_bytes(process));
+        Self { process: process.into(), cpu, written }
     }
 
     /// CPU seconds and bytes written since the start, both per million records.
     pub fn per_record(&self, records: u64) -> String {
-        let cpu = (cpu_seconds() - self.cpu) * 1e6 / records as f64;
-        let bytes = (written_bytes() - self.written) as f64 / records as f64;
+        let cpu = (cpu_seconds(&self.process) - self.cpu) * 1e6 / records as f64;
+        let bytes = (written_bytes(&self.process) - self.written) as f64 / records as f64;
         format!("{cpu:.2} cpu-µs, {bytes:.0} B written per record")
     }
 }
 
-fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+fn cpu_seconds(process: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let rest: Vec<&str> = text.rsplit(") ").next().unwrap_or("").split(' ').collect();
     let ticks = |i: usize| rest.get(i).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / 100.0
 }
 
-fn written_bytes() -> u64 {
-    field("/proc/self/io", "wchar:")
+fn written_bytes(process: &str) -> u64 {
+    field(&format!("/proc/{process}/io"), "wchar:")
 }
 
 /// Anonymous resident memory of a process in bytes.

@@ -1,7 +1,8 @@
 //! HTTP figures: a closed loop of raw sockets, one request in flight per connection.
 //!
 //! `bench-http HOST:PORT DIR [ROW]`: the server must be up; `DIR` is on the disk under test. `ROW`
-//! measures the rows of writes, watchers and workers alone whose name contains it.
+//! measures the rows of writes, watchers and workers alone whose name contains it. The server's id
+//! is in `TOPICS_BENCH_SERVER`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +13,9 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request};
 use topics_benches::net::rate;
-use topics_benches::{Goal, Samples, Table, device_sync, median, settle};
+use topics_benches::{
+    Cost, Goal, Samples, Table, beside_plain, device_sync, median, plain_batches, settle,
+};
 
 fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
     rate(conns, 2.0, || Conn::new(addr), |c| c.call(request))
@@ -50,7 +53,7 @@ fn main() {
     if only.is_none() {
         one_connection(&mut table, addr, dir);
     }
-    writes(&mut table, addr, &wanted);
+    writes(&mut table, addr, dir, &wanted);
     if only.is_none() {
         setup.call(&request("POST", "/v0/admin/checkpoint", "{}"));
         reads(&mut table, addr);
@@ -64,7 +67,8 @@ fn main() {
     table.finish();
 }
 
-fn writes(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
+fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> bool) {
+    let server = std::env::var("TOPICS_BENCH_SERVER").unwrap_or_default();
     let rows = [
         ("disk", 16, 1, Goal::Min(60e3)),
         ("disk", 64, 1, Goal::Min(60e3)),
@@ -79,9 +83,24 @@ fn writes(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
         let (what, unit) = if n == 1 { ("record", "/s") } else { ("records", "rec/s") };
         let work = format!("{conns} connections × {n} {what}, {class}");
         if wanted(&work) {
+            let plain = (n > 1).then(|| plain_batches(dir, class == "fsync"));
             settle();
             let request = write_request(&format!("bench-{class}"), n);
-            table.row(&work, throughput(addr, conns, &request) * n as f64, unit, goal, "");
+            let (cost, calls) = (Cost::of(&server), AtomicUsize::new(0));
+            let figure = n as f64
+                * rate(
+                    conns,
+                    2.0,
+                    || Conn::new(addr),
+                    |c| {
+                        c.call(&request);
+                        calls.fetch_add(1, Ordering::Relaxed);
+                    },
+                );
+            let beside = plain.map(|plain| beside_plain(figure, plain, class == "fsync") + "; ");
+            let cost = cost.per_record((calls.into_inner() * n) as u64);
+            let notes = format!("{}server: {cost}", beside.unwrap_or_default());
+            table.row(&work, figure, unit, goal, &notes);
         }
     }
 }
