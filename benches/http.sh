@@ -10,9 +10,10 @@ servers=()
 stop() {
   for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done
   wait || true
-  rm -rf "$dir"
+  servers=()
+  rm -rf "${dir:?}"/*
 }
-trap stop EXIT
+trap 'stop; rmdir "$dir"' EXIT
 
 # serve NAME PROGRAM...: starts a server; its process is $server, its HOST:PORT $address.
 serve() {
@@ -35,10 +36,11 @@ serve data "$bin/topics"
 TOPICS_BENCH_SERVER=$server target/release/bench-http "$address" "$dir" ${row:+"$row"}
 if [ -z "$row" ]; then
   columns=("$address" "$server")
-  peers=$address
   serve busy "$bin/python" benches/busy.py
   target/release/bench-columns "${columns[@]}" "$address" "$server"
-  kill "$server"
+  stop
   "$(dirname "$0")/peers/install.sh" target/peers
-  target/release/bench-peers "$peers" target/peers "$dir"
+  # The peers begin with nothing; so does this server.
+  serve peers "$bin/topics"
+  target/release/bench-peers "$address" target/peers "$dir"
 fi

@@ -58,6 +58,39 @@ pub fn device_sync(dir: &Path, len: usize, n: usize) -> Samples {
     s
 }
 
+/// Bytes of 1000 records of 100 bytes in the log.
+const FRAMES: usize = 146_000;
+
+/// What the page cache (or the device) takes of such groups in a new file, in records per second.
+pub fn plain_batches(dir: &Path, sync: bool) -> f64 {
+    let path = dir.join("device-probe");
+    let file = File::create(&path).unwrap();
+    let (buf, n) = (vec![7u8; FRAMES], 400);
+    let len = (n * FRAMES) as u64;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+    file.sync_all().unwrap();
+    let start = Instant::now();
+    for i in 0..n {
+        file.write_all_at(&buf, (i * FRAMES) as u64).unwrap();
+        if sync {
+            file.sync_data().unwrap();
+        }
+    }
+    let rate = (n * 1000) as f64 / start.elapsed().as_secs_f64();
+    std::fs::remove_file(path).unwrap();
+    rate
+}
+
+/// A figure beside that of [`plain_batches`].
+pub fn beside_plain(figure: f64, plain: f64, sync: bool) -> String {
+    format!(
+        "a plain write{} of the same bytes: {:.2} M rec/s, ratio {:.2}",
+        if sync { " and fdatasync" } else { "" },
+        plain / 1e6,
+        figure / plain
+    )
+}
+
 /// Flushes everything else first, so that a synced run is not charged for it.
 pub fn settle() {
     rustix::fs::sync();

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Cost, Goal, Samples, Table, backend, closed_loop, device_sync, median, scratch, settle,
+    Cost, Goal, Samples, Table, backend, beside_plain, closed_loop, device_sync, median,
+    plain_batches, scratch, settle,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, NewRecord, Options, ReadFrom, ReadRequest,
@@ -112,20 +113,14 @@ fn bulk(table: &mut Table, db: &Engine, dir: &std::path::Path) {
         for _ in 0..5 {
             db.checkpoint().unwrap();
             settle();
-            peers.push(device_batches(dir, FRAMES, name == "fsync"));
+            peers.push(plain_batches(dir, name == "fsync"));
             settle();
             let c = Cost::start();
             runs.push(batches(db, name, RUN));
             cost.push(c.per_record(RUN));
         }
         let (figure, peer) = (median(runs), median(peers));
-        let notes = format!(
-            "a plain write{} of the same bytes: {:.2} M rec/s, ratio {:.2}; {}",
-            if name == "fsync" { " and fdatasync" } else { "" },
-            peer / 1e6,
-            figure / peer,
-            cost[2]
-        );
+        let notes = format!("{}; {}", beside_plain(figure, peer, name == "fsync"), cost[2]);
         let work = format!("batches of 1000 × 100 B, {work}");
         table.row(&work, figure, "rec/s", goal, &notes);
     }
@@ -133,29 +128,6 @@ fn bulk(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     settle();
     let sustained = batches(db, "disk", 10 * RUN);
     table.row("the same, disk, ten million in a row", sustained, "rec/s", Goal::None, "");
-}
-
-/// Bytes of 1000 such records in the log.
-const FRAMES: usize = 146_000;
-
-/// What the page cache (or the device) takes of such groups, in records per second.
-fn device_batches(dir: &std::path::Path, len: usize, sync: bool) -> f64 {
-    use std::os::unix::fs::FileExt;
-    let path = dir.join("device-probe");
-    let file = std::fs::File::create(&path).unwrap();
-    let (buf, n) = (vec![7u8; len], 400);
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, (len * n) as u64).unwrap();
-    file.sync_all().unwrap();
-    let start = Instant::now();
-    for i in 0..n {
-        file.write_all_at(&buf, (i * len) as u64).unwrap();
-        if sync {
-            file.sync_data().unwrap();
-        }
-    }
-    let rate = (n * 1000) as f64 / start.elapsed().as_secs_f64();
-    std::fs::remove_file(path).unwrap();
-    rate
 }
 
 fn reads(table: &mut Table, db: &Engine) {

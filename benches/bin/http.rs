@@ -13,7 +13,9 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request};
 use topics_benches::net::{rate, rate_and_cost};
-use topics_benches::{Goal, Process, Samples, Table, device_sync, median, settle};
+use topics_benches::{
+    Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, settle,
+};
 
 fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
     rate(conns, 2.0, || Conn::new(addr), |c| c.call(request))
@@ -51,7 +53,7 @@ fn main() {
     if only.is_none() {
         one_connection(&mut table, addr, dir);
     }
-    writes(&mut table, addr, &wanted);
+    writes(&mut table, addr, dir, &wanted);
     if only.is_none() {
         setup.call(&request("POST", "/v0/admin/checkpoint", "{}"));
         reads(&mut table, addr);
@@ -65,7 +67,7 @@ fn main() {
     table.finish();
 }
 
-fn writes(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
+fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> bool) {
     let rows = [
         ("disk", 16, 1, Goal::Min(60e3)),
         ("disk", 64, 1, Goal::Min(60e3)),
@@ -81,11 +83,14 @@ fn writes(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
         let (what, unit) = if n == 1 { ("record", "/s") } else { ("records", "rec/s") };
         let work = format!("{conns} connections × {n} {what}, {class}");
         if wanted(&work) {
+            let plain = (n > 1).then(|| plain_batches(dir, class == "fsync"));
             settle();
             let request = write_request(&format!("bench-{class}"), n);
             let open = || Conn::new(addr);
             let (figure, cost) = rate_and_cost(server, conns, n, open, |c| c.call(&request));
-            table.row(&work, figure, unit, goal, &cost);
+            let beside = plain.map(|plain| beside_plain(figure, plain, class == "fsync") + "; ");
+            let notes = beside.unwrap_or_default() + &cost;
+            table.row(&work, figure, unit, goal, &notes);
         }
     }
 }

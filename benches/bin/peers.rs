@@ -12,7 +12,7 @@ use topics_benches::net::http::Topics;
 use topics_benches::net::kafka::{Kafka, java};
 use topics_benches::net::nats::Nats;
 use topics_benches::net::redis::Redis;
-use topics_benches::net::{Server, rate};
+use topics_benches::net::{Server, rate_once};
 use topics_benches::{Samples, median, settle};
 
 /// A process that ends with the benchmark.
@@ -129,22 +129,19 @@ fn show(v: f64) -> String {
 fn latency(server: &dyn Server, synced: bool) -> f64 {
     let mut client = server.connect(synced);
     let n = if synced { 500 } else { 3000 };
-    let runs = (0..3).map(|_| {
-        let mut s = Samples::default();
-        (0..n).for_each(|_| s.time(|| client.write(1)));
-        s.us(0.5)
-    });
-    median(runs.collect())
+    let mut samples = Samples::default();
+    (0..n).for_each(|_| samples.time(|| client.write(1)));
+    samples.us(0.5)
 }
 
 fn writes(server: &dyn Server, synced: bool, conns: usize, records: usize) -> f64 {
     settle();
     let open = || server.connect(synced);
-    rate(conns, 1.0, open, |c| c.write(records)) * records as f64
+    rate_once(conns, 1.0, open, |c| c.write(records)) * records as f64
 }
 
 fn read(server: &dyn Server) -> f64 {
-    rate(1, 1.0, || server.connect(false), |c| assert!(c.read() > 0)) * 1000.0
+    rate_once(1, 1.0, || server.connect(false), |c| assert!(c.read() > 0)) * 1000.0
 }
 
 fn main() {
@@ -169,9 +166,11 @@ fn main() {
     let names = ["redis", "nats", "kafka"].map(|n| format!("{n:>12} {:>7}", "")).concat();
     println!("{:<38}{:>12}{names}", "work", "topics");
     let each = |f: &dyn Fn(&dyn Server) -> f64, kafka: Option<f64>| -> Vec<Option<f64>> {
-        let mut figures: Vec<Option<f64>> = servers.iter().map(|s| s.map(f)).collect();
-        figures.push(kafka);
-        figures
+        // In turns, so that a minute in which the machine is slow is not one server's alone.
+        let rounds: Vec<Vec<Option<f64>>> =
+            (0..3).map(|_| servers.iter().map(|s| s.map(f)).collect()).collect();
+        let of = |i: usize| rounds.iter().map(|round| round[i]).collect::<Option<_>>().map(median);
+        (0..servers.len()).map(of).chain([kafka]).collect()
     };
     let broker = kafka.as_ref().map(|(k, _)| k);
     for synced in [false, true] {

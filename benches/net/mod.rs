@@ -42,14 +42,24 @@ pub fn rate<C>(conns: usize, secs: f64, open: impl Fn() -> C, call: impl Fn(&mut
 where
     C: Send,
 {
-    let run = || {
-        // Each is one thread's; nobody waits for the lock.
-        let clients: Vec<Mutex<C>> = (0..conns).map(|_| Mutex::new(open())).collect();
-        closed_loop(conns, Duration::from_secs_f64(secs), |t, _| {
-            call(&mut clients[t].lock().unwrap());
-        })
-    };
-    median((0..3).map(|_| run()).collect())
+    median((0..3).map(|_| rate_once(conns, secs, &open, &call)).collect())
+}
+
+/// The same of one run.
+pub fn rate_once<C>(
+    conns: usize,
+    secs: f64,
+    open: impl Fn() -> C,
+    call: impl Fn(&mut C) + Sync,
+) -> f64
+where
+    C: Send,
+{
+    // Each is one thread's; nobody waits for the lock.
+    let clients: Vec<Mutex<C>> = (0..conns).map(|_| Mutex::new(open())).collect();
+    closed_loop(conns, Duration::from_secs_f64(secs), |t, _| {
+        call(&mut clients[t].lock().unwrap());
+    })
 }
 
 /// The same, and what a record cost the server: a call has `records` of them.

@@ -15,6 +15,7 @@ mod engine;
 mod errors;
 mod hot;
 mod http;
+mod logging;
 mod queue;
 mod settings;
 mod shared;
@@ -62,6 +63,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::logging::install();
         m.add("__version__", env!("CARGO_PKG_VERSION"))?;
         m.add("BODY_NDJSON", crate::http::BODY_NDJSON)?;
         m.add("BODY_OCTETS", crate::http::BODY_OCTETS)?;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import queue
 import shutil
 import threading
 from pathlib import Path
@@ -159,3 +161,30 @@ def test_what_is_no_data_directory(tmp_path: Path) -> None:
             te.verify(path)
     assert not (tmp_path / "none").exists()
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+class Told(logging.Handler):
+    """The records of a logger, as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: queue.Queue[logging.LogRecord] = queue.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.put(record)
+
+
+def test_what_recovery_passes_over_is_logged(corpus: Path, tmp_path: Path) -> None:
+    live = shutil.copytree(corpus, tmp_path / "data")
+    newest = files(live, "snapshot.*.bin")[-1]
+    newest.write_bytes(newest.read_bytes()[:-1] + b"\0\0")
+    told, logger = Told(), logging.getLogger("topics_engine.storage")
+    logger.addHandler(told)
+    try:
+        with te.open(live) as db:
+            assert db.topic("a").state().head_seq == 120
+        record = told.records.get(timeout=20)
+    finally:
+        logger.removeHandler(told)
+    assert (record.levelname, record.name) == ("WARNING", "topics_engine.storage")
+    assert "an older one is used" in record.getMessage()
