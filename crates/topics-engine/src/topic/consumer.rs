@@ -252,8 +252,7 @@ impl Consumer {
             matching: req.matching.clone(),
             ..ReadRequest::default()
         };
-        let mut batch = read(&self.core, &self.topic, &look)?;
-        batch.cut_to(req.max_bytes, self.core.time.wall());
+        let batch = read(&self.core, &self.topic, &look)?;
         let next = batch.next_from_seq;
         if next < from {
             return Err(Error::Internal(format!("I8: a read from {from} ends at {next}")));
@@ -399,25 +398,6 @@ pub(crate) fn delete_consumer(
         Ok(Some(record::Consumer { name, mode, cursor: None }))
     })?;
     Ok(true)
-}
-
-impl ReadBatch {
-    /// Leaves out what is above a budget of bytes, but never the first record.
-    fn cut_to(&mut self, max_bytes: usize, now: u64) {
-        let mut bytes = 0;
-        let over = self.slots.iter().position(|s| {
-            bytes += (s.data_len + s.meta_len) as usize;
-            bytes > max_bytes
-        });
-        let Some(at) = over.map(|i| i.max(1)).filter(|i| *i < self.slots.len()) else { return };
-        let next = self.slots[at];
-        self.slots.truncate(at);
-        // Up to the record before: what was skipped between is skipped again, for nothing.
-        self.next_from_seq = self.slots[at - 1].seq;
-        self.caught_up = false;
-        self.lag = self.head_seq.saturating_sub(self.next_from_seq);
-        self.lag_ms = now.saturating_sub(next.ts);
-    }
 }
 
 #[cfg(test)]

@@ -338,25 +338,28 @@ impl<'a> Reader<'a> {
         if !self.room() {
             return false;
         }
-        self.at = f.seq;
-        self.out.records_scanned += 1;
         let expires = if f.attrs.is_empty() {
             None
         } else {
             Attrs::decode(f.attrs).and_then(|a| a.expires_at)
         };
-        if expires.is_some_and(|at| at < self.now) {
-            return true;
-        }
         let skipped = |n: &Vec<u8>| !f.node.is_empty() && n == f.node;
-        if self.skip_nodes && self.req.skip_nodes.0.iter().any(skipped) {
+        let passed = expires.is_some_and(|at| at < self.now)
+            || (self.skip_nodes && self.req.skip_nodes.0.iter().any(skipped));
+        let bytes = self.bytes + f.data.len() + f.meta.len();
+        if !passed && bytes > self.req.max_bytes && !self.out.slots.is_empty() {
+            return false;
+        }
+        self.at = f.seq;
+        self.out.records_scanned += 1;
+        if passed {
             return true;
         }
         let at = |part: &[u8]| match part {
             [] => 0,
             part => (part.as_ptr() as usize - chunk.as_ptr() as usize) as u32,
         };
-        self.bytes += f.data.len() + f.meta.len();
+        self.bytes = bytes;
         self.out.slots.push(RecordSlot {
             seq: f.seq,
             ts: f.ts,

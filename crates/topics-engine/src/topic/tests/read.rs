@@ -188,7 +188,10 @@ fn limits_and_budgets() {
         let b = w.engine().read("t", &small).unwrap();
         assert_eq!((seqs(&b), b.next_from_seq), (vec![1], 1), "at least one, {sealed}");
         let some = ReadRequest { max_bytes: 45, ..after(0) };
-        assert!((4..=5).contains(&w.engine().read("t", &some).unwrap().len()));
+        let b = w.engine().read("t", &some).unwrap();
+        assert_eq!((b.len(), b.next_from_seq, b.caught_up), (4, 4, false), "never more than asked");
+        let all = ReadRequest { max_bytes: 50, ..after(0) };
+        assert_eq!(w.engine().read("t", &all).unwrap().len(), 5);
         let none = ReadRequest { limit: 0, ..after(0) };
         assert!(w.engine().read("t", &none).unwrap().is_empty());
         w.checkpoint();
