@@ -84,6 +84,10 @@ impl Hand {
         for (seq, job) in &mut self.model.queue.jobs {
             let shown = peeked.get(seq);
             if shown.is_none() && job.expired(wall) {
+                // One that the clock has put back before its time is met among the delayed.
+                if job.phase == Phase::Waiting && job.new.visible_at > wall {
+                    job.phase = Phase::Scheduled(job.new.visible_at);
+                }
                 continue;
             }
             let alive = job.phase.clone();

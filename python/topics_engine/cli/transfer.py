@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import EARLIEST, Database, Record
 from ..client.columns import rows_of
-from ..errors import TopicsError
+from ..errors import InvalidRequest, TopicsError
 from ..remote.leasing import matcher
 from ..remote.page import Page
 from .exits import Exit
@@ -137,16 +137,18 @@ class Export:
         upto = max(self._after, self._upto)
         split = self._db.split(args.topic, from_seq=self._after, to_seq=upto, max_bytes=PART_BYTES)
         bounds = [(p["from_seq"], p["to_seq"]) for p in split["splits"]] or [(upto, upto)]
-        for number, (first, last) in enumerate(bounds):
-            stream = self._db.scan(args.topic, from_seq=first, to_seq=last, **asked)
-            reader = arrow.RecordBatchReader.from_stream(stream)
-            if number == 0:
-                yield arrow.RecordBatch.from_pylist([], reader.schema.remove_metadata())
-            try:
+        try:
+            for number, (first, last) in enumerate(bounds):
+                stream = self._db.scan(args.topic, from_seq=first, to_seq=last, **asked)
+                reader = arrow.RecordBatchReader.from_stream(stream)
+                if number == 0:
+                    yield arrow.RecordBatch.from_pylist([], reader.schema.remove_metadata())
                 for batch in reader:
                     yield batch.replace_schema_metadata(None)
-            except arrow.ArrowInvalid as error:
-                raise self._mixed() from error
+        except (arrow.ArrowInvalid, InvalidRequest) as error:
+            if "is binary" not in str(error):
+                raise
+            raise self._mixed() from error
 
     def _mixed(self) -> ValueError:
         return ValueError(

@@ -146,6 +146,9 @@ MORE_GOOD: dict[str, Case] = {
         {"from_seq": 2, "topic_id": 2**40},
         **{"tombstone.reason": "recreated", "tombstone.gap_from": 1, "tombstone.gap_to": 3},
     ),
+    "diff of columns as JSON": diff(
+        {"columns": ["seq"], "data_type": "binary"}, **{"records.0.data": 0},
+    ),
     "diff beyond the head": diff(
         {"from_seq": 99}, **{"tombstone.reason": "recreated", "tombstone.gap_to": 3,
                              "records.0.$seq": 1},

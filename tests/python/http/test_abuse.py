@@ -429,10 +429,11 @@ def strike(port: int, attack: Attack) -> bytes:
 
 
 def half_close(sock: socket.socket) -> None:
-    """Says that nothing more will be sent."""
+    """Says that nothing more will be sent, to a server that may have gone."""
     if isinstance(sock, ssl.SSLSocket):
         sock.unwrap()
-    sock.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
 
 
 def statuses(received: bytes, http2: bool) -> list[int]:
