@@ -32,10 +32,21 @@ impl Conn {
         self.body(request);
     }
 
-    /// Sends one request, which must succeed; the answer's body.
+    /// Sends one request, which must succeed, again where the server is behind with what it has and
+    /// says when; the answer's body.
     pub fn body(&mut self, request: &[u8]) -> &[u8] {
-        let (body, ok) = self.exchange(request);
-        assert!(ok, "{}", String::from_utf8_lossy(&self.buf[..body.end]));
+        let body = loop {
+            let (body, ok) = self.exchange(request);
+            if ok {
+                break body;
+            }
+            let told = String::from_utf8_lossy(&self.buf[..body.end]);
+            let again = told
+                .split_once("\"retry_after_ms\":")
+                .and_then(|(_, ms)| ms.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
+            let Some(ms) = again else { panic!("{told}") };
+            std::thread::sleep(Duration::from_millis(ms));
+        };
         &self.buf[body]
     }
 
