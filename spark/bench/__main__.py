@@ -122,6 +122,7 @@ def main() -> None:
     given = arguments.parse_args()
     cores_of = given.cores or [1, 2]
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="topics-spark-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     server, table = Server(folder / "data"), Table()
     there = (folder / "data").exists()
     server.start()
