@@ -200,10 +200,14 @@ impl Connection {
     /// Calls a method of the transport, if there still is one. What it says of a connection that is
     /// gone is not of interest: `connection_lost` follows.
     fn transport(&self, py: Python<'_>, method: &str) {
-        let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
-        if let Some(transport) = transport {
+        if let Some(transport) = self.peer(py) {
             let _ = transport.call_method0(py, method);
         }
+    }
+
+    /// The transport, for a call that must not find it locked.
+    fn peer(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.io.lock().transport.as_ref().map(|t| t.clone_ref(py))
     }
 
     /// No request is taken any more. The client has what it is owed as fast as it takes it.
@@ -217,8 +221,7 @@ impl Connection {
     }
 
     fn write(&self, py: Python<'_>, head: &[u8], body: &[u8]) -> PyResult<()> {
-        let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
-        if let Some(transport) = transport {
+        if let Some(transport) = self.peer(py) {
             let bytes = PyBytes::new_with(py, head.len() + body.len(), |out| {
                 let (first, second) = out.split_at_mut(head.len());
                 first.copy_from_slice(head);
@@ -404,8 +407,7 @@ impl Connection {
     /// Ends a closed connection when its client has all that it is owed. One that takes nothing is
     /// the kernel's to end.
     fn see_off(&self, py: Python<'_>, gate: &Gate, now: u64) {
-        let transport = self.io.lock().transport.as_ref().map(|t| t.clone_ref(py));
-        let Some(transport) = transport else { return };
+        let Some(transport) = self.peer(py) else { return };
         if gate.unsent(py, &transport) == 0 {
             return self.transport(py, "abort");
         }
