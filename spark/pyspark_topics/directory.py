@@ -30,10 +30,7 @@ class Directory(Splits):
             from topics_engine import _core
         except ImportError as e:
             raise InvalidOption(f"reading a directory needs the package topics_engine: {e}") from e
-        engine: Any = _core.Engine
-        if not hasattr(engine, "scan_range"):
-            raise InvalidOption("this version of topics_engine cannot open a directory read-only")
-        self._opens: Callable[[], Any] = partial(engine.open, path, {}, read_only=True)
+        self._opens: Callable[[], Any] = partial(_core.Engine.open, path, {}, read_only=True)
         self._engine: Any = None
         self._uses = 0
 

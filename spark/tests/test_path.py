@@ -10,11 +10,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 import topics_engine as te
-from topics_engine import _core
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(_core.Engine, "scan_range"), reason="the engine has no read-only open"
-)
 
 
 @pytest.fixture
