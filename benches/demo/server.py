@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 READY_WITHIN = 60.0
 
@@ -33,6 +34,18 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        """Started. Leaves no process behind, whatever happens in the block."""
+        try:
+            self.start()
+        except BaseException:
+            self.ensure_dead()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ensure_dead()
 
     def start(self) -> float:
         """Starts the server and waits until it is ready; the seconds that took."""

@@ -75,10 +75,8 @@ class Topics:
 
 @pytest.fixture(scope="session")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
-    server = Server(tmp_path_factory.mktemp("server") / "data")
-    server.start()
-    yield Topics(server)
-    server.ensure_dead()
+    with Server(tmp_path_factory.mktemp("server") / "data") as server:
+        yield Topics(server)
 
 
 @pytest.fixture

@@ -17,12 +17,11 @@ KEYS = "all-of-it,only-reads:read,only-writes:write:out."
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with keys, and a topic; its address."""
-    server = Server(tmp_path_factory.mktemp("guarded") / "data", env={"TOPICS_API_KEYS": KEYS})
-    server.start()
-    client = Client(Connection(server.url, "all-of-it", None, 10.0))
-    client.call("POST", "/v0/topics/in", {"records": [{"data": n} for n in range(10)]})
-    yield server.url
-    server.ensure_dead()
+    keys = {"TOPICS_API_KEYS": KEYS}
+    with Server(tmp_path_factory.mktemp("guarded") / "data", env=keys) as server:
+        client = Client(Connection(server.url, "all-of-it", None, 10.0))
+        client.call("POST", "/v0/topics/in", {"records": [{"data": n} for n in range(10)]})
+        yield server.url
 
 
 def load(spark, url, token=None, **options):

@@ -31,10 +31,8 @@ def test_every_example_is_listed() -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    live = Server(tmp_path / "served")
-    live.start()
-    yield live
-    live.ensure_dead()
+    with Server(tmp_path / "served") as live:
+        yield live
 
 
 @pytest.fixture(params=["directory", "server"])
@@ -110,16 +108,12 @@ def test_the_first_lines_of_the_page(where: str, tmp_path: Path, monkeypatch: An
 def test_what_the_page_says_of_a_server(tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "python.md").read_text().partition("## A server")[2]
     plain, looped = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    server = Server(tmp_path / "data", env={"TOPICS_API_KEYS": "s3cret"})
-    server.start()
-    try:
+    with Server(tmp_path / "data", env={"TOPICS_API_KEYS": "s3cret"}) as server:
         known = {"te": te, "url": server.url}
         exec(plain, known)
         body = "async def run():\n" + textwrap.indent(looped, "    ")
         exec(body, known)
         asyncio.run(known["run"]())  # type: ignore[operator]
-    finally:
-        server.ensure_dead()
 
 
 def test_an_import_brings_no_http_client() -> None:

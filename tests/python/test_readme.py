@@ -30,10 +30,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> Ite
     if request.param == "directory":
         yield None
         return
-    live = Server(tmp_path / "served")
-    live.start()
-    yield live.url
-    live.ensure_dead()
+    with Server(tmp_path / "served") as live:
+        yield live.url
 
 
 def opened(url: str | None) -> te.Database:
@@ -115,9 +113,7 @@ def test_over_http(tmp_path: Path) -> None:
     (block,) = re.findall(r"```\n(curl .*?)```", README, re.DOTALL)
     *curls, tail = re.sub(r"\\\n\s+", " ", block).splitlines()
     assert tail.startswith("topics --url http://localhost:4000 ")
-    server = Server(tmp_path / "data")
-    server.start()
-    try:
+    with Server(tmp_path / "data") as server:
         where = f"127.0.0.1:{server.port}"
         for command in curls:
             told = command.replace("localhost:4000", where).replace("curl ", "curl -sSf ", 1)
@@ -130,5 +126,3 @@ def test_over_http(tmp_path: Path) -> None:
             assert follower.stdout is not None
             assert b'"id":1' in follower.stdout.readline().replace(b" ", b"")
             follower.terminate()
-    finally:
-        server.ensure_dead()

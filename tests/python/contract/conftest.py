@@ -77,10 +77,8 @@ def db(open_db: Open) -> Any:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that no test of the module ends."""
-    live = Server(tmp_path_factory.mktemp("served") / "data")
-    live.start()
-    yield live
-    live.ensure_dead()
+    with Server(tmp_path_factory.mktemp("served") / "data") as live:
+        yield live
 
 
 @pytest.fixture

@@ -20,10 +20,8 @@ KILLS = 4
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    live = Server(tmp_path / "data")
-    live.start()
-    yield live
-    live.ensure_dead()
+    with Server(tmp_path / "data") as live:
+        yield live
 
 
 async def kill_and_restart(server: Server, until: Callable[[], bool]) -> None:

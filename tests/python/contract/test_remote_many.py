@@ -19,13 +19,11 @@ MANY = 300
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    live = Server(tmp_path / "data")
-    with te.open(live.data_dir) as db:
+    with te.open(tmp_path / "data") as db:
         for n in range(MANY):
             db.topic(f"p.{n:03}").append(n)
-    live.start()
-    yield live
-    live.ensure_dead()
+    with Server(tmp_path / "data") as live:
+        yield live
 
 
 async def restart(server: Server, meanwhile: Any) -> None:

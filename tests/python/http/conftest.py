@@ -114,13 +114,9 @@ def running(
     directory: Path, env: dict[str, str] | None = None, kind: type[Server] = Server
 ) -> Iterator[Server]:
     """A server on a directory, that ends well when it is told to."""
-    live = kind(directory, env=env)
-    try:
-        live.start()
+    with kind(directory, env=env) as live:
         yield live
         assert live.stop() == 0
-    finally:
-        live.ensure_dead()
 
 
 opened = contextlib.contextmanager(running)
