@@ -21,12 +21,12 @@ from .test_routes import until, write
 from .test_socket import Socket
 from .test_watch import streams
 
-# Twice as many topics as are full depth for one worker. All of their records are looked at by each
-# watcher for itself: serving a topic takes a hundred times as long as writing to it.
+# Twice as many topics as are full depth for one worker. One request writes to all of them, and each
+# watcher has their records looked at anew: serving takes longer than writing.
 BUSY = [f"busy.{n}" for n in range(128)]
 WATCHERS = 64
 NODES = 64
-BATCH = {"records": [{"data": 1, "node": "w00000000"}] * 100}
+RECORDS = [{"data": 1, "node": "w00000000"}] * 70
 # The longest that a topic of the lowest priority can have to wait.
 AGED_MS = 10_000
 
@@ -62,13 +62,12 @@ def strained(port: int, api: Http) -> Iterator[None]:
         stop, failed = threading.Event(), []
 
         def keep_busy() -> None:
-            writer, body = Http(port), json.dumps(BATCH).encode()
-            while not stop.is_set():
-                for name in BUSY:
-                    reply = writer("POST", f"/v0/topics/{name}", body)
-                    if reply.status not in (200, 429):
-                        failed.append(reply)
-                        return
+            appends = [{"topic": name, "records": RECORDS} for name in BUSY]
+            writer, body = Http(port), json.dumps({"appends": appends}).encode()
+            while not stop.is_set() and not failed:
+                reply = writer("POST", "/v0/txn", body)
+                if reply.status not in (200, 429):
+                    failed.append(reply)
             writer.close()
 
         thread = threading.Thread(target=keep_busy)
