@@ -486,7 +486,7 @@ impl Engine {
 #[pyfunction]
 pub(crate) fn make_directory(py: Python<'_>, path: &str) -> PyResult<()> {
     let (env, _, _) = settings::options(py, None)?;
-    let made = topics_engine::make_directory(&env, Path::new(path));
+    let made = py.detach(|| topics_engine::make_directory(&env, Path::new(path)));
     made.map_err(|e| raise(py, &Failure::from(e)))
 }
 

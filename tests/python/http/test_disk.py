@@ -16,7 +16,7 @@ from benches.demo.server import Server
 from topics_engine.cli.exits import Exit
 
 from .conftest import Http, Reply
-from .refuse_syncs import NUMBERS
+from .sync_filter import NUMBERS
 from .test_kill import read_all
 
 ROUNDS = 20
