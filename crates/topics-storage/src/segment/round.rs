@@ -29,7 +29,7 @@ pub struct Round {
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
-    created: Vec<PathBuf>,
+    created: Vec<(SegmentName, Part)>,
     /// Why it cannot succeed any more.
     broken: Option<StorageError>,
     /// Whether its files are what was written to them: nothing was synced in vain.
@@ -66,8 +66,8 @@ impl Round {
 
     fn keep(&mut self, written: Written) -> Result<()> {
         if written.created {
-            self.created.push(written.path.clone());
-            self.dirs.extend(written.path.parent().map(PathBuf::from));
+            self.created.push((written.name, written.part));
+            self.dirs.insert(self.segs.paths.topic(written.name.topic_id));
         }
         if self.wide {
             return Ok(());
@@ -92,8 +92,9 @@ impl Round {
 
     fn sync_files(&mut self) -> Result<()> {
         for written in std::mem::take(&mut self.files) {
-            if let Err(e) = self.segs.env.sync(written.site, &*written.file) {
-                let e = StorageError::io(show(&written.path), e);
+            if let Err(e) = self.segs.env.sync(written.part.sync_site(), &*written.file) {
+                let path = self.segs.paths.segment(&written.name, written.part);
+                let e = StorageError::io(show(&path), e);
                 self.broken = Some(e.clone());
                 return Err(e);
             }
@@ -113,6 +114,7 @@ impl Round {
             self.sync_files()?;
             self.sync_names()?;
         }
+        self.segs.made(&self.created);
         self.done = true;
         Ok(())
     }
@@ -160,8 +162,7 @@ impl Round {
         let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
         // Kept before it is written, so that a half-written one is removed with the round.
         let written = file.write_all_at(&bytes, 0).map_err(io);
-        let site = "segment.del";
-        self.keep(Written { file, path: path.clone(), site, created: true })?;
+        self.keep(Written { file, name, part: Part::Del, created: true })?;
         written.map(|()| del_no)
     }
 
@@ -199,8 +200,8 @@ impl Drop for Round {
         if !self.sound {
             self.segs.suspect(&self.file_nos);
         }
-        for path in &self.created {
-            let _ = self.segs.env.fs.remove_file(path);
+        for (name, part) in &self.created {
+            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *part));
         }
         // A folder whose name a failed sync lost would be seen, and never be durable: an empty one
         // is made anew when it is needed.

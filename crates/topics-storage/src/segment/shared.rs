@@ -55,6 +55,8 @@ pub struct Segments {
     suspects: Mutex<HashSet<u64>>,
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
+    /// Files that rounds made durable and no snapshot has been looked at for.
+    made: Mutex<Vec<(SegmentName, Part)>>,
     sync_fs: AtomicU8,
     /// How many syncs of the file system have failed. The kernel reports an error to one of them
     /// only, so it counts against every round that was under way.
@@ -87,6 +89,7 @@ impl Segments {
             cores: Mutex::new(Lru::new(options.max_open.max(1))),
             suspects: Mutex::default(),
             fresh: Mutex::default(),
+            made: Mutex::default(),
             sync_fs: AtomicU8::new(UNKNOWN),
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
@@ -232,6 +235,17 @@ impl Segments {
     pub fn is_suspect(&self, file_no: u64) -> bool {
         let suspects = self.suspects.lock();
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
+    }
+
+    pub(super) fn made(&self, files: &[(SegmentName, Part)]) {
+        self.made.lock().extend(files);
+    }
+
+    /// The files that rounds made durable since the last call, a topic's together.
+    pub(crate) fn take_made(&self) -> Vec<(SegmentName, Part)> {
+        let mut made = std::mem::take(&mut *self.made.lock());
+        made.sort_unstable();
+        made
     }
 
     pub(super) fn set_fresh(&self, file_no: u64, fresh: bool) {

@@ -315,15 +315,12 @@ impl SegmentWriter {
     }
 
     fn write_side(&mut self, part: Part, bytes: &[u8]) -> Result<()> {
-        let path = self.segs.paths.segment(&self.meta.name(self.topic.topic_id), part);
-        let site = match part {
-            Part::Tags => "segment.tags",
-            _ => "segment.attrs",
-        };
+        let name = self.meta.name(self.topic.topic_id);
+        let path = self.segs.paths.segment(&name, part);
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::Truncate).map_err(io)?;
         let written = file.write_all_at(bytes, 0).map_err(io);
-        self.side.push(Written { file, path, site, created: true });
+        self.side.push(Written { file, name, part, created: true });
         written
     }
 
@@ -335,9 +332,9 @@ impl SegmentWriter {
             self.segs.set_fresh(self.meta.file_no, false);
         }
         let mut files = std::mem::take(&mut self.side);
-        for (out, site) in [(&self.data, "segment.data"), (&self.idx, "segment.idx")] {
-            let (file, path) = (out.file.clone(), out.path.clone());
-            files.push(Written { file, path, site, created: self.created });
+        let name = self.meta.name(self.topic.topic_id);
+        for (out, part) in [(&self.data, Part::Data), (&self.idx, Part::Idx)] {
+            files.push(Written { file: out.file.clone(), name, part, created: self.created });
         }
         Ok((self.meta, files))
     }
@@ -362,7 +359,8 @@ impl Drop for SegmentWriter {
             }
         }
         for written in &self.side {
-            let _ = self.segs.env.fs.remove_file(&written.path);
+            let _ =
+                self.segs.env.fs.remove_file(&self.segs.paths.segment(&written.name, written.part));
         }
     }
 }
