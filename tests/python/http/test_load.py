@@ -350,6 +350,7 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         records = check(api, load.journal)
         load.audited += records
         records += check_steady(api, load.steady)
+        nothing_stays_behind(api, server.data_dir)
         api.close()
         assert server.stop() == 0
     finally:
@@ -367,6 +368,17 @@ def check_steady(api: Http, acked: dict[int, str]) -> int:
     assert not lost, f"I1: acked and not there in {STEADY}: {lost[:10]}"
     assert len(rows) <= CAP + 1000, "the cap is kept"
     return len(rows)
+
+
+def nothing_stays_behind(api: Http, data_dir: Path) -> None:
+    """Topics that are gone leave no files, once two snapshots know nothing of them."""
+    for _ in range(3):
+        assert api("POST", "/v0/admin/checkpoint").status == 200
+    listed = [topic["name"] for topic in api("GET", "/v0/topics").json["topics"]]
+    live = {api("GET", f"/v0/topics/{name}").json["topic_id"] for name in listed}
+    folders = {int(folder.name) for folder in (data_dir / "topics").iterdir()}
+    left = folders - live
+    assert not left, f"of {len(folders)} folders, these are no topic's: {sorted(left)[:10]}"
 
 
 def report(load: Load) -> None:
