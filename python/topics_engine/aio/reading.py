@@ -51,8 +51,9 @@ class Read(Twin[plain.Read], Closing, AsyncIterator[Item]):
 
     async def _fetch(self) -> None:
         if not self._sync._done:
-            page = await self._runner().run(self._sync._read_page)
-            self._sync._took(page)
+            with self._sync._until_closed():
+                page = await self._runner().run(self._sync._read_page)
+                self._sync._took(page)
 
     def __aiter__(self) -> Read:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import Closed, DataLoss, InvalidRequest
 from .backend import scan_of
 from .closing import Closing
+from .ending import Ending
 from .values import Gap, Record, Start
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ class Read(Closing, Iterator[Item]):
         self._page_end = 0
         self._items: deque[Item] = deque()
         self._done = self._closed = False
+        self._ending = Ending()
 
     @property
     def cursor(self) -> int:
@@ -100,6 +103,8 @@ class Read(Closing, Iterator[Item]):
 
     def _position(self) -> int:
         if self._cursor is None:  # the first page holds records that were not taken yet
+            if not self._items:
+                raise self._is_closed()
             first = self._items[0]
             return (first.seq if isinstance(first, Record) else first.first) - 1
         return self._cursor
@@ -109,7 +114,8 @@ class Read(Closing, Iterator[Item]):
         """The id of the topic that is read."""
         if self._topic_id is None:
             self._fetch()
-        assert self._topic_id is not None
+        if self._topic_id is None:
+            raise self._is_closed()
         return self._topic_id
 
     def __iter__(self) -> Read:
@@ -149,10 +155,25 @@ class Read(Closing, Iterator[Item]):
 
     def _fetch(self) -> None:
         if not self._done:
-            self._took(self._read_page())
+            with self._until_closed():
+                self._took(self._read_page())
+
+    @contextlib.contextmanager
+    def _until_closed(self) -> Iterator[None]:
+        """Closed here: the iteration ends. The engine was closed: that is an error."""
+        try:
+            yield
+        except Closed:
+            if not self._closed:
+                raise
+
+    def _is_closed(self) -> Closed:
+        return Closed("this read is closed")
 
     def _took(self, page: Page) -> None:
         """A page has come."""
+        if self._closed:
+            return
         if self._upto is None:
             self._upto = page.head_seq
         gap, records = items_of(self.topic, page)
@@ -177,7 +198,7 @@ class Read(Closing, Iterator[Item]):
     def _read_page(self) -> Page:
         """The next page; nothing is changed here."""
         if self._closed:
-            raise Closed("this read is closed")
+            raise self._is_closed()
         after = tail = None
         if self._topic_id is not None:
             after = self._page_end
@@ -186,21 +207,23 @@ class Read(Closing, Iterator[Item]):
         elif self._start is Start.TAIL:
             tail = 0
         limit = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
-        return self._backend.read(
-            self.topic,
-            after=after,
-            tail=tail,
-            upto=self._upto,
-            limit=limit,
-            max_bytes=PAGE_BYTES,
-            skip_nodes=self._nodes,
-            match=self._match,
-            topic_id=self._topic_id,
-        )
+        with self._ending.calls():
+            return self._backend.read(
+                self.topic,
+                after=after,
+                tail=tail,
+                upto=self._upto,
+                limit=limit,
+                max_bytes=PAGE_BYTES,
+                skip_nodes=self._nodes,
+                match=self._match,
+                topic_id=self._topic_id,
+            )
 
     def close(self) -> None:
         """Ends the iteration, from any thread. Idempotent."""
         self._closed = self._done = True
+        self._ending.end()
 
     def __repr__(self) -> str:
         at = self._start if self._cursor is None else self._cursor
@@ -261,16 +284,17 @@ class Read(Closing, Iterator[Item]):
         if self._start is Start.TAIL and after is None:
             after = self.cursor
             upto = after
-        return scan_of(
-            self._backend,
-            self.topic,
-            self._left,
-            after=after,
-            upto=upto,
-            skip_nodes=self._nodes,
-            match=self._match,
-            topic_id=self._topic_id,
-        )
+        with self._ending.calls():
+            return scan_of(
+                self._backend,
+                self.topic,
+                self._left,
+                after=after,
+                upto=upto,
+                skip_nodes=self._nodes,
+                match=self._match,
+                topic_id=self._topic_id,
+            )
 
 
 def nodes_of(node: str | Sequence[str]) -> tuple[str, ...]:

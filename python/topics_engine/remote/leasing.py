@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import Elsewhere
+from ..client.ending import Ending
 from ..errors import Closed
 from .caller import Doubt, Left, encoded, given, of_topic, with_query
 from .events import Event, Line
@@ -135,6 +136,7 @@ class Flow(Elsewhere):
         self._path = with_query(path, **how)
         self._line = Line(self._open, self._caller.options.heartbeat)
         self._closed = False
+        self._ending = Ending()
 
     def _open(self, idle: float) -> Stream:
         until = time.monotonic() + self._caller.options.deadline
@@ -142,25 +144,23 @@ class Flow(Elsewhere):
 
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs, or none when the wait is over; `None` when the stream was closed."""
-        until = time.monotonic() + wait
-        while not self._over():
-            try:
-                came = self._line.wait(until)
-            except Closed:
-                # Closed here: the end. The client was closed: that is an error.
-                if self._over():
-                    break
+        try:
+            with self._ending.calls():
+                return self._next(time.monotonic() + wait)
+        except Closed:
+            # Closed here: the end. The client was closed: that is an error.
+            if not self._closed:
                 raise
-            if not came:
+            return None
+
+    def _next(self, until: float) -> _Jobs | None:
+        while not self._closed:
+            if not self._line.wait(until):
                 return [], 0, Page(b'{"jobs":[]}', "jobs")  # type: ignore[return-value]
             found = self._jobs(self._line.events)
             if found is not None:
                 return found
         return None
-
-    def _over(self) -> bool:
-        # Another thread may have closed it since the last look.
-        return self._closed
 
     def _jobs(self, events: deque[Event]) -> _Jobs | None:
         event = events.popleft()
@@ -175,6 +175,7 @@ class Flow(Elsewhere):
     def close(self) -> None:
         """Ends it: the server gives back what it holds. Idempotent."""
         self._closed = True
+        self._ending.end()
         self._line.close()
 
 

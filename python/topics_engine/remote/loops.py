@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import io
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import aiohttp
 from yarl import URL
 
+from ..client.ending import OF_CALLS, Ending
 from .greenlets import spawn, wait
-from .wire import Answer, Lane, NoAnswer, Options, closed, forked
+from .wire import Answer, Lane, NoAnswer, Options, closed, ended, forked, waking
 
 T = TypeVar("T")
 
@@ -99,7 +101,7 @@ class LoopWire:
             raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
 
     def begin(self, call: Callable[[], T]) -> Beside[T]:
-        return Beside(call)
+        return Beside(call, self._here())
 
     def sleep(self, seconds: float) -> None:
         here = self._here()
@@ -142,7 +144,7 @@ class Sessions:
     """The connections of one loop, and what waits on them."""
 
     def __init__(self, options: Options) -> None:
-        self._ended = False
+        self._ending = Ending()
         self._connect = options.connect_timeout
         context = options.tls()
         self.sessions = {
@@ -160,8 +162,6 @@ class Sessions:
             for lane in Lane
         }
         self.streams: weakref.WeakSet[LoopStream] = weakref.WeakSet()
-        self._waiting: set[asyncio.Task[Any]] = set()
-        self._woken: set[asyncio.Task[Any]] = set()
 
     def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
         """A request's; a stream has its own."""
@@ -171,33 +171,35 @@ class Sessions:
         )
 
     def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What comes of the work; `Closed` when this is closed before."""
+        """What comes of the work; `Closed` when this, or the ending of the calls, ends before."""
         return wait(self._until_closed(work))
 
     async def _until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.current_task()
         assert task is not None
-        if self._ended:
+        if ended(self._ending):
             raise closed()
-        self._waiting.add(task)
         before = task.cancelling()
+        woken = False
+
+        def wake() -> None:
+            nonlocal woken
+            if not woken:
+                woken = True
+                task.cancel()
+
         try:
-            return await work()
+            with waking(self._ending, wake):
+                return await work()
         except asyncio.CancelledError:
-            # `close` cancels what waits. A task that others cancelled too stays cancelled.
-            if task in self._woken and task.uncancel() <= before:
+            # A task that others cancelled too stays cancelled.
+            if woken and task.uncancel() <= before:
                 raise closed() from None
             raise
-        finally:
-            self._waiting.discard(task)
-            self._woken.discard(task)
 
     async def close(self) -> None:
         """Wakes what waits, then ends the connections."""
-        self._ended = True
-        self._woken = set(self._waiting)
-        for task in self._woken:
-            task.cancel()
+        self._ending.end()
         await asyncio.sleep(0)
         for stream in list(self.streams):
             stream.close()
@@ -206,15 +208,18 @@ class Sessions:
 
 
 class Beside(Generic[T]):
-    """A call in a task of its own."""
+    """A call in a task of its own, which does not end with those of who began it."""
 
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._task = asyncio.create_task(spawn(call), name="topics-ahead")
+    def __init__(self, call: Callable[[], T], here: Sessions) -> None:
+        self._here = here
+        context = contextvars.copy_context()
+        context.run(OF_CALLS.set, None)
+        self._task = asyncio.create_task(spawn(call), name="topics-ahead", context=context)
         # Who does not come for it is not told that it failed.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def result(self) -> T:
-        return wait(self._task)
+        return self._here.until_closed(lambda: self._task)
 
 
 class LoopStream:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    EmptyPoolError,
-    HTTPError,
-    NewConnectionError,
-    SSLError,
-)
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from .wire import Answer, Lane, NoAnswer, Options, closed, forked
+from ..client.ending import Ending
+from .connecting import Turns, pool_of
+from .wire import Answer, Lane, NoAnswer, Options, closed, ended, forked, waking
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -46,58 +40,12 @@ class ThreadWire:
         self._headers = options.headers
         self._connect = options.connect_timeout
         self._pid = os.getpid()
-        self._ended = threading.Event()
+        self._ending = Ending()
         self._lock = threading.Lock()
         self._beside: ThreadPoolExecutor | None = None
-        self._live: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._pools = {lane: self._pool(lane, options) for lane in Lane}
-
-    def _pool(self, lane: Lane, options: Options) -> urllib3.HTTPConnectionPool:
-        context = options.tls()
+        self._pools = {lane: pool_of(options, self._ending) for lane in Lane}
         # The short ones take turns; nobody waits for one that waits.
-        common: dict[str, Any] = {
-            "port": options.port,
-            "maxsize": options.pool,
-            "block": lane in (Lane.HOT, Lane.PLAIN),
-            "retries": False,
-        }
-        kind: Any = urllib3.HTTPConnectionPool
-        if context is not None:
-            kind = urllib3.HTTPSConnectionPool
-            common |= {
-                "ssl_context": context,
-                "assert_hostname": None if context.check_hostname else False,
-                "cert_reqs": context.verify_mode,
-            }
-
-        class Pool(kind):  # type: ignore[misc]
-            def _put_conn(self, connection: Any) -> None:
-                # More than are kept is what many waits come to: it is not warned of.
-                if connection is not None and self.pool is not None and self.pool.full():
-                    connection.close()
-                else:
-                    super()._put_conn(connection)
-
-        pool: urllib3.HTTPConnectionPool = Pool(options.host, **common)
-        base: Any = HTTPConnection if context is None else HTTPSConnection
-        enter, ended = self._enter, self._ended
-
-        class Connection(base):  # type: ignore[misc]
-            def connect(self) -> None:
-                super().connect()
-                # Not to be verified was asked for: that is not warned of at each request.
-                self.is_verified = True
-                enter(self)
-                if ended.is_set():
-                    self.close()
-                    raise closed()
-
-        pool.ConnectionCls = cast("Any", Connection)
-        return pool
-
-    def _enter(self, connection: Any) -> None:
-        with self._lock:
-            self._live.add(connection)
+        self._turns = {lane: Turns(options.pool, self._ending) for lane in (Lane.HOT, Lane.PLAIN)}
 
     def _open(
         self,
@@ -111,7 +59,7 @@ class ThreadWire:
     ) -> BaseHTTPResponse:
         if self._pid != os.getpid():
             raise forked()
-        if self._ended.is_set():
+        if ended(self._ending):
             raise closed()
         try:
             return self._pools[lane].urlopen(
@@ -122,7 +70,6 @@ class ThreadWire:
                 retries=False,
                 redirect=False,
                 timeout=timeout,
-                pool_timeout=max(1, round(timeout.read_timeout or 1)),
                 preload_content=whole,
                 decode_content=False,
             )
@@ -130,14 +77,14 @@ class ThreadWire:
             raise self._failure(error) from error
         except (AttributeError, ValueError) as error:
             # Its socket was taken from a request that was being made.
-            if self._ended.is_set():
+            if ended(self._ending):
                 raise closed() from error
             raise
 
     def _failure(self, error: Exception) -> Exception:
-        if self._ended.is_set():
+        if ended(self._ending):
             return closed()
-        unsent = isinstance(error, NewConnectionError | ConnectTimeoutError | EmptyPoolError)
+        unsent = isinstance(error, NewConnectionError | ConnectTimeoutError)
         tls = isinstance(error, SSLError)
         return NoAnswer(str(error), sent=not (unsent or tls), lasting=tls)
 
@@ -151,13 +98,32 @@ class ThreadWire:
         timeout: float,
         partly: bool = False,
     ) -> Answer:
+        turns = self._turns.get(lane)
+        if turns is None:
+            return self._answer(lane, method, target, headers, body, timeout, partly)
+        turns.take(timeout)
+        try:
+            return self._answer(lane, method, target, headers, body, timeout, partly)
+        finally:
+            turns.give_back()
+
+    def _answer(
+        self,
+        lane: Lane,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+        partly: bool,
+    ) -> Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
         response = self._open(lane, method, target, headers, body, limits, not partly)
         told = response.status, _lower(response.headers)
         if not partly:
             return Answer(*told, response.data)
         found, error = _read(response)
-        if error is not None and self._ended.is_set():
+        if error is not None and ended(self._ending):
             raise closed() from error
         return Answer(*told, found, error is None)
 
@@ -171,31 +137,47 @@ class ThreadWire:
                 return Answer(response.status, _lower(response.headers), response.read())
             except (HTTPError, OSError) as error:
                 raise self._failure(error) from error
-        return ThreadStream(response, self._ended)
+        return ThreadStream(response, self._ending)
 
     def begin(self, call: Callable[[], T]) -> Begun[T]:
         with self._lock:
             if self._beside is None:
                 self._beside = ThreadPoolExecutor(BESIDE, "topics-ahead")
-            return self._beside.submit(call)
+            return Beside(self._beside.submit(call), self._ending)
 
     def sleep(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
-            raise closed()
+        over = threading.Event()
+        with waking(self._ending, over.set):
+            if over.wait(seconds):
+                raise closed()
 
     def close(self) -> None:
-        self._ended.set()
+        self._ending.end()
         if self._pid != os.getpid():
             return
         with self._lock:
-            live = list(self._live)
             beside = self._beside
         if beside is not None:
             beside.shutdown(wait=False, cancel_futures=True)
-        for connection in live:
-            wake(connection.sock)
         for pool in self._pools.values():
             pool.close()
+
+
+class Beside(Generic[T]):
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Future[T], wire: Ending) -> None:
+        self._call = call
+        self._wire = wire
+
+    def result(self) -> T:
+        over = threading.Event()
+        self._call.add_done_callback(lambda _: over.set())
+        with waking(self._wire, over.set):
+            over.wait()
+        if not self._call.done() or self._call.cancelled():
+            raise closed()
+        return self._call.result()
 
 
 def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
@@ -215,10 +197,10 @@ def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
 class ThreadStream:
     """A response that a thread reads, so that who takes from it can wait for a time only."""
 
-    def __init__(self, response: BaseHTTPResponse, ended: threading.Event) -> None:
+    def __init__(self, response: BaseHTTPResponse, wire: Ending) -> None:
         self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
         self._response = response
-        self._ended = ended
+        self._wire = wire
         self._closed = threading.Event()
         self._over = False
         threading.Thread(
@@ -238,7 +220,7 @@ class ThreadStream:
             piece = self._pieces.get(timeout=wait) if wait != 0 else self._pieces.get_nowait()
         except queue.Empty:
             return None
-        if self._ended.is_set():
+        if self._wire.over:
             raise closed()
         # Whoever reads next meets the end as well.
         self._over = not piece
@@ -278,13 +260,6 @@ def _end(
         response.shutdown()
     with contextlib.suppress(queue.Full):
         pieces.put_nowait(b"")
-
-
-def wake(sock: socket.socket | None) -> None:
-    """Ends what a thread waits for on a connection."""
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..client.backend import Elsewhere
+from ..client.backend import Elsewhere, patience
+from ..client.ending import Ending
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
 from .events import Event, Line
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # How long a read waits for records that are there and not synced yet.
 UNSYNCED_SECONDS = 1.0
+# How long a close waits for the server to hear of it.
+LAST_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,15 @@ class Source(Elsewhere):
         # Whether the session was asked for a stream.
         self._asked = False
         self._begun = self._closed = False
+        self._ending = Ending()
 
     def begin(self) -> None:
         """Makes the session, unless that was done: the watch begins where the topics are now."""
-        if self._begun:
-            return
+        if not self._begun:
+            with self._ending.calls():
+                self._begin()
+
+    def _begin(self) -> None:
         named = {name: _start(a, t, i) for name, a, t, i in self._topics}
         for name, at in self._create(named, self._lenient).items():
             place = self._places[name] = Place(at.get("topic_id"), at["from_seq"])
@@ -135,6 +142,18 @@ class Source(Elsewhere):
         until = None if timeout is None else time.monotonic() + timeout
         self._remote.check()
         self.begin()
+        with self._ending.calls():
+            if not self._await_told(until):
+                return None
+        topic, told = self._told.popleft()
+        if told[0] == "topic-deleted":
+            self._places.pop(topic, None)
+        else:
+            self._places[topic].taken = told[5] or 0
+        return told
+
+    def _await_told(self, until: float | None) -> bool:
+        """Waits for an event; false when the time has come."""
         while not self._told:
             if self._closed:
                 raise closed()
@@ -143,15 +162,10 @@ class Source(Elsewhere):
                 continue
             with contextlib.suppress(NotYet):
                 if not self._line.wait(until):
-                    return None
+                    return False
             while self._line.events:
                 self._understand(self._line.events.popleft())
-        topic, told = self._told.popleft()
-        if told[0] == "topic-deleted":
-            self._places.pop(topic, None)
-        else:
-            self._places[topic].taken = told[5] or 0
-        return told
+        return True
 
     def cursors(self) -> list[tuple[str, int, int]]:
         """`(topic, topic_id, cursor)` after what `next` returned."""
@@ -327,8 +341,13 @@ class Source(Elsewhere):
         if self._closed:
             return
         self._closed = True
+        self._ending.end()
         self._line.close()
-        self._end_session()
+        before = patience.set(LAST_SECONDS)
+        try:
+            self._end_session()
+        finally:
+            patience.reset(before)
 
     def _end_session(self) -> None:
         session, self._session = self._session, None

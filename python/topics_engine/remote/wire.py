@@ -6,14 +6,16 @@ asyncio client they give the loop back meanwhile (`greenlets.py`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from ..client.ending import OF_CALLS, Ending
 from ..errors import Closed, InvalidRequest
 from .ahead import Begun
 
@@ -140,7 +142,9 @@ class Stream(Protocol):
 
 
 class Wire(Protocol):
-    """Requests to one server."""
+    """Requests to one server. What waits in one raises `Closed` when this is closed, or when the
+    ending of the calls that are being made ends.
+    """
 
     def request(
         self,
@@ -152,8 +156,8 @@ class Wire(Protocol):
         timeout: float,
         partly: bool = False,
     ) -> Answer:
-        """Sends once; `NoAnswer` when that came to nothing, `Closed` when this is closed. `partly`:
-        a body that breaks off is an answer, too.
+        """Sends once; `NoAnswer` when that came to nothing. `partly`: a body that breaks off is an
+        answer, too.
         """
 
     def stream(
@@ -165,10 +169,43 @@ class Wire(Protocol):
         """Begins a call beside the one that is being made."""
 
     def sleep(self, seconds: float) -> None:
-        """Waits; `Closed` when this is closed meanwhile."""
+        """Waits."""
 
     def close(self) -> None:
         """Wakes every call with `Closed`. Idempotent."""
+
+
+Entered: TypeAlias = tuple[tuple[Ending, object], ...]
+
+
+def ended(wire: Ending) -> bool:
+    """Whether calls over a wire with this ending are not to go on here."""
+    mine = OF_CALLS.get()
+    return wire.over or (mine is not None and mine.over)
+
+
+def enter(wire: Ending, waker: Callable[[], object]) -> Entered:
+    """Has `waker` called when calls over a wire with this ending end, until `leave`."""
+    mine = OF_CALLS.get()
+    if mine is None:
+        return ((wire, wire.enter(waker)),)
+    return (wire, wire.enter(waker)), (mine, mine.enter(waker))
+
+
+def leave(entered: Entered) -> None:
+    """The waker is not called any more."""
+    for ending, key in entered:
+        ending.leave(key)
+
+
+@contextlib.contextmanager
+def waking(wire: Ending, waker: Callable[[], object]) -> Iterator[None]:
+    """The same for a block."""
+    entered = enter(wire, waker)
+    try:
+        yield
+    finally:
+        leave(entered)
 
 
 def closed() -> Closed:

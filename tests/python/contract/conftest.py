@@ -86,3 +86,9 @@ def faulty(server: Server) -> Iterator[Faulty]:
     """In front of it, and failing as it is told to."""
     with in_front_of(server.port) as faulty:
         yield faulty
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Of a topic of this test alone."""
+    return "t" + "".join(c for c in request.node.name if c.isalnum())

@@ -110,9 +110,10 @@ class Faulty:
     def answer(self, to: BaseHTTPRequestHandler, body: bytes | None) -> None:
         fault = self.always
         if fault is None and self.matching in to.path:
-            self.requests.append((to.command, to.path, time.monotonic()))
-            self.headers.append(dict(to.headers))
+            # Faults that come when it has been recorded are for later ones.
             fault = self.faults.popleft() if self.faults else None
+            self.headers.append(dict(to.headers))
+            self.requests.append((to.command, to.path, time.monotonic()))
         if isinstance(fault, Refuse):
             to.send_response(fault.status)
             for name, value in fault.headers.items():

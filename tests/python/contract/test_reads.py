@@ -95,6 +95,13 @@ async def test_a_closed_read_ends(db: Any) -> None:
         await read.close()
         assert await all_of(read) == []
     await read.close()
+    never = t.read()
+    await never.close()
+    assert await all_of(never) == []
+    for ask in (lambda: never.cursor, lambda: never.topic_id):
+        # Under asyncio: it has not begun.
+        with pytest.raises((te.Closed, te.InvalidRequest)):
+            ask()
 
 
 async def test_records_outlive_the_topic(db: Any) -> None:

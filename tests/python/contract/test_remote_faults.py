@@ -18,12 +18,6 @@ from benches.demo.server import Server
 from .adapter import all_of, datas, eventually, plain, take
 from .faulty import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
 
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    return "t" + "".join(c for c in request.node.name if c.isalnum())
-
-
 NOT_READY = b'{"error":{"code":"not_ready","message":"recovering","detail":{}}}'
 
 

@@ -1,0 +1,174 @@
+"""Connections of the sync client, which another thread can end, whatever they wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from typing import Any, cast
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.util.wait import wait_for_write
+
+from ..client.ending import Ending
+from .wire import Entered, NoAnswer, Options, closed, ended, enter, leave, waking
+
+
+class Turns:
+    """So many calls at a time."""
+
+    def __init__(self, most: int, wire: Ending) -> None:
+        self._free = most
+        self._wire = wire
+        self._changed = threading.Condition()
+
+    def take(self, timeout: float) -> None:
+        """Waits for a turn."""
+        with self._changed:
+            if self._free > 0:
+                self._free -= 1
+                return
+        with waking(self._wire, self._rouse), self._changed:
+            self._changed.wait_for(lambda: self._free > 0 or ended(self._wire), timeout)
+            if ended(self._wire):
+                raise closed()
+            if self._free == 0:
+                raise NoAnswer("all connections are busy", sent=False)
+            self._free -= 1
+
+    def give_back(self) -> None:
+        """The next one has it."""
+        with self._changed:
+            self._free += 1
+            self._changed.notify_all()
+
+    def _rouse(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Wakeable(HTTPConnection):
+    """A connection whose socket is shut down when the calls of the request that it carries end."""
+
+    def __init__(self, *args: Any, wire: Ending, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._wire = wire
+        self._dialling = contextlib.ExitStack()
+        self._carrying: Entered = ()
+
+    def connect(self) -> None:
+        with self._dialling:
+            super().connect()
+        # Not to be verified was asked for: that is not warned of at each request.
+        self.is_verified = True
+
+    def _new_conn(self) -> socket.socket:
+        try:
+            made = dial(self._dns_host, self.port, self.timeout, self._wire)
+        except TimeoutError as error:
+            raise ConnectTimeoutError(self, f"no connection in {self.timeout} s") from error
+        except OSError as error:
+            raise NewConnectionError(self, f"no connection: {error}") from error
+        # TLS shakes hands on an object of its own, which nobody has until that is done.
+        other = self._dialling.enter_context(made.dup())
+        self._dialling.enter_context(waking(self._wire, lambda: wake(other)))
+        return made
+
+    def request(self, *args: Any, **how: Any) -> None:
+        self._carrying = enter(self._wire, self._wake)
+        super().request(*args, **how)
+
+    def _wake(self) -> None:
+        wake(self.sock)
+
+    def let_go(self) -> None:
+        """It carries no request any more."""
+        carrying, self._carrying = self._carrying, ()
+        leave(carrying)
+
+    def close(self) -> None:
+        self.let_go()
+        super().close()
+
+
+class WakeableTls(Wakeable, HTTPSConnection):
+    """The same over TLS."""
+
+
+class Pool(urllib3.HTTPConnectionPool):
+    """Connections that are kept."""
+
+    ConnectionCls = cast("Any", Wakeable)
+
+    def _put_conn(self, connection: Any) -> None:
+        if connection is not None:
+            connection.let_go()
+        # More than are kept is what many waits come to: it is not warned of.
+        if connection is not None and self.pool is not None and self.pool.full():
+            connection.close()
+        else:
+            super()._put_conn(connection)
+
+
+class TlsPool(Pool, urllib3.HTTPSConnectionPool):
+    """The same over TLS."""
+
+    ConnectionCls = cast("Any", WakeableTls)
+
+
+def pool_of(options: Options, wire: Ending) -> urllib3.HTTPConnectionPool:
+    """Connections to a server, for calls over a wire with this ending."""
+    how: dict[str, Any] = {"maxsize": options.pool, "retries": False, "wire": wire}
+    context = options.tls()
+    if context is None:
+        return Pool(options.host, options.port, **how)
+    how["assert_hostname"] = None if context.check_hostname else False
+    how |= {"ssl_context": context, "cert_reqs": context.verify_mode}
+    return TlsPool(options.host, options.port, **how)
+
+
+def dial(host: str, port: int, timeout: float | None, wire: Ending) -> socket.socket:
+    """A socket that is connected to the first address that takes it."""
+    refused = OSError(f"{host} has no address")
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    for family, kind, proto, _, address in found:
+        made = socket.socket(family, kind, proto)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _connect(made, address, timeout, wire)
+        except OSError as error:
+            refused = error
+            made.close()
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
+    raise refused
+
+
+def _connect(made: socket.socket, address: Any, timeout: float | None, wire: Ending) -> None:
+    if ended(wire):
+        raise closed()
+    made.setblocking(False)
+    error = made.connect_ex(address)
+    if error == errno.EINPROGRESS:
+        # Only a socket that is being connected notices that it is shut down.
+        with waking(wire, lambda: wake(made)):
+            if not wait_for_write(made, timeout):
+                raise TimeoutError
+        error = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+    made.settimeout(timeout)
+
+
+def wake(sock: socket.socket | None) -> None:
+    """Ends what a thread waits for on a connection."""
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
