@@ -232,6 +232,8 @@ impl Checkpoints {
         if !inner.leaving.is_empty() {
             match self.unnamed(&inner) {
                 Ok(stray) => inner.stray.extend(stray),
+                // They stay, for the next trim to ask them.
+                Err(e @ StorageError::NoDescriptor { .. }) => return Err(e),
                 // What they named is swept by the next open that looks at every folder.
                 Err(e) => log::warn!("what snapshots that go have named stays: {e}"),
             }
