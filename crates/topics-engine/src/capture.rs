@@ -66,8 +66,9 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             let before = if changed || *moved { 0 } else { settled.load(Ordering::Relaxed) };
             settled.store(before.saturating_add(1), Ordering::Relaxed);
         }
-        // What a full disk refuses, or a log that failed meanwhile, says nothing of the next round.
-        Err(e) if full(e) || poisoned(e) => {}
+        // What a full disk refuses, what finds no descriptor, and a log that failed meanwhile say
+        // nothing of the next round.
+        Err(e) if e.is_full() || e.is_out_of_descriptors() || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
     core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
@@ -75,14 +76,12 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
         core.disk.checkpoints.trim(&core.wal)?;
         Ok(n)
     });
+    let put_off = trimmed.as_ref().is_err_and(Error::is_out_of_descriptors);
+    core.disk.put_off.store(put_off, Ordering::Relaxed);
     if trimmed.is_err() && held.is_some() {
         core.disk.checkpoints.refill(&core.wal);
     }
     trimmed
-}
-
-pub(crate) fn full(e: &Error) -> bool {
-    matches!(e, Error::StorageUnavailable { reason: "no_space", .. })
 }
 
 fn poisoned(e: &Error) -> bool {
@@ -177,7 +176,7 @@ pub(crate) fn copy(
     });
     let ended = match failed {
         Some(e) => {
-            if full(&e) {
+            if e.is_full() || e.is_out_of_descriptors() {
                 part.round.refused();
             }
             Err(e)
@@ -392,7 +391,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 }
 
 /// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
-/// file to be read; a full disk has no room for these, and the next open reads more of the log.
+/// file to be read; without room or descriptors for these the next open reads more of the log.
 fn close_clean(core: &Arc<Core>) -> Result<()> {
     maintain::lower_all(core)?;
     for shard in 0..core.wal.shards() {
@@ -403,7 +402,9 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     }
     for _ in 0..2 {
         match checkpoint(core) {
-            Err(e) if full(&e) => log::warn!("no space for a snapshot at the end: {e}"),
+            Err(e) if e.is_full() || e.is_out_of_descriptors() => {
+                log::warn!("no snapshot is written at the end: {e}");
+            }
             outcome => outcome.map(drop)?,
         }
     }

@@ -238,6 +238,11 @@ impl Checkpoints {
         if !inner.leaving.is_empty() || !made.is_empty() {
             match self.unnamed(&inner, &made) {
                 Ok(stray) => inner.stray.extend(stray),
+                // They stay, for the next trim to ask them.
+                Err(e @ StorageError::NoDescriptor { .. }) => {
+                    self.segments.made(&made);
+                    return Err(e);
+                }
                 // It is swept by the next open that looks at every folder.
                 Err(e) => log::warn!("what no snapshot names any more stays: {e}"),
             }

@@ -14,9 +14,6 @@ use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, de
 use crate::dir::show;
 use crate::{Result, StorageError};
 
-/// Descriptors that a round holds before one sync of the file system stands for them all.
-const NARROW: usize = 64;
-
 /// What a checkpoint writes to segments. Dropped before [`Round::sync`] has returned `Ok`, every
 /// file in it is suspect: it is made again under a new number at its next use.
 #[derive(Debug)]
@@ -25,7 +22,8 @@ pub struct Round {
     /// Files to sync, each through the descriptor that wrote it.
     files: Vec<Written>,
     dirs: BTreeSet<PathBuf>,
-    /// One sync of the file system at the end; no descriptors are held.
+    /// One sync of the file system at the end; no descriptors are held. So it is from
+    /// [`super::SegmentOptions::max_unsynced`] files on.
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
@@ -73,7 +71,7 @@ impl Round {
             return Ok(());
         }
         self.files.push(written);
-        if self.files.len() > NARROW {
+        if self.files.len() > self.segs.options.max_unsynced {
             if self.segs.can_sync_fs() {
                 self.wide = true;
                 self.files.clear();
@@ -84,8 +82,8 @@ impl Round {
         Ok(())
     }
 
-    /// Gives the round up because there is no space for more. No sync of it has failed, so that
-    /// its files are not suspect: what lies beyond their named lengths is cut at the next use.
+    /// Gives the round up for want of space or descriptors. No sync of it has failed, so that its
+    /// files are not suspect: what lies beyond their named lengths is cut at the next use.
     pub fn refused(mut self) {
         self.sound = self.broken.is_none();
     }
@@ -108,15 +106,17 @@ impl Round {
         if let Some(e) = self.broken.take() {
             return Err(e);
         }
-        if self.wide {
-            self.segs.sync_fs(self.fs_sync_mark)?;
-        } else {
-            self.sync_files()?;
-            self.sync_names()?;
+        let synced = match self.wide {
+            true => self.segs.sync_fs(self.fs_sync_mark),
+            false => self.sync_files().and_then(|()| self.sync_names()),
+        };
+        self.done = synced.is_ok();
+        if self.done {
+            self.segs.made(&self.created);
         }
-        self.segs.made(&self.created);
-        self.done = true;
-        Ok(())
+        // Without a descriptor nothing was synced, and so nothing in vain.
+        self.sound = matches!(synced, Err(StorageError::NoDescriptor { .. }));
+        synced
     }
 
     /// Makes the names durable that lead to new files, the topics' folders too: that a folder is

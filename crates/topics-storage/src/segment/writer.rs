@@ -35,7 +35,7 @@ pub struct SegmentWriter {
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
-    /// The last write found no space.
+    /// The last write found no space, or the seal no descriptor.
     refused: bool,
 }
 
@@ -270,13 +270,19 @@ impl SegmentWriter {
 
     fn flush(&mut self) -> Result<()> {
         let flushed = self.data.flush().and_then(|()| self.idx.flush());
-        self.refused = matches!(flushed, Err(StorageError::Full { .. }));
+        self.refused = flushed.as_ref().is_err_and(StorageError::is_shortage);
         flushed
     }
 
     /// Ends the segment: footer of `.idx`, `.tags`, `.attrs`. Nothing may be appended after it.
     /// The index is checked first: a footer vouches for it.
     pub fn seal(&mut self) -> Result<()> {
+        let sealed = self.write_seal();
+        self.refused = sealed.as_ref().is_err_and(StorageError::is_shortage);
+        sealed
+    }
+
+    fn write_seal(&mut self) -> Result<()> {
         self.dirty = true;
         self.flush()?;
         let mut body = vec![0; entry_at(self.meta.span()) as usize];
@@ -349,7 +355,7 @@ impl Drop for SegmentWriter {
         if !self.dirty {
             return;
         }
-        // A write that found no space says nothing about what the others wrote.
+        // Finding no space, or no descriptor, says nothing about what the other writes did.
         if !self.refused {
             self.segs.suspect(&[self.meta.file_no]);
         }
@@ -357,6 +363,8 @@ impl Drop for SegmentWriter {
             for out in [&self.data, &self.idx] {
                 let _ = self.segs.env.fs.remove_file(&out.path);
             }
+            // A seal may have read it.
+            self.segs.forget(self.meta.file_no);
         }
         for written in &self.side {
             let _ =
