@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benches.demo.server import Server, bytes_on_disk
-from topics_engine.cli.serve import ENGINE_DESCRIPTORS
 
 from .conftest import Http, Reply, fresh_seed
 from .h2_client import Http2Port
@@ -349,9 +348,8 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         until(lambda: streams(api) == 0)
         until(lambda: sockets(server.pid) <= idle + 1)
         load.settle(api)
-        records = check(api, load.journal)
-        load.audited += records
-        records += check_steady(api, load.steady)
+        load.audited += check(api, load.journal)
+        check_steady(api, load.steady)
         nothing_stays_behind(api, server.data_dir)
         api.close()
         assert server.stop() == 0
@@ -359,24 +357,23 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         load.stop.set()
         server.ensure_dead()
     report(load)
-    nothing_grows(load, samples, records)
+    nothing_grows(load, samples)
 
 
-def check_steady(api: Http, acked: dict[int, str]) -> int:
-    """What the cap has left is what was acked; how much it is."""
+def check_steady(api: Http, acked: dict[int, str]) -> None:
+    """What the cap has left is what was acked."""
     earliest = api("GET", f"/v0/topics/{STEADY}").json["earliest_seq"]
     rows = dict(read_all(api, STEADY, earliest - 1))
     lost = [seq for seq, value in acked.items() if seq >= earliest and rows.get(seq) != value]
     assert not lost, f"I1: acked and not there in {STEADY}: {lost[:10]}"
     assert len(rows) <= CAP + 1000, "the cap is kept"
-    return len(rows)
 
 
 def nothing_stays_behind(api: Http, data_dir: Path) -> None:
     """Topics that are gone leave no files, once two snapshots know nothing of them."""
     for _ in range(3):
         assert api("POST", "/v0/admin/checkpoint").status == 200
-    listed = [topic["name"] for topic in api("GET", "/v0/topics").json["topics"]]
+    listed = [topic["topic"] for topic in api("GET", "/v0/topics").json["topics"]]
     live = {api("GET", f"/v0/topics/{name}").json["topic_id"] for name in listed}
     folders = {int(folder.name) for folder in (data_dir / "topics").iterdir()}
     left = folders - live
@@ -401,7 +398,7 @@ def quantile(seconds: list[float], q: float) -> float:
     return sorted(seconds)[int(len(seconds) * q)] * 1000
 
 
-def nothing_grows(load: Load, samples: list[Sample], records: int) -> None:
+def nothing_grows(load: Load, samples: list[Sample]) -> None:
     """What the last process held, once it was warm: a line through all that was seen of it."""
     first, last = samples[0], samples[-1]
     span = last.at - first.at
@@ -417,19 +414,20 @@ def nothing_grows(load: Load, samples: list[Sample], records: int) -> None:
     rate = sum(map(len, halves)) / span
     p99 = [quantile(half, 0.99) for half in halves]
     print(
-        f"the last {span:.0f} s of a process: {rate:.0f} writes/s, of which {1 - SHARE:.0%} stay; "
+        f"the last {span:.0f} s of a process: {rate:.0f} writes/s; "
         f"memory {first.memory / 2**20:.1f} to {last.memory / 2**20:.1f} MiB, "
         f"{rates['memory'] / 1024:+.1f} KiB/s; {first.descriptors} to {last.descriptors} "
         f"descriptors, {rates['descriptors'] * 60:+.1f} a minute; {first.sockets} to "
         f"{last.sockets} sockets, {rates['sockets'] * 60:+.2f} a minute; "
-        f"disk {first.disk >> 20} to {last.disk >> 20} MiB; "
-        f"p99 {p99[0]:.1f} ms, then {p99[1]:.1f} ms"
+        f"disk {first.disk / 2**20:.1f} to {last.disk / 2**20:.1f} MiB, "
+        f"{rates['disk'] / 1024:+.1f} KiB/s; p99 {p99[0]:.1f} ms, then {p99[1]:.1f} ms"
     )
+    # As much as the samples swing by themselves, whatever the time between first and last. In a
+    # short run a process is still making what it makes once.
+    memory = 1 << 20 if span > 60 else 4 << 20
+    swing = {"memory": memory, "descriptors": 40, "sockets": 10, "disk": 4 << 20}
+    grew = {name: rates[name] * span for name in swing if rates[name] * span > swing[name]}
+    assert not grew, f"over {span:.0f} s there is a slope: {grew}"
     assert max(s.sockets for s in samples) < 100
-    assert last.sockets < first.sockets + 20
-    # Segments that were read stay open, up to a number.
-    assert max(s.descriptors for s in samples) < ENGINE_DESCRIPTORS
-    # What stays costs something: its key is remembered, its segments are known.
-    grace = (16 << 20) / span + rate * (1 - SHARE) * 1024
-    assert rates["memory"] < grace, "memory grows"
-    assert last.disk < (64 << 20) + records * 300, "the disk fills up"
+    assert max(s.descriptors for s in samples) < 300
+    assert last.disk < 64 << 20, "the disk fills up"
