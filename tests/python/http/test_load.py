@@ -9,6 +9,7 @@ import http.client
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benches.demo.server import Server, bytes_on_disk
-from topics_engine.cli.serve import ENGINE_DESCRIPTORS
+from topics_engine.asgi.settings import Settings
+from topics_engine.cli.serve import engine_descriptors
 
 from .conftest import Http, Reply, fresh_seed
 from .h2_client import Http2Port
@@ -414,7 +416,7 @@ def nothing_grows(load: Load, samples: list[Sample], records: int) -> None:
     assert max(s.sockets for s in samples) < 100
     assert last.sockets < first.sockets + 20
     # Segments that were read stay open, up to a number.
-    assert max(s.descriptors for s in samples) < ENGINE_DESCRIPTORS
+    assert max(s.descriptors for s in samples) < engine_descriptors(Settings(), sys.maxsize)
     # What stays costs something: its key is remembered, its segments are known.
     grace = (16 << 20) / span + rate * (1 - SHARE) * 1024
     assert rates["memory"] < grace, "memory grows"
