@@ -197,19 +197,20 @@ impl Options {
     /// for, in at most the half that is the engine's. The other half is the application's.
     #[must_use]
     pub fn open_files(&self, descriptors: Option<u64>) -> usize {
-        within(self.max_open_files, self.shared_descriptors(descriptors))
+        let rounds = self.unsynced_files(descriptors);
+        within(self.max_open_files, self.segment_descriptors(descriptors) - rounds)
     }
 
     /// Files that a checkpoint keeps open until they are synced.
     #[must_use]
     pub(crate) fn unsynced_files(&self, descriptors: Option<u64>) -> usize {
-        (self.shared_descriptors(descriptors) / 4).clamp(4, 64)
+        (self.segment_descriptors(descriptors) / 4).clamp(4, 64)
     }
 
     /// What the log, the lock and the files that are opened for a moment leave of the engine's half.
-    fn shared_descriptors(&self, descriptors: Option<u64>) -> usize {
+    fn segment_descriptors(&self, descriptors: Option<u64>) -> usize {
         let half = descriptors.map_or(usize::MAX, |n| usize::try_from(n / 2).unwrap_or(usize::MAX));
-        half.saturating_sub(16 + 4 * self.shards() as usize).max(2)
+        half.saturating_sub(16 + 4 * self.shards() as usize).max(6)
     }
 
     /// The same with bounds of a write that frames can hold; 0 is the widest.
@@ -267,13 +268,13 @@ mod tests {
         };
         assert_eq!(of(2048, 1, None), (2048, 64));
         assert_eq!(of(2048, 1, Some(1 << 20)), (2048, 64));
-        assert_eq!(of(2048, 1, Some(1024)), (492, 64));
-        assert_eq!(of(2048, 1, Some(256)), (108, 27));
-        assert_eq!(of(2048, 8, Some(256)), (80, 20));
-        assert_eq!(of(100, 1, Some(256)), (100, 27));
+        assert_eq!(of(2048, 1, Some(1024)), (428, 64));
+        assert_eq!(of(2048, 1, Some(256)), (81, 27));
+        assert_eq!(of(2048, 8, Some(256)), (60, 20));
+        assert_eq!(of(50, 1, Some(256)), (50, 27));
         assert_eq!(of(1, 1, Some(256)), (1, 27));
-        assert_eq!(of(0, 1, Some(256)), (108, 27));
-        assert_eq!(of(0, 1, None).0, usize::MAX - 20);
+        assert_eq!(of(0, 1, Some(256)), (81, 27));
+        assert_eq!(of(0, 1, None).0, usize::MAX - 84);
         for few in [0, 16, 32] {
             assert_eq!(of(2048, 1, Some(few)), (2, 4), "always one segment at a time");
         }

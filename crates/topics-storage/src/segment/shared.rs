@@ -311,7 +311,7 @@ impl Keeper for Segments {
         // They are closed after the lock is free.
         let all = self.cores.lock().take_all();
         if !all.is_empty() {
-            log::warn!("no file descriptor is left: {} segments are closed", all.len());
+            log::debug!("no file descriptor is left: {} segments are closed", all.len());
         }
     }
 }
