@@ -219,8 +219,8 @@ fn copy_topic(
         let segment = core.segments.segment(topic.key, *meta);
         install.deletes.push((meta.file_no, round.write_del(&segment, dead)?));
     }
-    let mut copier =
-        Copier { core, topic, round, writer: None, segments: Vec::new(), lost: Vec::new() };
+    let (segments, lost, buf) = (Vec::new(), Vec::new(), Vec::new());
+    let mut copier = Copier { core, topic, round, writer: None, segments, lost, buf };
     let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
     if let Some(active) = install.plan.active.filter(|_| goes_on) {
         copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
@@ -248,14 +248,16 @@ struct Copier<'a> {
     writer: Option<SegmentWriter>,
     segments: Vec<InstallSegment>,
     lost: Vec<u64>,
+    /// What was read of the log.
+    buf: Vec<u8>,
 }
 
 impl Copier<'_> {
     fn run(&mut self, run: &CopyRun) -> Result<()> {
         let core = self.core;
-        let mut buf = Vec::new();
+        let mut buf = std::mem::take(&mut self.buf);
         let mut i = 0;
-        while i < run.entries.len() {
+        while i < run.count {
             let n = stretch(run, i);
             let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
             let len = (last.off + last.len - first.off) as usize;
@@ -263,7 +265,7 @@ impl Copier<'_> {
             core.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
             let file = core.wal.file(run.shard as usize, run.file);
             let salt = file.map_or(0, |f| f.header.salt);
-            for (k, entry) in run.entries[i..i + n].iter().enumerate() {
+            for (k, entry) in run.range(i..i + n).enumerate() {
                 let seq = run.first + (i + k) as u64;
                 let writer = self.writer_at(seq)?;
                 if entry.dead() {
@@ -284,6 +286,7 @@ impl Copier<'_> {
             }
             i += n;
         }
+        self.buf = buf;
         Ok(())
     }
 
@@ -363,7 +366,7 @@ fn stretch(run: &CopyRun, i: usize) -> usize {
     let first = &run.entries[i];
     let mut end = first.off + first.len;
     let mut n = 1;
-    for e in &run.entries[i + 1..] {
+    for e in run.range(i + 1..run.count) {
         let near = e.off >= end && e.off - end <= SKIP;
         if !near || (e.off + e.len - first.off) as usize > READ {
             break;
