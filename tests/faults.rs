@@ -34,12 +34,12 @@ pub fn kinds(call: CallKind) -> Vec<FaultKind> {
         CallKind::Read => vec![FaultKind::EIO, FaultKind::EINTR, FaultKind::ShortWrite],
         CallKind::SyncData | CallKind::SyncFs => syncs.to_vec(),
         // Names are not read back from pages: what is reverted is lost.
-        CallKind::SyncDir => syncs[..2].to_vec(),
-        CallKind::Create
-        | CallKind::Allocate
-        | CallKind::SetLen
-        | CallKind::CreateDir
-        | CallKind::Rename => vec![FaultKind::EIO, FaultKind::ENOSPC],
+        CallKind::SyncDir => [&syncs[..2], &[FaultKind::EMFILE]].concat(),
+        CallKind::Create => vec![FaultKind::EIO, FaultKind::ENOSPC, FaultKind::EMFILE],
+        CallKind::Open | CallKind::List => vec![FaultKind::EIO, FaultKind::EMFILE],
+        CallKind::Allocate | CallKind::SetLen | CallKind::CreateDir | CallKind::Rename => {
+            vec![FaultKind::EIO, FaultKind::ENOSPC]
+        }
         _ => vec![FaultKind::EIO],
     }
 }
@@ -54,7 +54,16 @@ pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String
     let setup = Setup { workload: w.name, seed, hook: hook.clone(), faults: true };
     let mut d = Driver::new(setup);
     d.fs().fail_nth(fault.call, fault.nth, fault.kind);
+    if fault.kind == FaultKind::EMFILE {
+        // The call runs once more when files were closed for it.
+        d.fs().fail_nth(fault.call, fault.nth, fault.kind);
+    }
     (w.script)(&mut d);
+    d.fs().clear_faults();
+    d.fs().set_free_space(None);
+    if fault.kind == FaultKind::EMFILE && d.engine.is_some() {
+        goes_on(&mut d);
+    }
     after(&mut d);
     let problems = d.problems();
     let rec = d.finish();
@@ -67,10 +76,21 @@ pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String
     cut(&rec, hook)
 }
 
+/// A shortage is over: nothing waits for a restart.
+fn goes_on(d: &mut Driver) {
+    d.look();
+    d.strict();
+    d.append("safe", &batch(1).config(class(topics_engine::Durability::Fsync)));
+    for _ in 0..3 {
+        d.append("other", &batch(2).size(3000));
+        d.pass(6_000);
+        d.tick();
+        d.checkpoint();
+    }
+}
+
 /// The fault is over: look, restart, work, look again.
 fn after(d: &mut Driver) {
-    d.fs().clear_faults();
-    d.fs().set_free_space(None);
     d.look();
     d.kill();
     d.strict();

@@ -99,7 +99,9 @@ class Throttled(TopicsError):
 
 
 class Unavailable(TopicsError):
-    """The disk refuses; `.detail["reason"]` is `no_space`, `poisoned`, `io` or `read_only`."""
+    """The disk refuses; `.detail["reason"]` is `no_space`, `no_descriptors`, `poisoned`, `io` or
+    `read_only`.
+    """
 
     default_code = "storage_unavailable"
     retryable = True

@@ -66,8 +66,9 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             let before = if changed || *moved { 0 } else { settled.load(Ordering::Relaxed) };
             settled.store(before.saturating_add(1), Ordering::Relaxed);
         }
-        // What a full disk refuses, or a log that failed meanwhile, says nothing of the next round.
-        Err(e) if full(e) || poisoned(e) => {}
+        // What a full disk refuses, what finds no descriptor, and a log that failed meanwhile say
+        // nothing of the next round.
+        Err(e) if e.is_full() || e.is_out_of_descriptors() || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
     core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
@@ -75,14 +76,12 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
         core.disk.checkpoints.trim(&core.wal)?;
         Ok(n)
     });
+    let put_off = trimmed.as_ref().is_err_and(Error::is_out_of_descriptors);
+    core.disk.put_off.store(put_off, Ordering::Relaxed);
     if trimmed.is_err() && held.is_some() {
         core.disk.checkpoints.refill(&core.wal);
     }
     trimmed
-}
-
-pub(crate) fn full(e: &Error) -> bool {
-    matches!(e, Error::StorageUnavailable { reason: "no_space", .. })
 }
 
 fn poisoned(e: &Error) -> bool {
@@ -177,7 +176,7 @@ pub(crate) fn copy(
     });
     let ended = match failed {
         Some(e) => {
-            if full(&e) {
+            if e.is_full() || e.is_out_of_descriptors() {
                 part.round.refused();
             }
             Err(e)
@@ -220,8 +219,8 @@ fn copy_topic(
         let segment = core.segments.segment(topic.key, *meta);
         install.deletes.push((meta.file_no, round.write_del(&segment, dead)?));
     }
-    let mut copier =
-        Copier { core, topic, round, writer: None, segments: Vec::new(), lost: Vec::new() };
+    let (segments, lost, buf) = (Vec::new(), Vec::new(), Vec::new());
+    let mut copier = Copier { core, topic, round, writer: None, segments, lost, buf };
     let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
     if let Some(active) = install.plan.active.filter(|_| goes_on) {
         copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
@@ -249,14 +248,16 @@ struct Copier<'a> {
     writer: Option<SegmentWriter>,
     segments: Vec<InstallSegment>,
     lost: Vec<u64>,
+    /// What was read of the log.
+    buf: Vec<u8>,
 }
 
 impl Copier<'_> {
     fn run(&mut self, run: &CopyRun) -> Result<()> {
         let core = self.core;
-        let mut buf = Vec::new();
+        let mut buf = std::mem::take(&mut self.buf);
         let mut i = 0;
-        while i < run.entries.len() {
+        while i < run.count {
             let n = stretch(run, i);
             let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
             let len = (last.off + last.len - first.off) as usize;
@@ -264,7 +265,7 @@ impl Copier<'_> {
             core.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
             let file = core.wal.file(run.shard as usize, run.file);
             let salt = file.map_or(0, |f| f.header.salt);
-            for (k, entry) in run.entries[i..i + n].iter().enumerate() {
+            for (k, entry) in run.range(i..i + n).enumerate() {
                 let seq = run.first + (i + k) as u64;
                 let writer = self.writer_at(seq)?;
                 if entry.dead() {
@@ -285,6 +286,7 @@ impl Copier<'_> {
             }
             i += n;
         }
+        self.buf = buf;
         Ok(())
     }
 
@@ -364,7 +366,7 @@ fn stretch(run: &CopyRun, i: usize) -> usize {
     let first = &run.entries[i];
     let mut end = first.off + first.len;
     let mut n = 1;
-    for e in &run.entries[i + 1..] {
+    for e in run.range(i + 1..run.count) {
         let near = e.off >= end && e.off - end <= SKIP;
         if !near || (e.off + e.len - first.off) as usize > READ {
             break;
@@ -392,7 +394,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 }
 
 /// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
-/// file to be read; a full disk has no room for these, and the next open reads more of the log.
+/// file to be read; without room or descriptors for these the next open reads more of the log.
 fn close_clean(core: &Arc<Core>) -> Result<()> {
     maintain::lower_all(core)?;
     for shard in 0..core.wal.shards() {
@@ -403,7 +405,9 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     }
     for _ in 0..2 {
         match checkpoint(core) {
-            Err(e) if full(&e) => log::warn!("no space for a snapshot at the end: {e}"),
+            Err(e) if e.is_full() || e.is_out_of_descriptors() => {
+                log::warn!("no snapshot is written at the end: {e}");
+            }
             outcome => outcome.map(drop)?,
         }
     }

@@ -185,6 +185,8 @@ pub(crate) struct Disk {
     pub logged_at_round: AtomicU64,
     /// Snapshots in a row before which nothing, or nothing but the first, had changed.
     pub settled_rounds: AtomicU64,
+    /// The last round found no descriptor: another is due soon.
+    pub put_off: AtomicBool,
 }
 
 impl Deref for Core {

@@ -112,7 +112,8 @@ pub enum Error {
         /// When to try again.
         retry_after_ms: u64,
     },
-    /// The disk refuses: reason `no_space`, `poisoned`, `io`, `read_only`; retryable later.
+    /// The disk refuses: reason `no_space`, `poisoned`, `io`, `read_only`; or no file can be opened,
+    /// `no_descriptors`. Retryable later.
     #[error("storage is unavailable ({reason}): {detail}")]
     StorageUnavailable {
         /// Stable reason word.
@@ -247,6 +248,16 @@ impl Error {
         }
     }
 
+    /// Whether there was no space on the disk.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::StorageUnavailable { reason: "no_space", .. })
+    }
+
+    /// Whether there was no file descriptor.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, Self::StorageUnavailable { reason: "no_descriptors", .. })
+    }
+
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn retryable(&self) -> bool {
@@ -265,6 +276,7 @@ impl From<StorageError> for Error {
         let unavailable = |reason, detail| Self::StorageUnavailable { reason, detail };
         match e {
             StorageError::Full { detail } => unavailable("no_space", detail),
+            e @ StorageError::NoDescriptor { .. } => unavailable("no_descriptors", e.to_string()),
             StorageError::Poisoned { detail } => unavailable("poisoned", detail),
             StorageError::Staging => {
                 Self::Throttled { limit: "staging_bytes", max: 0, retry_after_ms: 100 }

@@ -157,7 +157,8 @@ impl Core {
         let interval = self.options.checkpoint_interval;
         // The older of two snapshots says what may go: one round more than there are changes.
         let settled = self.disk.settled_rounds.load(Ordering::Relaxed) >= 2;
-        if self.short_of_space() && (fresh > 0 || !settled) {
+        let put_off = self.disk.put_off.load(Ordering::Relaxed);
+        if put_off || (self.short_of_space() && (fresh > 0 || !settled)) {
             return waited >= interval.min(HURRY).as_millis() as u64;
         }
         fresh >= self.options.checkpoint_bytes
@@ -167,7 +168,7 @@ impl Core {
     }
 }
 
-/// Between two rounds on a full disk, at most.
+/// Between two rounds on a full disk, or without descriptors, at most.
 const HURRY: Duration = Duration::from_secs(1);
 /// Logged bytes that are not worth a round by themselves: a mark of the last one.
 const CHECKPOINT_MIN: u64 = 1024;

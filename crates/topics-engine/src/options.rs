@@ -86,6 +86,10 @@ pub struct Options {
     /// Age at which a segment is sealed where TTL or tiers gain by it; default 1 h. 0: off.
     pub segment_max_age: Duration,
 
+    /// Files of segments that stay open after they were read; default 2 048, less where the process
+    /// may not have as many: [`Self::open_files`]. 0: as many as it may have.
+    pub max_open_files: usize,
+
     /// Most topics; default 100 000. 0: off.
     pub max_topics: u64,
     /// Most routers; default 10 000. 0: off.
@@ -141,6 +145,7 @@ impl Default for Options {
             segment_max_events: 10_000,
             segment_max_bytes: 64 << 20,
             segment_max_age: Duration::from_secs(3600),
+            max_open_files: 2048,
             max_topics: 100_000,
             max_routers: 10_000,
             max_watch_sessions: 10_000,
@@ -188,9 +193,28 @@ impl Options {
         }
     }
 
+    /// Files of segments that stay open in a process that may have `descriptors`: what was asked
+    /// for, in at most the half that is the engine's. The other half is the application's.
+    #[must_use]
+    pub fn open_files(&self, descriptors: Option<u64>) -> usize {
+        let rounds = self.unsynced_files(descriptors);
+        within(self.max_open_files, self.segment_descriptors(descriptors) - rounds)
+    }
+
+    /// Files that a checkpoint keeps open until they are synced.
+    #[must_use]
+    pub(crate) fn unsynced_files(&self, descriptors: Option<u64>) -> usize {
+        (self.segment_descriptors(descriptors) / 4).clamp(4, 64)
+    }
+
+    /// What the log, the lock and the files that are opened for a moment leave of the engine's half.
+    fn segment_descriptors(&self, descriptors: Option<u64>) -> usize {
+        let half = descriptors.map_or(usize::MAX, |n| usize::try_from(n / 2).unwrap_or(usize::MAX));
+        half.saturating_sub(16 + 4 * self.shards() as usize).max(6)
+    }
+
     /// The same with bounds of a write that frames can hold; 0 is the widest.
     pub(crate) fn bounded(self) -> Self {
-        let within = |n: usize, most: usize| if n == 0 { most } else { n.min(most) };
         let part = usize::from(u16::MAX);
         // Names and attributes, and what a move or a router adds to a record's metadata.
         let payload = MAX_FRAME_LEN as usize - 8 * part;
@@ -208,6 +232,11 @@ impl Options {
             ..self
         }
     }
+}
+
+/// A limit that is off at 0, and never above `most`.
+fn within(n: usize, most: usize) -> usize {
+    if n == 0 { most } else { n.min(most) }
 }
 
 #[cfg(test)]
@@ -229,6 +258,26 @@ mod tests {
         assert_eq!(o(1).largest_wal_file(), 64 << 20);
         assert_eq!(o(8).largest_wal_file(), 8 << 20);
         assert!((1..=8).contains(&o(0).shards()));
+    }
+
+    #[test]
+    fn open_files_leave_half_of_the_descriptors() {
+        let of = |max_open_files, wal_shards, descriptors| {
+            let o = Options { max_open_files, wal_shards, ..Options::default() };
+            (o.open_files(descriptors), o.unsynced_files(descriptors))
+        };
+        assert_eq!(of(2048, 1, None), (2048, 64));
+        assert_eq!(of(2048, 1, Some(1 << 20)), (2048, 64));
+        assert_eq!(of(2048, 1, Some(1024)), (428, 64));
+        assert_eq!(of(2048, 1, Some(256)), (81, 27));
+        assert_eq!(of(2048, 8, Some(256)), (60, 20));
+        assert_eq!(of(50, 1, Some(256)), (50, 27));
+        assert_eq!(of(1, 1, Some(256)), (1, 27));
+        assert_eq!(of(0, 1, Some(256)), (81, 27));
+        assert_eq!(of(0, 1, None).0, usize::MAX - 84);
+        for few in [0, 16, 32] {
+            assert_eq!(of(2048, 1, Some(few)), (2, 4), "always one segment at a time");
+        }
     }
 
     #[test]

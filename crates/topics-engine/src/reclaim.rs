@@ -10,9 +10,8 @@ use roaring::RoaringBitmap;
 use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
-use crate::capture::full;
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::topic::{Seg, Topic};
 
 /// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
@@ -42,7 +41,7 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
     let mut outcome = Ok(());
     core.registry.each(|topic| {
         let seen = !topic.unseen.load(Ordering::Acquire);
-        while seen && left > 0 && outcome.as_ref().err().is_none_or(full) {
+        while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
             match next(core, topic) {
                 Ok(Some(candidate)) => {
                     left = left.saturating_sub(candidate.bytes().max(1));
@@ -63,7 +62,7 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
 /// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
 fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
     let outcome = rewrite(core, topic, candidate);
-    if !outcome.as_ref().is_err_and(full) || !core.short_of_space() {
+    if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
         return outcome;
     }
     let _held = core.wal.hold_space();

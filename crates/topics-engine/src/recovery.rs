@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use topics_env::Env;
 use topics_env::sync::Mutex;
-use topics_env::sync::atomic::AtomicU64;
+use topics_env::sync::atomic::{AtomicBool, AtomicU64};
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{Paths, Store, make_root};
@@ -50,7 +50,7 @@ pub(crate) fn open(
         paths.clone(),
         opening.store().id,
         opening.generation(),
-        segment_options(&options),
+        segment_options(&options, &env),
         None,
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone(), progress);
@@ -111,11 +111,13 @@ fn wal_options(options: &Options) -> WalOptions {
     }
 }
 
-fn segment_options(options: &Options) -> SegmentOptions {
+fn segment_options(options: &Options, env: &Env) -> SegmentOptions {
+    let descriptors = env.fs.descriptors();
     SegmentOptions {
         max_events: options.segment_max_events,
         max_bytes: options.segment_max_bytes,
-        ..SegmentOptions::default()
+        max_open: options.open_files(descriptors),
+        max_unsynced: options.unsynced_files(descriptors),
     }
 }
 
@@ -143,6 +145,7 @@ fn start(
         round: Mutex::new(capture::Rounds::default()),
         logged_at_round: AtomicU64::new(0),
         settled_rounds: AtomicU64::new(0),
+        put_off: AtomicBool::new(false),
     };
     Ok(Core::new(base, opened.wal, disk))
 }
@@ -187,7 +190,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<(Vec<Loss>
         .map_err(|e| at(dir, e))?;
     let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());
-    let set = segment_options(&options);
+    let set = segment_options(&options, env);
     let segments = Segments::new(env.clone(), paths, id, generation, set, None);
     let base = Base::new(env.clone(), dir.to_owned(), options, segments, Arc::default());
     let replay = Replay::of(&base, &opening, topics, false)?;

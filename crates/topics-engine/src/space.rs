@@ -10,7 +10,7 @@ use std::sync::Arc;
 use topics_storage::segment::SegmentMeta;
 use topics_storage::wal::{FileKey, LogFile, SpaceHold};
 
-use crate::capture::{Copied, copy, full};
+use crate::capture::{Copied, copy};
 use crate::core::Core;
 use crate::error::Result;
 use crate::snapshot::Spared;
@@ -41,21 +41,21 @@ pub(crate) fn copy_what_fits(
 ) -> Result<bool> {
     if !core.short_of_space() {
         match copy(core, spared, Copied::Synced) {
-            Err((e, _)) if full(&e) => log::warn!("no space to copy records from the log: {e}"),
+            Err((e, _)) if e.is_full() => log::warn!("no space to copy records from the log: {e}"),
             outcome => return outcome.map(|()| false).map_err(|(e, _)| e),
         }
     }
     *held = Some(core.wal.hold_space());
     let mut written = copy(core, spared, Copied::Deletes);
     if let Err((e, bytes)) = &written
-        && full(e)
+        && e.is_full()
     {
         core.disk.checkpoints.give_way(*bytes)?;
         written = copy(core, spared, Copied::Deletes);
     }
     match written {
         // A snapshot may still free something.
-        Err((e, _)) if full(&e) => log::warn!("no space to write down what was deleted: {e}"),
+        Err((e, _)) if e.is_full() => log::warn!("no space to write down what was deleted: {e}"),
         outcome => outcome.map_err(|(e, _)| e)?,
     }
     move_what_fits(core, spared)
@@ -73,7 +73,7 @@ fn move_what_fits(core: &Arc<Core>, spared: &Spared) -> Result<bool> {
             core.disk.checkpoints.give_way(reach.takes)?;
         }
         match copy(core, spared, Copied::Upto(&reach.upto)) {
-            Err((e, _)) if full(&e) => log::warn!("no space to move what the log holds: {e}"),
+            Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),
             outcome => return outcome.map(|()| true).map_err(|(e, _)| e),
         }
     }

@@ -6,6 +6,7 @@
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
 //! * [`Overlay`]: any of them, never changed.
+//! * [`Keeper`]: whoever can close files when no descriptor is left for another.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
 #![deny(missing_docs)]
@@ -14,8 +15,9 @@ use std::fmt::Debug;
 use std::io;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
+mod descriptors;
 mod hook;
 mod overlay;
 mod pages;
@@ -28,9 +30,12 @@ mod tests;
 #[cfg(target_os = "linux")]
 pub mod uring;
 
+pub use descriptors::{Keeper, no_descriptor};
 pub use hook::{Hook, Site, Verdict};
 pub use overlay::Overlay;
 pub use pages::Pages;
+
+use descriptors::Sparing;
 
 /// How many threads this process may run at once. Asked for once: the answer comes from files of
 /// the control group, which take longer to read than an empty directory takes to open.
@@ -199,6 +204,8 @@ pub trait Fs: Send + Sync + Debug {
     fn boot_id(&self) -> io::Result<[u8; 16]>;
     /// A number that changes when the file system that holds `dir` is mounted anew.
     fn mount_id(&self, dir: &Path) -> io::Result<u64>;
+    /// How many files this process may have open at once; `None`: nothing bounds it.
+    fn descriptors(&self) -> Option<u64>;
     /// The name of the I/O backend: `posix`, `uring` or `sim`.
     fn backend(&self) -> &'static str;
 }
@@ -234,12 +241,20 @@ pub struct Env {
     /// Randomness.
     pub rng: Arc<dyn Rng>,
     hook: Option<Arc<dyn Hook>>,
+    sparing: Arc<Sparing>,
 }
 
 impl Env {
     /// An env of these parts.
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
-        Self { fs, clock, rng, hook: None }
+        let sparing = Arc::new(Sparing::new(fs));
+        Self { fs: sparing.clone(), clock, rng, hook: None, sparing }
+    }
+
+    /// Who closes files when a call finds no descriptor; the call then runs once more. The last
+    /// one to say so is asked, as long as it lives.
+    pub fn when_short(&self, keeper: Weak<dyn Keeper>) {
+        self.sparing.ask(keeper);
     }
 
     /// The same env with a hook that sees, and may remove, every sync, rename and check. Only

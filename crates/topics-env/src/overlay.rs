@@ -182,6 +182,10 @@ impl Fs for Overlay {
         self.under.mount_id(dir)
     }
 
+    fn descriptors(&self) -> Option<u64> {
+        self.under.descriptors()
+    }
+
     fn backend(&self) -> &'static str {
         "posix"
     }

@@ -24,7 +24,7 @@ const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 pub struct RealFs {
     /// One descriptor for each file system (by device), opened before the first write to it that
     /// matters, so that `syncfs` reports each write error since, once.
-    witnesses: Mutex<BTreeMap<u64, OwnedFd>>,
+    witnesses: Mutex<BTreeMap<u64, Arc<OwnedFd>>>,
     boot_id: Mutex<Option<[u8; 16]>>,
 }
 
@@ -45,12 +45,16 @@ impl RealFs {
         Ok(RealFile { fd: open_fd(path, flags)? })
     }
 
-    /// Keeps the first descriptor seen of each file system; gives the device of `dir`.
-    fn witness(&self, dir: &Path) -> io::Result<u64> {
+    /// The first descriptor seen of the file system that holds `dir`, and its device. Only the
+    /// first look at a file system opens anything.
+    fn witness(&self, dir: &Path) -> io::Result<(u64, Arc<OwnedFd>)> {
+        let device = rustix::fs::stat(dir)?.st_dev as u64;
+        if let Some(fd) = self.witnesses.lock().get(&device) {
+            return Ok((device, fd.clone()));
+        }
         let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let device = device(&fd)?;
-        self.witnesses.lock().entry(device).or_insert(fd);
-        Ok(device)
+        let fd = self.witnesses.lock().entry(device).or_insert(Arc::new(fd)).clone();
+        Ok((device, fd))
     }
 }
 
@@ -66,10 +70,6 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
             other => return other,
         }
     }
-}
-
-fn device(fd: &OwnedFd) -> io::Result<u64> {
-    Ok(rustix::fs::fstat(fd)?.st_dev as u64)
 }
 
 #[cfg(not(target_vendor = "apple"))]
@@ -143,11 +143,7 @@ impl Fs for RealFs {
         if !syncfs_reports() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let device = self.witness(dir)?;
-        let fd = match self.witnesses.lock().get(&device) {
-            Some(fd) => fd.try_clone()?,
-            None => return Err(Errno::BADF.into()),
-        };
+        let (_, fd) = self.witness(dir)?;
         Ok(rustix::fs::syncfs(&fd)?)
     }
 
@@ -208,8 +204,12 @@ impl Fs for RealFs {
     }
 
     fn mount_id(&self, dir: &Path) -> io::Result<u64> {
-        let device = self.witness(dir)?;
+        let (device, _) = self.witness(dir)?;
         Ok(mount_number(dir)?.unwrap_or(device))
+    }
+
+    fn descriptors(&self) -> Option<u64> {
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current
     }
 
     fn backend(&self) -> &'static str {

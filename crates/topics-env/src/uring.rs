@@ -155,6 +155,10 @@ impl Fs for UringFs {
         self.real.mount_id(dir)
     }
 
+    fn descriptors(&self) -> Option<u64> {
+        self.real.descriptors()
+    }
+
     fn backend(&self) -> &'static str {
         "uring"
     }

@@ -71,6 +71,7 @@ fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
         ("max_topics", Place::U64(&mut o.max_topics)),
         ("max_routers", Place::U64(&mut o.max_routers)),
         ("max_watch_sessions", Place::U64(&mut o.max_watch_sessions)),
+        ("max_open_files", Place::Size(&mut o.max_open_files)),
         ("max_total_bytes", Place::U64(&mut o.max_total_bytes)),
         ("max_idempotency_keys", Place::U64(&mut o.max_idempotency_keys)),
         ("max_embedded_batch_records", Place::Size(&mut o.max_batch_records)),

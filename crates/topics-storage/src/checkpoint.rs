@@ -43,9 +43,8 @@ struct Named {
 impl Named {
     fn add(&mut self, topics: &Table) -> Result<()> {
         for i in 0..topics.len() {
-            let t = topics.glance(i)?;
-            self.files.extend(t.segments.iter().flat_map(|s| s.files(t.topic_id)));
-            self.topics.push(t.topic_id);
+            self.files.extend(named(topics, i)?);
+            self.topics.push(topics.id(i));
         }
         self.files.sort_unstable();
         self.topics.sort_unstable();
@@ -59,6 +58,12 @@ impl Named {
     fn has(&self, topic: u64) -> bool {
         self.topics.binary_search(&topic).is_ok()
     }
+}
+
+/// The files of a topic.
+fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, Part)>> {
+    let t = topics.glance(i)?;
+    Ok(t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect())
 }
 
 /// What no kept snapshot names any more.
@@ -229,11 +234,17 @@ impl Checkpoints {
     pub fn trim(&self, wal: &Wal) -> Result<()> {
         let mut inner = self.inner.lock();
         self.settle(&mut inner)?;
-        if !inner.leaving.is_empty() {
-            match self.unnamed(&inner) {
+        let made = self.segments.take_made();
+        if !inner.leaving.is_empty() || !made.is_empty() {
+            match self.unnamed(&inner, &made) {
                 Ok(stray) => inner.stray.extend(stray),
-                // What they named is swept by the next open that looks at every folder.
-                Err(e) => log::warn!("what snapshots that go have named stays: {e}"),
+                // They stay, for the next trim to ask them.
+                Err(e @ StorageError::NoDescriptor { .. }) => {
+                    self.segments.made(&made);
+                    return Err(e);
+                }
+                // It is swept by the next open that looks at every folder.
+                Err(e) => log::warn!("what no snapshot names any more stays: {e}"),
             }
             inner.leaving.clear();
         }
@@ -258,11 +269,26 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What the snapshots that leave name and no kept one does. Most entries are the same in all.
-    fn unnamed(&self, inner: &Inner) -> Result<Vec<Stray>> {
-        let mut out = Vec::new();
+    /// What the snapshots that leave name, or what was `made`, and no kept one names. Most entries
+    /// are the same in all.
+    fn unnamed(&self, inner: &Inner, made: &[(SegmentName, Part)]) -> Result<Vec<Stray>> {
         let kept: Vec<Table> =
             inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
+        let mut out = Vec::new();
+        for files in made.chunk_by(|(a, _), (b, _)| a.topic_id == b.topic_id) {
+            let id = files[0].0.topic_id;
+            let mut files = files.to_vec();
+            let mut known = false;
+            for t in &kept {
+                let Some(k) = t.by_id(id) else { continue };
+                let still = named(t, k)?;
+                files.retain(|f| !still.contains(f));
+                known = true;
+            }
+            if !files.is_empty() {
+                out.push(if known { Stray::Files(files) } else { Stray::Topic(id) });
+            }
+        }
         for n in &inner.leaving {
             let gone = self.load(*n)?.topics;
             for i in 0..gone.len() {
@@ -271,9 +297,6 @@ impl Checkpoints {
                 if at.iter().any(|(t, k)| t.entry(*k) == gone.entry(i)) {
                     continue;
                 }
-                let named = |t: &Table, i: usize| -> Result<Vec<(SegmentName, Part)>> {
-                    Ok(t.glance(i)?.segments.iter().flat_map(|s| s.files(id)).collect())
-                };
                 let mut files = named(&gone, i)?;
                 for (t, k) in &at {
                     let still = named(t, *k)?;

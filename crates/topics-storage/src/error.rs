@@ -34,6 +34,12 @@ pub enum StorageError {
         /// What needed the space.
         detail: String,
     },
+    /// No file descriptor is left. Nothing was done; the same may succeed later.
+    #[error("no file descriptor is left ({detail}): raise `ulimit -n` or lower `max_open_files`")]
+    NoDescriptor {
+        /// What needed one.
+        detail: String,
+    },
     /// A sync or a write of the shard failed before: nothing more is acked until restart.
     #[error("shard is poisoned until restart: {detail}")]
     Poisoned {
@@ -81,15 +87,24 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// An I/O error while doing `what`; a full disk or quota becomes [`StorageError::Full`].
+    /// An I/O error while doing `what`; a full disk or quota becomes [`StorageError::Full`], too
+    /// many open files [`StorageError::NoDescriptor`].
     pub fn io(what: impl Into<String>, e: io::Error) -> Self {
         let what = what.into();
         match e.kind() {
+            _ if topics_env::no_descriptor(&e) => Self::NoDescriptor { detail: what },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Self::Full { detail: format!("{what}: {e}") }
             }
             kind => Self::Io { what, kind, raw: e.raw_os_error(), detail: e.to_string() },
         }
+    }
+
+    /// Whether something was not there to be had, so that nothing was begun: it says nothing about
+    /// what was written before, nor about the next attempt.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::NoDescriptor { .. })
     }
 
     /// Damage in `file` at `offset`.

@@ -251,6 +251,7 @@ mod tests {
             (Error::TopicFull { topic: text(), what: "cap_bytes", max: 1 }, 422),
             (Error::Throttled { limit: "staging", max: 1, retry_after_ms: 5 }, 429),
             (Error::StorageUnavailable { reason: "no_space", detail: text() }, 503),
+            (Error::StorageUnavailable { reason: "no_descriptors", detail: text() }, 503),
             (Error::Corrupt { file: text(), offset: 1, detail: text() }, 500),
             (Error::Locked { dir: text(), pid: 1, url: Some(text()) }, 500),
             (Error::Version { what: text(), found: 2, supported: 1 }, 500),

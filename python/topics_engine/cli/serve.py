@@ -33,8 +33,8 @@ from .tls import Config, TlsRefused, context
 # turns.
 SWITCH_INTERVAL = 0.0001
 
-# Files of segments that are read (twice 1024), of the log, and what else the process has open.
-ENGINE_DESCRIPTORS = 2304
+# Beside the files of segments that are read: the log's, a checkpoint's, and the process's own.
+OTHER_DESCRIPTORS = 256
 
 # How long a shutdown waits for streams to say their last words.
 STREAMS_SECONDS = 1.0
@@ -98,11 +98,16 @@ class Refusal(asyncio.Protocol):
         transport.abort()
 
 
-def leaving_some(protocol: Callable[..., Any], most: int) -> Callable[..., Any]:
+def engine_descriptors(settings: Settings, most: int) -> int:
+    """Those of `most` that are the engine's: at most half, which it keeps to by itself."""
+    files = int(settings.engine.get("max_open_files", _core.defaults()["max_open_files"]))
+    return min(files + OTHER_DESCRIPTORS, most // 2) if files else most // 2
+
+
+def leaving_some(protocol: Callable[..., Any], limit: int) -> Callable[..., Any]:
     """Makes protocols while there are descriptors left for the engine, however many clients come:
     without one for its next file it would take no writes.
     """
-    limit = most - min(ENGINE_DESCRIPTORS, most // 2)
 
     def make(**given: Any) -> Any:
         # The lowest that is free: all below it are taken.
@@ -145,6 +150,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    limit = most - engine_descriptors(settings, most)
     app = build(settings, url=url)
     # uvicorn's access log is written by its own protocol.
     hot = settings.hot_protocol and not access_log
@@ -153,7 +159,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         app,
         tls=tls,
         limits=limits,
-        http=leaving_some(HotProtocols(app, settings) if hot else plain, most),
+        http=leaving_some(HotProtocols(app, settings) if hot else plain, limit),
         ws="websockets-sansio",
         ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",

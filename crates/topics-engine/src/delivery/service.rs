@@ -13,6 +13,9 @@ use crate::error::Error;
 use crate::router;
 use crate::topic::{self, Life, Topic};
 
+/// After how long a topic is served again that could not be read for want of a descriptor.
+const AGAIN_NS: u64 = 100_000_000;
+
 /// Serves a topic up to its head of now. True: more has come meanwhile.
 pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
     let Some(topic) = interest.topic() else { return false };
@@ -34,6 +37,10 @@ pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
         if let Err(error) = group(core, interest, &topic, &options, at, target) {
             if matches!(error, Error::Closed) {
                 return false;
+            }
+            if error.is_out_of_descriptors() {
+                core.delivery.remind(interest, core.time.mono_ns() + AGAIN_NS);
+                continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
             interest.dismiss(|s, part| {

@@ -9,7 +9,7 @@ mod seg;
 
 use std::collections::VecDeque;
 
-pub(crate) use self::run::{Entry, Place, Run, payload_of};
+pub(crate) use self::run::{Entries, Entry, Place, Run, payload_of};
 pub(crate) use self::seg::{Dead, Dirty, Seg, Unknown};
 
 /// A segment or a run.
@@ -63,16 +63,17 @@ impl Index {
     pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, mut entry: Entry) {
         if let Some(run) = self.runs.back_mut()
             && seq == run.first + run.entries.len() as u64
+            && run.entries.len() < Run::MOST
             && run.place.same(place)
             && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
         {
             entry.lsn = delta;
-            run.entries.push_back(entry);
+            run.entries.make_mut().push_back(entry);
             return;
         }
         debug_assert!(self.runs.back().is_none_or(|r| r.last() < seq));
         entry.lsn = 0;
-        let entries = VecDeque::from(vec![entry]);
+        let entries = Entries::one(entry);
         self.runs.push_back(Run { first: seq, lsn, place: place.clone(), entries });
     }
 
@@ -83,7 +84,7 @@ impl Index {
         if self.runs[i].in_file() || self.runs[i].first != seq {
             return false;
         }
-        let Some(mut entry) = self.runs[i].entries.pop_front() else { return false };
+        let Some(mut entry) = self.runs[i].entries.make_mut().pop_front() else { return false };
         if self.runs[i].entries.is_empty() {
             self.runs.remove(i);
         } else {
@@ -93,15 +94,16 @@ impl Index {
         let joins = i
             .checked_sub(1)
             .and_then(|p| self.runs.get_mut(p))
-            .filter(|r| r.first + r.entries.len() as u64 == seq && r.place.same(place));
+            .filter(|r| r.first + r.entries.len() as u64 == seq && r.place.same(place))
+            .filter(|r| r.entries.len() < Run::MOST);
         if let Some(run) = joins
             && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
         {
             entry.lsn = delta;
-            run.entries.push_back(entry);
+            run.entries.make_mut().push_back(entry);
         } else {
             entry.lsn = 0;
-            let entries = VecDeque::from(vec![entry]);
+            let entries = Entries::one(entry);
             self.runs.insert(i, Run { first: seq, lsn, place: place.clone(), entries });
         }
         true
@@ -124,17 +126,25 @@ impl Index {
         run.entries.get(run.at(seq)?)
     }
 
+    /// The same for seqs that ascend: `run` is where the one before was, or 0.
+    pub(crate) fn entry_from(&self, seq: u64, run: &mut usize) -> Option<&Entry> {
+        if self.runs.get(*run).is_none_or(|r| r.at(seq).is_none()) {
+            *run = self.run_of(seq)?;
+        }
+        let run = self.runs.get(*run)?;
+        run.entries.get(run.at(seq)?)
+    }
+
     /// Marks a resident record dead; `None` when it is not there or already dead.
     pub(crate) fn kill(&mut self, seq: u64) -> Option<Entry> {
         let i = self.run_of(seq)?;
         let run = &mut self.runs[i];
         let at = run.at(seq)?;
-        let entry = run.entries.get_mut(at)?;
-        if entry.dead() {
+        let was = *run.entries.get(at)?;
+        if was.dead() {
             return None;
         }
-        let was = *entry;
-        entry.flags |= Entry::DEAD;
+        run.entries.make_mut().get_mut(at)?.flags |= Entry::DEAD;
         Some(was)
     }
 
@@ -143,11 +153,14 @@ impl Index {
         while let Some(run) = self.runs.front_mut() {
             let n = floor.saturating_sub(run.first).min(run.entries.len() as u64);
             let taken = usize::try_from(n).unwrap_or(usize::MAX);
-            for (seq, e) in (run.first..).zip(run.entries.drain(..taken)) {
-                gone(seq, &e);
+            for (seq, e) in (run.first..).zip(run.entries.range(..taken)) {
+                gone(seq, e);
             }
-            run.first += n;
-            if !run.entries.is_empty() {
+            if taken < run.entries.len() {
+                if taken > 0 {
+                    run.entries.make_mut().drain(..taken);
+                    run.first += n;
+                }
                 return;
             }
             self.runs.pop_front();
@@ -228,12 +241,12 @@ impl Index {
 
     /// Drops the records up to `upto` that lie in the WAL: a segment has them now.
     pub(crate) fn installed(&mut self, upto: u64) {
+        self.runs.retain(|r| !r.in_file() || r.last() > upto);
         for run in self.runs.iter_mut().filter(|r| r.in_file() && r.first <= upto) {
-            let n = (upto + 1 - run.first).min(run.entries.len() as u64);
-            run.entries.drain(..n as usize);
+            let n = upto + 1 - run.first;
+            run.entries.make_mut().drain(..n as usize);
             run.first += n;
         }
-        self.runs.retain(|r| !r.entries.is_empty());
         if self.runs.is_empty() {
             // A topic at rest keeps no room for records to come.
             self.runs = VecDeque::new();

@@ -3,6 +3,8 @@
 mod install;
 mod restore;
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -30,7 +32,17 @@ pub(crate) struct CopyRun {
     pub file: FileKey,
     /// Lsn that the entries count from.
     pub lsn: u64,
-    pub entries: Vec<Entry>,
+    /// Those of the run as it was.
+    pub entries: Arc<VecDeque<Entry>>,
+    /// How many of them, from the first on.
+    pub count: usize,
+}
+
+impl CopyRun {
+    /// Some of them, by their places.
+    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = &Entry> {
+        self.entries.range(places)
+    }
 }
 
 /// What a checkpoint does for a topic.
@@ -90,7 +102,7 @@ impl Topic {
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
         let mut plan =
             CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
-        for run in &state.index.runs {
+        for run in &mut state.index.runs {
             match &run.place {
                 Place::Held { charge: Some(_), .. } => {}
                 // Not written yet: nor is anything after it.
@@ -104,7 +116,8 @@ impl Topic {
                             shard: *shard,
                             file: *file,
                             lsn: run.lsn,
-                            entries: run.entries.range(..n).copied().collect(),
+                            entries: run.entries.share(),
+                            count: n,
                         });
                     }
                     if n < run.entries.len() {

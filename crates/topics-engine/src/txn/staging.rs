@@ -72,7 +72,9 @@ impl Staging {
             let head = match head {
                 _ if named.contains(&file) => continue,
                 Ok(head) => head,
-                Err(e @ StorageError::Version { .. }) => return Err(e.into()),
+                Err(e @ (StorageError::Version { .. } | StorageError::NoDescriptor { .. })) => {
+                    return Err(e.into());
+                }
                 Err(e @ StorageError::Corrupt { .. }) => {
                     log::error!("staged rows are lost, their commit will say so: {e}");
                     txns.spend(file, 0);

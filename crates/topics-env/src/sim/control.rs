@@ -167,6 +167,16 @@ impl SimFs {
         self.state.lock().set_free(bytes);
     }
 
+    /// How many files may be open at once; `None` lifts the limit. Those that are open stay so.
+    pub fn set_descriptors(&self, most: Option<usize>) {
+        self.state.lock().descriptors = most;
+    }
+
+    /// How many files are open.
+    pub fn open_files(&self) -> usize {
+        self.state.lock().open_files()
+    }
+
     /// Whether a sync failed and took pages of files whose path contains this text with it: reads
     /// return what was durable before.
     pub fn pages_reverted(&self, contains: &str) -> bool {

@@ -71,6 +71,10 @@ impl CallKind {
         Self::FreeSpace,
     ];
 
+    /// The calls that need a descriptor: a file system whose sync does has been looked at before.
+    pub const OPENING: [Self; 5] =
+        [Self::Open, Self::Create, Self::List, Self::SyncDir, Self::Lock];
+
     /// Whether it is a sync.
     pub fn is_sync(self) -> bool {
         matches!(self, Self::SyncData | Self::SyncDir | Self::SyncFs)
@@ -80,24 +84,30 @@ impl CallKind {
 /// Which calls a fault counts.
 #[derive(Clone, Debug)]
 pub struct CallFilter {
-    kind: CallKind,
+    kinds: Vec<CallKind>,
     path: Option<String>,
 }
 
 impl CallFilter {
     /// Only calls on paths that contain this text. A file's path is the one it was opened by.
     pub fn on_path(kind: CallKind, contains: &str) -> Self {
-        Self { kind, path: Some(contains.to_owned()) }
+        Self { kinds: vec![kind], path: Some(contains.to_owned()) }
     }
 
     fn matches(&self, kind: CallKind, path: &str) -> bool {
-        self.kind == kind && self.path.as_ref().is_none_or(|part| path.contains(part))
+        self.kinds.contains(&kind) && self.path.as_ref().is_none_or(|part| path.contains(part))
     }
 }
 
 impl From<CallKind> for CallFilter {
     fn from(kind: CallKind) -> Self {
-        Self { kind, path: None }
+        [kind].as_slice().into()
+    }
+}
+
+impl From<&[CallKind]> for CallFilter {
+    fn from(kinds: &[CallKind]) -> Self {
+        Self { kinds: kinds.to_vec(), path: None }
     }
 }
 
@@ -124,6 +134,10 @@ impl FaultKind {
     pub const ENOSPC: Self = Self::Errno(Errno::NOSPC.raw_os_error());
     /// An exhausted quota.
     pub const EDQUOT: Self = Self::Errno(Errno::DQUOT.raw_os_error());
+    /// No descriptor is left for this process.
+    pub const EMFILE: Self = Self::Errno(Errno::MFILE.raw_os_error());
+    /// No descriptor is left in the system.
+    pub const ENFILE: Self = Self::Errno(Errno::NFILE.raw_os_error());
     /// An interrupted call.
     pub const EINTR: Self = Self::Errno(Errno::INTR.raw_os_error());
 

@@ -49,7 +49,7 @@ impl Fs for SimFs {
             OpenMode::CreateNew => true,
             OpenMode::Truncate => found.is_none(),
         };
-        state.call(if creates { CallKind::Create } else { CallKind::Open }, &path)?;
+        state.opening(if creates { CallKind::Create } else { CallKind::Open }, &path)?;
         let ino = match found {
             Some(_) if creates => return Err(Errno::EXIST.into()),
             Some(ino) => {
@@ -142,7 +142,7 @@ impl Fs for SimFs {
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         let path = normal(dir)?;
         let mut state = self.state.lock();
-        state.call(CallKind::List, &path)?;
+        state.opening(CallKind::List, &path)?;
         let ino = state.dir(&path)?;
         let names = state.seen.dir(ino).into_iter().flatten();
         let entry = |(name, &ino): (&Name, &Ino)| DirEntry {
@@ -177,7 +177,7 @@ impl Fs for SimFs {
         let io = |e: Errno| LockError::Io(e.into());
         let path = normal(path).map_err(LockError::Io)?;
         let mut state = self.state.lock();
-        state.call(CallKind::Lock, &path).map_err(LockError::Io)?;
+        state.opening(CallKind::Lock, &path).map_err(LockError::Io)?;
         let ino = match state.seen.resolve(&path) {
             Some(ino) => ino,
             None => {
@@ -200,7 +200,7 @@ impl Fs for SimFs {
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let path = normal(path).map_err(LockError::Io)?;
         let mut state = self.state.lock();
-        state.call(CallKind::Lock, &path).map_err(LockError::Io)?;
+        state.opening(CallKind::Lock, &path).map_err(LockError::Io)?;
         let found = state.seen.resolve(&path);
         let ino = found.ok_or_else(|| LockError::Io(Errno::NOENT.into()))?;
         if state.locks.contains(&ino) {
@@ -229,6 +229,10 @@ impl Fs for SimFs {
 
     fn mount_id(&self, _dir: &Path) -> io::Result<u64> {
         Ok(self.state.lock().mount)
+    }
+
+    fn descriptors(&self) -> Option<u64> {
+        self.state.lock().descriptors.map(|n| n as u64)
     }
 
     fn backend(&self) -> &'static str {

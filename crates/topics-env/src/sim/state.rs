@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) mount: u64,
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
+    /// How many files may be open at once.
+    pub(super) descriptors: Option<usize>,
     free: Option<u64>,
     /// Threads whose next sync or rename is to be deferred, and past what.
     armed: Vec<(ThreadId, Past)>,
@@ -63,6 +65,7 @@ impl State {
             boot: image.boot,
             mount: image.mount,
             opens: BTreeMap::new(),
+            descriptors: None,
             free: None,
             armed: Vec::new(),
             deferred: None,
@@ -84,6 +87,20 @@ impl State {
                 _ => Err(fault.error()),
             },
         }
+    }
+
+    /// Files that are open.
+    pub(super) fn open_files(&self) -> usize {
+        self.opens.values().sum()
+    }
+
+    /// [`Self::call`] of a call that needs a descriptor, be it for a moment.
+    pub(super) fn opening(&mut self, kind: CallKind, path: &str) -> io::Result<Option<FaultKind>> {
+        let fault = self.call(kind, path)?;
+        if self.descriptors.is_some_and(|most| self.open_files() >= most) {
+            return Err(Errno::MFILE.into());
+        }
+        Ok(fault)
     }
 
     /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
@@ -191,7 +208,11 @@ impl State {
     }
 
     pub(super) fn sync(&mut self, kind: CallKind, scope: Scope, path: &Name) -> io::Result<()> {
-        match self.call(kind, path)? {
+        let fault = match scope {
+            Scope::Dir(_) => self.opening(kind, path)?,
+            Scope::File(_) | Scope::All => self.call(kind, path)?,
+        };
+        match fault {
             Some(fault) => {
                 if let FaultKind::SyncFails { then } = fault {
                     self.mutate(Op::SyncFailed(scope, then), path);

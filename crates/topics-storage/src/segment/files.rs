@@ -39,8 +39,8 @@ impl Out {
 #[derive(Debug)]
 pub struct Written {
     pub file: Arc<dyn File>,
-    pub path: PathBuf,
-    pub site: &'static str,
+    pub name: SegmentName,
+    pub part: Part,
     /// Whether its name is new.
     pub created: bool,
 }

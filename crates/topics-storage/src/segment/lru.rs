@@ -46,6 +46,13 @@ impl<T> Lru<T> {
         value
     }
 
+    /// Takes all of them out.
+    pub fn take_all(&mut self) -> Vec<Arc<T>> {
+        self.places.clear();
+        self.hand = 0;
+        self.slots.drain(..).map(|slot| slot.value).collect()
+    }
+
     pub fn remove(&mut self, key: u64) -> Option<Arc<T>> {
         let at = self.places.remove(&key)?;
         let slot = self.slots.swap_remove(at);
@@ -79,5 +86,13 @@ mod tests {
             assert_eq!(*lru.get_or_insert(key, || Arc::new(key)), key);
         }
         assert_eq!(lru.places.len(), 3);
+        let mut all = lru.take_all();
+        all.sort();
+        assert_eq!((all.len(), *all[2]), (3, 69));
+        assert!(lru.take_all().is_empty() && lru.remove(69).is_none());
+        for key in 70..80 {
+            assert_eq!(*lru.get_or_insert(key, || Arc::new(key)), key);
+        }
+        assert_eq!(lru.slots.len(), 3);
     }
 }

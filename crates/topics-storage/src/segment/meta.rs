@@ -32,6 +32,17 @@ impl Part {
     /// Every part.
     pub const ALL: [Self; 5] = [Self::Data, Self::Idx, Self::Del, Self::Tags, Self::Attrs];
 
+    /// Where it is synced, for faults.
+    pub(super) fn sync_site(self) -> &'static str {
+        match self {
+            Self::Data => "segment.data",
+            Self::Idx => "segment.idx",
+            Self::Del => "segment.del",
+            Self::Tags => "segment.tags",
+            Self::Attrs => "segment.attrs",
+        }
+    }
+
     /// The ending of its file names.
     pub fn extension(self) -> &'static str {
         match self {

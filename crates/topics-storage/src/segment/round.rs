@@ -14,9 +14,6 @@ use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, de
 use crate::dir::show;
 use crate::{Result, StorageError};
 
-/// Descriptors that a round holds before one sync of the file system stands for them all.
-const NARROW: usize = 64;
-
 /// What a checkpoint writes to segments. Dropped before [`Round::sync`] has returned `Ok`, every
 /// file in it is suspect: it is made again under a new number at its next use.
 #[derive(Debug)]
@@ -25,11 +22,12 @@ pub struct Round {
     /// Files to sync, each through the descriptor that wrote it.
     files: Vec<Written>,
     dirs: BTreeSet<PathBuf>,
-    /// One sync of the file system at the end; no descriptors are held.
+    /// One sync of the file system at the end; no descriptors are held. So it is from
+    /// [`super::SegmentOptions::max_unsynced`] files on.
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
-    created: Vec<PathBuf>,
+    created: Vec<(SegmentName, Part)>,
     /// Why it cannot succeed any more.
     broken: Option<StorageError>,
     /// Whether its files are what was written to them: nothing was synced in vain.
@@ -66,14 +64,14 @@ impl Round {
 
     fn keep(&mut self, written: Written) -> Result<()> {
         if written.created {
-            self.created.push(written.path.clone());
-            self.dirs.extend(written.path.parent().map(PathBuf::from));
+            self.created.push((written.name, written.part));
+            self.dirs.insert(self.segs.paths.topic(written.name.topic_id));
         }
         if self.wide {
             return Ok(());
         }
         self.files.push(written);
-        if self.files.len() > NARROW {
+        if self.files.len() > self.segs.options.max_unsynced {
             if self.segs.can_sync_fs() {
                 self.wide = true;
                 self.files.clear();
@@ -84,16 +82,17 @@ impl Round {
         Ok(())
     }
 
-    /// Gives the round up because there is no space for more. No sync of it has failed, so that
-    /// its files are not suspect: what lies beyond their named lengths is cut at the next use.
+    /// Gives the round up for want of space or descriptors. No sync of it has failed, so that its
+    /// files are not suspect: what lies beyond their named lengths is cut at the next use.
     pub fn refused(mut self) {
         self.sound = self.broken.is_none();
     }
 
     fn sync_files(&mut self) -> Result<()> {
         for written in std::mem::take(&mut self.files) {
-            if let Err(e) = self.segs.env.sync(written.site, &*written.file) {
-                let e = StorageError::io(show(&written.path), e);
+            if let Err(e) = self.segs.env.sync(written.part.sync_site(), &*written.file) {
+                let path = self.segs.paths.segment(&written.name, written.part);
+                let e = StorageError::io(show(&path), e);
                 self.broken = Some(e.clone());
                 return Err(e);
             }
@@ -107,14 +106,17 @@ impl Round {
         if let Some(e) = self.broken.take() {
             return Err(e);
         }
-        if self.wide {
-            self.segs.sync_fs(self.fs_sync_mark)?;
-        } else {
-            self.sync_files()?;
-            self.sync_names()?;
+        let synced = match self.wide {
+            true => self.segs.sync_fs(self.fs_sync_mark),
+            false => self.sync_files().and_then(|()| self.sync_names()),
+        };
+        self.done = synced.is_ok();
+        if self.done {
+            self.segs.made(&self.created);
         }
-        self.done = true;
-        Ok(())
+        // Without a descriptor nothing was synced, and so nothing in vain.
+        self.sound = matches!(synced, Err(StorageError::NoDescriptor { .. }));
+        synced
     }
 
     /// Makes the names durable that lead to new files, the topics' folders too: that a folder is
@@ -160,8 +162,7 @@ impl Round {
         let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
         // Kept before it is written, so that a half-written one is removed with the round.
         let written = file.write_all_at(&bytes, 0).map_err(io);
-        let site = "segment.del";
-        self.keep(Written { file, path: path.clone(), site, created: true })?;
+        self.keep(Written { file, name, part: Part::Del, created: true })?;
         written.map(|()| del_no)
     }
 
@@ -199,8 +200,8 @@ impl Drop for Round {
         if !self.sound {
             self.segs.suspect(&self.file_nos);
         }
-        for path in &self.created {
-            let _ = self.segs.env.fs.remove_file(path);
+        for (name, part) in &self.created {
+            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *part));
         }
         // A folder whose name a failed sync lost would be seen, and never be durable: an empty one
         // is made anew when it is needed.

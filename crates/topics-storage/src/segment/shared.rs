@@ -1,11 +1,11 @@
 //! What all segments of an engine share.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use topics_env::Env;
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use topics_env::{Env, Keeper, no_descriptor};
 
 use super::core::Core;
 use super::layout::DataHeader;
@@ -22,8 +22,10 @@ pub struct SegmentOptions {
     pub max_events: u64,
     /// Bytes of `.data` after which a segment is sealed, at most 1 GiB.
     pub max_bytes: u64,
-    /// Segments whose descriptors are kept open for reading (two each).
+    /// Files that are kept open for reading, two of each segment.
     pub max_open: usize,
+    /// Files that a [`super::Round`] keeps open for their syncs.
+    pub max_unsynced: usize,
 }
 
 impl SegmentOptions {
@@ -33,7 +35,7 @@ impl SegmentOptions {
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        Self { max_events: 10_000, max_bytes: 64 << 20, max_open: 1024 }
+        Self { max_events: 10_000, max_bytes: 64 << 20, max_open: 2048, max_unsynced: 64 }
     }
 }
 
@@ -55,6 +57,8 @@ pub struct Segments {
     suspects: Mutex<HashSet<u64>>,
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
+    /// Files that rounds made durable and no snapshot has been looked at for.
+    made: Mutex<Vec<(SegmentName, Part)>>,
     sync_fs: AtomicU8,
     /// How many syncs of the file system have failed. The kernel reports an error to one of them
     /// only, so it counts against every round that was under way.
@@ -78,22 +82,26 @@ impl Segments {
     ) -> Arc<Self> {
         options.max_bytes = options.max_bytes.min(SegmentOptions::MAX_BYTES);
         options.max_events = options.max_events.clamp(1, u64::from(u32::MAX));
-        Arc::new(Self {
+        let this = Arc::new(Self {
             env,
             paths,
             cold,
             store_id,
             next_no: AtomicU64::new((generation << 32) + 1),
-            cores: Mutex::new(Lru::new(options.max_open.max(1))),
+            cores: Mutex::new(Lru::new((options.max_open / 2).max(1))),
             suspects: Mutex::default(),
             fresh: Mutex::default(),
+            made: Mutex::default(),
             sync_fs: AtomicU8::new(UNKNOWN),
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
             cold_reads: Arc::default(),
             options,
-        })
+        });
+        let keeper: Weak<Self> = Arc::downgrade(&this);
+        this.env.when_short(keeper);
+        this
     }
 
     /// A file number, never given before.
@@ -168,10 +176,11 @@ impl Segments {
     pub fn remove_topic(&self, topic_id: u64) -> Result<()> {
         let dir = self.paths.topic(topic_id);
         for entry in list_dir(&self.env, &dir)? {
+            remove_if_there(&self.env, &dir.join(&entry.name))?;
+            // Not before: a reader would open it again.
             if let Some((name, _)) = parse_file_name(topic_id, &entry.name) {
                 self.forget(name.file_no);
             }
-            remove_if_there(&self.env, &dir.join(&entry.name))?;
         }
         match self.env.fs.remove_dir(&dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -234,6 +243,17 @@ impl Segments {
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
     }
 
+    pub(crate) fn made(&self, files: &[(SegmentName, Part)]) {
+        self.made.lock().extend(files);
+    }
+
+    /// The files that rounds made durable since the last call, a topic's together.
+    pub(crate) fn take_made(&self) -> Vec<(SegmentName, Part)> {
+        let mut made = std::mem::take(&mut *self.made.lock());
+        made.sort_unstable();
+        made
+    }
+
     pub(super) fn set_fresh(&self, file_no: u64, fresh: bool) {
         let mut set = self.fresh.lock();
         if fresh {
@@ -251,9 +271,11 @@ impl Segments {
     pub(super) fn can_sync_fs(&self) -> bool {
         match self.sync_fs.load(Ordering::Relaxed) {
             UNKNOWN => {
-                let yes = self.env.fs.sync_fs(self.paths.root()).is_ok();
-                self.sync_fs.store(if yes { YES } else { NO }, Ordering::Relaxed);
-                yes
+                let tried = self.env.fs.sync_fs(self.paths.root());
+                if !tried.as_ref().is_err_and(no_descriptor) {
+                    self.sync_fs.store(if tried.is_ok() { YES } else { NO }, Ordering::Relaxed);
+                }
+                tried.is_ok()
             }
             known => known == YES,
         }
@@ -269,7 +291,9 @@ impl Segments {
         let mut failed = self.failed_fs_syncs.lock();
         let dir = self.paths.topics();
         let outcome = self.env.sync_fs("segment.sync-fs", &dir);
-        if let Err(e) = &outcome {
+        if let Err(e) = &outcome
+            && !no_descriptor(e)
+        {
             *failed += 1;
             if e.kind() == std::io::ErrorKind::Unsupported {
                 self.sync_fs.store(NO, Ordering::Relaxed);
@@ -278,6 +302,17 @@ impl Segments {
         let lost = || std::io::Error::other("another sync of the file system failed meanwhile");
         let outcome = outcome.and_then(|()| if *failed == mark { Ok(()) } else { Err(lost()) });
         outcome.map_err(|e| StorageError::io(show(&dir), e))
+    }
+}
+
+impl Keeper for Segments {
+    /// What is checked is checked again at the next read.
+    fn give_back(&self) {
+        // They are closed after the lock is free.
+        let all = self.cores.lock().take_all();
+        if !all.is_empty() {
+            log::debug!("no file descriptor is left: {} segments are closed", all.len());
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub struct SegmentWriter {
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
-    /// The last write found no space.
+    /// The last write found no space, or the seal no descriptor.
     refused: bool,
 }
 
@@ -270,13 +270,19 @@ impl SegmentWriter {
 
     fn flush(&mut self) -> Result<()> {
         let flushed = self.data.flush().and_then(|()| self.idx.flush());
-        self.refused = matches!(flushed, Err(StorageError::Full { .. }));
+        self.refused = flushed.as_ref().is_err_and(StorageError::is_shortage);
         flushed
     }
 
     /// Ends the segment: footer of `.idx`, `.tags`, `.attrs`. Nothing may be appended after it.
     /// The index is checked first: a footer vouches for it.
     pub fn seal(&mut self) -> Result<()> {
+        let sealed = self.write_seal();
+        self.refused = sealed.as_ref().is_err_and(StorageError::is_shortage);
+        sealed
+    }
+
+    fn write_seal(&mut self) -> Result<()> {
         self.dirty = true;
         self.flush()?;
         let mut body = vec![0; entry_at(self.meta.span()) as usize];
@@ -315,15 +321,12 @@ impl SegmentWriter {
     }
 
     fn write_side(&mut self, part: Part, bytes: &[u8]) -> Result<()> {
-        let path = self.segs.paths.segment(&self.meta.name(self.topic.topic_id), part);
-        let site = match part {
-            Part::Tags => "segment.tags",
-            _ => "segment.attrs",
-        };
+        let name = self.meta.name(self.topic.topic_id);
+        let path = self.segs.paths.segment(&name, part);
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::Truncate).map_err(io)?;
         let written = file.write_all_at(bytes, 0).map_err(io);
-        self.side.push(Written { file, path, site, created: true });
+        self.side.push(Written { file, name, part, created: true });
         written
     }
 
@@ -335,9 +338,9 @@ impl SegmentWriter {
             self.segs.set_fresh(self.meta.file_no, false);
         }
         let mut files = std::mem::take(&mut self.side);
-        for (out, site) in [(&self.data, "segment.data"), (&self.idx, "segment.idx")] {
-            let (file, path) = (out.file.clone(), out.path.clone());
-            files.push(Written { file, path, site, created: self.created });
+        let name = self.meta.name(self.topic.topic_id);
+        for (out, part) in [(&self.data, Part::Data), (&self.idx, Part::Idx)] {
+            files.push(Written { file: out.file.clone(), name, part, created: self.created });
         }
         Ok((self.meta, files))
     }
@@ -352,7 +355,7 @@ impl Drop for SegmentWriter {
         if !self.dirty {
             return;
         }
-        // A write that found no space says nothing about what the others wrote.
+        // Finding no space, or no descriptor, says nothing about what the other writes did.
         if !self.refused {
             self.segs.suspect(&[self.meta.file_no]);
         }
@@ -360,9 +363,12 @@ impl Drop for SegmentWriter {
             for out in [&self.data, &self.idx] {
                 let _ = self.segs.env.fs.remove_file(&out.path);
             }
+            // A seal may have read it.
+            self.segs.forget(self.meta.file_no);
         }
         for written in &self.side {
-            let _ = self.segs.env.fs.remove_file(&written.path);
+            let _ =
+                self.segs.env.fs.remove_file(&self.segs.paths.segment(&written.name, written.part));
         }
     }
 }

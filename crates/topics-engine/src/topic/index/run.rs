@@ -1,6 +1,7 @@
 //! Resident records: those that no segment has.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_storage::format::frame::{FRAME_HEADER, FRAME_TRAILER, Flags};
@@ -84,6 +85,55 @@ impl Place {
     }
 }
 
+/// The records of a run. A checkpoint shares them while it copies; whoever changes them meanwhile
+/// has a copy, of one run.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries {
+    /// Nobody else has them.
+    Own(VecDeque<Entry>),
+    /// A checkpoint may have them.
+    Shared(Arc<VecDeque<Entry>>),
+}
+
+impl Entries {
+    pub(super) fn one(entry: Entry) -> Self {
+        Self::Own(VecDeque::from(vec![entry]))
+    }
+
+    #[inline]
+    pub(super) fn make_mut(&mut self) -> &mut VecDeque<Entry> {
+        if let Self::Shared(all) = self {
+            *self = Self::Own(Arc::unwrap_or_clone(std::mem::take(all)));
+        }
+        match self {
+            Self::Own(own) => own,
+            Self::Shared(all) => Arc::make_mut(all),
+        }
+    }
+
+    /// As they are now.
+    pub(crate) fn share(&mut self) -> Arc<VecDeque<Entry>> {
+        let all = match self {
+            Self::Own(own) => Arc::new(std::mem::take(own)),
+            Self::Shared(all) => return all.clone(),
+        };
+        *self = Self::Shared(all.clone());
+        all
+    }
+}
+
+impl Deref for Entries {
+    type Target = VecDeque<Entry>;
+
+    #[inline]
+    fn deref(&self) -> &VecDeque<Entry> {
+        match self {
+            Self::Own(own) => own,
+            Self::Shared(all) => all,
+        }
+    }
+}
+
 /// Consecutive resident records in one file.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
@@ -94,10 +144,14 @@ pub(crate) struct Run {
     /// What holds the bytes.
     pub place: Place,
     /// The records.
-    pub entries: VecDeque<Entry>,
+    pub entries: Entries,
 }
 
 impl Run {
+    /// Most records of one: 96 KiB, which an allocator keeps for the next one where it would give
+    /// larger pieces back to the system, and little to copy for a change beside a checkpoint.
+    pub(super) const MOST: usize = 4096;
+
     /// The last seq.
     pub(crate) fn last(&self) -> u64 {
         (self.first + self.entries.len() as u64).saturating_sub(1)

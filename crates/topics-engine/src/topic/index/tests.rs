@@ -52,6 +52,39 @@ fn runs_break_at_files_and_holes() {
 }
 
 #[test]
+fn a_run_has_an_end() {
+    let n = Run::MOST as u64;
+    let seqs: Vec<_> = (1..=2 * n + 1).map(|seq| (seq, file(0))).collect();
+    let mut x = index(&seqs);
+    let runs: Vec<_> = x.runs.iter().map(|r| (r.first, r.last())).collect();
+    assert_eq!(runs, [(1, n), (n + 1, 2 * n), (2 * n + 1, 2 * n + 1)]);
+    let mut near = 0;
+    for seq in 1..=2 * n + 1 {
+        assert_eq!(x.entry_from(seq, &mut near), x.entry(seq));
+    }
+    assert_eq!(near, 2);
+    assert!(x.entry_from(2 * n + 2, &mut near).is_none());
+    x.installed(n + 1);
+    assert_eq!((x.runs[0].first, x.resident()), (n + 2, n));
+    x.drop_below(n + 2, |_, _| panic!("nothing lies below"));
+    let mut gone = 0;
+    x.drop_below(2 * n + 1, |_, _| gone += 1);
+    assert_eq!((gone, x.resident()), (n - 1, 1));
+}
+
+#[test]
+fn what_a_checkpoint_shares_stays_as_it_was() {
+    let mut x = index(&[(1, file(0)), (2, file(0)), (3, file(0))]);
+    let then = x.runs[0].entries.share();
+    assert!(Arc::ptr_eq(&then, &x.runs[0].entries.share()), "nothing has changed");
+    assert!(x.kill(2).is_some());
+    x.push(4, &file(0), 104, entry(50));
+    x.drop_below(2, |_, _| {});
+    assert_eq!(then.iter().map(Entry::dead).collect::<Vec<_>>(), [false; 3]);
+    assert_eq!(x.runs[0].entries.iter().map(Entry::dead).collect::<Vec<_>>(), [true, false, false]);
+}
+
+#[test]
 fn the_dead_are_passed_over() {
     let mut x = index(&[(1, file(0)), (2, file(0)), (3, file(0))]);
     assert!(x.kill(2).is_some() && x.kill(2).is_none() && x.kill(9).is_none());

@@ -57,15 +57,16 @@ impl State {
             seg.meta.del_no = old.meta.del_no;
         }
         let from = old.map_or(meta.first_seq, |o| o.meta.last_seq + 1);
-        let mut dead = Vec::new();
+        let (mut dead, mut near) = (Vec::new(), 0);
         for run in &plan.runs {
             // Only the entries of this segment: a round may have copied many.
-            let skip = from.saturating_sub(run.first).min(run.entries.len() as u64);
-            let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.entries.len() as u64);
-            let mine = run.entries.get(skip as usize..end as usize).unwrap_or_default();
+            let skip = from.saturating_sub(run.first).min(run.count as u64);
+            let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.count as u64);
+            let mine = run.range(skip as usize..end.max(skip) as usize);
             for (seq, then) in (run.first + skip..).zip(mine) {
                 let offset = seg.offset(seq);
-                let now = if seq < self.floor { None } else { self.index.entry(seq) };
+                let now =
+                    if seq < self.floor { None } else { self.index.entry_from(seq, &mut near) };
                 if now.is_some_and(|e| !e.dead()) {
                     seg.live_count += 1;
                     seg.live_bytes += then.payload();

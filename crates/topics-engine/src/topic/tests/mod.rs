@@ -7,6 +7,7 @@ mod append;
 mod asleep;
 mod classes;
 mod delete;
+mod descriptors;
 mod lifecycle;
 mod model;
 mod opening;

@@ -77,6 +77,32 @@ fn dead_fronts_and_dead_segments_go() {
 }
 
 #[test]
+fn what_is_gone_before_its_round_ends_leaves_no_files() {
+    let w = World::new();
+    let found = |w: &World| {
+        let image = w.fs.kill_image();
+        let of_topics = |p: &String| p.contains("/topics/");
+        let files: Vec<_> = image.files().into_iter().map(|(p, _)| p).filter(of_topics).collect();
+        (files, image.dirs().iter().filter(|d| of_topics(d)).count())
+    };
+    for topic in ["gone", "emptied", "kept"] {
+        w.put(topic, &["a", "b"]);
+    }
+    w.engine().sync().unwrap();
+    let core = w.engine().core().clone();
+    let spared = crate::snapshot::Spared::find(&core).unwrap();
+    crate::capture::copy(&core, &spared, crate::capture::Copied::Synced).unwrap();
+    assert_eq!(found(&w).1, 3, "copied, and in no snapshot");
+    w.engine().delete_topic("gone", false).unwrap();
+    w.delete("emptied", Some(3), None);
+    w.checkpoint();
+    let (left, folders) = found(&w);
+    assert_eq!(folders, 2, "{left:?}");
+    assert_eq!(left.len(), 2, "kept's .data and .idx: {left:?}");
+    assert_eq!(w.seqs("kept"), [1, 2]);
+}
+
+#[test]
 fn old_active_segments_end_and_small_neighbours_merge() {
     let options = Options { segment_max_events: 100, ..small() };
     let mut w = World::with(options);

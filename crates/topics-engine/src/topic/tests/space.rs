@@ -16,7 +16,7 @@ fn tight(free: u64) -> World {
     w
 }
 
-fn tight_options() -> Options {
+pub(super) fn tight_options() -> Options {
     Options {
         checkpoint_interval: Duration::from_millis(50),
         checkpoint_bytes: 256 << 10,
@@ -26,7 +26,7 @@ fn tight_options() -> Options {
 }
 
 /// What the background thread does within `passes` of its turns.
-fn turns(w: &World, passes: u32) {
+pub(super) fn turns(w: &World, passes: u32) {
     for _ in 0..passes {
         w.clock.advance_ms(200);
         maintain::pass(w.engine().core());
@@ -56,7 +56,7 @@ fn fill(w: &World, topic: &str, acked: &mut BTreeMap<u64, String>) {
     panic!("the disk never fills up");
 }
 
-fn kept(w: &World, topic: &str) -> BTreeMap<u64, String> {
+pub(super) fn kept(w: &World, topic: &str) -> BTreeMap<u64, String> {
     let (mut out, mut at) = (BTreeMap::new(), 0);
     loop {
         let b = w.read(topic, at);

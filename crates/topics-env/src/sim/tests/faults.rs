@@ -307,3 +307,74 @@ fn a_check_can_be_removed_and_is_seen_when_it_passes() {
     let mutated = env.with_hook(Arc::new(mutant));
     assert!(!mutated.check("c", false) && mutated.check("c", false) && !mutated.check("c", false));
 }
+
+#[test]
+fn descriptors_run_out_and_come_back() {
+    let (_, fs, _) = sim_env(1);
+    let file = create(&fs, "/f", b"1");
+    let second = create(&fs, "/g", b"2");
+    assert_eq!((fs.open_files(), fs.descriptors()), (2, None));
+    fs.set_descriptors(Some(2));
+    assert_eq!(fs.descriptors(), Some(2));
+    let ops = fs.ops_len();
+    let none = |e: &std::io::Error| crate::no_descriptor(e);
+    assert!(none(&fs.open(p("/f"), OpenMode::Read).unwrap_err()));
+    assert!(none(&fs.open(p("/new"), OpenMode::CreateNew).unwrap_err()));
+    assert!(none(&fs.open(p("/f"), OpenMode::Truncate).unwrap_err()));
+    assert!(none(&fs.list(p("/")).unwrap_err()));
+    assert!(none(&fs.sync_dir(p("/")).unwrap_err()));
+    assert!(matches!(fs.lock(p("/l"), b""), Err(LockError::Io(e)) if none(&e)));
+    assert_eq!((fs.ops_len(), contents_of(&*file)), (ops, b"1".to_vec()), "nothing happened");
+    fs.sync_fs(p("/")).unwrap();
+    fs.exists(p("/f")).unwrap();
+    file.sync_data().unwrap();
+    drop(second);
+    drop(fs.lock(p("/l"), b"").unwrap());
+    fs.sync_dir(p("/")).unwrap();
+    fs.set_descriptors(None);
+    let _more = [create(&fs, "/h", b""), create(&fs, "/i", b"")];
+}
+
+/// Closes one file each time that it is asked.
+#[derive(Debug, Default)]
+struct Holder(crate::sync::Mutex<Vec<Arc<dyn File>>>, std::sync::atomic::AtomicUsize);
+
+impl crate::Keeper for Holder {
+    fn give_back(&self) {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.lock().pop();
+    }
+}
+
+#[test]
+fn a_call_without_a_descriptor_runs_once_more() {
+    let (env, fs, _) = sim_env(1);
+    let holder = Arc::new(Holder::default());
+    let asked = || holder.1.load(std::sync::atomic::Ordering::Relaxed);
+    let weak = Arc::downgrade(&holder);
+    env.clone().when_short(weak);
+    let read = || env.fs.open(p("/f"), OpenMode::Read);
+    create(&fs, "/f", b"1");
+    holder.0.lock().extend([read().unwrap(), read().unwrap()]);
+    fs.set_descriptors(Some(2));
+    let held = read().unwrap();
+    assert_eq!((asked(), fs.open_files()), (1, 2));
+    env.fs.list(p("/")).unwrap();
+    assert_eq!((asked(), fs.open_files()), (2, 1));
+    env.fs.sync_dir(p("/")).unwrap();
+    let more = read().unwrap();
+    assert_eq!(asked(), 2, "nobody is asked while there is one");
+    assert!(crate::no_descriptor(&read().unwrap_err()));
+    assert_eq!(asked(), 3);
+    drop((held, more));
+    // Another error is told at once, and so is the second of two.
+    fs.fail_nth(CallKind::Open, 1, FaultKind::EIO);
+    assert!(!crate::no_descriptor(&read().unwrap_err()));
+    fs.fail_from(CallKind::OPENING.as_slice(), 1, FaultKind::ENFILE);
+    assert!(crate::no_descriptor(&read().unwrap_err()));
+    assert_eq!(asked(), 4);
+    fs.clear_faults();
+    drop(holder);
+    fs.fail_nth(CallKind::Open, 1, FaultKind::EMFILE);
+    read().unwrap();
+}

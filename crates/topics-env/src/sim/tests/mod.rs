@@ -47,7 +47,10 @@ fn names(image: &DiskImage) -> Vec<String> {
 }
 
 fn contents(fs: &SimFs, path: &str) -> Vec<u8> {
-    let file = fs.open(p(path), OpenMode::Read).unwrap();
+    contents_of(&*fs.open(p(path), OpenMode::Read).unwrap())
+}
+
+fn contents_of(file: &dyn File) -> Vec<u8> {
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes

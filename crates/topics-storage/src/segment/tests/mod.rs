@@ -1,6 +1,7 @@
 //! Segments over the simulated disk.
 
 mod damage;
+mod descriptors;
 mod faults;
 mod format;
 mod mutants;

@@ -232,7 +232,7 @@ fn settings_change_nothing_that_exists() {
     let meta = world.sealed(&sample(100));
     let other = World::on(
         Arc::new(SimFs::from_image(&world.fs.kill_image())),
-        SegmentOptions { max_events: 3, max_bytes: 100, max_open: 1 },
+        SegmentOptions { max_events: 3, max_bytes: 100, max_open: 1, ..SegmentOptions::default() },
         2,
     );
     assert_eq!(read_all(&other.segment(&meta)).unwrap(), want(1, &sample(100)));

@@ -342,3 +342,36 @@ fn a_file_that_current_does_not_name_takes_no_space() {
     assert_eq!(env.fs.list(Path::new("/db/wal/shard-00")).unwrap().len(), 3);
     assert_eq!(seqs(&read_back(&env, &wal)), [1]);
 }
+
+#[test]
+fn i1_a_log_that_finds_no_descriptor_goes_on_when_there_is_one() {
+    // Temporary file, folder, `CURRENT`, its folder; then the Start of the one after it.
+    for nth in 1..12 {
+        let (env, fs, _) = sim_env(1);
+        let wal = wal(&env, WalOptions { file_max: 4096, ..small() });
+        let log = Arc::new(Log::default());
+        let mut acked = Vec::new();
+        let mut next = 1;
+        let mut put_wait = |n: usize| {
+            let mut refused = 0;
+            for _ in 0..n {
+                let t = put(&wal, batch(&log, next, 1, Level::Synced)).unwrap();
+                match wal.wait(t, Level::Synced) {
+                    Ok(()) => acked.push(next),
+                    Err(StorageError::NoDescriptor { .. }) => refused += 1,
+                    Err(e) => panic!("{e}"),
+                }
+                next += 1;
+            }
+            (refused, acked.clone())
+        };
+        fs.fail_from(CallKind::OPENING.as_slice(), nth, FaultKind::EMFILE);
+        assert!(put_wait(200).0 > 0, "{nth}");
+        assert!(!wal.full(0) && wal.poisoned(0).is_none(), "{nth}");
+        fs.clear_faults();
+        let (refused, acked) = put_wait(100);
+        assert_eq!(refused, 0, "{nth}");
+        assert_eq!(seqs(&read_back(&env, &wal)), acked, "{nth}");
+        assert!(wal.shards[0].state.lock().orphans.len() <= 1, "{nth}");
+    }
+}

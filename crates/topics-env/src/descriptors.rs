@@ -1,0 +1,127 @@
+//! When no file descriptor is left.
+//!
+//! A process has so many, and what else it does takes them too. Whoever keeps files open only to
+//! save their next open says how to close them ([`crate::Env::when_short`]); a call that finds no
+//! descriptor then runs once more.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use rustix::io::Errno;
+
+use crate::sync::Mutex;
+use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
+
+/// Whether a call failed because this process, or the system, has no file descriptor left. It did
+/// nothing then: a descriptor is taken before anything else.
+#[must_use]
+pub fn no_descriptor(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|code| {
+        [Errno::MFILE, Errno::NFILE].iter().any(|errno| errno.raw_os_error() == code)
+    })
+}
+
+/// Whoever keeps files open only to save their next open.
+pub trait Keeper: Send + Sync + std::fmt::Debug {
+    /// Closes them, as far as nobody reads them now.
+    fn give_back(&self);
+}
+
+/// Files of which some are closed when no descriptor is left for another.
+#[derive(Debug)]
+pub(crate) struct Sparing {
+    fs: Arc<dyn Fs>,
+    keeper: Mutex<Option<Weak<dyn Keeper>>>,
+}
+
+impl Sparing {
+    pub(crate) fn new(fs: Arc<dyn Fs>) -> Self {
+        Self { fs, keeper: Mutex::new(None) }
+    }
+
+    pub(crate) fn ask(&self, keeper: Weak<dyn Keeper>) {
+        *self.keeper.lock() = Some(keeper);
+    }
+
+    /// Runs a call that needs a descriptor; once more, when there was none.
+    fn retried<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match call() {
+            Err(e) if no_descriptor(&e) => {
+                let keeper = self.keeper.lock().as_ref().and_then(Weak::upgrade);
+                if let Some(keeper) = keeper {
+                    keeper.give_back();
+                }
+                call()
+            }
+            done => done,
+        }
+    }
+}
+
+impl Fs for Sparing {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.retried(|| self.fs.open(path, mode))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.fs.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove_dir(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.retried(|| self.fs.list(dir))
+    }
+
+    /// Its own error of a sync is not met: no descriptor is told before anything is synced.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.retried(|| self.fs.sync_dir(dir))
+    }
+
+    fn sync_fs(&self, dir: &Path) -> io::Result<()> {
+        self.retried(|| self.fs.sync_fs(dir))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.fs.exists(path)
+    }
+
+    fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
+        self.fs.lock(path, content)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        self.fs.lock_shared(path)
+    }
+
+    fn free_space(&self, dir: &Path) -> io::Result<u64> {
+        self.fs.free_space(dir)
+    }
+
+    fn boot_id(&self) -> io::Result<[u8; 16]> {
+        self.fs.boot_id()
+    }
+
+    fn mount_id(&self, dir: &Path) -> io::Result<u64> {
+        self.fs.mount_id(dir)
+    }
+
+    fn descriptors(&self) -> Option<u64> {
+        self.fs.descriptors()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.fs.backend()
+    }
+}
