@@ -21,7 +21,8 @@ from topics_engine.asgi.settings import resolve
 from topics_engine.errors import InvalidRequest
 
 from .asgi_driver import Driver, Sent
-from .conftest import Http, running
+from .conftest import Http, opened, running
+from .h2_client import Http2Port
 from .sse import Events
 from .test_app import run
 from .test_serve import serve
@@ -429,3 +430,30 @@ def test_requests_of_a_key_are_counted_while_they_run() -> None:
         assert {(await other).status, (await again).status} == {200}
 
     run(go())
+
+
+class Asked(Server):
+    """A server whose readiness is asked for with a key."""
+
+    def _ready(self) -> bool:
+        client = Client(self.port, ROOT)
+        try:
+            return bool(client("GET", "/readyz").status == 200)
+        except OSError:
+            return False
+        finally:
+            client.close()
+
+
+def test_probes_of_a_server_that_was_told_to_ask_for_a_key(tmp_path: Path) -> None:
+    for hot in "01":
+        env = {"TOPICS_API_KEYS": KEYS, "TOPICS_PROBE_AUTH": "1", "TOPICS_HOT_PROTOCOL": hot}
+        with opened(tmp_path / hot, env, Asked) as server:
+            for port in (server.port, Http2Port(server.port)):
+                anyone, reader = Http(port), Client(port, READER)
+                for path in ("/healthz", "/v0/health", "/readyz", "/v0/ready"):
+                    refused = anyone("GET", path)
+                    assert (refused.status, refused.code) == (401, "unauthorized"), path
+                    assert reader("GET", path).status == 200, path
+                anyone.close()
+                reader.close()
