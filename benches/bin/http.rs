@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request};
-use topics_benches::net::{rate, rate_and_cost};
+use topics_benches::net::{costed, rate, rate_and_cost, rate_once};
 use topics_benches::{
     Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, settle,
 };
@@ -82,17 +82,46 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
     for (class, conns, n, goal) in rows {
         let (what, unit) = if n == 1 { ("record", "/s") } else { ("records", "rec/s") };
         let work = format!("{conns} connections × {n} {what}, {class}");
-        if wanted(&work) {
-            let plain = (n > 1).then(|| plain_batches(dir, class == "fsync"));
-            settle();
-            let request = write_request(&format!("bench-{class}"), n);
-            let open = || Conn::new(addr);
-            let (figure, cost) = rate_and_cost(server, conns, n, open, |c| c.call(&request));
-            let beside = plain.map(|plain| beside_plain(figure, plain, class == "fsync") + "; ");
-            let notes = beside.unwrap_or_default() + &cost;
-            table.row(&work, figure, unit, goal, &notes);
+        if !wanted(&work) {
+            continue;
         }
+        let request = write_request(&format!("bench-{class}"), n);
+        let (open, call) = (|| Conn::new(addr), |c: &mut Conn| c.call(&request));
+        if n == 1 {
+            settle();
+            let (figure, cost) = rate_and_cost(server, conns, n, open, call);
+            table.row(&work, figure, unit, goal, &cost);
+            continue;
+        }
+        let synced = class == "fsync";
+        let plain = plain_batches(dir, synced);
+        // Each run begins when everything before it has been copied, and pays for its own copies.
+        let rested = |call: &(dyn Fn(&mut Conn) + Sync)| {
+            median(
+                (0..3).map(|_| rate_once(conns, 2.0, open, call)).inspect(|_| rest(addr)).collect(),
+            )
+        };
+        rest(addr);
+        let (figure, cost) = costed(server, n, call, rested);
+        let notes = beside_plain(figure, plain, synced) + "; " + &cost;
+        table.row(&work, figure, unit, goal, &notes);
+        let (figure, cost) =
+            costed(server, n, call, |call| rate_once(conns, SUSTAINED, open, call));
+        let work = format!("the same, {SUSTAINED:.0} s in a row");
+        table.row(&work, figure, unit, Goal::None, &cost);
     }
+}
+
+/// Seconds of a row that shows what checkpoints and new pages leave.
+const SUSTAINED: f64 = 20.0;
+
+/// Returns when all that was written is in segments, trimmed from the log, and on the disk.
+fn rest(addr: &str) {
+    // The log goes by the older of two snapshots.
+    for _ in 0..2 {
+        Conn::new(addr).call(&request("POST", "/v0/admin/checkpoint", "{}"));
+    }
+    settle();
 }
 
 fn one_connection(table: &mut Table, addr: &str, dir: &Path) {

@@ -70,9 +70,19 @@ pub fn rate_and_cost<C: Send>(
     open: impl Fn() -> C,
     call: impl Fn(&mut C) + Sync,
 ) -> (f64, String) {
+    costed(server, records, call, |call| rate(conns, 2.0, open, call))
+}
+
+/// The rate in records, and the cost, of what `run` does with a call of `records`.
+pub fn costed<C>(
+    server: Process,
+    records: usize,
+    call: impl Fn(&mut C) + Sync,
+    run: impl FnOnce(&(dyn Fn(&mut C) + Sync)) -> f64,
+) -> (f64, String) {
     let calls = AtomicU64::new(0);
     let cost = server.cost();
-    let rate = rate(conns, 2.0, open, |client| {
+    let rate = run(&|client| {
         call(client);
         calls.fetch_add(1, Ordering::Relaxed);
     });

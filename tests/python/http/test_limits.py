@@ -49,6 +49,7 @@ EMBEDDED = "..embedded.test_append:test_limits_of_calls_in_process"
 ELSEWHERE = {
     "max_sse_connections_per_key": ".test_keys:test_slots_are_taken_and_given_back",
     "max_inflight_per_key": ".test_keys:test_requests_of_a_key_are_counted_while_they_run",
+    "max_open_files": "..embedded.test_descriptors:test_the_setting_bounds_what_stays_open",
     "max_streams_per_connection": ".test_http2:test_more_streams_than_there_may_be_are_refused",
     **dict.fromkeys(
         ("max_embedded_batch_records", "max_embedded_batch_bytes", "max_embedded_record_bytes"),

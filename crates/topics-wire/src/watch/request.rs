@@ -10,8 +10,6 @@ use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
 use crate::small::body;
 
-/// Ends a stream that is full and not taken from for this long.
-const STALL_MS: u64 = 30_000;
 /// Where a stream's frame ends, at most.
 const MAX_FRAME: usize = 8 << 20;
 
@@ -115,7 +113,6 @@ fn begin(lenient: bool) -> Asked {
     let mut a = Asked::default();
     a.watch.lenient = lenient;
     a.watch.heartbeat_ms = Some(HEARTBEAT_MS);
-    a.watch.stall_ms = Some(STALL_MS);
     a.watch.paced = true;
     a
 }
@@ -273,7 +270,7 @@ mod tests {
             let s = session(body.as_bytes(), false, &l, <&Grant>::default()).unwrap();
             assert_eq!(s.watch.options.limit, expected, "{asked} of {limit}");
         }
-        assert_eq!((w.heartbeat_ms, w.stall_ms, w.lenient), (Some(1000), Some(30_000), true));
+        assert_eq!((w.heartbeat_ms, w.stall_ms, w.lenient), (Some(1000), None, true));
         assert!(w.options.strong && !w.options.include_tags && !w.options.include_data);
         assert!(refused("{}").contains("names topics"));
         assert!(refused(r#"{"topics":{"a":{"from_seq":1,"tail":1}}}"#).contains("excludes"));
