@@ -120,7 +120,7 @@ pub struct Options {
     /// How long staged rows wait for their commit; default 1 h.
     pub txn_ttl: Duration,
     /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
-    /// much; default 64 MiB.
+    /// much; default 128 MiB.
     pub memory_bytes: u64,
 }
 

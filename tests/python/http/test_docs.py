@@ -60,6 +60,15 @@ def test_every_setting_is_in_the_table() -> None:
     assert set(SERVER) == KNOWN
 
 
+def test_every_setting_of_the_engine_is_in_its_table() -> None:
+    table = rows("operations.md")
+    head = table.index(["of the engine", "default", "meaning"])
+    known = defaults()
+    del known["data_dir"]
+    found = {row[0].strip("`"): row[1] for row in table[head + 2 : head + 2 + len(known)]}
+    assert found == {name: str(value) or "none" for name, value in known.items()}
+
+
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
