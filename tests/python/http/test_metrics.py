@@ -111,3 +111,18 @@ def test_what_is_done_is_counted(doors: dict[str, Server]) -> None:
             counted = values.get(f"topics_{name}", values.get(f"topics_{name}_total"))
             assert told[name] == counted, name
         api.close()
+
+
+def test_gauges_of_topics_have_an_end(doors: dict[str, Server]) -> None:
+    for server in doors.values():
+        api = Http(server.port)
+        for n in range(1001):
+            assert api("PUT", f"/v0/topics/many-{n}", {}).status in (200, 201)
+        reply = api("GET", "/v0/metrics", headers={"Accept": "text/plain"})
+        values = scraped(reply.body.decode())[1]
+        of_topics = [name for name in values if name.startswith("topics_topic_head_seq{")]
+        assert len(of_topics) == values["topics_topics_with_gauges"] == 1000
+        assert values["topics_topics_truncated"] == 1
+        told = api("GET", "/v0/metrics", headers={"Accept": "application/json"}).json
+        assert told["per_topic_truncated"] is True
+        api.close()

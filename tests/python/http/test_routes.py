@@ -92,6 +92,28 @@ def test_a_router_copies(api: Http, topic: str) -> None:
     assert api("GET", path).code == "router_not_found"
 
 
+def test_what_a_source_lost_before_it_was_copied_is_a_gap(api: Http, topic: str) -> None:
+    source, dest, path = f"{topic}-s", f"{topic}-d", f"/v0/routers/{topic}"
+    assert api("PUT", f"/v0/topics/{source}", {"cap_records": 2}).status == 201
+    full = {"cap_records": 1, "discard": "reject"}
+    assert api("PUT", f"/v0/topics/{dest}", full).status == 201
+    assert api("PUT", path, {"source": source, "dest": dest}).status == 201
+    write(api, source, 1)
+    until(lambda: api("GET", f"/v0/topics/{dest}").json["count"])
+    # The router waits for room; what it waits with is evicted.
+    for n in range(2, 7):
+        write(api, source, n)
+    until(lambda: api("GET", path).json["stopped_by"] == "topic_full")
+    assert api("PUT", f"/v0/topics/{dest}", full | {"cap_records": 10}).status == 200
+    until(lambda: api("GET", path).json["lag"] == 0)
+    first = api("POST", f"/v0/topics/{dest}/diff", {"from_seq": 0}).json
+    assert [r["data"] for r in first["records"]] == [1]
+    after = api("POST", f"/v0/topics/{dest}/diff", {"from_seq": first["next_from_seq"]}).json
+    told = {name: after["tombstone"][name] for name in ("gap_from", "gap_to", "reason")}
+    assert told == {"gap_from": 2, "gap_to": 4, "reason": "source_trim"}
+    assert [(r["$seq"], r["data"]) for r in after["records"]] == [(5, 5), (6, 6)]
+
+
 def test_routers_are_listed_in_pages(api: Http, topic: str) -> None:
     write(api, topic, 1)
     names = [f"{topic}-r{n}" for n in range(5)]
