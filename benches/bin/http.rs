@@ -55,7 +55,7 @@ fn main() {
     }
     writes(&mut table, addr, dir, &wanted);
     if only.is_none() {
-        setup.call(&request("POST", "/v0/admin/checkpoint", "{}"));
+        rest(addr);
         reads(&mut table, addr);
     }
     watchers(&mut table, addr, &wanted);
