@@ -35,7 +35,7 @@ SECONDS = float(
 # The server is killed at these parts of the time, early: what follows is one process's, long enough
 # to see what it gathers.
 KILLS = (1 / 6, 1 / 3)
-WARM = 5 / 9
+WARM = 2 / 3
 WRITERS = 3
 # Nothing is kept for ever, so that what grows is a leak: records of the journal's topics are
 # deleted when they are found right and so many newer ones are there, others when a cap says so.
@@ -424,7 +424,7 @@ def nothing_grows(load: Load, samples: list[Sample]) -> None:
     )
     # As much as the samples swing by themselves, whatever the time between first and last. In a
     # short run a process is still making what it makes once.
-    memory = 1 << 20 if span > 60 else 4 << 20
+    memory = 2 << 20 if span > 60 else 4 << 20
     swing = {"memory": memory, "descriptors": 40, "sockets": 10, "disk": 4 << 20}
     grew = {name: rates[name] * span for name in swing if rates[name] * span > swing[name]}
     assert not grew, f"over {span:.0f} s there is a slope: {grew}"
