@@ -68,7 +68,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
         }
         // What a full disk refuses, what finds no descriptor, and a log that failed meanwhile say
         // nothing of the next round.
-        Err(e) if e.is_full() || e.is_out_of_descriptors() || poisoned(e) => {}
+        Err(e) if e.is_shortage() || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
     core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
@@ -176,7 +176,7 @@ pub(crate) fn copy(
     });
     let ended = match failed {
         Some(e) => {
-            if e.is_full() || e.is_out_of_descriptors() {
+            if e.is_shortage() {
                 part.round.refused();
             }
             Err(e)
@@ -265,7 +265,7 @@ impl Copier<'_> {
             core.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
             let file = core.wal.file(run.shard as usize, run.file);
             let salt = file.map_or(0, |f| f.header.salt);
-            for (k, entry) in run.range(i..i + n).enumerate() {
+            for (k, entry) in run.entries.range(i..i + n).enumerate() {
                 let seq = run.first + (i + k) as u64;
                 let writer = self.writer_at(seq)?;
                 if entry.dead() {
@@ -366,7 +366,7 @@ fn stretch(run: &CopyRun, i: usize) -> usize {
     let first = &run.entries[i];
     let mut end = first.off + first.len;
     let mut n = 1;
-    for e in run.range(i + 1..run.count) {
+    for e in run.entries.range(i + 1..run.count) {
         let near = e.off >= end && e.off - end <= SKIP;
         if !near || (e.off + e.len - first.off) as usize > READ {
             break;
@@ -405,7 +405,7 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     }
     for _ in 0..2 {
         match checkpoint(core) {
-            Err(e) if e.is_full() || e.is_out_of_descriptors() => {
+            Err(e) if e.is_shortage() => {
                 log::warn!("no snapshot is written at the end: {e}");
             }
             outcome => outcome.map(drop)?,

@@ -253,6 +253,12 @@ impl Error {
         matches!(self, Self::StorageUnavailable { reason: "no_space", .. })
     }
 
+    /// Whether something was not there to be had: it says nothing of what was written before, nor
+    /// of the next attempt.
+    pub(crate) fn is_shortage(&self) -> bool {
+        self.is_full() || self.is_out_of_descriptors()
+    }
+
     /// Whether there was no file descriptor.
     pub(crate) fn is_out_of_descriptors(&self) -> bool {
         matches!(self, Self::StorageUnavailable { reason: "no_descriptors", .. })

@@ -73,6 +73,21 @@ enum Stray {
     Topic(u64),
 }
 
+/// What of a topic's files no kept snapshot names; its folder, when none knows the topic.
+fn stray(kept: &[Table], id: u64, mut files: Vec<(SegmentName, Part)>) -> Result<Option<Stray>> {
+    let mut known = false;
+    for topics in kept {
+        let Some(i) = topics.by_id(id) else { continue };
+        let still = named(topics, i)?;
+        files.retain(|f| !still.contains(f));
+        known = true;
+    }
+    Ok(match known {
+        false => Some(Stray::Topic(id)),
+        true => (!files.is_empty()).then_some(Stray::Files(files)),
+    })
+}
+
 #[derive(Debug)]
 struct Inner {
     /// The number that the next snapshot gets.
@@ -276,37 +291,16 @@ impl Checkpoints {
             inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
         let mut out = Vec::new();
         for files in made.chunk_by(|(a, _), (b, _)| a.topic_id == b.topic_id) {
-            let id = files[0].0.topic_id;
-            let mut files = files.to_vec();
-            let mut known = false;
-            for t in &kept {
-                let Some(k) = t.by_id(id) else { continue };
-                let still = named(t, k)?;
-                files.retain(|f| !still.contains(f));
-                known = true;
-            }
-            if !files.is_empty() {
-                out.push(if known { Stray::Files(files) } else { Stray::Topic(id) });
-            }
+            out.extend(stray(&kept, files[0].0.topic_id, files.to_vec())?);
         }
         for n in &inner.leaving {
             let gone = self.load(*n)?.topics;
             for i in 0..gone.len() {
                 let id = gone.id(i);
-                let at: Vec<_> = kept.iter().filter_map(|t| Some((t, t.by_id(id)?))).collect();
-                if at.iter().any(|(t, k)| t.entry(*k) == gone.entry(i)) {
-                    continue;
-                }
-                let mut files = named(&gone, i)?;
-                for (t, k) in &at {
-                    let still = named(t, *k)?;
-                    files.retain(|f| !still.contains(f));
-                }
-                if !files.is_empty() {
-                    out.push(Stray::Files(files));
-                }
-                if at.is_empty() {
-                    out.push(Stray::Topic(id));
+                let as_before =
+                    |t: &Table| t.by_id(id).is_some_and(|k| t.entry(k) == gone.entry(i));
+                if !kept.iter().any(as_before) {
+                    out.extend(stray(&kept, id, named(&gone, i)?)?);
                 }
             }
         }

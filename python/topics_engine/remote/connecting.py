@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any, cast
 
 import urllib3
@@ -26,8 +27,16 @@ class Turns:
         self._wire = wire
         self._changed = threading.Condition()
 
-    def take(self, timeout: float) -> None:
-        """Waits for a turn."""
+    @contextlib.contextmanager
+    def turn(self, timeout: float) -> Iterator[None]:
+        """Waits for a turn, which lasts as long as the block."""
+        self._take(timeout)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _take(self, timeout: float) -> None:
         with self._changed:
             if self._free > 0:
                 self._free -= 1
@@ -40,8 +49,7 @@ class Turns:
                 raise NoAnswer("all connections are busy", sent=False)
             self._free -= 1
 
-    def give_back(self) -> None:
-        """The next one has it."""
+    def _give_back(self) -> None:
         with self._changed:
             self._free += 1
             self._changed.notify_all()

@@ -98,31 +98,14 @@ class ThreadWire:
         timeout: float,
         partly: bool = False,
     ) -> Answer:
-        turns = self._turns.get(lane)
-        if turns is None:
-            return self._answer(lane, method, target, headers, body, timeout, partly)
-        turns.take(timeout)
-        try:
-            return self._answer(lane, method, target, headers, body, timeout, partly)
-        finally:
-            turns.give_back()
-
-    def _answer(
-        self,
-        lane: Lane,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        timeout: float,
-        partly: bool,
-    ) -> Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
-        response = self._open(lane, method, target, headers, body, limits, not partly)
-        told = response.status, _lower(response.headers)
-        if not partly:
-            return Answer(*told, response.data)
-        found, error = _read(response)
+        turns = self._turns.get(lane)
+        with turns.turn(timeout) if turns else contextlib.nullcontext():
+            response = self._open(lane, method, target, headers, body, limits, not partly)
+            told = response.status, _lower(response.headers)
+            if not partly:
+                return Answer(*told, response.data)
+            found, error = _read(response)
         if error is not None and ended(self._ending):
             raise closed() from error
         return Answer(*told, found, error is None)

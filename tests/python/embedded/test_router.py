@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 import topics_engine as te
+
+from ..waiting import until
 
 
 def follow(db: te.Database, topic: str, n: int) -> list[object]:
@@ -27,8 +28,8 @@ def test_copies_and_goes_on_after_a_restart(data_dir: Path) -> None:
         assert isinstance(first, te.Record)
         assert (first.seq, first.tag, first.node, first.meta) == (1, "eu", "n", {"k": "v"})
         # A copy is there before its router is known to have made it.
-        while (info := router.state()).lag:
-            time.sleep(0.01)
+        until(lambda: router.state().lag == 0)
+        info = router.state()
         assert (info.source, info.dest, info.guarantee) == ("orders", "audit", "at_least_once")
         assert (info.forwarded_total, info.lag, info.stopped_by) == (2, 0, None)
         orders.append(3)

@@ -24,10 +24,10 @@ from hpack import Encoder
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http, fresh_seed, once, opened, running
 from .h2_client import Http2Connection
 from .sse import Events
-from .test_routes import until
 from .test_watch import streams
 from .tls import TlsPort, TlsServer, trust
 

@@ -15,9 +15,9 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http, Reply, connection, running
 from .h2_client import Http2Port, StreamReset
-from .test_routes import until
 from .test_scan import ARROW, END, SCHEMA, fill, ipc, post
 
 pa = pytest.importorskip("pyarrow")

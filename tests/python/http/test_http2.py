@@ -15,10 +15,11 @@ from h2.settings import SettingCodes
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http, once, raw_exchange, running
 from .h2_client import Http2Connection, Http2Port, Response, StreamReset
 from .sse import Events
-from .test_routes import until, write
+from .test_routes import write
 from .test_serve import descriptors
 from .test_watch import streams
 from .tls import TlsServer

@@ -17,12 +17,12 @@ from topics_engine.asgi.route import Route
 from topics_engine.asgi.routes import ROUTES
 from topics_engine.asgi.settings import SERVER
 
+from ..waiting import until
 from .cases import one
 from .conftest import Http, Reply
 from .h2_client import Http2Port
 from .sse import Events
 from .test_conformance import place
-from .test_routes import until
 from .test_socket import Socket
 
 SIZES = {

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from benches.demo.server import Server, bytes_on_disk
 
+from ..waiting import until
 from .conftest import Http, Reply, fresh_seed
 from .h2_client import Http2Port
 from .sse import Events
 from .test_abuse import sockets
 from .test_kill import BUSY, TOPICS, Attempt, Journal, audit, check, read_all, settle, write
-from .test_routes import until
 from .test_serve import descriptors
 from .test_watch import streams
 from .test_watchers import Seen
@@ -100,14 +100,8 @@ class Load:
 class Patient(Http):
     """A client to which an answer that says "later" is none."""
 
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        headers: dict[str, str] | None = None,
-    ) -> Reply:
-        reply = super().__call__(method, path, body, headers)
+    def __call__(self, *request: Any, **how: Any) -> Reply:
+        reply = super().__call__(*request, **how)
         if busy(reply.status):
             raise http.client.HTTPException(reply)
         return reply

@@ -13,6 +13,7 @@ from benches.demo.server import Server
 from topics_engine.asgi.openapi import operation_id
 from topics_engine.asgi.routes import ROUTES
 
+from ..waiting import until
 from .conftest import Http
 
 
@@ -20,14 +21,6 @@ def write(api: Http, topic: str, *values: Any) -> int:
     records = [{"data": value} for value in values]
     last: int = api("POST", f"/v0/topics/{topic}", {"records": records}).json["last_seq"]
     return last
-
-
-def until(check: Any) -> Any:
-    deadline = time.monotonic() + 20
-    while not (found := check()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 def test_what_counts_as_consumption(api: Http, topic: str) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
+from ..waiting import until as waited
 from .conftest import HTTP1, Http, once, raw_exchange, running
+
+until = partial(waited, seconds=10)
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -308,10 +312,3 @@ def crowd(server: Server, size: int) -> Iterator[None]:
 
 def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def until(condition, seconds: float = 10) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)

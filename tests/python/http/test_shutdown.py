@@ -17,11 +17,11 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http, once
 from .h2_client import Http2Connection, Http2Port, Response
 from .sse import Events
 from .test_kill import read_all
-from .test_routes import until
 from .test_socket import Socket
 from .test_watch import streams
 

@@ -13,8 +13,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import HTTP1, Http
-from .test_routes import until, write
+from .test_routes import write
 from .test_watch import streams
 
 

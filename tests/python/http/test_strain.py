@@ -14,10 +14,11 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http
 from .h2_client import Http2Port
 from .sse import Event, Events
-from .test_routes import until, write
+from .test_routes import write
 from .test_socket import Socket
 from .test_watch import streams
 

@@ -18,6 +18,7 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import fresh_seed, once
 from .h2_client import Http2Connection
 from .test_abuse import GET as HEAD
@@ -43,7 +44,6 @@ from .test_abuse import (
     survived,
 )
 from .test_http2 import JSON, whole
-from .test_routes import until
 from .test_serve import serve
 from .tls import TlsServer, hello, secure, trust
 

@@ -11,9 +11,10 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http
 from .sse import Events
-from .test_routes import until, write
+from .test_routes import write
 
 
 @pytest.fixture

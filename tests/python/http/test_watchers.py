@@ -17,10 +17,10 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..waiting import until
 from .conftest import Http
 from .h2_client import Http2Connection, Http2Port
 from .sse import Events
-from .test_routes import until
 from .test_watch import streams
 
 RESUMPTIONS = 200

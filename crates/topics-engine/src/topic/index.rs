@@ -9,7 +9,8 @@ mod seg;
 
 use std::collections::VecDeque;
 
-pub(crate) use self::run::{Entries, Entry, Place, Run, payload_of};
+use self::run::Entries;
+pub(crate) use self::run::{Entry, Place, Run, payload_of};
 pub(crate) use self::seg::{Dead, Dirty, Seg, Unknown};
 
 /// A segment or a run.

@@ -4,7 +4,6 @@ mod install;
 mod restore;
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -36,13 +35,6 @@ pub(crate) struct CopyRun {
     pub entries: Arc<VecDeque<Entry>>,
     /// How many of them, from the first on.
     pub count: usize,
-}
-
-impl CopyRun {
-    /// Some of them, by their places.
-    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = &Entry> {
-        self.entries.range(places)
-    }
 }
 
 /// What a checkpoint does for a topic.

@@ -62,7 +62,7 @@ impl State {
             // Only the entries of this segment: a round may have copied many.
             let skip = from.saturating_sub(run.first).min(run.count as u64);
             let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.count as u64);
-            let mine = run.range(skip as usize..end.max(skip) as usize);
+            let mine = run.entries.range(skip as usize..end.max(skip) as usize);
             for (seq, then) in (run.first + skip..).zip(mine) {
                 let offset = seg.offset(seq);
                 let now =

@@ -119,7 +119,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
         let mut round = Round::new(&core.segments);
         let mut writer = SegmentWriter::create(&core.segments, topic.key, 1).unwrap();
         for run in &plan.runs {
-            for e in run.range(0..run.count) {
+            for e in run.entries.range(0..run.count) {
                 if e.dead() {
                     writer.hole_at(e.ts).unwrap();
                     continue;
