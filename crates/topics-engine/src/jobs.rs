@@ -26,11 +26,10 @@ impl Engine {
         }
     }
 
-    /// Withdraws a [`Engine::claim_async`] that was not answered; it never will be.
-    pub fn cancel_claim(&self, queue: &str, id: u64) {
-        if let Ok(topic) = self.find(queue) {
-            self.core().desk.cancel(topic.id(), id);
-        }
+    /// Cancels a [`Engine::claim_async`]: it will not be answered, and holds no job. False when it
+    /// was answered before.
+    pub fn cancel_claim(&self, queue: &str, id: u64) -> bool {
+        self.find(queue).is_ok_and(|topic| self.core().desk.cancel(topic.id(), id))
     }
 
     /// Acks jobs: they are deleted.
