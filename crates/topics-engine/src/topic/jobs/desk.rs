@@ -241,9 +241,6 @@ impl Desk {
     }
 
     fn serve_lines(&self, core: &Arc<Core>, now: u64) {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
-            return;
-        }
         loop {
             let (id, topic, waiting) = {
                 let mut inner = self.inner.0.lock();
