@@ -54,6 +54,8 @@ pub(crate) struct Base {
     pub keys: Arc<Quota>,
     /// Bytes of the records of `ephemeral` topics.
     pub ephemeral: Arc<Quota>,
+    /// Consumers in all.
+    pub consumers: Arc<Quota>,
     /// The config of a topic that was created without one: most have it, and share it.
     usual: Arc<TopicConfig>,
     /// Claims that wait.
@@ -84,6 +86,7 @@ impl Base {
             time: Time::new(env.clock.clone()),
             keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
+            consumers: Quota::new("max_consumers", options.max_consumers),
             usual: Arc::default(),
             desk: Desk::default(),
             resident: AtomicU64::new(0),

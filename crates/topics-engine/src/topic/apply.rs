@@ -258,7 +258,7 @@ impl State {
                 base.txns.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
             }
             FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
-            FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,
+            FrameType::Consumer => self.apply_consumer(base, record::Consumer::decode(f)?)?,
             _ => {}
         }
         Ok((0, 0))

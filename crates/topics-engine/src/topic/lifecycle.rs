@@ -184,6 +184,8 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
         if logged {
             let config = update(core, &topic, &patch, &alone)?;
             drop(alone);
+            // A limit of deliveries may be lower than it was.
+            super::announce_again(core, &topic);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
         let config = TopicConfig::created(&patch);

@@ -67,8 +67,8 @@ pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
-    Desk, ack, ack_async, at_once as leases_at_once, claim, claim_async, expire_jobs, extend,
-    finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
+    Desk, ack, ack_async, announce_again, at_once as leases_at_once, claim, claim_async,
+    expire_jobs, extend, finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
 };
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
 pub(crate) use map::segment_map;

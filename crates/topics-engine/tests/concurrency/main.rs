@@ -42,6 +42,8 @@ const MODELS: &[Model] = &[
     Model::new("produced", jobs::produced),
     Model::new("leased", jobs::leased),
     Model::new("dismissed", jobs::dismissed),
+    Model::new("cancelled", jobs::cancelled),
+    Model::new("unattended", jobs::unattended),
 ];
 
 fn main() -> ExitCode {

@@ -7,9 +7,13 @@
 //! | `moving` | dead letters and redrive: a record goes from one topic to another, once |
 //! | `letter` | what a dead letter says of the job that it was |
 //! | `desk` | claims that wait, and the thread that serves them |
+//! | `cancel` | claims that are cancelled |
+//! | `deadlines` | leases that end and jobs that are dead while nobody claims |
 //! | `work` | the push mode |
 //! | `look` | counts and peek |
 
+mod cancel;
+mod deadlines;
 mod desk;
 mod give;
 mod letter;
@@ -29,6 +33,8 @@ use std::sync::Arc;
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
+use deadlines::announce;
+pub(crate) use deadlines::announce_again;
 pub(crate) use desk::Desk;
 pub(crate) use give::{claim, claim_async};
 pub(crate) use look::{counts as queue_counts, peek, queue_state};
@@ -96,10 +102,21 @@ fn commit(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Res
         return Ok(());
     }
     if !topic.state.read().config.leases_durable {
-        let mut state = topic.state.write();
-        events.iter().for_each(|e| state.apply_lease(core, e));
+        let earlier = {
+            let mut state = topic.state.write();
+            events.iter().for_each(|e| state.apply_lease(core, e));
+            deadlines::earlier(&mut state)
+        };
+        deadlines::set(core, topic, earlier);
         return Ok(());
     }
+    let outcome = log(core, topic, events);
+    announce(core, topic);
+    outcome
+}
+
+/// Logs lease events, which take effect when they are applied.
+fn log(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
     let mut frames = Frames::default();
     for e in events.iter().filter(|e| !e.jobs.is_empty()) {
         e.encode_frame(&mut frames.head, topic.id(), 0, 0);
