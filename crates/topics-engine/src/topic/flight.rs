@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
-use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, Room, Ticket};
+use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, StagingPermit, Ticket};
 
 use super::append::AppendState;
 use super::apply::{Live, Removed, apply};
@@ -168,7 +168,7 @@ impl Flight {
         a: &mut AppendState,
         frames: Frames,
         order: Order,
-        room: Room,
+        permit: StagingPermit,
     ) -> Result<(Ticket, Arc<Self>)> {
         let first_seq = match &self.undo {
             Undo::Write { first, .. } => *first,
@@ -188,7 +188,7 @@ impl Flight {
             commit: flight.clone(),
         };
         flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
-        match flight.core.wal.stage(batch, room) {
+        match flight.core.wal.stage(batch, permit) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);

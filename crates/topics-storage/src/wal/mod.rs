@@ -36,8 +36,8 @@ use topics_env::sync::thread;
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use self::shard::Room;
 use self::shard::Shard;
+pub use self::shard::StagingPermit;
 pub use self::space::{LogFile, SpaceHold};
 use crate::dir::Paths;
 use crate::format::record::Group;
@@ -297,16 +297,21 @@ impl Wal {
         (xxh3_64(&topic_id.to_le_bytes()) % self.shards.len() as u64) as usize
     }
 
-    /// Takes staging room before any lock. With `wait`, waits (and leads) for it that long;
-    /// [`StorageError::Staging`] when there is none.
-    pub fn reserve(&self, shard: usize, bytes: usize, wait: Option<Duration>) -> Result<Room> {
+    /// A permit to stage a batch; to be taken before any lock. With `wait`, waits (and leads) that
+    /// long, first come, first served; [`StorageError::Staging`] when there is none.
+    pub fn reserve(
+        &self,
+        shard: usize,
+        bytes: usize,
+        wait: Option<Duration>,
+    ) -> Result<StagingPermit> {
         Shard::reserve(&self.shards[shard], bytes, wait)
     }
 
     /// Queues a batch; never blocks.
-    pub fn stage(&self, batch: Batch, room: Room) -> Result<Ticket> {
-        let shard = room.shard();
-        shard.stage(batch, room)
+    pub fn stage(&self, batch: Batch, permit: StagingPermit) -> Result<Ticket> {
+        let shard = permit.shard();
+        shard.stage(batch, permit)
     }
 
     /// Waits for a level, leading and syncing where nobody else does.

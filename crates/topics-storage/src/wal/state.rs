@@ -96,7 +96,8 @@ pub(super) struct State {
     pub queued_bytes: usize,
     pub room_bytes: usize,
     pub room_batches: usize,
-    pub room_waiters: usize,
+    /// Those who wait for a staging permit, in the order they came.
+    pub permit_waiters: VecDeque<Arc<Condvar>>,
     pub last_ticket: u64,
     /// Tickets up to here have left the queue and their group's write has returned, or failed.
     pub written_ticket: u64,
@@ -259,6 +260,13 @@ impl State {
         let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
         let again = self.prepare_error.is_none() || self.retry_space;
         used && !self.resting && self.prepared.is_none() && !self.preparing && self.alive() && again
+    }
+
+    /// Has the first of those who wait for a permit look again.
+    pub fn wake_permit_waiter(&self) {
+        if let Some(first) = self.permit_waiters.front() {
+            first.notify_one();
+        }
     }
 
     /// Gives back what taken batches held.
