@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark_topics
+import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark_topics.columns import arrow_schema, spark_schema
