@@ -147,6 +147,7 @@ pub(super) fn perform(core: &Arc<Core>, mut p: Prepared) -> Result<Appended> {
                 let staged = core.time.mono_ns();
                 if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
                     core.wait(ticket, d.level)?;
+                    topic.check_sound()?;
                 }
                 return Ok(answer(core, &topic, d, p.began, staged));
             }
@@ -215,10 +216,8 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                 };
                 let (at, level) = (core.clone(), d.level);
                 let finish = move |outcome: topics_storage::Result<()>| {
-                    done(match outcome {
-                        Ok(()) => Ok(answer(&at, &topic, d, began, staged)),
-                        Err(e) => Err(e.into()),
-                    });
+                    let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
+                    done(sound.map(|()| answer(&at, &topic, d, began, staged)));
                 };
                 core.wal.notify(ticket, level, Box::new(finish));
                 return level < Level::Synced;

@@ -406,7 +406,8 @@ pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Resul
     let due = |a: &AppendState| {
         !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
     };
-    if topic.life() != Life::Live || !due(&topic.append.lock()) {
+    // What memory says of the head of a broken topic may be too low.
+    if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {
         return Ok(false);
     }
     let alone = topic.alone(core)?;

@@ -68,7 +68,8 @@ pub struct Ticket {
     pub n: u64,
 }
 
-/// What becomes of a batch: exactly one of the two, once, in queue order within a level.
+/// What becomes of a batch: exactly one of the two, once, in queue order within a level. A batch
+/// that fails takes every later one of its topic with it.
 pub trait Commit: Send + Sync {
     /// The batch is committed at its level; its frames are finished and lie where `placed` says.
     fn apply(&self, placed: &Placed<'_>);
@@ -94,7 +95,7 @@ pub struct Batch {
     pub first_seq: u64,
     /// Time of every frame that has none.
     pub ts: u64,
-    /// Topic of the Append frames.
+    /// Topic of all frames, whose batches share their fate; 0: of none, and the batch fails alone.
     pub topic_id: u64,
     /// When it is applied: after its write, or after a sync covers it.
     pub level: Level,

@@ -110,7 +110,8 @@ impl Shard {
         for f in files.values() {
             bytes += f.file.len().map_err(|e| StorageError::io(&f.name, e))?;
         }
-        let state = State::new(&start, files.values().next_back().cloned());
+        let newest = files.values().next_back().cloned();
+        let state = State::new(&start, newest, shared.options.staging_batches);
         let cache = TailCache::new(shared.options.tail_cache_bytes);
         Ok(Self {
             dir: shared.paths.shard(u32::try_from(id).unwrap_or(u32::MAX)),
@@ -243,6 +244,11 @@ impl Shard {
             drop(st);
             return Err(e);
         }
+        if let Some(e) = st.undelivered.get(&batch.topic_id) {
+            let e = e.clone();
+            drop(st);
+            return Err(e);
+        }
         permit.staged = true;
         Ok(self.enqueue(&mut st, batch, permit.bytes))
     }
@@ -362,8 +368,8 @@ impl Shard {
         let mut st = self.state.lock();
         let n = st.last_ticket;
         while st.is_queued(n) && !st.leading && st.alive() {
-            if self.background() && st.must_succeed() {
-                // Going on in the next file syncs the old one: not on the caller's thread.
+            if self.background() && (st.must_succeed() || st.failure_waits()) {
+                // Going on in the next file, or behind a failure, syncs: not on the caller's thread.
                 st.lead_wanted = true;
                 self.kick(&mut st);
                 return;
