@@ -123,11 +123,13 @@ class Http2Protocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         # Answers to control frames would pile up behind a client that only sends.
         self._writable = False
+        self._outflow.pause_writing()
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._outflow.resume_writing()
         if not self._transport.is_closing():
             self._transport.resume_reading()
         self._wake()
