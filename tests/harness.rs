@@ -129,17 +129,3 @@ pub fn random_seed() -> u64 {
 pub fn seed() -> u64 {
     setting("TOPICS_SEED", 0x7091_c5ee_d001)
 }
-
-/// A seed that no run had before, or `TOPICS_SEED`: for suites that explore. Print it.
-#[must_use]
-pub fn fresh_seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let random = crate::run::Dice::new(now.map_or(0, |t| t.as_nanos() as u64)).roll();
-    setting("TOPICS_SEED", random)
-}
-
-/// Whether everything is to be run: `TOPICS_GATE=release`.
-#[must_use]
-pub fn release() -> bool {
-    std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release")
-}

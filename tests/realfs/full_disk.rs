@@ -21,6 +21,16 @@ pub enum Ending {
 
 impl Ending {
     pub const ALL: [Self; 3] = [Self::Close, Self::Kill, Self::StillFull];
+
+    /// Its name in the environment and in the output.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Close => "close",
+            Self::Kill => "kill",
+            Self::StillFull => "still_full",
+        }
+    }
 }
 
 /// One run.

@@ -43,7 +43,7 @@ fn options() -> Options {
         checkpoint_bytes: 1 << 20,
         checkpoint_interval: Duration::from_millis(300),
         segment_max_events: 2000,
-        sync_interval: Duration::from_millis(200),
+        sync_interval: Duration::from_secs(1),
         ..Options::default()
     }
 }

@@ -1,16 +1,16 @@
 //! Full disks: a real engine with its threads, in a process of its own, on a small tmpfs.
 //!
-//! `TOPICS_GATE=release`: 20 runs of every scenario, ending and size; else one of every scenario
-//! and ending. `TOPICS_RUNS` says how many, `TOPICS_SEED` repeats a seed, `TOPICS_SCENARIO` and
-//! `TOPICS_ENDING` (`close`, `kill`, `stillfull`) run one alone, `TOPICS_DISK_MB` another size.
-//! `TOPICS_TRACE` prints the journals.
+//! At the release gate 20 runs of every scenario, ending and size, at the commit gate one of every
+//! scenario and ending, at the quick gate one of every scenario. `TOPICS_RUNS` says how many,
+//! `TOPICS_RANDOM_SEED` repeats a seed, `TOPICS_ENDING` (`close`, `kill`, `still_full`) runs one
+//! ending alone, `TOPICS_DISK_MB` another size. `TOPICS_TRACE` prints the journals.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use topics_tests::harness::{self, Outcome, setting};
+use topics_tests::harness::{self, Gate, Outcome, gate, setting, sized};
 use topics_tests::realfs::child::{self, Task};
 use topics_tests::realfs::full_disk::{Case, Ending};
 use topics_tests::realfs::mount::Mounted;
@@ -38,29 +38,29 @@ fn main() -> ExitCode {
 
 /// Every ending of a scenario, as often as the gate says.
 fn runs(scenario: Scenario) -> Outcome {
-    let release = harness::release();
-    let runs = setting("TOPICS_RUNS", if release { 20 } else { 1 });
+    let release = gate() == Gate::Release;
     let sizes = match setting("TOPICS_DISK_MB", 0) {
         0 if release => vec![200, 40],
         0 => vec![40],
         n => vec![n],
     };
-    let scale = if release {
-        Scale { refusals: 200, rounds: 3 }
-    } else {
-        Scale { refusals: 60, rounds: 1 }
+    let scale = match gate() {
+        Gate::Release => Scale { refusals: 200, rounds: 3 },
+        _ => Scale { refusals: 60, rounds: 1 },
     };
-    let only = std::env::var("TOPICS_ENDING").unwrap_or_default();
-    let wanted = |e: &Ending| only.is_empty() || format!("{e:?}").to_lowercase() == only;
-    let first = harness::fresh_seed();
-    println!("  {}: seed {first:#x}", scenario.name());
+    let first = harness::random_seed();
+    println!("  {}: random seed {first:#x}", scenario.name());
     let mut dice = Dice::new(first);
+    let mut endings = harness::selected("TOPICS_ENDING", &Ending::ALL, |e| e.name());
+    if gate() == Gate::Quick {
+        endings = vec![*dice.pick(&endings)];
+    }
     let mut cases = Vec::new();
-    for run in 0..runs {
+    for run in 0..setting("TOPICS_RUNS", sized(1, 1, 20)) {
         // The first run has the seed itself, so that a failed one is repeated by its own.
         let seed = if run == 0 { first } else { dice.roll() };
-        for ending in Ending::ALL.into_iter().filter(wanted) {
-            let case = |mb: &u64| Case { scenario, ending, bytes: mb << 20, seed, scale };
+        for ending in &endings {
+            let case = |mb: &u64| Case { scenario, ending: **ending, bytes: mb << 20, seed, scale };
             cases.extend(sizes.iter().map(case));
         }
     }
@@ -91,7 +91,7 @@ fn run(case: &Case) -> Outcome {
     let started = Instant::now();
     let judge = case.run(&Mounted::tmpfs(case.bytes)?);
     let Case { ending, seed, .. } = case;
-    let name = format!("{ending:?} {} MB, seed {seed:#x}", case.bytes >> 20);
+    let name = format!("{} {} MB, seed {seed:#x}", ending.name(), case.bytes >> 20);
     let (f, took) = (judge.figures, started.elapsed().as_secs_f64());
     let mut text = format!(
         "  {} {name}: {} acked, {} refused, {} read, {took:.1} s",
