@@ -91,13 +91,39 @@ impl Base {
             live_bytes: AtomicU64::new(0),
             routers: Routers::default(),
             txns: Txns::default(),
-            delivery: Delivery::new(env.clock.clone(), options.workers()),
+            delivery: Delivery::new(env.clock.clone(), env.guards.clone(), options.workers()),
             env,
             dir,
             options: options.bounded(),
             segments,
             recovery,
         }
+    }
+
+    /// Runs one turn of a background loop, or one change of a topic, that concerns this topic. A
+    /// panic in it closes the topic until the next open, and is its error.
+    pub(crate) fn guarded<R>(
+        &self,
+        name: &'static str,
+        topic: &Topic,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let at = || format!("topic {:?}", topic.name);
+        self.env.guards.run(name, at, f).unwrap_or_else(|panicked| {
+            topic.close_broken(&panicked);
+            let detail = format!("{name} of topic {:?}: {panicked}", topic.name);
+            Err(Error::StorageUnavailable { reason: "io", detail })
+        })
+    }
+
+    /// The same for a turn that concerns no topic.
+    pub(crate) fn guarded_turn<R>(
+        &self,
+        name: &'static str,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let outcome = self.env.guards.run(name, || "one turn".into(), f);
+        outcome.unwrap_or_else(|panicked| Err(Error::Internal(format!("{name}: {panicked}"))))
     }
 
     /// A topic's config, in memory once where many have the same.

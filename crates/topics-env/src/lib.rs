@@ -6,6 +6,7 @@
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
 //! * [`Overlay`]: any of them, never changed.
+//! * [`Guards`]: unwind guards of background loops.
 //! * [`Keeper`]: whoever can close files when no descriptor is left for another.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 mod descriptors;
+mod guard;
 mod hook;
 mod overlay;
 mod pages;
@@ -31,6 +33,7 @@ mod tests;
 pub mod uring;
 
 pub use descriptors::{Keeper, no_descriptor};
+pub use guard::{Guards, LoopPanics, Panicked};
 pub use hook::{Hook, Site, Verdict};
 pub use overlay::Overlay;
 pub use pages::Pages;
@@ -240,6 +243,8 @@ pub struct Env {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub rng: Arc<dyn Rng>,
+    /// Unwind guards of background loops.
+    pub guards: Arc<Guards>,
     hook: Option<Arc<dyn Hook>>,
     sparing: Arc<Sparing>,
 }
@@ -248,7 +253,8 @@ impl Env {
     /// An env of these parts.
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let sparing = Arc::new(Sparing::new(fs));
-        Self { fs: sparing.clone(), clock, rng, hook: None, sparing }
+        let guards = Arc::default();
+        Self { fs: sparing.clone(), clock, rng, guards, hook: None, sparing }
     }
 
     /// Who closes files when a call finds no descriptor; the call then runs once more. The last

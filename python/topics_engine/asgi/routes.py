@@ -434,7 +434,7 @@ TXNS: tuple[Route, ...] = (
 )
 
 _HEALTH = "status version uptime_ms"
-_READY = "status wal_replay_complete topics"
+_READY = "status wal_replay_complete topics loop_panics"
 
 SERVER: tuple[Route, ...] = (
     Route(

@@ -48,7 +48,7 @@ enum Fault {
 impl Shard {
     /// Leads one group. `own` is what the caller itself waits for: if that is a sync and none is
     /// in flight, the write may be linked to it.
-    pub fn lead<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
+    pub fn lead_group<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
         st.leading = true;
         st.lead_wanted = false;
         if st.failure_waits() {

@@ -274,11 +274,13 @@ impl Wal {
         let mut threads = Vec::new();
         if background {
             for shard in &shards {
-                for (what, run) in [("sync", Shard::run as fn(&Shard)), ("ahead", Shard::run_ahead)]
+                for (what, run) in
+                    [("wal-sync", Shard::run as fn(&Shard)), ("wal-ahead", Shard::run_ahead)]
                 {
                     let shard = shard.clone();
-                    let name = format!("topics-{what}-{}", shard.id);
-                    let thread = thread::Builder::new().name(name).spawn(move || run(&shard));
+                    let name = format!("topics-{}-{}", what.trim_start_matches("wal-"), shard.id);
+                    let thread =
+                        thread::Builder::new().name(name).spawn(move || shard.thread(what, run));
                     threads.push(thread.map_err(|e| StorageError::io("start a log's thread", e))?);
                 }
             }

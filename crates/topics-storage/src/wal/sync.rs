@@ -19,7 +19,7 @@ const STAGED_DELAY: Duration = Duration::from_millis(1);
 impl Shard {
     /// Syncs what has been written when it begins. At most one sync is in flight; when it fails
     /// nothing above the last success is ever acked (I10).
-    pub fn run_sync<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub fn sync_written<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.sync_wanted = false;
         st.hurry = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());

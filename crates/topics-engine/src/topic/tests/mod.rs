@@ -11,6 +11,7 @@ mod descriptors;
 mod lifecycle;
 mod model;
 mod opening;
+mod panics;
 mod poison;
 mod read;
 mod reclaim;
