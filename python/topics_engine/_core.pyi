@@ -547,6 +547,9 @@ class Http:
         are its own (none: all), whether it may change configs. Without keys there is one for all.
         """
 
+    def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:
+        """Adds those of these grants that are not known yet: a number keeps its meaning."""
+
     @property
     def bridge(self) -> Bridge: ...
     def call(

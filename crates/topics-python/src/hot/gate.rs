@@ -220,6 +220,7 @@ impl Gate {
         let Some(grant) = http.grant(admitted.grant) else {
             return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
         };
+        let grant = &*grant;
         let request = Request { route, name, query, body, key, grant, token, ..Request::default() };
         let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {
