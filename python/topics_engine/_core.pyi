@@ -466,9 +466,11 @@ class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
     `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
-    client that has all and does not say goodbye. `unsent` says how much the client of a
-    transport has not taken. `keys` says which verbs the holder of an `Authorization` header may ask
-    for here, as the number of a grant and a label, and counts the requests that wait by label.
+    client that has all and does not say goodbye. `drain` are the calls that a closed client has
+    which is owed something, and how many bytes of that have one more each. `unsent` says how much
+    the client of a transport has not taken. `keys` says which verbs the holder of an
+    `Authorization` header may ask for here, as the number of a grant and a label, and counts the
+    requests that wait by label.
     """
 
     def __new__(
@@ -478,6 +480,7 @@ class Gate:
         loopback: bool,
         max_body: int,
         ticks: tuple[int, int, int, int],
+        drain: tuple[int, int],
         unsent: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
