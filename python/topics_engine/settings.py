@@ -34,6 +34,7 @@ SERVER = frozenset(
         "idle_timeout_ms",
         "max_body_bytes",
         "max_inflight_per_key",
+        "max_receiving_bytes",
         "max_sse_connections",
         "max_sse_connections_per_key",
         "max_streams_per_connection",

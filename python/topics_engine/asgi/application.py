@@ -36,7 +36,7 @@ from .messages import (
 from .openapi import document
 from .route import Route
 from .settings import Settings
-from .slots import Slots
+from .slots import ByteBudget, Slots
 from .socket import converse, deny
 from .streaming import send_stream
 
@@ -67,6 +67,7 @@ class App:
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
         self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
+        self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -94,6 +95,13 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        try:
+            await self._respond(request, send)
+        finally:
+            request.release(self.receiving)
+
+    async def _respond(self, request: Request, send: Send) -> None:
+        scope = request.scope
         response: Response | None
         try:
             response = await self._answer(request, send)
@@ -129,6 +137,8 @@ class App:
             raise
         client = self.guard.check(request, found.route)
         offer = negotiate(found.route, request.headers.get(b"accept"))
+        if found.route.verb in ("health", "openapi", "socket"):
+            request.refuse_query()
         if found.route.verb == "health":
             return self.life.health()
         if found.route.verb == "openapi":
@@ -166,7 +176,8 @@ class App:
 
     async def _body(self, request: Request) -> bytes:
         limit = self._settings.max_body_bytes
-        body = await request.body(limit, self._settings.body_timeout_ms / 1000)
+        seconds = self._settings.body_timeout_ms / 1000
+        body = await request.body(limit, seconds, self.receiving)
         if not is_packed(request):
             return body
         if len(body) < THREADED:
@@ -183,6 +194,7 @@ class App:
             client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "sockets are at /v0/ws")
+            request.refuse_query()
             with self._streams.one(client.label), self.life.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:

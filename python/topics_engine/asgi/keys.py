@@ -98,10 +98,13 @@ def forget(text: str) -> None:
 
 def _parse(entry: str, number: int) -> Key:
     secret, _, rest = entry.partition(":")
-    words, _, names = rest.partition(":")
+    words, colon, names = rest.partition(":")
     if not _KEY.fullmatch(secret):
         raise _refuse(number, "a key is 1 to 512 printable characters without a colon or a comma")
     scopes = frozenset(_scopes(words, number)) if words else frozenset(SCOPES)
+    if colon and not names:
+        why = "the prefix is empty; name one, or leave the last colon out for a key of all names"
+        raise _refuse(number, why)
     prefixes = tuple(names.split("|")) if names else ()
     if not all(_PREFIX.fullmatch(prefix) for prefix in prefixes):
         raise _refuse(number, "a prefix is the beginning of a topic's name; | stands between two")

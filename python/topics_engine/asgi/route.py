@@ -101,11 +101,10 @@ BODY = ("invalid_request", "payload_too_large", "request_timeout", "unsupported_
 
 
 def _common(route: Route) -> frozenset[str]:
-    codes = {*ALWAYS, "unauthorized", "forbidden"}
+    # Any query may have a parameter that is not known.
+    codes = {*ALWAYS, "unauthorized", "forbidden", "invalid_request"}
     if route.verb not in ("health", "openapi"):
         codes.update(ENGINE)
     if route.body is not None:
         codes.update(BODY)
-    if route.named or route.query:
-        codes.add("invalid_request")
     return frozenset(codes)
