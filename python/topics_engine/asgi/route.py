@@ -32,14 +32,21 @@ class Field:
     kind: Kind
     summary: str = ""
     required: bool = False
+    of: tuple[Field, ...] = ()
+    """The fields of the objects in it."""
 
 
-def fields(*lines: str) -> tuple[Field, ...]:
-    """Fields written one to a line: `name!: kind: summary`; `!` marks one that must be there."""
+def fields(*lines: str, **of: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Fields written one to a line: `name!: kind: summary`; `!` marks one that must be there. `of`
+    are, by name, the fields of the objects in a field.
+    """
     made = []
     for line in lines:
         name, kind, summary = (part.strip() for part in line.split(":", 2))
-        made.append(Field(name.rstrip("!"), kind, summary, name.endswith("!")))  # type: ignore[arg-type]
+        plain = name.rstrip("!")
+        inner = of.pop(plain, ())
+        made.append(Field(plain, kind, summary, name.endswith("!"), inner))  # type: ignore[arg-type]
+    assert not of, of
     return tuple(made)
 
 
