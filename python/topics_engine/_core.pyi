@@ -461,6 +461,10 @@ class _Slots(Protocol):
     def take(self, label: str) -> None: ...
     def give(self, label: str) -> None: ...
 
+class _Budget(Protocol):
+    def take(self, size: int) -> bool: ...
+    def give(self, size: int) -> None: ...
+
 @final
 class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
@@ -479,6 +483,7 @@ class Gate:
         status_lines: Mapping[int, bytes],
         loopback: bool,
         max_body: int,
+        receiving: _Budget,
         ticks: tuple[int, int, int, int],
         drain: tuple[int, int],
         unsent: Callable[[Any], int],

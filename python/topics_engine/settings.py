@@ -36,6 +36,7 @@ SERVER = frozenset(
         "log_level",
         "max_body_bytes",
         "max_inflight_per_key",
+        "max_receiving_bytes",
         "max_sse_connections",
         "max_sse_connections_per_key",
         "max_streams_per_connection",

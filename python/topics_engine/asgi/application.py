@@ -39,7 +39,7 @@ from .messages import (
 from .openapi import document
 from .route import Route
 from .settings import Settings
-from .slots import Slots
+from .slots import ByteBudget, Slots
 from .socket import converse, deny
 from .streaming import send_stream
 
@@ -73,6 +73,7 @@ class App:
         self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
+        self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -100,6 +101,13 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        try:
+            await self._respond(request, send)
+        finally:
+            request.release(self.receiving)
+
+    async def _respond(self, request: Request, send: Send) -> None:
+        scope = request.scope
         response: Response | None
         try:
             response = await self._answer(request, send)
@@ -135,6 +143,8 @@ class App:
             raise
         client = self.guard.check(request, found.route)
         offer = negotiate(found.route, request.headers.get(b"accept"))
+        if found.route.verb in ("health", "openapi", "socket"):
+            request.refuse_query()
         if found.route.verb == "health":
             return self.life.health()
         if found.route.verb == "openapi":
@@ -167,6 +177,7 @@ class App:
                 call = _begin(bridge, found, client, request, body.data, flags, key)
                 # The answer may take its time.
                 body.release()
+                request.release(self.receiving)
                 status, answer = await _answer_to(bridge, call, request, waits=route.waits)
         finally:
             body.release()
@@ -178,7 +189,7 @@ class App:
             return Body(b"", 0)
         flags = BODIES[body_type(route, request)]
         limit, seconds = self._settings.max_body_bytes, self._settings.body_timeout_ms / 1000
-        data = await request.body(limit, seconds)
+        data = await request.body(limit, seconds, self.receiving)
         return (
             await self._inflater.inflate(data, flags) if is_packed(request) else Body(data, flags)
         )
@@ -193,6 +204,7 @@ class App:
             client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "sockets are at /v0/ws")
+            request.refuse_query()
             with self._streams.one(client.label), self.life.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:

@@ -164,12 +164,15 @@ def _entries_of(file: str) -> list[tuple[str, int, str]]:
 
 def _parse(entry: str, where: str, number: int) -> Key:
     secret, _, rest = entry.partition(":")
-    words, _, names = rest.partition(":")
+    words, colon, names = rest.partition(":")
     if not _KEY.fullmatch(secret):
         raise _refuse(
             where, number, "a key is 1 to 512 printable characters without a colon or a comma"
         )
     scopes = frozenset(_scopes(words, where, number)) if words else frozenset(SCOPES)
+    if colon and not names:
+        why = "the prefix is empty; name one, or leave the last colon out for a key of all names"
+        raise _refuse(where, number, why)
     prefixes = tuple(names.split("|")) if names else ()
     if not all(_PREFIX.fullmatch(prefix) for prefix in prefixes):
         raise _refuse(

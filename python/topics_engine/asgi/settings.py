@@ -46,6 +46,7 @@ class Settings:
     max_sse_connections: int = _setting(10_000, "open event streams and sockets")
     max_sse_connections_per_key: int = _setting(1000, "the same for one key")
     max_inflight_per_key: int = _setting(1000, "open requests of one key")
+    max_receiving_bytes: int = _setting(256 << 20, "bytes of all bodies that are being received")
     data_dir: str = engine_settings.DATA_DIR
     engine: Mapping[str, Any] = field(default_factory=dict)
 

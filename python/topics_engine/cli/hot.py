@@ -48,6 +48,7 @@ class HotProtocols:
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
             max_body=settings.max_body_bytes or sys.maxsize,
+            receiving=app.receiving,
             ticks=tuple(  # type: ignore[arg-type]
                 round(seconds / self._tick) for seconds in (*ticks, GOODBYE_SECONDS)
             ),

@@ -54,6 +54,8 @@ pub(crate) struct Gate {
     status_lines: HashMap<u16, Vec<u8>>,
     loopback: bool,
     keys: Option<Keys>,
+    /// Counts the bytes of all bodies that are being received: `take(size)` and `give(size)`.
+    receiving: Py<PyAny>,
     max_body: usize,
     /// Ticks of `sweep` that a body, the first request and the next request may take, and a client
     /// that has all and does not say goodbye.
@@ -91,11 +93,12 @@ impl Patience {
 impl Gate {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, drain, unsent, too_slow_head, too_slow_body, keys=None))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, ticks, drain, unsent, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
+        receiving: Py<PyAny>,
         ticks: (u64, u64, u64, u64),
         drain: (u64, u64),
         unsent: Py<PyAny>,
@@ -110,6 +113,7 @@ impl Gate {
             status_lines: status_lines.extract()?,
             loopback,
             keys: keys.map(|(admit, slots)| Keys { admit, slots }),
+            receiving,
             max_body,
             patience: Patience { body, first, next, goodbye, stall, bytes },
             unsent,
@@ -202,21 +206,36 @@ impl Gate {
         }
     }
 
-    /// The request of a client with this label begins or ends to wait.
-    fn slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>, what: &str) {
-        if let (Some(keys), Some(label)) = (&self.keys, label)
+    /// The client with this label has one request more, or less.
+    fn slot(&self, py: Python<'_>, label: &Py<PyAny>, what: &str) {
+        if let Some(keys) = &self.keys
             && let Err(e) = keys.slots.call_method1(py, what, (label,))
         {
             e.write_unraisable(py, None);
         }
     }
 
-    pub(super) fn take_slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>) {
+    pub(super) fn take_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
         self.slot(py, label, "take");
     }
 
-    pub(super) fn give_slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>) {
+    pub(super) fn give_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
         self.slot(py, label, "give");
+    }
+
+    /// Counts bytes that were received of a body; false when that are too many.
+    pub(super) fn take_bytes(&self, py: Python<'_>, size: usize) -> bool {
+        let taken = self.receiving.call_method1(py, intern!(py, "take"), (size,));
+        taken.and_then(|taken| taken.extract(py)).unwrap_or_else(|e| {
+            e.write_unraisable(py, None);
+            false
+        })
+    }
+
+    pub(super) fn give_bytes(&self, py: Python<'_>, size: usize) {
+        if let Err(e) = self.receiving.call_method1(py, intern!(py, "give"), (size,)) {
+            e.write_unraisable(py, None);
+        }
     }
 
     /// Answers, or takes the request: then its reply comes with this token.

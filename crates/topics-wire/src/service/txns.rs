@@ -49,6 +49,13 @@ impl Writers {
     fn shows(&self, writer: &str, grant: &Grant) -> bool {
         grant.owner.is_empty() || self.0.lock().get(writer).is_none_or(|o| *o == grant.owner)
     }
+
+    /// Whether a list shows a key this writer. One of before the start may have written to topics
+    /// that a key with prefixes does not cover.
+    fn lists(&self, writer: &str, grant: &Grant) -> bool {
+        let own = || self.0.lock().get(writer).is_some_and(|o| *o == grant.owner);
+        self.shows(writer, grant) && (grant.prefixes.is_empty() || own())
+    }
 }
 
 impl Service {
@@ -152,17 +159,21 @@ impl Service {
     }
 
     fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let state = self.engine.writer_state(r.part)?;
+        let mut state = self.engine.writer_state(r.part)?;
         if !self.writers.shows(r.part, r.grant) {
             return Err(Error::TxnNotFound(r.part.to_owned()).into());
         }
+        state.staged.retain(|staged| {
+            let named = TxnStage { stage: &staged.stage, parts: 0, records: None };
+            self.check_staged(r.part, &[named], r.grant).is_ok()
+        });
         self.now(txn::writer(r.part, &state), start_ns)
     }
 
     fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let page = small::page(&Query::new(r.query))?;
         let mut found = self.engine.writers(&page.prefix, page.after.as_deref());
-        found.retain(|w| self.writers.shows(&w.writer, r.grant));
+        found.retain(|w| self.writers.lists(&w.writer, r.grant));
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|w| small::cursor(&w.writer));
