@@ -175,9 +175,8 @@ fn new_id(core: &Arc<Core>) -> Result<u64> {
 fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let room = core.room(0, head.len(), Wait::Bounded)?;
     let commit = Arc::new(Applied::new(core, "a router's definition"));
     let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
-    let ticket = core.wal.stage(batch, room)?;
+    let ticket = core.stage_control(0, batch, Wait::Bounded)?;
     core.wait(ticket, Level::Synced)
 }

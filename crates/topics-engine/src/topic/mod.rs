@@ -2,6 +2,7 @@
 //!
 //! | part | does |
 //! |---|---|
+//! | `admit` | staging permits, and waiting for a topic |
 //! | `append` | decides a write: conditions, caps, seqs; stages it |
 //! | `apply` | changes the topic by finished frames, live and in recovery |
 //! | `state`, `index`, `tags`, `dedupe` | what has been applied |
@@ -28,6 +29,7 @@ use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Order
 use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
+mod admit;
 mod append;
 mod apply;
 mod consumer;

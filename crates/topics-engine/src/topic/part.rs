@@ -11,7 +11,8 @@ use topics_storage::format::frame;
 use topics_storage::format::record::{self, Body, TxnPart};
 use topics_storage::wal::{FRONT, Level, Ticket};
 
-use super::append::{AppendState, Decision, Halt};
+use super::admit::Admission;
+use super::append::{Decision, Halt};
 use super::flight::{Flight, Frames, Order, Undo};
 use super::lifecycle::Alone;
 use super::load::Hints;
@@ -251,7 +252,7 @@ pub(crate) struct Sent {
 pub(crate) fn publish_part(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
-    _alone: &Alone,
+    alone: &Alone,
     writer: (&str, u64),
     mut part: Part,
 ) -> Result<Option<Sent>> {
@@ -271,8 +272,7 @@ pub(crate) fn publish_part(
             + 4096
             + part.acks.len() * 20
             + part.cursors.len() * 320;
-        let room = core.room(core.shard(topic.id()), size, Wait::Patient)?;
-        let mut a = topic.append.lock();
+        let mut a = topic.admit_exclusive(core, size, Wait::Exclusive, alone)?;
         if a.closed || topic.life() != Life::Live {
             return Ok(None);
         }
@@ -287,10 +287,10 @@ pub(crate) fn publish_part(
             hints,
         };
         let (ticket, reserved) = match &mut p {
-            None => (alone_frames(core, topic, &mut a, frames, room)?, 0),
+            None => (alone_frames(core, topic, &mut a, frames)?, 0),
             Some(p) => {
                 p.part = Some(Box::new(frames));
-                match (Decision { core, topic, p }).run(&mut a, room)? {
+                match (Decision { core, topic, p }).run(&mut a)? {
                     Ok(d) => (d.ticket.ok_or_else(|| gone(topic))?, d.reserved),
                     Err(Halt::Read(need)) => {
                         drop(a);
@@ -312,16 +312,15 @@ pub(crate) fn publish_part(
 fn alone_frames(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
-    a: &mut AppendState,
+    a: &mut Admission<'_>,
     part: PartFrames,
-    room: topics_storage::wal::Room,
 ) -> Result<Ticket> {
     let mut frames = Frames::default();
     part.encode(&mut frames.head, topic, 0, a.head());
     let ts = a.last_ts.max(core.time.wall());
     let order = Order { ts, level: Level::Synced, frees_space: true };
     let flight = Flight::plain(core, topic, part.hints, Undo::None);
-    Ok(flight.stage(a, frames, order, room)?.0)
+    Ok(a.stage(flight, frames, order)?.0)
 }
 
 impl Sent {

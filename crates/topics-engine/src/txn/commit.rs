@@ -390,9 +390,8 @@ fn log(core: &Arc<Core>, body: &TxnCommit) -> Result<()> {
     }
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let room = core.room(0, head.len(), Wait::Bounded)?;
     let commit = Arc::new(Applied::new(core, "a transaction's decision"));
     let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
-    let ticket = core.wal.stage(batch, room)?;
+    let ticket = core.stage_control(0, batch, Wait::Bounded)?;
     core.wait(ticket, Level::Synced)
 }

@@ -119,10 +119,10 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
 pub(super) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let room = core.room(0, head.len(), Wait::Patient)?;
     let commit = Arc::new(Applied::new(core, "a transaction's end"));
     let batch = Batch::control(head, core.time.wall(), Level::Written, commit);
-    let ticket = core.wal.stage(Batch { frees_space: true, ..batch }, room)?;
+    let batch = Batch { frees_space: true, ..batch };
+    let ticket = core.stage_control(0, batch, Wait::Exclusive)?;
     core.wait(ticket, level)
 }
 

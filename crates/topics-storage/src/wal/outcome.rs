@@ -28,11 +28,18 @@ pub(super) struct Outcomes {
     ended: Option<StorageError>,
     /// Failed tickets, ascending ranges.
     failed: VecDeque<(u64, u64, StorageError)>,
+    /// The most ranges that are remembered; all tickets that are out at one time are fewer.
+    most_failed: usize,
     pub waiters: Vec<Waiter>,
     callbacks: [BTreeMap<u64, Vec<Callback>>; 2],
 }
 
 impl Outcomes {
+    /// Remembers at least this many failed tickets.
+    pub fn new(most_failed: usize) -> Self {
+        Self { most_failed: most_failed.max(4096), ..Self::default() }
+    }
+
     /// What is known about a ticket at a level; `None`: nothing yet.
     pub fn of(&self, n: u64, level: Level) -> Option<Result<()>> {
         let done = match level {
@@ -40,7 +47,7 @@ impl Outcomes {
             Level::Written => n <= self.written,
             Level::Synced => n <= self.synced,
         };
-        if !self.failed.is_empty() && n <= self.written {
+        if !self.failed.is_empty() {
             let i = self.failed.partition_point(|f| f.1 < n);
             if let Some((_, _, e)) = self.failed.get(i).filter(|f| f.0 <= n) {
                 return Some(Err(e.clone()));
@@ -71,7 +78,6 @@ impl Outcomes {
         if from > to {
             return;
         }
-        self.written = self.written.max(to);
         let known = self.failed.partition_point(|f| f.1 < from);
         let known: Vec<_> = self.failed.drain(known..).collect();
         let mut at = from;
@@ -86,7 +92,7 @@ impl Outcomes {
             self.push(at, to, error.clone());
         }
         // Whoever waits looks right after his group: what is this old has been asked for.
-        while self.failed.len() > 4096 {
+        while self.failed.len() > self.most_failed {
             self.failed.pop_front();
         }
     }

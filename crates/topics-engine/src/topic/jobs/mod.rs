@@ -132,9 +132,8 @@ fn stage(
     frames: Frames,
     wait: Wait,
 ) -> Result<(Ticket, Level)> {
-    let mut frames = Some(frames);
-    let bytes = frames.as_ref().map_or(0, |f| f.head.len());
-    let staged = stage_with(core, topic, bytes, wait, || Ok(frames.take()))?;
+    let bytes = frames.head.len();
+    let staged = stage_with(core, topic, bytes, wait, || Ok(Some(frames)))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
 }
 
@@ -144,28 +143,23 @@ pub(super) fn stage_with(
     topic: &Arc<Topic>,
     bytes: usize,
     wait: Wait,
-    mut decide: impl FnMut() -> Result<Option<Frames>>,
+    decide: impl FnOnce() -> Result<Option<Frames>>,
 ) -> Result<Option<(Ticket, Level)>> {
-    loop {
-        let room = core.room(core.shard(topic.id()), bytes, wait)?;
-        let mut a = topic.append.lock();
-        if a.closed || topic.life() != Life::Live {
-            return Err(Error::TopicNotFound(topic.name.to_string()));
-        }
-        if a.held {
-            if wait == Wait::No {
-                let (limit, max) = ("topic_busy", 0);
-                return Err(Error::Throttled { limit, max, retry_after_ms: 10 });
-            }
-            drop(a);
-            topic.wait_unheld();
-            continue;
-        }
-        let Some(frames) = decide()? else { return Ok(None) };
-        let level = apply_level(a.config.durability);
-        let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
-        let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
-        let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
-        return Ok(Some((ticket, level)));
+    let admitted = match wait {
+        Wait::No => topic.try_admit(core, bytes, wait)?,
+        _ => Some(topic.admit(core, bytes, wait)?),
+    };
+    let Some(mut a) = admitted else {
+        let (limit, max) = ("topic_busy", 0);
+        return Err(Error::Throttled { limit, max, retry_after_ms: 10 });
+    };
+    if a.closed || topic.life() != Life::Live {
+        return Err(Error::TopicNotFound(topic.name.to_string()));
     }
+    let Some(frames) = decide()? else { return Ok(None) };
+    let level = apply_level(a.config.durability);
+    let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
+    let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
+    let (ticket, _) = a.stage(flight, frames, order)?;
+    Ok(Some((ticket, level)))
 }
