@@ -676,6 +676,9 @@ class Transactions:
         """Publishes stages `(stage, parts, records)`."""
 
     def abort(self, writer: str, stage: str) -> bool: ...
+    def forget(self, writer: str) -> bool:
+        """Its next commit may have any epoch; False when there is no such writer."""
+
     def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
         """`(last_epoch, [(stage, parts, records, bytes)])`."""
 

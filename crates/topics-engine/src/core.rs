@@ -76,13 +76,14 @@ impl Base {
         segments: Arc<Segments>,
         recovery: Arc<RecoveryProgress>,
     ) -> Self {
+        let keys = Quota::new("idempotency_keys", options.max_idempotency_keys);
         Self {
             registry: Registry::default(),
             dormitory: Dormitory::default(),
             ids: Ids::default(),
             metrics: Metrics::default(),
             time: Time::new(env.clock.clone()),
-            keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
+            keys: keys.clone(),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             consumers: Quota::new("max_consumers", options.max_consumers),
             usual: Arc::default(),
@@ -90,7 +91,7 @@ impl Base {
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             routers: Routers::default(),
-            txns: Txns::default(),
+            txns: Txns::new(keys),
             delivery: Delivery::new(env.clock.clone(), env.guards.clone(), options.workers()),
             env,
             dir,
