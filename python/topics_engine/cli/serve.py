@@ -162,6 +162,8 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         limits=limits,
         http=leaving_some(HotProtocols(app, settings) if hot else plain, limit),
         ws=partial(BoundedWebSocket, limits=limits),
+        # What a message unpacks to would be made before it is counted.
+        ws_per_message_deflate=False,
         ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,

@@ -20,6 +20,13 @@ pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Resul
     name::check(name)?;
     name::check(&req.source)?;
     name::check(&req.dest)?;
+    if req.source == req.dest {
+        let text = format!(
+            "router {name:?} copies topic {:?} to itself; name another destination",
+            req.dest
+        );
+        return Err(Error::InvalidRequest(text));
+    }
     core.check_open()?;
     let _one = core.routers.deciding.lock();
     let old = core.routers.get(name).map(|r| r.definition());

@@ -75,7 +75,9 @@ pub(crate) use jobs::{
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
 pub(crate) use map::segment_map;
 pub use map::{SegmentMap, Stretch, Tier};
-pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};
+pub(crate) use part::{
+    Conditions, Part, PartRows, check_part, encode_rows, publish_part, release_acks,
+};
 pub(crate) use read::{read, read_with, seek, synced_seq};
 pub(crate) use retention::{expire, expire_before_write, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};

@@ -23,11 +23,55 @@ use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::queue::api::Held;
 
+/// Encoded rows of one topic, not sealed, behind [`FRONT`] bytes: as a write has them, so that
+/// neither a check nor the publishing copies them.
+#[derive(Debug, Default)]
+pub(crate) struct PartRows {
+    records: Vec<u8>,
+    count: u64,
+}
+
+impl PartRows {
+    /// None yet, with room for so many bytes of frames.
+    pub fn expecting(len: usize) -> Self {
+        let mut records = Vec::new();
+        // Without the room the buffer grows as it needs to.
+        if records.try_reserve_exact(FRONT + len).is_ok() {
+            records.resize(FRONT, 0);
+        }
+        Self { records, count: 0 }
+    }
+
+    /// Adds encoded rows.
+    pub fn add(&mut self, frames: &[u8], count: u64) {
+        if self.records.is_empty() {
+            self.records.reserve(FRONT + frames.len());
+            self.records.resize(FRONT, 0);
+        }
+        self.records.extend_from_slice(frames);
+        self.count += count;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of their frames.
+    pub fn len(&self) -> usize {
+        self.frames().len()
+    }
+
+    fn frames(&self) -> &[u8] {
+        self.records.get(FRONT..).unwrap_or_default()
+    }
+}
+
 /// What a part does.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Part {
-    /// Encoded rows, not sealed, and their number.
-    pub rows: (Vec<u8>, u64),
+    /// The rows that it appends.
+    pub rows: PartRows,
     /// Jobs that are acked.
     pub acks: Vec<u64>,
     /// Consumers and where they are set.
@@ -72,12 +116,9 @@ pub(crate) fn encode_rows(
 }
 
 /// A write of rows that are encoded.
-fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
-    let mut records = Vec::with_capacity(FRONT + rows.0.len());
-    records.resize(FRONT, 0);
-    records.extend_from_slice(&rows.0);
+fn prepared(core: &Core, topic: &Topic, rows: PartRows) -> Prepared {
     let (mut bytes, mut jobs) = (0, false);
-    for (_, _, one) in prepare::Frames(&rows.0) {
+    for (_, _, one) in prepare::Frames(rows.frames()) {
         if let Ok((f, _)) = frame::parse(one) {
             bytes += f.payload_bytes();
             let attrs = Attrs::decode(f.attrs).unwrap_or_default();
@@ -86,8 +127,8 @@ fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
     }
     Prepared {
         topic: topic.name.clone(),
-        records,
-        count: rows.1,
+        records: rows.records,
+        count: rows.count,
         bytes,
         key: None,
         expect_head: None,
@@ -123,7 +164,7 @@ pub(crate) fn check_part(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     _alone: &Alone,
-    rows: &(Vec<u8>, u64),
+    rows: &mut PartRows,
     c: &Conditions<'_>,
 ) -> Result<Vec<u64>> {
     topic.check_sound()?;
@@ -133,20 +174,13 @@ pub(crate) fn check_part(
     for (name, seq) in c.cursors {
         consumer::check_cursor(topic, name, *seq)?;
     }
-    if rows.1 > 0 {
+    if rows.count > 0 {
         check_limits(core, rows)?;
-        let mut p = prepared(core, topic, rows);
+        let mut p = prepared(core, topic, std::mem::take(rows));
         p.expect_head = c.expect_head;
-        loop {
-            let planned = {
-                let mut a = topic.append.lock();
-                Decision { core, topic, p: &mut p }.plan(&mut a)?.map(drop)
-            };
-            match planned {
-                Ok(()) => break,
-                Err(need) => retention::provide(core, topic, &need)?,
-            }
-        }
+        let fits = check_write(core, topic, &mut p);
+        *rows = PartRows { records: p.records, count: p.count };
+        fits?;
     } else if let Some(expected) = c.expect_head {
         let actual = topic.append.lock().head();
         if expected != actual {
@@ -157,11 +191,25 @@ pub(crate) fn check_part(
     jobs::take_acks(topic, c.acks)
 }
 
-fn check_limits(core: &Core, rows: &(Vec<u8>, u64)) -> Result<()> {
+/// Whether a write would be taken now.
+fn check_write(core: &Arc<Core>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
+    loop {
+        let planned = {
+            let mut a = topic.append.lock();
+            Decision { core, topic, p }.plan(&mut a)?.map(drop)
+        };
+        match planned {
+            Ok(()) => return Ok(()),
+            Err(need) => retention::provide(core, topic, &need)?,
+        }
+    }
+}
+
+fn check_limits(core: &Core, rows: &PartRows) -> Result<()> {
     let o = &core.options;
     let bounds = [
-        (rows.1, o.max_batch_records as u64, "records"),
-        (rows.0.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
+        (rows.count, o.max_batch_records as u64, "records"),
+        (rows.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
     ];
     match bounds.into_iter().find(|(got, max, _)| got > max) {
         Some((got, max, unit)) => Err(Error::BatchTooLarge { got, max, unit }),
@@ -213,8 +261,8 @@ pub(crate) fn publish_part(
     part.acks.dedup();
     let delete = (!part.acks.is_empty())
         .then(|| record::Delete { seqs: delete::ranges(&part.acks), ..record::Delete::default() });
-    let mut p = (part.rows.1 > 0).then(|| prepared(core, topic, &part.rows));
-    part.rows.0 = Vec::new();
+    let rows = std::mem::take(&mut part.rows);
+    let mut p = (rows.count > 0).then(|| prepared(core, topic, rows));
     loop {
         let (hints, structure) = match &delete {
             Some(body) => delete::plan(core, topic, body)?,

@@ -13,7 +13,7 @@ use super::table::{Open, base};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::options::RecoveryMode;
-use crate::topic::{self, Alone, Applied, Life, Part, Topic};
+use crate::topic::{self, Alone, Applied, Life, Part, PartRows, Topic};
 
 /// A topic that is held, and what happens to it.
 pub(super) struct Ready {
@@ -79,7 +79,7 @@ pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Commi
     end(core, writer, epoch)
 }
 
-fn part_of(body: &TxnCommit, id: u64, rows: (Vec<u8>, u64)) -> Part {
+fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> Part {
     let acks = body.acks.iter().filter(|a| a.0 == id).flat_map(|a| a.1.clone()).collect();
     let cursors = body.commits.iter().filter(|c| c.0 == id);
     Part { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }

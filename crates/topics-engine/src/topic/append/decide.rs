@@ -189,7 +189,9 @@ impl Decision<'_> {
             // Checked when the transaction was decided.
         } else if plan.config.discard == Discard::Reject {
             if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
-                return Err(Error::RecordTooLarge { index: 0, what, got, max });
+                let unit = if what == "cap_records" { "records" } else { "bytes" };
+                let topic = p.topic.to_string();
+                return Err(Error::WriteOverCap { topic, what, unit, got, max });
             }
             if let Some((what, _, max)) =
                 caps.over(outlook.count + p.count, outlook.bytes + p.bytes)
