@@ -217,6 +217,15 @@ pub(crate) struct Disk {
     pub put_off: AtomicBool,
 }
 
+impl Disk {
+    /// Refuses once the lock file was removed or replaced: what lies under the directory's names may
+    /// be another engine's.
+    pub(crate) fn check_lock(&self) -> Result<()> {
+        let watch = self.lock.lock().as_ref().map(DirLock::watch);
+        watch.map_or(Ok(()), |watch| Ok(watch.check()?))
+    }
+}
+
 impl Deref for Core {
     type Target = Base;
     fn deref(&self) -> &Base {

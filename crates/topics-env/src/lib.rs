@@ -171,6 +171,9 @@ pub enum LockError {
 pub trait LockGuard: Send + Sync + Debug {
     /// Replaces what the lock file says about its holder.
     fn describe(&self, content: &[u8]) -> io::Result<()>;
+    /// Whether the path that was locked still names the locked file. A lock whose file was removed
+    /// or replaced keeps nobody out any more.
+    fn is_named(&self) -> io::Result<bool>;
 }
 
 /// A file system.
@@ -198,6 +201,8 @@ pub trait Fs: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Takes the exclusive lock of a file, creating it when missing, and writes `content`.
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError>;
+    /// Takes the exclusive lock of a file that is there, and does not write it.
+    fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
     /// Takes a lock that others may take in this way too, and nobody as [`Fs::lock`] does. The file
     /// must be there; it is not written.
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;

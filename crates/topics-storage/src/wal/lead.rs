@@ -156,6 +156,7 @@ impl Shard {
                 },
             )?;
             took = env.clock.mono_ns().saturating_sub(started);
+            self.shared.check_lock().map_err(Fault::Sync)?;
         } else {
             let done = w.file.file.write_all_at(&built.bytes, w.offset);
             done.map_err(|e| Fault::Write(io("write", &w.file, e)))?;

@@ -500,7 +500,7 @@ impl Shard {
     ) -> Guard<'a> {
         let first = st.poisoned.is_none();
         let error = match error {
-            e @ StorageError::Poisoned { .. } => e.clone(),
+            e @ (StorageError::Poisoned { .. } | StorageError::LockLost) => e.clone(),
             e => StorageError::Poisoned { detail: e.to_string() },
         };
         let error = st.poisoned.get_or_insert(error).clone();
@@ -508,6 +508,9 @@ impl Shard {
         st.fail_all(from, taken, &error);
         if first {
             log::error!("shard {} refuses writes until the next open: {error}", self.id);
+        }
+        // Behind a lost lock the folder may be another engine's.
+        if first && !matches!(error, StorageError::LockLost) {
             let mark = self.dir.join(wal_file::POISON_MARK);
             self.unlocked(&mut st, || {
                 if let Err(e) = self.shared.env.fs.open(&mark, topics_env::OpenMode::Truncate) {

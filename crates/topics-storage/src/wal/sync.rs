@@ -37,12 +37,14 @@ impl Shard {
         }
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
-            let outcome = env.sync("wal.group", &*file.file);
-            (outcome, env.clock.mono_ns().saturating_sub(started))
+            let synced = env.sync("wal.group", &*file.file);
+            let synced = synced
+                .map_err(|e| StorageError::Poisoned { detail: format!("sync {}: {e}", file.name) });
+            let took = env.clock.mono_ns().saturating_sub(started);
+            (synced.and_then(|()| self.shared.check_lock()), took)
         });
         st.syncing = false;
-        if let Err(e) = outcome {
-            let error = StorageError::Poisoned { detail: format!("sync {}: {e}", file.name) };
+        if let Err(error) = outcome {
             return self.poison(st, &[], &error);
         }
         if let Some(e) = st.poisoned.clone() {

@@ -9,6 +9,7 @@ mod classes;
 mod delete;
 mod descriptors;
 mod lifecycle;
+mod lock;
 mod model;
 mod opening;
 mod panics;
