@@ -1,8 +1,8 @@
-//! A state machine of random operations, restarts, crashes and clock steps among them, judged
-//! after every look; failing runs are made small.
+//! A state machine of random operations, restarts, crashes, clock steps and shortages among them,
+//! judged after every look; failing runs are made small.
 
 use topics_engine::{ConfigPatch, Discard, TopicMatch};
-use topics_env::sim::CrashOptions;
+use topics_env::sim::{CallFilter, CallKind, CrashOptions, FaultKind};
 
 use crate::crash::panic_text;
 use crate::oracle::Event;
@@ -12,24 +12,85 @@ use crate::workloads::{CLASSES, class};
 /// One operation; everything in it is decided when it is made.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    Append { topic: usize, batch: Shape, wait: bool },
+    Append {
+        topic: usize,
+        batch: Shape,
+        wait: bool,
+    },
     Drive,
-    Class { topic: usize, class: usize },
-    Cap { topic: usize, records: u64, bytes: u64, reject: bool },
-    Ttl { topic: usize, ms: u64 },
-    Drop { topic: usize },
-    DeleteBefore { topic: usize, back: u64 },
-    DeleteTag { topic: usize, tag: usize, all: bool },
+    Class {
+        topic: usize,
+        class: usize,
+    },
+    Cap {
+        topic: usize,
+        records: u64,
+        bytes: u64,
+        reject: bool,
+    },
+    Ttl {
+        topic: usize,
+        ms: u64,
+    },
+    Drop {
+        topic: usize,
+    },
+    DeleteBefore {
+        topic: usize,
+        back: u64,
+    },
+    DeleteTag {
+        topic: usize,
+        tag: usize,
+        all: bool,
+    },
     Sync,
-    SyncTopic { topic: usize },
+    SyncTopic {
+        topic: usize,
+    },
     Checkpoint,
     Tick,
-    Pass { ms: u64 },
-    Wall { ms: i64 },
-    Reopen { shards: u32 },
+    Pass {
+        ms: u64,
+    },
+    Wall {
+        ms: i64,
+    },
+    Reopen {
+        shards: u32,
+    },
     Kill,
-    Power { pick: u64 },
+    Power {
+        pick: u64,
+    },
     Look,
+    /// Something cannot be had from now on.
+    Shortage {
+        of: Shortage,
+    },
+    /// It can be had again.
+    Heal,
+    /// Several writes are staged: a topic and a shape each, and whether the log is driven behind it;
+    /// then, without waiting for them, a delete of what is so far below the first topic's head.
+    Burst {
+        writes: Vec<(usize, Shape, bool)>,
+        delete: Option<u64>,
+    },
+}
+
+/// What cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shortage {
+    /// Space for a log file, or for more of one.
+    NextFile,
+    /// Files may not grow.
+    FileSize,
+    /// A descriptor for a new file.
+    Descriptors,
+    /// Space for the nth write of a group.
+    Group { nth: usize },
+    /// More than so many bytes.
+    Space { free: u64 },
 }
 
 /// The shape of a batch.
@@ -54,7 +115,39 @@ pub fn steps(seed: u64, most: usize) -> Vec<Step> {
     let mut dice = Dice::new(seed);
     let n = 2 + dice.below(most as u64 - 1) as usize;
     let wild = dice.below(8) == 0;
-    (0..n).map(|_| step(&mut dice, wild)).collect()
+    let short = dice.below(2) == 0;
+    let one = |d: &mut Dice| match d.below(4) {
+        0 if short => shortage(d),
+        _ => step(d, wild),
+    };
+    (0..n).map(|_| one(&mut dice)).collect()
+}
+
+fn shortage(d: &mut Dice) -> Step {
+    match d.below(10) {
+        0..3 => Step::Heal,
+        3..5 => Step::Shortage {
+            of: match d.below(6) {
+                0..2 => Shortage::NextFile,
+                2 => Shortage::FileSize,
+                3 => Shortage::Descriptors,
+                4 => Shortage::Group { nth: 1 + d.below(3) as usize },
+                _ => Shortage::Space { free: d.below(5) * 4096 },
+            },
+        },
+        _ => {
+            // Mostly of one topic.
+            let first = d.below(TOPICS.len() as u64) as usize;
+            let topic = |d: &mut Dice| if d.below(4) > 0 { first } else { (first + 1) % 4 };
+            let writes = (0..2 + d.below(4)).map(|_| {
+                let size = *d.pick(&[12, 80, 400, 3_000, 9_000]);
+                let n = 1 + d.below(3) as usize;
+                (topic(d), Shape { n, size, right: None, ..shape(d, true) }, d.below(4) == 0)
+            });
+            let writes = writes.collect();
+            Step::Burst { writes, delete: (d.below(4) == 0).then(|| d.below(6)) }
+        }
+    }
 }
 
 fn step(d: &mut Dice, wild: bool) -> Step {
@@ -140,6 +233,7 @@ pub fn run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
             return (d.problems(), d.finish().events);
         }
     }
+    heal(&mut d);
     d.settle();
     d.look();
     d.reopen();
@@ -216,7 +310,12 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
         Step::Wall { ms } => d.step_wall(*ms),
         Step::Reopen { shards } => {
             d.settle();
+            // A change of the layout behind a close that is short of something is not judged yet.
+            if *shards != d.tuning.shards {
+                heal(d);
+            }
             d.close();
+            heal(d);
             d.tuning.shards = *shards;
             d.open();
         }
@@ -233,7 +332,47 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
             d.open();
         }
         Step::Look => d.look(),
+        Step::Shortage { of } => short(d, *of),
+        Step::Heal => heal(d),
+        Step::Burst { writes, delete } => burst(d, writes, *delete),
     }
+}
+
+fn burst(d: &mut Driver, writes: &[(usize, Shape, bool)], delete: Option<u64>) {
+    for (topic, shape, drive) in writes {
+        let name = TOPICS[*topic];
+        let batch = shape.batch(d.knows(name));
+        d.append_async(name, &batch);
+        if *drive {
+            d.drive();
+        }
+    }
+    match (delete, writes.first()) {
+        // The model knows what a delete takes of a topic only when it knows the topic.
+        (Some(back), Some((topic, ..))) if d.head(TOPICS[*topic]) > 0 => {
+            let before = (d.head(TOPICS[*topic]) + 6).saturating_sub(back);
+            d.delete(TOPICS[*topic], Some(before), None);
+        }
+        _ => d.drive(),
+    }
+}
+
+fn short(d: &mut Driver, of: Shortage) {
+    d.short();
+    let log = |call| CallFilter::on_path(call, "wal-");
+    let fs = d.fs();
+    match of {
+        Shortage::NextFile => fs.fail_from(log(CallKind::Allocate), 1, FaultKind::ENOSPC),
+        Shortage::FileSize => fs.fail_from(log(CallKind::Allocate), 1, FaultKind::EFBIG),
+        Shortage::Descriptors => fs.fail_from(CallKind::Create, 1, FaultKind::EMFILE),
+        Shortage::Group { nth } => fs.fail_nth(log(CallKind::Write), nth, FaultKind::ENOSPC),
+        Shortage::Space { free } => fs.set_free_space(Some(free)),
+    }
+}
+
+fn heal(d: &mut Driver) {
+    d.fs().clear_faults();
+    d.fs().set_free_space(None);
 }
 
 /// What a problem is about: its text without places and numbers.

@@ -35,6 +35,8 @@ struct Log {
     calls: usize,
     problems: Vec<String>,
     faults: bool,
+    /// Whether a call may be refused for want of space or of descriptors.
+    shortages: bool,
 }
 
 impl Log {
@@ -58,6 +60,11 @@ impl Log {
     fn end<T>(&mut self, id: CallId, result: Result<T, Error>, reply: impl Fn(&T) -> Reply) {
         let reply = match &result {
             Ok(t) => reply(t),
+            Err(Error::StorageUnavailable { reason: "no_space" | "no_descriptors", detail })
+                if self.shortages =>
+            {
+                Reply::Failed(detail.clone())
+            }
             Err(Error::Closed | Error::StorageUnavailable { .. } | Error::Corrupt { .. })
             | Err(Error::Internal(_)) => {
                 let text = result.as_ref().err().map_or_else(String::new, ToString::to_string);
@@ -113,6 +120,7 @@ impl Driver {
             calls: 0,
             problems: Vec::new(),
             faults: setup.faults,
+            shortages: false,
         };
         Self {
             setup,
@@ -150,6 +158,14 @@ impl Driver {
 
     pub fn problems(&self) -> Vec<String> {
         self.log().problems.clone()
+    }
+
+    /// From now on a call may be refused for want of space or of descriptors, and what is acked
+    /// before it is written may be given up.
+    pub fn short(&mut self) {
+        let mut log = self.log();
+        log.shortages = true;
+        log.push(Body::Trouble);
     }
 
     /// From now on a failed call is a problem.
@@ -306,7 +322,9 @@ impl Driver {
     fn judge_condition(&self, topic: &str, batch: &Batch, error: Option<&Error>) {
         let refused = matches!(error, Some(Error::HeadMismatch { .. }));
         let log = self.log();
+        let short = matches!(error, Some(Error::StorageUnavailable { .. })) && log.shortages;
         let unclear = log.world.troubled
+            || short
             || log.world.undetermined.iter().any(|(_, o)| o.topic() == Some(topic));
         let wrong = batch.expect == Some(Expect::Wrong);
         if !unclear && refused != wrong {

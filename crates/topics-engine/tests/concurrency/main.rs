@@ -36,6 +36,7 @@ const MODELS: &[Model] = &[
     Model::new("ordered", publish::ordered),
     Model::new("contended", publish::contended),
     Model::new("lost", publish::lost),
+    Model::new("unwritable", publish::unwritable),
     Model::new("checkpointed", publish::checkpointed),
     Model::new("delivered", watch::delivered),
     Model::new("called", watch::called),

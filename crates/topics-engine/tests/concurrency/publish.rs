@@ -1,7 +1,7 @@
 //! Ordered publish: what several writers of several topics in one shard let readers see.
 
 use topics_engine::{DeleteRequest, Durability, Error, ReadFrom, ReadRequest};
-use topics_env::sim::{CallKind, FaultKind};
+use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use crate::world::{LONG, World, choose, class, flip, join, spawn};
 
@@ -147,4 +147,63 @@ pub fn lost() {
     assert!(seen <= head);
     // A log that failed cannot be closed cleanly.
     let _ = w.engine.close();
+}
+
+/// What a topic holds: seq and data of every record.
+fn held(w: &World, topic: &str) -> Vec<(u64, Vec<u8>)> {
+    let req = ReadRequest { from: ReadFrom::After(0), ..ReadRequest::default() };
+    let batch = w.engine.read(topic, &req).unwrap();
+    assert!(batch.caught_up);
+    batch.iter().map(|r| (r.seq, r.data.to_vec())).collect()
+}
+
+/// Writes and a delete of one topic beside a batch that fits into no log file that can be had, or
+/// whose group is not written for want of space: what was acked is there, each seq once.
+pub fn unwritable() {
+    let w = World::open(false);
+    w.create("a", if flip() { Durability::Fsync } else { Durability::Disk });
+    w.put("a", "0", 1);
+    let mut big = "big";
+    let large = "b".repeat(150_000);
+    match choose(2) {
+        0 => {
+            w.fs.fail_from(CallKind::Allocate, 1, FaultKind::ENOSPC);
+            big = &large;
+        }
+        _ => {
+            let writes = CallFilter::on_path(CallKind::Write, "wal-");
+            w.fs.fail_nth(writes, 1 + choose(3) as usize, FaultKind::ENOSPC);
+        }
+    }
+    let write = |data: &str, times: u64| {
+        let data = data.to_owned();
+        spawn(&w, move |w| {
+            let one = |_| match w.append("a", &data, 1) {
+                Ok(done) => Some((done.first_seq, data.clone().into_bytes())),
+                Err(Error::StorageUnavailable { reason: "no_space", .. }) => None,
+                Err(e) => panic!("{e}"),
+            };
+            (0..times).filter_map(one).collect::<Vec<_>>()
+        })
+    };
+    let writers = [write(big, 1), write("small", 2), write("other", 2)];
+    let delete = spawn(&w, |w| {
+        let req = DeleteRequest { before_seq: Some(2), matching: None };
+        w.engine.delete("a", &req).is_ok()
+    });
+    let acked: Vec<_> = join(writers).into_iter().flatten().collect();
+    let deleted = join([delete])[0];
+    w.fs.clear_faults();
+    w.engine.tick().unwrap();
+    w.put("a", "last", 1);
+    let there = held(&w, "a");
+    for one in &acked {
+        assert!(there.contains(one), "I1: seq {} was acked and is not there", one.0);
+    }
+    assert!(there.windows(2).all(|r| r[0].0 < r[1].0), "I2, I4");
+    assert_eq!(there.len(), acked.len() + 1 + usize::from(!deleted), "nothing else is there");
+    let next = w.killed();
+    assert_eq!(held(&next, "a"), there, "what the next process finds");
+    next.engine.close().unwrap();
+    w.engine.close().unwrap();
 }
