@@ -188,7 +188,7 @@ const HURRY: Duration = Duration::from_secs(1);
 const CHECKPOINT_MIN: u64 = 1024;
 
 pub(crate) fn pass(core: &Arc<Core>) {
-    if let Err(e) = tick(core)
+    if let Err(e) = core.guarded_turn("maintenance", || tick(core))
         && !matches!(e, Error::Closed)
     {
         log::warn!("maintenance: {e}");
