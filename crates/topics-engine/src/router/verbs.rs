@@ -170,7 +170,7 @@ fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
     body.encode_frame(&mut head, 0, 0, 0);
     let room = core.room(0, head.len(), Wait::Bounded)?;
     let commit = Arc::new(Applied::new(core, "a router's definition"));
-    let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
+    let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
     let ticket = core.wal.stage(batch, room)?;
     core.wait(ticket, Level::Synced)
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use topics_env::sync::atomic::Ordering;
+use topics_env::sync::atomic::{AtomicBool, Ordering};
+use topics_env::sync::thread;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, Room, Ticket};
@@ -50,10 +51,32 @@ pub(super) struct Flight {
     pub birth: bool,
     /// What a delete or eviction in it did.
     pub removed: Removed,
+    /// Counted among the topic's batches in flight.
+    pub counted: AtomicBool,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.landed();
+    }
+}
+
+/// Ends a batch's flight when its commit returns, and when it panics.
+pub(super) struct Landing<'a>(pub &'a Flight);
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Memory may hold a part of what the log has.
+            self.0.topic.broken.store(true, Ordering::Release);
+        }
+        self.0.landed();
+    }
 }
 
 impl Commit for Flight {
     fn apply(&self, placed: &Placed<'_>) {
+        let _landing = Landing(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
         if let Err(e) = apply(&self.core, &placed.into(), Some(&live)) {
             // The log has it and memory does not: nothing of this topic may be shown or decided
@@ -64,10 +87,10 @@ impl Commit for Flight {
         if let Undo::Write { .. } = self.undo {
             self.core.metrics.appends.add(1);
         }
-        self.landed();
     }
 
     fn failed(&self, error: &StorageError) {
+        let _landing = Landing(self);
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
         self.core.metrics.failed_batches.add(1);
         {
@@ -80,16 +103,19 @@ impl Commit for Flight {
         if self.birth {
             self.topic.die(&self.core);
         }
-        self.landed();
     }
 }
 
 impl Flight {
+    /// The batch is in flight no more; the first call counts.
     fn landed(&self) {
+        if !self.counted.swap(false, Ordering::AcqRel) {
+            return;
+        }
         if let Undo::Delete = self.undo {
             self.topic.deletes.fetch_sub(1, Ordering::AcqRel);
         }
-        self.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.topic.batch_landed();
     }
 
     fn undo(&self, a: &mut AppendState) {
@@ -187,7 +213,8 @@ impl Flight {
             frees_space: order.frees_space,
             commit: flight.clone(),
         };
-        flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
+        flight.topic.in_flight.fetch_add(1, Ordering::SeqCst);
+        flight.counted.store(true, Ordering::Release);
         match flight.core.wal.stage(batch, room) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
@@ -195,7 +222,9 @@ impl Flight {
                 Ok((ticket, flight))
             }
             Err(e) => {
-                flight.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
+                // Under the append lock, where nobody waits for it.
+                flight.counted.store(false, Ordering::Release);
+                flight.topic.in_flight.fetch_sub(1, Ordering::SeqCst);
                 Err(e.into())
             }
         }

@@ -7,6 +7,7 @@ mod caps;
 
 use std::sync::Arc;
 
+use topics_env::sync::atomic::AtomicBool;
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
@@ -263,7 +264,7 @@ pub(super) fn log_expired(
         let flight = Flight::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
         // Not held back until a sync: it concerns applied records only.
-        let order = Order { ts: core.time.wall(), level: Level::Written, frees_space: true };
+        let order = Order { ts: core.time.steady(), level: Level::Written, frees_space: true };
         let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
         drop(a);
         core.wait(ticket, Level::Written)?;
@@ -360,6 +361,7 @@ impl Flight {
             undo,
             birth: false,
             removed: Removed::default(),
+            counted: AtomicBool::new(false),
         }
     }
 }

@@ -119,7 +119,7 @@ fn log_end(core: &Arc<Core>, body: &TxnDone) -> Result<()> {
     body.encode_frame(&mut head, 0, 0, 0);
     let room = core.room(0, head.len(), Wait::Patient)?;
     let commit = Arc::new(Applied::new(core, "a transaction's end"));
-    let batch = Batch::control(head, core.time.wall(), Level::Written, commit);
+    let batch = Batch::control(head, core.time.steady(), Level::Written, commit);
     let ticket = core.wal.stage(Batch { frees_space: true, ..batch }, room)?;
     core.wait(ticket, Level::Written)
 }

@@ -97,8 +97,9 @@ impl Drop for Unwind<'_> {
         if thread::panicking() {
             let error = StorageError::Poisoned { detail: "a commit panicked".into() };
             let mut st = self.0.state.lock();
-            st.abandon(&error);
+            let abandoned = st.abandon(&error);
             drop(self.0.settle(st));
+            drop(abandoned);
         }
     }
 }
@@ -155,10 +156,19 @@ impl Shard {
             if fits && st.room_batches < options.staging_batches {
                 break;
             }
-            let Some(wait) = wait else { return Err(StorageError::Staging) };
+            let Some(wait) = wait else {
+                // What is written and not synced keeps its room: the thread syncs it.
+                st.sync_wanted |= !st.unsynced.is_empty();
+                this.kick(&mut st);
+                return Err(StorageError::Staging);
+            };
             let deadline = *began.get_or_insert_with(Instant::now) + wait;
             if !st.queue.is_empty() && !st.leading {
                 st = this.lead(st, None);
+                continue;
+            }
+            if !st.unsynced.is_empty() && !st.syncing && st.alive() {
+                st = this.run_sync(st);
                 continue;
             }
             st.room_waiters += 1;
@@ -268,7 +278,11 @@ impl Shard {
     pub fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         while !st.draining && !st.effects.is_empty() {
             let effects = st.begin_drain();
-            self.unlocked(&mut st, || self.run_effects(&effects));
+            // If a commit panics, the others are dropped in there, without the lock.
+            let effects = self.unlocked(&mut st, move || {
+                self.run_effects(&effects);
+                effects
+            });
             st.end_drain(effects);
         }
         if st.gathering && (!st.alive() || st.closing || st.sync_wanted) {
@@ -330,6 +344,15 @@ impl Shard {
             }
             st = self.lead(st, None);
         }
+    }
+
+    pub fn lead_later(&self) {
+        if !self.background() {
+            return self.drive();
+        }
+        let mut st = self.state.lock();
+        st.lead_wanted = true;
+        self.kick(&mut st);
     }
 
     pub fn sync_all(&self) -> Result<u64> {
@@ -417,6 +440,20 @@ impl Shard {
             });
         }
         self.settle(st)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Closes the files; nothing is written any more.
+    pub fn release_files(&self) {
+        let files = std::mem::take(&mut *self.files.write());
+        let (file, prepared) = {
+            let mut st = self.state.lock();
+            (st.file.take(), st.prepared.take())
+        };
+        drop((files, file, prepared));
     }
 
     pub fn file(&self, key: FileKey) -> Option<Arc<WalFile>> {

@@ -37,6 +37,8 @@ pub(super) struct Placement {
     pub last_lsn: u64,
     pub group: Arc<Vec<u8>>,
     pub range: (usize, usize),
+    /// The staging room that it keeps until it is synced: its group stays in memory so long.
+    pub room: Option<usize>,
 }
 
 impl Placement {
@@ -265,7 +267,14 @@ impl State {
     pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
         for q in taken {
             self.queued_bytes -= q.bytes;
-            self.room_bytes -= q.room;
+            self.release_room(Some(q.room));
+        }
+    }
+
+    /// Gives back the staging room of one batch.
+    pub fn release_room(&mut self, room: Option<usize>) {
+        if let Some(bytes) = room {
+            self.room_bytes -= bytes;
             self.room_batches -= 1;
         }
     }
@@ -295,9 +304,12 @@ impl State {
     /// him.
     pub fn fail_all(&mut self, from: u64, taken: &[Queued], error: &StorageError) {
         let mut commits = Vec::new();
-        for u in self.unsynced.drain(..) {
+        for u in std::mem::take(&mut self.unsynced) {
             match u {
-                Unsynced::Batch(p) => commits.push(p.commit),
+                Unsynced::Batch(p) => {
+                    self.release_room(p.room);
+                    commits.push(p.commit);
+                }
                 Unsynced::Failure(f) => commits.extend(f.commits),
             }
         }
@@ -327,6 +339,7 @@ impl State {
                 }
                 Unsynced::Batch(p) => {
                     self.last_covered += 1;
+                    self.release_room(p.room);
                     self.effects.push_back(Effect::Apply(p));
                 }
                 Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),
@@ -407,18 +420,33 @@ impl State {
     }
 
     /// After a panic within a commit: nothing more is known, so nothing more is promised.
-    pub fn abandon(&mut self, error: &StorageError) {
+    #[must_use = "commits are dropped without the lock"]
+    pub fn abandon(&mut self, error: &StorageError) -> Abandoned {
         self.poisoned.get_or_insert_with(|| error.clone());
         (self.leading, self.syncing, self.draining, self.preparing) = (false, false, false, false);
-        self.unsynced.clear();
-        self.effects.clear();
+        let unsynced = std::mem::take(&mut self.unsynced);
+        for u in &unsynced {
+            if let Unsynced::Batch(p) = u {
+                self.release_room(p.room);
+            }
+        }
+        let effects = std::mem::take(&mut self.effects);
         self.applying_from = None;
         let queue: Vec<Queued> = self.queue.drain(..).collect();
         self.release(&queue);
         self.written_ticket = self.last_ticket;
         self.outcomes.fail(self.synced_ticket + 1, self.last_ticket, error);
         self.outcomes.end(error);
+        Abandoned { _unsynced: unsynced, _effects: effects, _queue: queue }
     }
+}
+
+/// What a shard that a commit's panic has poisoned will not do. Its commits end when they are
+/// dropped, which takes locks of their owners.
+pub(super) struct Abandoned {
+    _unsynced: VecDeque<Unsynced>,
+    _effects: VecDeque<Effect>,
+    _queue: Vec<Queued>,
 }
 
 fn lowest_lsn(effects: &VecDeque<Effect>) -> Option<u64> {

@@ -1,5 +1,6 @@
 //! Stage what was decided: the batch goes into the shard's queue, later writes build on it.
 
+use topics_env::sync::atomic::AtomicBool;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
@@ -61,6 +62,7 @@ impl Decision<'_> {
                 },
                 birth: plan.birth,
                 removed: Removed::default(),
+                counted: AtomicBool::new(false),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,
