@@ -1,9 +1,17 @@
-# The house: everything is made here and nowhere else. `make` alone prints the targets.
+# Everything is built and tested from here. `make` alone prints the targets.
+#
+# TOPICS_GATE says how much of the tests runs: quick (the default), commit (what a commit must pass) or
+# release (by hand, hours).
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-rust test-python test-spark check bench bench-spark demo pipeline \
-	test-release clean
+.PHONY: help run build test test-build test-rust test-python test-spark check bench bench-spark demo \
+	pipeline test-release clean
+
+export TOPICS_GATE ?= quick
+ifeq ($(filter quick commit release,$(TOPICS_GATE)),)
+$(error TOPICS_GATE=$(TOPICS_GATE): expected quick, commit or release)
+endif
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,12 +24,16 @@ BENCH_SPARK_ARGS ?=
 
 # One profile and one target folder for the engine, the tests and the checks: the tree is compiled
 # once. The extension is left out of the cargo suites; it links against an interpreter.
-CARGO_ARGS := --release --workspace --exclude topics-python
+CARGO_ARGS := --release --workspace --exclude topics-python --exclude topics-benches
+# The features that the tests need, so that the crates below the extension are compiled once for both;
+# the linker leaves out what the extension does not call.
+SHARED := --features topics-env/sim
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 PY_DIRS := python tests/python benches tools docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
 timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
+building = TIMEFORMAT='build $(1): %1R s'; time ($(2))
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,30 +55,45 @@ $(VENV)/.spark: spark/requirements.txt $(VENV)/.deps
 
 $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 	cargo fetch --locked --quiet
-	VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/maturin develop --release --locked --quiet
+	$(call building,engine,VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" \
+		$(BIN)/maturin develop --release --locked --quiet $(SHARED))
 	@touch $@
 
 run: build ## start the server on ./topics-data
 	$(BIN)/topics serve --data-dir $(DATA_DIR) --hints
 
-test: test-rust test-python test-spark ## all tests that run on a commit
+test: test-build test-rust test-python test-spark ## the tests of the gate, `quick` unless TOPICS_GATE says more
 
-# The commit gate's share of the crash programme; test-release runs the same at its own sizes.
+# The suites of the crash programme; the exhaustive ones run with them at the release gate.
 SUITES := --lib --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility
 
 # The models of concurrency build env, storage and engine once more, over a scheduler.
 MODELS := --release -p topics-engine --features shuttle --test concurrency
 
-test-rust:
-	$(call timed,cargo build,cargo test $(CARGO_ARGS) --no-run)
-	$(call timed,models build,cargo test $(MODELS) --no-run)
+test-build: build
+	$(call building,tests,cargo test $(CARGO_ARGS) --no-run --quiet)
+ifneq ($(TOPICS_GATE),quick)
+	$(call building,models,cargo test $(MODELS) --no-run --quiet)
+endif
+
+test-rust: test-build
 	$(call timed,crates,cargo test $(CARGO_ARGS) --exclude topics-tests)
 	$(call timed,simulation,cargo test --release -p topics-tests $(SUITES))
+ifneq ($(TOPICS_GATE),quick)
 	$(call timed,concurrency,cargo test $(MODELS))
+endif
+
+# One process per core, a file's tests in one of them; then alone what is sensitive to its neighbours.
+# FILE=tests/python/http/test_watch.py runs that one only.
+FILE ?= tests/python
+WORKERS ?= 2
 
 test-python: build
-	$(call timed,pytest,$(BIN)/python -m pytest tests/python --durations=8 $(PYTEST_ARGS))
+	$(call timed,pytest,$(BIN)/python -m pytest $(FILE) -m "not serial" -n $(WORKERS) \
+		--dist loadfile --durations=8 $(PYTEST_ARGS))
+	$(call timed,pytest serial,$(BIN)/python -m pytest $(FILE) -m serial --durations=4 $(PYTEST_ARGS) \
+		|| test $$? = 5)
 
 # Inside spark/: its package is found from there, as an installed one would be; benches/ lies above.
 IN_SPARK = cd spark && PYTHONPATH=.. $(abspath $(BIN))/python

@@ -27,6 +27,7 @@ pub fn kinds(call: CallKind) -> Vec<FaultKind> {
             FaultKind::EIO,
             FaultKind::ENOSPC,
             FaultKind::EDQUOT,
+            FaultKind::EFBIG,
             FaultKind::EINTR,
             FaultKind::ShortWrite,
             FaultKind::ZeroProgress,
@@ -37,9 +38,10 @@ pub fn kinds(call: CallKind) -> Vec<FaultKind> {
         CallKind::SyncDir => [&syncs[..2], &[FaultKind::EMFILE]].concat(),
         CallKind::Create => vec![FaultKind::EIO, FaultKind::ENOSPC, FaultKind::EMFILE],
         CallKind::Open | CallKind::List => vec![FaultKind::EIO, FaultKind::EMFILE],
-        CallKind::Allocate | CallKind::SetLen | CallKind::CreateDir | CallKind::Rename => {
-            vec![FaultKind::EIO, FaultKind::ENOSPC]
+        CallKind::Allocate | CallKind::SetLen => {
+            vec![FaultKind::EIO, FaultKind::ENOSPC, FaultKind::EFBIG]
         }
+        CallKind::CreateDir | CallKind::Rename => vec![FaultKind::EIO, FaultKind::ENOSPC],
         _ => vec![FaultKind::EIO],
     }
 }

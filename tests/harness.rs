@@ -1,6 +1,8 @@
 //! A plain test runner: named tests in order, their figures on stdout, a count at the end.
 
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::crash::panic_text;
@@ -20,6 +22,13 @@ pub fn main(suite: &str, tests: &[Test]) -> std::process::ExitCode {
         return std::process::ExitCode::SUCCESS;
     }
     let filters: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();
+    let unmatched: Vec<&&String> =
+        filters.iter().filter(|f| !tests.iter().any(|t| t.0.contains(f.as_str()))).collect();
+    if !unmatched.is_empty() {
+        println!("{suite}: no test matches {unmatched:?}; `--list` prints the names");
+        return std::process::ExitCode::FAILURE;
+    }
+    println!("{suite}: gate {:?}, seed {:#x}, random seed {:#x}", gate(), seed(), random_seed());
     let (mut passed, mut failed) = (0, 0);
     for (name, test) in tests {
         if !filters.is_empty() && !filters.iter().any(|f| name.contains(f.as_str())) {
@@ -53,6 +62,66 @@ pub fn setting(name: &str, default: u64) -> u64 {
         None => text.replace('_', "").parse().ok(),
     };
     parsed.unwrap_or(default)
+}
+
+/// All of these, or the one that an environment variable names.
+///
+/// # Panics
+/// If it names none of them: a selection that finds nothing must not pass.
+#[must_use]
+pub fn selected<'a, T>(variable: &str, all: &'a [T], name: fn(&T) -> &str) -> Vec<&'a T> {
+    let only = std::env::var(variable).ok();
+    let found: Vec<&T> =
+        all.iter().filter(|t| only.as_deref().is_none_or(|o| o == name(t))).collect();
+    let names: Vec<&str> = all.iter().map(name).collect();
+    assert!(!found.is_empty(), "{variable}={only:?}: expected one of {names:?}");
+    found
+}
+
+/// How much of the programme runs (`TOPICS_GATE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `make test`: each suite at about a tenth of its commit size. The default.
+    Quick,
+    /// What a commit must pass.
+    Commit,
+    /// By hand: exhaustive where the commit gate samples.
+    Release,
+}
+
+/// The gate of this run.
+///
+/// # Panics
+/// If `TOPICS_GATE` is none of `quick`, `commit` and `release`.
+#[must_use]
+pub fn gate() -> Gate {
+    match std::env::var("TOPICS_GATE").as_deref() {
+        Err(_) | Ok("" | "quick") => Gate::Quick,
+        Ok("commit") => Gate::Commit,
+        Ok("release") => Gate::Release,
+        Ok(other) => panic!("TOPICS_GATE={other:?}: expected quick, commit or release"),
+    }
+}
+
+/// The size of something at the gate of this run.
+#[must_use]
+pub fn sized(quick: u64, commit: u64, release: u64) -> u64 {
+    match gate() {
+        Gate::Quick => quick,
+        Gate::Commit => commit,
+        Gate::Release => release,
+    }
+}
+
+/// A seed that differs from run to run, so that runs explore what the fixed seed does not; one for
+/// the process. `TOPICS_RANDOM_SEED` repeats a run.
+#[must_use]
+pub fn random_seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let fresh = RandomState::new().hash_one(std::process::id());
+        setting("TOPICS_RANDOM_SEED", fresh)
+    })
 }
 
 /// The seed of a suite: `TOPICS_SEED`, or a fixed one, so that a commit is judged by what it is.

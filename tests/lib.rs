@@ -11,6 +11,7 @@
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
 //! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
 //! * [`plain`]: random operations of queues, routers, watches and consumers against a plain model.
+//! * [`realfs`]: a real engine in a process of its own, on a full disk and through power cuts.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 
@@ -26,5 +27,6 @@ pub mod model;
 pub mod mutants;
 pub mod oracle;
 pub mod plain;
+pub mod realfs;
 pub mod run;
 pub mod workloads;

@@ -21,6 +21,15 @@ from .proxy import Proxy
 os.environ.setdefault("TOPICS_SPARK_TIER", "1")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves `slow` tests out of the quick gate, unless one is asked for by its name."""
+    quick = os.environ.get("TOPICS_GATE", "quick") == "quick"
+    if not quick or any("::" in argument for argument in config.args):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if "slow" in item.keywords])
+    items[:] = [item for item in items if "slow" not in item.keywords]
+
+
 class Topics:
     """The server, and what tests do to it directly."""
 

@@ -214,6 +214,7 @@ def test_why_pushing_filters_takes_an_option(pushing, topics, topic, read):
     assert frame.count() == 100
 
 
+@pytest.mark.slow
 def test_more_than_ten_thousand_topics_by_pattern(topics, topic, read):
     # More than one answer of the server names.
     names = [f"{topic}.{n:05}" for n in range(10_500)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark_topics
+import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark_topics.columns import arrow_schema, spark_schema
@@ -83,6 +84,7 @@ def test_sql_reads_topics(spark, topics, topic):
     assert json.loads(spark.table("seen").select("data").collect()[0].data) == {"n": 7}
 
 
+@pytest.mark.slow
 def test_spark_connect(spark, topics, topic, tmp_path):
     topics.append(topic, list(range(100)))
     client = Path(__file__).with_name("connect_client.py")
@@ -97,6 +99,7 @@ def test_spark_connect(spark, topics, topic, tmp_path):
         assert sorted(topics.data(f"{topic}.{sink}")) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_machine_without_java(topics, topic, tmp_path):
     topics.append(topic, [1, 2, 3])
     programs = tmp_path / "bin"

@@ -43,6 +43,7 @@ def test_programs_start_as_the_makefile_starts_them(program):
     assert f"$(IN_SPARK) -m {program} " in rules
 
 
+@pytest.mark.slow
 def test_a_fortnight_from_the_feed_to_the_plot(tmp_path):
     told = run("pipeline", "--days", "14", "--output", str(tmp_path))
     assert told.returncode == 0, told.stdout + told.stderr

@@ -236,6 +236,7 @@ def test_an_attempt_that_breaks_off_leaves_nothing(topics, topic, monkeypatch):
 PHASES = ("planned", "staged", "published", "committed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_stream_restarted_at_every_phase_of_a_batch(topics, topic, stream, proxy, phase):
     topics.append(topic, list(range(100)))

@@ -281,6 +281,7 @@ def test_what_was_deleted_on_purpose_is_no_gap(topics, topic, read):
     assert sorted(row.seq for row in rows) == [5, 6, 7, 8, 9, 10]
 
 
+@pytest.mark.slow
 def test_ten_thousand_topics_in_a_stream(spark, topics, topic, tmp_path):
     names = [f"{topic}.{n:05}" for n in range(10_000)]
     for at in range(0, len(names), 500):

@@ -27,6 +27,8 @@ pub struct Limits {
     pub hook: HookSpec,
     pub options: CrashOptions,
     pub rounds: usize,
+    /// Visit every nth point only, from this one on: (n, first). A small gate samples so.
+    pub every: (usize, usize),
 }
 
 impl Default for Limits {
@@ -39,6 +41,7 @@ impl Default for Limits {
             hook: HookSpec::None,
             options: CrashOptions::default(),
             rounds: 6,
+            every: (1, 0),
         }
     }
 }
@@ -64,7 +67,9 @@ pub fn enumerate(rec: &Recording, limits: &Limits) -> Report {
 
 fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
     let started = Instant::now();
-    let points = points(rec);
+    let (step, first) = limits.every;
+    let points: Vec<Point> =
+        points(rec).into_iter().skip(first % step.max(1)).step_by(step.max(1)).collect();
     let chunks: Vec<&[Point]> = points.chunks(if limits.first { 1 } else { 8 }).collect();
     let spread = spread(chunks.len());
     let (next, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -146,17 +151,20 @@ impl<'r> Worker<'r> {
             if self.limits.first && all.len() > MANY {
                 // With so much pending, other points show the same.
                 let some = spread(all.len()).into_iter().take(SOME).map(|i| all[i]);
-                states.extend(some.map(|s| (s, self.walk.cursor.image(s))));
+                states.extend(some.map(|s| (s, false, self.walk.cursor.image(s))));
             } else {
                 self.walk.cursor.states(self.seed, &self.limits.options, &mut |state| {
-                    states.push((state.survival, state.image));
+                    states.push((state.survival, state.sampled, state.image));
                 });
             }
             let killed = self.walk.killed();
             self.judge(p, &plan, Survival::KeepAll, killed, true, &mut report);
-            for (survival, image) in states {
+            for (survival, sampled, image) in states {
                 if self.limits.first && report.failed > 0 {
                     return report;
+                }
+                if !sampled {
+                    report.systematic.insert(image.hash());
                 }
                 self.judge(p, &plan, survival, image, false, &mut report);
             }
@@ -176,6 +184,9 @@ impl<'r> Worker<'r> {
         let hash = image.hash();
         report.judged += 1;
         report.hashes.insert(hash);
+        if killed {
+            report.systematic.insert(hash);
+        }
         if image.lost_something() {
             report.lost.insert(hash);
         }
@@ -192,6 +203,7 @@ impl<'r> Worker<'r> {
             }
         };
         let kind = if killed { Keep::Kill } else { Keep::Power };
+        report.outcomes.insert(probe.outcome);
         let messages = verdict(&self.walk.world, &probe, kind);
         let line = format!("{point:?} {survival:?} {killed} {hash:x} {messages:?}");
         report.digest = report.digest.rotate_left(5) ^ xxh3_64(line.as_bytes());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use topics_engine::{Append, Durability, Engine, NewRecord};
 use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::oracle::{Observation, Rec, Retried, TopicObs, observe};
 use crate::run::{DIR, HookSpec, Tuning};
@@ -49,6 +50,8 @@ pub struct Probe {
     pub open_ops: usize,
     /// All mutating calls, where asked for.
     pub journal: Vec<String>,
+    /// A digest of what readers see after this recovery: topics, records, floors, gaps, refusals.
+    pub outcome: u64,
 }
 
 /// An engine over an image, with its disk.
@@ -90,6 +93,8 @@ pub fn probe(image: &DiskImage, plan: &Plan) -> Probe {
     if let Err(panic) = catch_unwind(run) {
         out.problems.push(format!("panic: {}", panic_text(&*panic)));
     }
+    let text = format!("{:?} {}", out.refused, out.seen.line());
+    out.outcome = xxh3_64(text.as_bytes());
     if plan.journal {
         out.journal = (0..fs.ops_len()).map(|i| fs.describe_op(i)).collect();
     }

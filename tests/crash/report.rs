@@ -52,8 +52,12 @@ pub struct Report {
     pub judged: usize,
     /// Distinct disks.
     pub hashes: HashSet<u64>,
+    /// Those of them that no random choice made: a kill, or a survival that is enumerated.
+    pub systematic: HashSet<u64>,
     /// Distinct disks that lost something un-synced.
     pub lost: HashSet<u64>,
+    /// Distinct outcomes of recovery, by digest.
+    pub outcomes: HashSet<u64>,
     /// One of each kind.
     pub failures: Vec<Failure>,
     /// How often each kind of failure was met.
@@ -91,6 +95,8 @@ impl Report {
     pub fn absorb(&mut self, other: Self) {
         self.judged += other.judged;
         self.hashes.extend(other.hashes);
+        self.systematic.extend(other.systematic);
+        self.outcomes.extend(other.outcomes);
         self.lost.extend(other.lost);
         for f in other.failures {
             if self.failures.iter().all(|g| g.kind() != f.kind()) {
@@ -111,12 +117,14 @@ impl fmt::Display for Report {
         let rate = self.judged as f64 / self.took.as_secs_f64().max(1e-9);
         write!(
             f,
-            "{:<14} points {:>5}  states {:>7}  lost {:>7}  judged {:>7}  {:>6.0}/s  seed {:#x}  \
-             digest {:016x}  {}",
+            "{:<14} points {:>5}  states {:>7}  systematic {:>7}  lost {:>7}  outcomes {:>6}  \
+             judged {:>7}  {:>6.0}/s  seed {:#x}  digest {:016x}  {}",
             self.workload,
             self.points,
             self.states(),
+            self.systematic.len(),
             self.lost.len(),
+            self.outcomes.len(),
             self.judged,
             rate,
             self.seed,

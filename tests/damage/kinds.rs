@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use topics_env::sim::DiskImage;
 
 use super::corpus::{Corpus, files, is_filler};
+use crate::harness::{Gate, gate};
 use crate::run::Dice;
 
 /// One damage: what it is, the directory, and the files that it touches.
@@ -55,9 +56,9 @@ pub const KINDS: [Kind; 6] = [
 /// Every how many bytes a flip is judged thoroughly: no structure has this step.
 const THOROUGH: usize = 7;
 
-/// One random bit of every byte; with `TOPICS_GATE=release` every bit.
+/// One random bit of every byte; every bit at the release gate.
 fn bit_flips<'c>(c: &'c Corpus, seed: u64, of: &str) -> Vec<Make<'c>> {
-    let every = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release");
+    let every = gate() == Gate::Release;
     let mut dice = Dice::new(seed);
     let mut out: Vec<Make<'c>> = Vec::new();
     for (path, bytes) in chosen(&c.image, of) {

@@ -20,8 +20,12 @@ pub struct Report {
     pub calls: usize,
     /// Distinct disks.
     pub states: HashSet<u64>,
+    /// Those of them that no random choice made: a kill, or a survival that is enumerated.
+    pub systematic: HashSet<u64>,
     /// Those that lost something un-synced.
     pub lost: HashSet<u64>,
+    /// Distinct outcomes of recovery, by digest.
+    pub outcomes: HashSet<u64>,
     /// A disk is judged again where more had been promised.
     pub judged: usize,
     pub failed: usize,
@@ -55,8 +59,11 @@ impl Report {
         }
     }
 
-    fn absorb(&mut self, other: Self) {
+    /// Adds another enumeration's.
+    pub fn absorb(&mut self, other: Self) {
         self.states.extend(other.states);
+        self.systematic.extend(other.systematic);
+        self.outcomes.extend(other.outcomes);
         self.lost.extend(other.lost);
         self.judged += other.judged;
         self.failed += other.failed;
@@ -72,23 +79,27 @@ impl fmt::Display for Report {
         let rate = self.judged as f64 / self.took.as_secs_f64().max(1e-9);
         write!(
             f,
-            "calls {:>4}  states {:>6}  lost {:>6}  judged {:>6}  {rate:>6.0}/s  digest {:016x}",
+            "calls {:>4}  states {:>6}  systematic {:>6}  lost {:>6}  outcomes {:>5}  judged {:>6}  \
+             {rate:>6.0}/s  digest {:016x}",
             self.calls,
             self.states.len(),
+            self.systematic.len(),
             self.lost.len(),
+            self.outcomes.len(),
             self.judged,
             self.digest,
         )
     }
 }
 
-/// Judges the crash states of every call; more random survivals until there are `wanted`.
+/// Judges the crash states of every nth call, (n, first); more random survivals until there are
+/// `wanted`.
 #[must_use]
-pub fn enumerate(script: &Script, wanted: usize, rounds: u64) -> Report {
+pub fn enumerate(script: &Script, wanted: usize, rounds: u64, every: (usize, usize)) -> Report {
     let mut report = Report { calls: script.calls(), ..Report::default() };
     let mut options = CrashOptions::default();
     for n in 0..rounds {
-        report.absorb(round(script, script.seed ^ (n << 48), &options));
+        report.absorb(round(script, script.seed ^ (n << 48), &options, every));
         if report.states.len() >= wanted || report.failed > 0 {
             break;
         }
@@ -118,10 +129,15 @@ pub fn first_failure(script: &Script, options: &CrashOptions, until: Instant) ->
 /// How many calls are handed to a thread at once.
 const CHUNK: usize = 8;
 
-fn round(script: &Script, seed: u64, options: &CrashOptions) -> Report {
+fn round(
+    script: &Script,
+    seed: u64,
+    options: &CrashOptions,
+    (step, first): (usize, usize),
+) -> Report {
     let started = Instant::now();
     let probes = Probes::of(script);
-    let points = points(script);
+    let points: Vec<Point> = points(script).into_iter().skip(first).step_by(step).collect();
     let chunks: Vec<&[Point]> = points.chunks(CHUNK).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|s| {
@@ -194,7 +210,12 @@ impl<'s> Worker<'s> {
         for p in points {
             let at = self.walk.seek(*p);
             let mut states: Vec<(Survival, DiskImage)> = Vec::new();
-            self.walk.cursor.states(seed, options, &mut |s| states.push((s.survival, s.image)));
+            self.walk.cursor.states(seed, options, &mut |s| {
+                if !s.sampled {
+                    report.systematic.insert(s.image.hash());
+                }
+                states.push((s.survival, s.image));
+            });
             let killed = killed(&self.walk.cursor);
             self.judge(at, Survival::KeepAll, &killed, true, &mut report);
             for (survival, image) in &states {
@@ -213,6 +234,9 @@ impl<'s> Worker<'s> {
         report: &mut Report,
     ) {
         report.count(image);
+        if killed {
+            report.systematic.insert(image.hash());
+        }
         if self.met.len() > 500 {
             self.met.clear();
         }
@@ -220,6 +244,7 @@ impl<'s> Worker<'s> {
         let key = (image.hash(), wall, image.boot());
         let probes = self.probes;
         let seen = self.met.entry(key).or_insert_with(|| Arc::new(see(image, probes, wall)));
+        report.outcomes.insert(seen.outcome());
         let past = past(self.script, at, killed);
         let call = at.checked_sub(1).map(|i| self.script.describe(i));
         let head = format!("after call {at} ({call:?}), {survival:?}, killed {killed}:");

@@ -12,6 +12,7 @@ use topics_engine::{
     Held, Options, PeekedJob, RouterInfo, TopicType,
 };
 use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::txns::TxnsSeen;
 use super::note::{Leased, Note, Part, Unit, Written};
@@ -73,6 +74,17 @@ pub struct Seen {
     pub queue: Option<QueueSeen>,
     pub consumers: Vec<ConsumerSeen>,
     pub txns: Option<TxnsSeen>,
+}
+
+impl Seen {
+    /// A digest of what readers, workers and consumers see after this recovery.
+    pub fn outcome(&self) -> u64 {
+        let topics: String =
+            [&self.first].into_iter().chain(&self.rests).map(Observation::line).collect();
+        let consumers: Vec<&Vec<u64>> = self.consumers.iter().map(|c| &c.read).collect();
+        let queue = self.queue.as_ref().map(|q| (&q.drained, &q.left, &q.letters));
+        xxh3_64(format!("{topics} {consumers:?} {queue:?}").as_bytes())
+    }
 }
 
 /// What there is to probe in a script.

@@ -1,15 +1,16 @@
 //! Crash states of every call of the workloads of queues, routers, consumers and transactions; crashes in
 //! recovery.
 //!
-//! `TOPICS_DELIVERY_STATES` is how many distinct disks are wanted in all.
+//! `TOPICS_DELIVERY_STATES` is how many distinct disks are wanted in all. The quick gate visits one
+//! point in ten, others with each random seed.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use topics_tests::delivery::{ALL, Workload, enumerate, run, second};
-use topics_tests::harness::{self, Outcome, seed, setting};
+use topics_tests::delivery::{ALL, Report, Workload, enumerate, run, second};
+use topics_tests::harness::{self, Outcome, random_seed, seed, setting, sized};
 
 fn main() -> ExitCode {
     harness::main(
@@ -17,18 +18,18 @@ fn main() -> ExitCode {
         &[
             ("deterministic", deterministic),
             ("every_call", every_call),
+            ("random_seed", with_random_seed),
             ("second_crash", second_crash),
         ],
     )
 }
 
 fn selected() -> Vec<&'static Workload> {
-    let only = std::env::var("TOPICS_WORKLOAD").ok();
-    ALL.iter().filter(|w| only.as_ref().is_none_or(|o| o == w.name)).collect()
+    harness::selected("TOPICS_WORKLOAD", &ALL, |w| w.name)
 }
 
 fn wanted() -> usize {
-    setting("TOPICS_DELIVERY_STATES", 100_000) as usize
+    setting("TOPICS_DELIVERY_STATES", sized(10_000, 100_000, 1_000_000)) as usize
 }
 
 fn all_or(errors: &[String]) -> Outcome {
@@ -41,7 +42,7 @@ fn deterministic() -> Outcome {
         let digest = || {
             let script = run(w, seed());
             let notes = format!("{:?}", script.notes);
-            let report = enumerate(&script, 0, 1);
+            let report = enumerate(&script, 0, 1, (1, 0));
             (notes, report.calls, report.judged, report.states.len(), report.digest)
         };
         let (a, b) = (digest(), digest());
@@ -56,10 +57,11 @@ fn deterministic() -> Outcome {
 fn every_call() -> Outcome {
     // A share that is not asked for less than the least.
     let share = (wanted() / ALL.len()).max(if wanted() >= 100_000 { 5_000 } else { 1 });
-    let (mut total, mut lost, mut errors) = (0, 0, Vec::new());
+    let mut union = Report::default();
+    let mut errors = Vec::new();
     let started = Instant::now();
     for w in selected() {
-        let report = enumerate(&run(w, seed()), share, 9);
+        let report = enumerate(&run(w, seed()), share, 9, sampled_points());
         println!("{:<16} {report}", w.name);
         if report.lost.is_empty() {
             errors.push(format!("{}: nothing un-synced was ever lost", w.name));
@@ -67,15 +69,50 @@ fn every_call() -> Outcome {
         if report.failed == 0 && report.states.len() < share {
             errors.push(format!("{}: {} states, wanted {share}", w.name, report.states.len()));
         }
-        total += report.states.len();
-        lost += report.lost.len();
-        if report.failed > 0 {
-            errors.push(format!("{}: {} fail, for instance", w.name, report.failed));
-        }
-        errors.extend(report.failures.into_iter().map(|f| format!("{} {f}", w.name)));
+        errors.extend(failed(w, &report));
+        union.absorb(report);
     }
     let took = started.elapsed().as_secs_f64();
-    println!("every_call: {total} distinct states, {lost} lost something, {took:.0} s");
+    println!(
+        "every_call: {} distinct states in the union of all workloads: {} systematic, {} sampled; {} \
+         lost something; {} distinct outcomes of recovery; {took:.0} s",
+        union.states.len(),
+        union.systematic.len(),
+        union.states.len() - union.systematic.len(),
+        union.lost.len(),
+        union.outcomes.len(),
+    );
+    all_or(&errors)
+}
+
+fn failed(w: &Workload, report: &Report) -> Vec<String> {
+    let mut errors: Vec<String> =
+        report.failures.iter().map(|f| format!("{} {f}", w.name)).collect();
+    if report.failed > 0 {
+        errors.insert(0, format!("{}: {} fail, for instance", w.name, report.failed));
+    }
+    errors
+}
+
+/// Every how many crash points of a script one is visited, and from which on.
+fn sampled_points() -> (usize, usize) {
+    let step = sized(10, 1, 1) as usize;
+    (step, random_seed() as usize % step)
+}
+
+/// Workloads under the run's random seed: some at the small gates, all at the release gate.
+fn with_random_seed() -> Outcome {
+    let workloads = selected();
+    let share = (sized(3, 8, ALL.len() as u64) as usize).min(workloads.len());
+    let step = sized(20, 10, 1) as usize;
+    let first = random_seed() as usize % workloads.len();
+    let mut errors = Vec::new();
+    for w in workloads.iter().cycle().skip(first).take(share) {
+        let every = (step, random_seed() as usize % step);
+        let report = enumerate(&run(w, random_seed()), 0, 1, every);
+        println!("{:<16} {report}", w.name);
+        errors.extend(failed(w, &report));
+    }
     all_or(&errors)
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use topics_env::sim::CallKind;
 use topics_tests::crash::panic_text;
 use topics_tests::faults::{Fault, calls, kinds, run};
-use topics_tests::harness::{self, Outcome, seed, setting};
+use topics_tests::harness::{self, Outcome, random_seed, seed, setting, sized};
 use topics_tests::run::HookSpec;
 use topics_tests::workloads::{ALL, Workload};
 
@@ -17,33 +17,34 @@ fn main() -> ExitCode {
 }
 
 /// Syncs of every workload fail, their pages kept, lost and reverted: all of them at the release
-/// gate, else every third.
+/// gate, every third at the commit gate, every thirtieth at the quick one.
 fn failed_syncs() -> Outcome {
-    over(CallKind::is_sync, step(3))
+    over(CallKind::is_sync, step(30, 3))
 }
 
-/// Other calls of every workload fail, in every way they can: all of them at the release gate, else
-/// one in twenty-five.
+/// Other calls of every workload fail, in every way they can: all of them at the release gate, one
+/// in twenty-five at the commit gate, one in 250 at the quick one.
 fn failed_calls() -> Outcome {
-    over(|k| !k.is_sync(), step(25))
+    over(|k| !k.is_sync(), step(250, 25))
 }
 
-fn step(commit: u64) -> usize {
-    let release = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release");
-    setting("TOPICS_FAULT_STEP", if release { 1 } else { commit }) as usize
+/// Every how many calls one fails.
+fn step(quick: u64, commit: u64) -> usize {
+    setting("TOPICS_FAULT_STEP", sized(quick, commit, 1)) as usize
 }
 
 type Job = (&'static Workload, Fault);
 
 fn jobs(wanted: fn(CallKind) -> bool, step: usize) -> Vec<Job> {
-    let only = std::env::var("TOPICS_WORKLOAD").ok();
+    // Which calls fail differs from run to run.
+    let random = (random_seed() % 1_000_000) as usize;
     let mut jobs = Vec::new();
-    for w in ALL.iter().filter(|w| only.as_ref().is_none_or(|o| o == w.name)) {
+    for w in harness::selected("TOPICS_WORKLOAD", &ALL, |w| w.name) {
         let rec = w.run(seed(), HookSpec::None);
         for (call, n) in calls(&rec).into_iter().filter(|(k, _)| wanted(*k)) {
             for (i, kind) in kinds(call).into_iter().enumerate() {
                 // Another offset for each way: together they meet more of the calls.
-                let first = 1 + (i * 7 + jobs.len()) % step;
+                let first = 1 + (i * 7 + jobs.len() + random) % step;
                 jobs.extend((first..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
             }
         }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use topics_tests::harness::{self, Outcome, seed, setting};
+use topics_tests::harness::{self, Outcome, random_seed, seed, setting, sized};
 use topics_tests::model::{Step, kind, shrink, steps, try_run};
 use topics_tests::plain;
 use topics_tests::run::Dice;
@@ -15,9 +15,9 @@ fn main() -> ExitCode {
     harness::main("model", &[("topics", topics), ("delivery", delivery), ("flaws", flaws)])
 }
 
-/// `TOPICS_MODEL_RUNS` runs of delivery (20 000); others a share of as many.
+/// `TOPICS_MODEL_RUNS` runs of delivery (20 000 at the commit gate); others a share of as many.
 fn share(of_ten: u64) -> usize {
-    (setting("TOPICS_MODEL_RUNS", 20_000) * of_ten / 10) as usize
+    (setting("TOPICS_MODEL_RUNS", sized(2_000, 20_000, 1_000_000)) * of_ten / 10) as usize
 }
 
 /// The first word of a step.
@@ -85,7 +85,10 @@ fn random_runs(
     trace: impl Fn(u64) -> String,
 ) -> Outcome {
     let mut dice = Dice::new(seed());
-    let seeds: Vec<u64> = (0..wanted).map(|_| dice.roll()).collect();
+    let mut seeds: Vec<u64> = (0..wanted).map(|_| dice.roll()).collect();
+    // And a tenth as many that no run before this one had.
+    let mut fresh = Dice::new(random_seed());
+    seeds.extend((0..wanted.div_ceil(10)).map(|_| fresh.roll()));
     let seeds = match setting("TOPICS_MODEL_SEED", 0) {
         0 => seeds,
         one => vec![one],

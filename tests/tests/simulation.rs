@@ -1,13 +1,15 @@
 //! Crash states of every call of every workload; crashes in recovery; short sequences.
 //!
-//! `TOPICS_SIM_STATES` is how many distinct disks are wanted in all, `TOPICS_SEED` the seed.
+//! `TOPICS_SIM_STATES` is how many distinct disks are wanted in all, `TOPICS_SEED` the seed. The quick
+//! gate visits one point in ten, others with each random seed. `random_seed` records workloads anew
+//! under the random seed and enumerates them.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use topics_tests::crash::{Limits, Report, again, enumerate, second};
-use topics_tests::harness::{self, Outcome, seed, setting};
+use topics_tests::harness::{self, Outcome, random_seed, seed, setting, sized};
 use topics_tests::run::{HookSpec, Recording};
 use topics_tests::workloads::{ALL, Workload, pairs, run_sequence};
 
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
             ("live", live),
             ("deterministic", deterministic),
             ("every_call", every_call),
+            ("random_seed", with_random_seed),
             ("sequences", sequences),
             ("second_crash", second_crash),
             ("recovering_again", recovering_again),
@@ -26,13 +29,16 @@ fn main() -> ExitCode {
     )
 }
 
-fn selected() -> impl Iterator<Item = &'static Workload> {
-    let only = std::env::var("TOPICS_WORKLOAD").ok();
-    ALL.iter().filter(move |w| only.as_ref().is_none_or(|o| o == w.name))
+fn selected() -> std::vec::IntoIter<&'static Workload> {
+    harness::selected("TOPICS_WORKLOAD", &ALL, |w| w.name).into_iter()
 }
 
 fn recorded(w: &Workload) -> Result<Recording, String> {
-    let rec = w.run(seed(), HookSpec::None);
+    recorded_with(w, seed())
+}
+
+fn recorded_with(w: &Workload, seed: u64) -> Result<Recording, String> {
+    let rec = w.run(seed, HookSpec::None);
     if rec.problems.is_empty() { Ok(rec) } else { Err(running(&rec)) }
 }
 
@@ -92,9 +98,11 @@ fn deterministic() -> Outcome {
 
 /// Every mutating call of every workload, every survival.
 fn every_call() -> Outcome {
-    let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize;
-    let per_workload = (wanted / ALL.len()).max(5_000);
-    let (mut errors, mut total, mut lost) = (Vec::new(), 0, 0);
+    let wanted = wanted();
+    let least = sized(500, 5_000, 5_000) as usize;
+    let per_workload = (wanted / ALL.len()).max(least);
+    let mut union = Report::default();
+    let mut errors = Vec::new();
     let started = Instant::now();
     for w in selected() {
         let rec = match recorded(w) {
@@ -104,23 +112,62 @@ fn every_call() -> Outcome {
                 continue;
             }
         };
-        let limits = Limits { states: per_workload, ..Limits::default() };
+        let limits = Limits { states: per_workload, every: sampled_points(), ..Limits::default() };
         let report = enumerate(&rec, &limits);
         println!("{report}");
-        total += report.states();
-        lost += report.lost.len();
         errors.extend(failed(&report));
-        if report.failed == 0 && report.states() < 5_000 {
+        if report.failed == 0 && report.states() < least {
             errors.push(format!("{}: only {} distinct states", w.name, report.states()));
         }
         if report.failed == 0 && report.lost.is_empty() {
             errors.push(format!("{}: nothing un-synced was ever lost", w.name));
         }
+        union.absorb(report);
     }
     let took = started.elapsed().as_secs_f64();
-    println!("every_call: {total} distinct states, {lost} lost something, {took:.0} s");
+    let total = union.states();
+    println!(
+        "every_call: {total} distinct states in the union of all workloads: {} systematic, {} \
+         sampled; {} lost something; {} distinct outcomes of recovery; {took:.0} s",
+        union.systematic.len(),
+        total - union.systematic.len(),
+        union.lost.len(),
+        union.outcomes.len(),
+    );
     if errors.is_empty() && std::env::var("TOPICS_WORKLOAD").is_err() && total < wanted {
         errors.push(format!("{total} states, wanted {wanted}"));
+    }
+    all_or(errors)
+}
+
+/// Distinct disks wanted over all workloads.
+fn wanted() -> usize {
+    setting("TOPICS_SIM_STATES", sized(20_000, 200_000, 2_000_000)) as usize
+}
+
+/// Every how many crash points of a recording one is visited, and from which on.
+fn sampled_points() -> (usize, usize) {
+    let step = sized(10, 1, 1) as usize;
+    (step, random_seed() as usize % step)
+}
+
+/// Workloads under the run's random seed: some at the small gates, all at the release gate.
+fn with_random_seed() -> Outcome {
+    let share = sized(2, 5, ALL.len() as u64) as usize;
+    let step = sized(20, 10, 1) as usize;
+    let first = random_seed() as usize % ALL.len();
+    let chosen = selected().cycle().skip(first).take(share.min(selected().count()));
+    let mut errors = Vec::new();
+    for w in chosen {
+        match recorded_with(w, random_seed()) {
+            Ok(rec) => {
+                let every = (step, random_seed() as usize % step);
+                let report = enumerate(&rec, &Limits { rounds: 1, every, ..Limits::default() });
+                println!("{report}");
+                errors.extend(failed(&report));
+            }
+            Err(e) => errors.push(e),
+        }
     }
     all_or(errors)
 }
@@ -129,7 +176,8 @@ fn every_call() -> Outcome {
 fn sequences() -> Outcome {
     let mut all = Report { workload: "sequences".into(), seed: seed(), ..Report::default() };
     let mut errors = Vec::new();
-    for sequence in pairs() {
+    let (step, first) = sampled_points();
+    for sequence in pairs().into_iter().skip(first).step_by(step) {
         let rec = run_sequence(&sequence, seed());
         if !rec.problems.is_empty() {
             errors.push(format!("{sequence:?} {}", running(&rec)));
@@ -191,12 +239,10 @@ fn over_workloads(
 
 /// A second crash, at every call of the recovery from the first.
 fn second_crash() -> Outcome {
-    let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize / 10;
-    over_workloads(second, wanted)
+    over_workloads(second, wanted() / 10)
 }
 
 /// Recovering one to three times gives the same state.
 fn recovering_again() -> Outcome {
-    let wanted = setting("TOPICS_SIM_STATES", 200_000) as usize / 20;
-    over_workloads(again, wanted)
+    over_workloads(again, wanted() / 20)
 }

@@ -389,6 +389,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
+    core.wal.release_files();
     core.segments.close();
     // Nothing is written from here on, whoever still holds the engine.
     drop(core.disk.lock.lock().take());

@@ -5,20 +5,18 @@ use std::fmt;
 use std::ops::{Bound, Deref};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dashmap::DashMap;
 use topics_env::Env;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use topics_env::sync::{Mutex, RwLock};
-use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{DirLock, Paths};
 use topics_storage::recovery::RecoveryProgress;
 use topics_storage::segment::Segments;
 use topics_storage::snapshot::ShardSnap;
 use topics_storage::txn::Stages;
-use topics_storage::wal::{Level, Room, Ticket, Wal};
+use topics_storage::wal::{Level, Ticket, Wal};
 
 use crate::asleep::Dormitory;
 use crate::capture::{self, Rounds};
@@ -56,6 +54,8 @@ pub(crate) struct Base {
     pub ephemeral: Arc<Quota>,
     /// Asynchronous writes that wait without staging room: their bytes, and how many.
     waiting: (Arc<Quota>, Arc<Quota>),
+    /// Consumers in all.
+    pub consumers: Arc<Quota>,
     /// The config of a topic that was created without one: most have it, and share it.
     usual: Arc<TopicConfig>,
     /// Claims that wait.
@@ -90,6 +90,7 @@ impl Base {
                 Quota::new("waiting_bytes", options.staging_bytes.max(1) as u64),
                 Quota::new("waiting_writes", options.staging_frames.max(1) as u64),
             ),
+            consumers: Quota::new("max_consumers", options.max_consumers),
             usual: Arc::default(),
             desk: Desk::default(),
             resident: AtomicU64::new(0),
@@ -350,27 +351,6 @@ impl Core {
         self.wal.shard_of(topic_id)
     }
 
-    /// Room in a shard's queue for a batch of this many bytes.
-    pub(crate) fn room(&self, shard: usize, bytes: usize, wait: Wait) -> Result<Room> {
-        let bound = match wait {
-            Wait::No => None,
-            Wait::Bounded => Some(self.options.staging_wait),
-            Wait::Patient => Some(PATIENCE),
-        };
-        self.check_writable()?;
-        self.wal.reserve(shard, bytes, bound).map_err(|e| match e {
-            StorageError::Staging => {
-                self.metrics.throttled.add(1);
-                Error::Throttled {
-                    limit: "staging_bytes",
-                    max: self.options.staging_bytes as u64,
-                    retry_after_ms: if self.delivery.is_full() { 1000 } else { 100 },
-                }
-            }
-            e => e.into(),
-        })
-    }
-
     /// What an asynchronous write of this many bytes holds while it waits for a topic that a verb
     /// has alone, for an id, or for another write. As many may wait as may be staged.
     pub(crate) fn charge_wait(&self, bytes: usize) -> Result<WaitCharge> {
@@ -393,18 +373,18 @@ impl Core {
 #[derive(Debug)]
 pub(crate) struct WaitCharge(#[allow(dead_code)] Charge, #[allow(dead_code)] Charge);
 
-/// How long a caller waits that waits for as long as it takes; a close wakes it.
-const PATIENCE: Duration = Duration::from_secs(365 * 86_400);
-
-/// Whether a caller waits for staging room.
+/// Whether a caller waits for a staging permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Never.
     No,
     /// As long as the settings say.
     Bounded,
-    /// Until there is room.
+    /// Until there is one: the caller has nothing that others wait for.
     Patient,
+    /// As long as a log that makes progress may take: the caller has topics exclusively, or what it
+    /// stages is decided already.
+    Exclusive,
 }
 
 /// The topics by name and id.

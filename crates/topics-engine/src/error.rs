@@ -92,6 +92,23 @@ pub enum Error {
         /// The consumer.
         consumer: String,
     },
+    /// A write is larger than a cap with `discard=reject`, so that it can never fit.
+    #[error(
+        "topic {topic:?} takes {max} {unit} in all ({what}, discard=reject) and the write has \
+         {got}: write less at a time, or raise {what}"
+    )]
+    WriteOverCap {
+        /// The topic.
+        topic: String,
+        /// `cap_records` or `cap_bytes`.
+        what: &'static str,
+        /// `records` or `bytes`.
+        unit: &'static str,
+        /// What the write has.
+        got: u64,
+        /// The cap.
+        max: u64,
+    },
     /// A cap with `discard=reject` refuses the write; retryable.
     #[error("topic {topic:?} is full: {what} {max}")]
     TopicFull {
@@ -220,7 +237,7 @@ impl Error {
         match self {
             Self::InvalidRequest(_) => "invalid_request",
             Self::BatchTooLarge { .. } => "batch_too_large",
-            Self::RecordTooLarge { .. } => "record_too_large",
+            Self::RecordTooLarge { .. } | Self::WriteOverCap { .. } => "record_too_large",
             Self::TopicNotFound(_) => "topic_not_found",
             Self::TopicExistsIncompatible { .. } => "topic_exists_incompatible",
             Self::TopicNotEmpty { .. } => "topic_not_empty",

@@ -109,13 +109,12 @@ impl Ids {
 
     /// Stages a reservation and asks for its sync.
     fn reserve(&self, core: &Arc<Core>) -> Result<()> {
-        let room = core.room(0, 128, Wait::No)?;
         let mut s = self.0.lock();
         if s.pending.is_some() {
             return Ok(());
         }
         let to = s.next.max(s.logged) + CHUNK;
-        let ticket = stage(core, room, to, false)?;
+        let ticket = stage(core, to, false, Wait::No)?;
         s.pending = Some((ticket, to));
         drop(s);
         let ids = core.clone();
@@ -153,23 +152,17 @@ impl Ids {
             s.synced = s.next;
             s.next
         };
-        let room = core.room(0, 128, Wait::Bounded)?;
-        stage(core, room, next, true)?;
+        stage(core, next, true, Wait::Bounded)?;
         Ok(())
     }
 }
 
-fn stage(
-    core: &Arc<Core>,
-    room: topics_storage::wal::Room,
-    to: u64,
-    lowered: bool,
-) -> Result<Ticket> {
+fn stage(core: &Arc<Core>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));
     let control = Batch::control(head, core.time.steady(), Level::Written, commit);
     // Lowering belongs to a close, which a full disk must not keep.
     let batch = Batch { frees_space: lowered, ..control };
-    Ok(core.wal.stage(batch, room)?)
+    core.stage_control(0, batch, wait)
 }

@@ -26,11 +26,10 @@ impl Engine {
         }
     }
 
-    /// Withdraws a [`Engine::claim_async`] that was not answered; it never will be.
-    pub fn cancel_claim(&self, queue: &str, id: u64) {
-        if let Ok(topic) = self.find(queue) {
-            self.core().desk.cancel(topic.id(), id);
-        }
+    /// Cancels a [`Engine::claim_async`]: it will not be answered, and holds no job. False when it
+    /// was answered before.
+    pub fn cancel_claim(&self, queue: &str, id: u64) -> bool {
+        self.find(queue).is_ok_and(|topic| self.core().desk.cancel(topic.id(), id))
     }
 
     /// Acks jobs: they are deleted.
@@ -111,9 +110,26 @@ impl Engine {
         Consumer::open(self.core(), &self.find(topic)?, name, mode, start, auto_commit)
     }
 
-    /// The consumers of a topic.
+    /// The consumers of a topic, in name order.
     pub fn consumers(&self, topic: &str) -> Result<Vec<ConsumerInfo>> {
-        self.find(topic)?.consumers(self.core())
+        self.consumers_page(topic, "", None, usize::MAX)
+    }
+
+    /// At most `limit` of the consumers of a topic whose names begin with `prefix` and come after
+    /// `after`, in name order.
+    pub fn consumers_page(
+        &self,
+        topic: &str,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ConsumerInfo>> {
+        self.find(topic)?.consumers(self.core(), prefix, after, limit)
+    }
+
+    /// A consumer as lists show it.
+    pub fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo> {
+        self.find(topic)?.consumer(self.core(), name)
     }
 
     /// Deletes a consumer; false when there was none.

@@ -64,6 +64,7 @@ fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
     core.look_into(t)?;
     topic::expire(core, t)?;
     topic::sweep_records(core, t)?;
+    topic::announce_again(core, t);
     t.rest(core);
     topic::lower(core, t, IDLE_MS)?;
     Ok(())

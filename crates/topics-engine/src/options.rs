@@ -96,6 +96,15 @@ pub struct Options {
     pub max_routers: u64,
     /// Most watch sessions; default 10 000. 0: off.
     pub max_watch_sessions: u64,
+    /// Most consumers; default 100 000. 0: off.
+    pub max_consumers: u64,
+    /// Most transaction writers that are remembered; default 100 000. 0: off.
+    pub max_txn_writers: u64,
+    /// Most of them that one API key has; default 10 000. 0: off.
+    pub max_txn_writers_per_key: u64,
+    /// How long a transaction writer is idle before it may be forgotten to make room for another;
+    /// default 30 d.
+    pub txn_writer_ttl: Duration,
     /// Most records per write; default 10 000 000. 0: off.
     pub max_batch_records: usize,
     /// Most payload bytes per write; default 1 GiB. 0: off.
@@ -149,6 +158,10 @@ impl Default for Options {
             max_topics: 100_000,
             max_routers: 10_000,
             max_watch_sessions: 10_000,
+            max_consumers: 100_000,
+            max_txn_writers: 100_000,
+            max_txn_writers_per_key: 10_000,
+            txn_writer_ttl: Duration::from_secs(30 * 86_400),
             max_batch_records: 10_000_000,
             max_batch_bytes: 1 << 30,
             max_record_bytes: 16 << 20,

@@ -74,6 +74,7 @@ pub(crate) fn open(
     txn::recovered(&core)?;
     core.delivery.resume(&core)?;
     topic::finish_moves(&core);
+    core.registry.each(|t| topic::announce_again(&core, t));
     core.disk.checkpoints.refill(&core.wal);
     core.start_background()?;
     Ok(core)

@@ -153,10 +153,7 @@ fn mark(core: &Arc<Core>, snapshot: u64) -> u64 {
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
     let batch = Batch::control(head, core.time.steady(), Level::Written, Arc::new(Mark));
     let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
-    let staged = core
-        .room(0, batch.bytes(), Wait::No)
-        .and_then(|room| core.wal.stage(batch, room).map_err(Error::from));
-    match staged {
+    match core.stage_control(0, batch, Wait::No) {
         Ok(_) => {
             core.wal.drive(0);
             bytes

@@ -54,8 +54,9 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
         let listed = prefixes.iter().any(|p| found.text().starts_with(p.as_str()));
         let room = all.topics.len() < limit;
         all.truncated |= listed && !room;
-        let (queue, mut lags) = match found {
-            Found::Awake(topic) => add_awake(core, &mut all, topic),
+        let wanted = if listed && room { lags_left } else { 0 };
+        let (queue, consumers, lags) = match found {
+            Found::Awake(topic) => add_awake(core, &mut all, topic, wanted),
             Found::Asleep(sleeper) => {
                 // What sleeps has neither jobs nor consumers.
                 let glance = sleeper.glance()?;
@@ -65,12 +66,11 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
                 }
                 all.by_class[known.1] += 1;
                 all.records += glance.live_count;
-                (None, Vec::new())
+                (None, 0, Vec::new())
             }
         };
         if listed && room {
-            all.lags_truncated |= lags.len() > lags_left;
-            lags.truncate(lags_left);
+            all.lags_truncated |= consumers > lags_left;
             lags_left -= lags.len();
             let summary = topic::summary(core, found)?;
             all.topics.push(Surveyed { summary, queue, lags });
@@ -84,16 +84,17 @@ fn add_awake(
     core: &Core,
     all: &mut Survey,
     topic: &Arc<Topic>,
-) -> (Option<QueueState>, Vec<(Arc<str>, u64)>) {
-    let (kind, lags) = {
+    lags: usize,
+) -> (Option<QueueState>, usize, Vec<(Arc<str>, u64)>) {
+    let (kind, (consumers, lags)) = {
         let state = topic.state.read();
         all.by_class[state.config.durability as usize] += 1;
         all.records += state.count;
-        (state.config.kind, state.lags(topic.gate.head()))
+        (state.config.kind, state.lags(topic.gate.head(), lags))
     };
-    all.consumers += lags.len() as u64;
+    all.consumers += consumers as u64;
     if kind == TopicType::Log {
-        return (None, lags);
+        return (None, consumers, lags);
     }
     let queue = topic::queue_counts(core, topic);
     let sum = &mut all.jobs;
@@ -104,7 +105,7 @@ fn add_awake(
     sum.dead += queue.dead;
     sum.dead_lettered += queue.dead_lettered;
     sum.expired += queue.expired;
-    (Some(queue), lags)
+    (Some(queue), consumers, lags)
 }
 
 #[cfg(test)]

@@ -85,7 +85,9 @@ impl Queue {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait: seconds(wait) };
             engine.claim_async(&topic, &req, done)
         });
-        Ok(Waiting::new(self.shared.clone(), move || engine.cancel_claim(&topic, id)))
+        Ok(Waiting::new(self.shared.clone(), move || {
+            engine.cancel_claim(&topic, id);
+        }))
     }
 
     #[pyo3(signature = (state=None, max=100))]
@@ -221,7 +223,9 @@ impl Work {
         let done = claimed(calls.call(token), self.by.clone());
         let id = work.run(py, move |work| Ok(work.next_async(seconds(wait), done)))?;
         let (engine, topic) = (self.by.engine.clone(), self.by.topic.clone());
-        let withdraw = move || engine.cancel_claim(&topic, id);
+        let withdraw = move || {
+            engine.cancel_claim(&topic, id);
+        };
         Ok(Some(Waiting::new(self.by.shared.clone(), withdraw)))
     }
 

@@ -87,15 +87,15 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// An I/O error while doing `what`; a full disk or quota becomes [`StorageError::Full`], too
-    /// many open files [`StorageError::NoDescriptor`].
+    /// An I/O error while doing `what`; a full disk or quota, and a limit on the size of files,
+    /// become [`StorageError::Full`], too many open files [`StorageError::NoDescriptor`].
     pub fn io(what: impl Into<String>, e: io::Error) -> Self {
         let what = what.into();
         match e.kind() {
             _ if topics_env::no_descriptor(&e) => Self::NoDescriptor { detail: what },
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::Full { detail: format!("{what}: {e}") }
-            }
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Self::Full { detail: format!("{what}: {e}") },
             kind => Self::Io { what, kind, raw: e.raw_os_error(), detail: e.to_string() },
         }
     }

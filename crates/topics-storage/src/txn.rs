@@ -218,6 +218,26 @@ impl Stages {
     /// order in which they were staged, and the checksum of the whole. What is missing is
     /// [`StorageError::Missing`].
     pub fn read(&self, number: u64, cap: u64) -> Result<(StageHeader, Vec<Rows>, u64)> {
+        let mut rows: Vec<Rows> = Vec::new();
+        let (head, sum) = self.read_with(number, cap, |topic, frame| {
+            if rows.last().is_none_or(|r| r.topic != topic) {
+                rows.push(Rows { topic: topic.to_owned(), ..Rows::default() });
+            }
+            if let Some(last) = rows.last_mut() {
+                last.frames.extend_from_slice(frame);
+                last.count += 1;
+            }
+        })?;
+        Ok((head, rows, sum))
+    }
+
+    /// The same; `row` gets each row's topic and frame, and keeps nothing where this fails.
+    pub fn read_with(
+        &self,
+        number: u64,
+        cap: u64,
+        row: impl FnMut(&str, &[u8]),
+    ) -> Result<(StageHeader, u64)> {
         let path = self.path(&name(number));
         let file = show(&path);
         let missing = || StorageError::Missing { what: file.clone() };
@@ -227,11 +247,10 @@ impl Stages {
             return Err(StorageError::corrupt(file, bytes.len() as u64, "its length differs"));
         }
         let sum = xxh3_64(&bytes);
-        let rows = split(&self.env, &file, &mut bytes, start, salt)?;
-        if rows.iter().map(|r| r.count).sum::<u64>() != head.rows {
+        if split(&self.env, &file, &mut bytes, (start, salt), row)? != head.rows {
             return Err(StorageError::corrupt(file, 48, "the number of rows differs"));
         }
-        Ok((head, rows, sum))
+        Ok((head, sum))
     }
 
     /// Removes a file; it is gone for good after [`Self::sync`]. One that is gone already is none
@@ -257,9 +276,15 @@ impl Stages {
     }
 }
 
-/// Verifies the frames from `start` on, unseals them and gathers them by topic.
-fn split(env: &Env, file: &str, bytes: &mut [u8], start: usize, salt: u64) -> Result<Vec<Rows>> {
-    let mut out: Vec<Rows> = Vec::new();
+/// Verifies the frames from `start` on, unseals them and hands them out; how many rows there are.
+fn split(
+    env: &Env,
+    file: &str,
+    bytes: &mut [u8],
+    (start, salt): (usize, u64),
+    mut row: impl FnMut(&str, &[u8]),
+) -> Result<u64> {
+    let (mut topic, mut rows): (Option<String>, u64) = (None, 0);
     let (mut at, mut ordinal) = (start, 1);
     while at < bytes.len() {
         let corrupt = |why: String| StorageError::corrupt(file, at as u64, why);
@@ -270,21 +295,20 @@ fn split(env: &Env, file: &str, bytes: &mut [u8], start: usize, salt: u64) -> Re
         let (f, size) = found.map_err(|e| corrupt(e.to_string()))?;
         match f.kind {
             FrameType::TopicCreate => {
-                let topic = TopicCreate::decode(&f)?.name;
-                out.push(Rows { topic, ..Rows::default() });
+                topic = Some(TopicCreate::decode(&f)?.name);
             }
             FrameType::Append => {
-                let rows = out.last_mut().ok_or_else(|| corrupt("rows of no topic".into()))?;
+                let topic = topic.as_deref().ok_or_else(|| corrupt("rows of no topic".into()))?;
                 let one = &mut bytes[at..at + size];
                 frame::unseal(one);
-                rows.frames.extend_from_slice(one);
-                rows.count += 1;
+                row(topic, one);
+                rows += 1;
             }
             kind => return Err(corrupt(format!("a {kind:?} frame"))),
         }
         (at, ordinal) = (at + size, ordinal + 1);
     }
-    Ok(out)
+    Ok(rows)
 }
 
 #[cfg(test)]

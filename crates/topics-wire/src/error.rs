@@ -134,6 +134,9 @@ fn detail(e: &Error) -> Option<String> {
         Error::RecordTooLarge { index, what, got, max } => {
             d.int("index", *index as u64).text("what", what).int("got", *got).int("max", *max)
         }
+        Error::WriteOverCap { topic, what, got, max, .. } => {
+            d.text("topic", topic).text("limit", what).int("got", *got).int("max", *max)
+        }
         Error::TopicNotFound(topic) | Error::NotAQueue(topic) => d.text("topic", topic),
         Error::TopicExistsIncompatible { topic, field, actual, wanted } => d
             .text("topic", topic)
@@ -249,6 +252,16 @@ mod tests {
             (Error::IdempotencyMismatch { topic: text() }, 409),
             (Error::NotAQueue(text()), 409),
             (Error::TopicFull { topic: text(), what: "cap_bytes", max: 1 }, 422),
+            (
+                Error::WriteOverCap {
+                    topic: text(),
+                    what: "cap_records",
+                    unit: "records",
+                    got: 2,
+                    max: 1,
+                },
+                400,
+            ),
             (Error::Throttled { limit: "staging", max: 1, retry_after_ms: 5 }, 429),
             (Error::StorageUnavailable { reason: "no_space", detail: text() }, 503),
             (Error::StorageUnavailable { reason: "no_descriptors", detail: text() }, 503),

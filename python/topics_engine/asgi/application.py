@@ -12,7 +12,7 @@ import logging
 from .. import _core
 from .access import Guard
 from .bridge import Answer, LoopBridge
-from .compress import THREADED, deflate, inflate, wanted
+from .compress import THREADED, Body, Inflater, deflate, wanted
 from .cors import Cors
 from .keys import Client
 from .life import Life
@@ -66,6 +66,7 @@ class App:
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
+        self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,36 +143,40 @@ class App:
         with self.in_flight.one(client.label):
             if offer != ARROW:
                 return await self._verb(found, client, request, offer)
-            body, _ = await self._posted(found.route, request)
-            with self.life.using() as bridge:
-                return await self._stream(bridge, found, client, request, send, offer, body)
+            body = await self._posted(found.route, request)
+            try:
+                with self.life.using() as bridge:
+                    return await self._stream(bridge, found, client, request, send, offer, body)
+            finally:
+                body.release()
 
     async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
         route = found.route
-        body, flags = await self._posted(route, request)
+        body = await self._posted(route, request)
+        flags = body.flags
         if offer == JSON and PROMETHEUS in route.offers:
             flags |= _core.ACCEPT_JSON
-        with self.life.using() as bridge:
-            key = request.headers.get(b"idempotency-key", b"")
-            call = _begin(bridge, found, client, request, body, flags, key)
-            status, answer = await _answer_to(bridge, call, request, waits=route.waits)
+        try:
+            with self.life.using() as bridge:
+                key = request.headers.get(b"idempotency-key", b"")
+                call = _begin(bridge, found, client, request, body.data, flags, key)
+                # The answer may take its time.
+                body.release()
+                status, answer = await _answer_to(bridge, call, request, waits=route.waits)
+        finally:
+            body.release()
         return core_response(status, answer, offer)
 
-    async def _posted(self, route: Route, request: Request) -> tuple[bytes, int]:
-        """The body, and the flags of what it is."""
+    async def _posted(self, route: Route, request: Request) -> Body:
+        """The body, with the flags of what it is."""
         if request.method not in ("POST", "PUT") or not request.has_body():
-            return b"", 0
+            return Body(b"", 0)
         flags = BODIES[body_type(route, request)]
-        return await self._body(request), flags
-
-    async def _body(self, request: Request) -> bytes:
-        limit = self._settings.max_body_bytes
-        body = await request.body(limit, self._settings.body_timeout_ms / 1000)
-        if not is_packed(request):
-            return body
-        if len(body) < THREADED:
-            return inflate(body, limit)
-        return await asyncio.to_thread(inflate, body, limit)
+        limit, seconds = self._settings.max_body_bytes, self._settings.body_timeout_ms / 1000
+        data = await request.body(limit, seconds)
+        return (
+            await self._inflater.inflate(data, flags) if is_packed(request) else Body(data, flags)
+        )
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -206,11 +211,15 @@ class App:
         request: Request,
         send: Send,
         kind: bytes,
-        body: bytes = b"",
+        body: Body | None = None,
     ) -> Response | None:
         flags = _core.ACCEPT_ARROW if kind == ARROW else 0
         last_id = request.headers.get(b"last-event-id", b"")
-        opened = _begin(bridge, found, client, request, body, flags, last_id)
+        given = b"" if body is None else body.data
+        opened = _begin(bridge, found, client, request, given, flags, last_id)
+        if body is not None:
+            body.release()
+        del given
         token = opened[0]
         status, opening = await _answer_to(bridge, opened, request, waits=True)
         if status != 200:

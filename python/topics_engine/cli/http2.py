@@ -8,7 +8,7 @@ answers by `UNSENT`, requests by `Limits.streams`, and frames that bring nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import uvicorn
@@ -18,6 +18,9 @@ from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
+from hpack import Decoder, HeaderTuple, HPACKDecodingError
+from hpack.hpack import decode_integer
+from hyperframe.frame import Frame, SettingsFrame
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
@@ -36,18 +39,75 @@ NOISE = 2000
 NOISE_PER_SECOND = 100
 RESET = 10
 """What a request that is given up counts for."""
+TABLE_UPDATES = 8
+"""Changes of its table's size that a block of headers may begin with; two have a meaning."""
+TABLE_SIZE = 4096
+"""Bytes of the table for an answer's headers, unless the client wants a smaller one."""
 SLICE = 8 << 10
 """Bytes between two looks at what a client has sent."""
 
 # A block of headers that ends and is too large is left to the application, as in HTTP/1.1.
 _HEADER_LIST = 2 * MAX_HEADER_BYTES + 32 * MAX_HEADERS
-_QUIET = (events.DataReceived, events.StreamEnded, events.RequestReceived, events.TrailersReceived)
+_QUIET = (events.DataReceived, events.RequestReceived, events.TrailersReceived)
+_KNOWN = frozenset(SettingCodes)
+
+
+class _Decoder(Decoder):
+    """Counts what a block of headers says of the table, instead of saying a header."""
+
+    updates = 0
+
+    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
+        at = found = 0
+        while at < len(data) and data[at] & 0xE0 == 0x20:
+            _, size = decode_integer(data[at:], 5)
+            at, found = at + size, found + 1
+            if found > TABLE_UPDATES:
+                raise HPACKDecodingError(f"more than {TABLE_UPDATES} updates of the table's size")
+        self.updates += found
+        return super().decode(data, raw)
 
 
 class _Connection(H2Connection):
-    """A connection that remembers few of its closed streams."""
+    """A connection that remembers few of its closed streams, and counts the frames it receives:
+    not each of them is an event."""
 
     MAX_CLOSED_STREAMS = 1000
+
+    def __init__(self, config: H2Configuration) -> None:
+        super().__init__(config)
+        allowed = self.decoder.max_allowed_table_size
+        self.decoder = _Decoder(_HEADER_LIST)
+        self.decoder.max_allowed_table_size = allowed
+        self.frames = 0
+
+    def _receive_frame(self, frame: Frame) -> list[events.Event]:
+        self.frames += 1
+        if isinstance(frame, SettingsFrame):
+            # One may hold thousands, of the same code too.
+            self.frames += max(0, frame.body_len // 6 - len(_KNOWN))
+        return super()._receive_frame(frame)
+
+    def take_noise(self) -> int:
+        """Frames, and updates of the table's size, since this was asked before."""
+        decoder = self.decoder
+        assert isinstance(decoder, _Decoder)
+        found, self.frames, decoder.updates = self.frames + decoder.updates, 0, 0
+        return found
+
+    def settle_settings(self, changed: Iterable[int]) -> None:
+        """Keeps of a client's settings what has a meaning, and of the table for its answers no more
+        than the usual: both grow as the client says.
+        """
+        for code in changed:
+            if code not in _KNOWN:
+                self.remote_settings.pop(code, None)
+        encoder = self.encoder
+        if encoder.header_table_size > TABLE_SIZE:
+            encoder.header_table_size = TABLE_SIZE
+        if sizes := encoder.table_size_changes:
+            # The smallest and the last are all that a client needs to hear.
+            encoder.table_size_changes = list(dict.fromkeys((min(sizes), sizes[-1])))
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -87,7 +147,7 @@ class Http2Protocol(asyncio.Protocol):
             events.StreamEnded: self._end,
             events.StreamReset: self._reset,
             events.WindowUpdated: self._window,
-            events.RemoteSettingsChanged: self._window,
+            events.RemoteSettingsChanged: self._settings_changed,
             events.ConnectionTerminated: self._goodbye,
         }
 
@@ -98,7 +158,6 @@ class Http2Protocol(asyncio.Protocol):
         self._outflow = Outflow(self.loop, transport, self._limits.stall)
         self._state.connections.add(self)  # type: ignore[arg-type]
         self._h2.local_settings = _settings(self._limits.streams)
-        self._h2.decoder.max_header_list_size = _HEADER_LIST
         self._h2.initiate_connection()
         # A client that does not know the limit yet loses a stream by it, not the connection.
         self._h2.local_settings = _settings(2**31 - 1)
@@ -123,11 +182,13 @@ class Http2Protocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         # Answers to control frames would pile up behind a client that only sends.
         self._writable = False
+        self._outflow.pause_writing()
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._outflow.resume_writing()
         if not self._transport.is_closing():
             self._transport.resume_reading()
         self._wake()
@@ -195,9 +256,10 @@ class Http2Protocol(asyncio.Protocol):
                 for stream in list(self._streams.values()):
                     stream.leave()
                 return
+            self._noise += self._h2.take_noise()
             for event in happened:
-                if not isinstance(event, _QUIET):
-                    self._noise += 1
+                if isinstance(event, _QUIET):
+                    self._noise -= 1
                 handler = self._handlers.get(type(event))
                 if handler is not None:
                     handler(event)
@@ -257,12 +319,15 @@ class Http2Protocol(asyncio.Protocol):
             self._noise += RESET
             stream.leave()
 
-    def _window(self, event: events.WindowUpdated | events.RemoteSettingsChanged) -> None:
-        stream_id = getattr(event, "stream_id", 0)
-        if not stream_id:
+    def _window(self, event: events.WindowUpdated) -> None:
+        if not event.stream_id:
             self._wake()
-        elif stream_id in self._streams:
-            self._streams[stream_id].wake()
+        elif event.stream_id in self._streams:
+            self._streams[event.stream_id].wake()
+
+    def _settings_changed(self, event: events.RemoteSettingsChanged) -> None:
+        self._h2.settle_settings(event.changed_settings)
+        self._wake()
 
     def _wake(self) -> None:
         for stream in self._streams.values():

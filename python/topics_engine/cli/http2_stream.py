@@ -13,6 +13,7 @@ from h2.errors import ErrorCodes
 
 from ..asgi.messages import Header, HttpError, Request, respond
 from ..asgi.streaming import ABORT, WAITING
+from .limits import time_for
 
 log = logging.getLogger("uvicorn.error")
 access = logging.getLogger("uvicorn.access")
@@ -182,7 +183,10 @@ class Stream:
         left = memoryview(body)
         self._link.holds(len(left))
         try:
-            deadline = self._link.loop.time() + self._stall
+            now = self._link.loop.time()
+            # Progress renews the one, and nothing the other.
+            deadline = now + self._stall
+            latest = deadline + time_for(len(left))
             while not self.gone:
                 size = min(len(left), self._link.room(self.id), TURN)
                 if size or not left:
@@ -197,7 +201,7 @@ class Stream:
                     continue
                 self._room.clear()
                 try:
-                    async with asyncio.timeout_at(deadline):
+                    async with asyncio.timeout_at(min(deadline, latest)):
                         await self._room.wait()
                 except TimeoutError:
                     self.abort()

@@ -44,6 +44,11 @@ GOODBYE_SECONDS = 1.0
 """How long a closed connection waits for its client to say goodbye, as TLS asks for."""
 
 
+MIN_BYTES_PER_SECOND = 8 << 10
+"""What a client takes at least, on average, of what waits for it. The kernel sees only whether it
+takes anything; one byte now and then would hold an answer for days."""
+
+
 def expect(sock: Any, seconds: float) -> None:
     """A client of this socket, or of those that it accepts, may take nothing for so long.
 
@@ -55,11 +60,14 @@ def expect(sock: Any, seconds: float) -> None:
 
 def unsent(transport: asyncio.Transport) -> int:
     """Bytes that a client has not taken, of those that can be seen: 0 is none."""
-    waiting = transport.get_write_buffer_size()
-    if waiting:
-        return waiting
     sock = transport.get_extra_info("socket")
-    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
+    queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+    return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+
+
+def time_for(size: int) -> float:
+    """Seconds that a client has for so many bytes, beyond those for which it may take nothing."""
+    return size / MIN_BYTES_PER_SECOND
 
 
 class Outflow:
@@ -72,6 +80,9 @@ class Outflow:
         self._transport = transport
         self._seconds = self._usual = seconds
         self._timer: asyncio.TimerHandle | None = None
+        # Set while the transport's buffer is full.
+        self._full: asyncio.TimerHandle | None = None
+        self._close_by = 0.0
         self._over = False
 
     def patience(self, times: float) -> None:
@@ -81,23 +92,45 @@ class Outflow:
             self._seconds = seconds
             expect(self._transport.get_extra_info("socket"), seconds)
 
+    def pause_writing(self) -> None:
+        """The transport's buffer is full. The connection ends unless it drains in time; what the
+        client takes meanwhile does not renew that time.
+        """
+        if self._full is None and not self._over:
+            size = self._transport.get_write_buffer_size()
+            self._full = self._loop.call_later(
+                self._seconds + time_for(size), self._transport.abort
+            )
+
+    def resume_writing(self) -> None:
+        """The buffer has drained."""
+        if self._full is not None:
+            self._full.cancel()
+            self._full = None
+
     def closing(self) -> None:
         """The transport closes when its client has taken the rest, and over TLS said goodbye: who
         has it all and says nothing is not waited for.
         """
         if self._timer is None and not self._over and self._transport.is_closing():
-            self._timer = self._loop.call_later(GOODBYE_SECONDS, self._look)
+            rest = time_for(unsent(self._transport))
+            self._close_by = self._loop.time() + self._seconds + rest
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(GOODBYE_SECONDS, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        if unsent(self._transport):
-            self.closing()
+        if unsent(self._transport) and self._loop.time() < self._close_by:
+            self._look_later()
         else:
             self._transport.abort()
 
     def over(self) -> None:
         """The connection is gone, and its descriptor somebody else's."""
         self._over = True
+        self.resume_writing()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

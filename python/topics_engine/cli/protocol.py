@@ -71,6 +71,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_are_here()
+        # Only a request ends the time that a connection may be idle: neither blank lines before it
+        # nor the rest of a body that was answered early.
+        self._unset_keepalive_if_required()
         self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
         if self._declined:
             return
@@ -116,7 +119,6 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _feed(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -167,6 +169,16 @@ class BoundedProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         self._closing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._outflow is not None:
+            self._outflow.pause_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._outflow is not None:
+            self._outflow.resume_writing()
 
     def shutdown(self) -> None:
         super().shutdown()

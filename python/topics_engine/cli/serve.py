@@ -28,6 +28,7 @@ from .limits import Limits, expect
 from .output import complain
 from .protocol import BoundedProtocol
 from .tls import Config, TlsRefused, context
+from .websocket import BoundedWebSocket
 
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
 # turns.
@@ -160,7 +161,9 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         tls=tls,
         limits=limits,
         http=leaving_some(HotProtocols(app, settings) if hot else plain, limit),
-        ws="websockets-sansio",
+        ws=partial(BoundedWebSocket, limits=limits),
+        # What a message unpacks to would be made before it is counted.
+        ws_per_message_deflate=False,
         ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,

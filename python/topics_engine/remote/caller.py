@@ -28,7 +28,8 @@ from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 # Caps, which time does not lift; what other limits refuse may be tried again.
 CAPS = frozenset(
-    "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions txn_writers".split()
+    "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions max_consumers"
+    " max_txn_writers max_txn_writers_per_key".split()
 )
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"

@@ -1,7 +1,8 @@
 """One way to drive every client: that of `te.aio`.
 
 The sync clients are driven through threads: a verb is a call in one, an iterator's step too. The
-remote ones have a server of their own on the directory of the test.
+remote ones share one server per module, which has no topics when a test begins; a test that opens
+its directory again, or with settings, has a server of its own on it.
 """
 
 from __future__ import annotations
@@ -104,11 +105,40 @@ async def connect_aio(path: Path, **settings: Any) -> AsyncIterator[Any]:
         yield db
 
 
+@asynccontextmanager
+async def shared_sync(server: Server) -> AsyncIterator[Any]:
+    async with emptied(server), Awaited(te.connect(server.url)) as db:
+        yield db
+
+
+@asynccontextmanager
+async def shared_aio(server: Server) -> AsyncIterator[Any]:
+    async with emptied(server), te.aio.connect(server.url) as db:
+        yield db
+
+
+@asynccontextmanager
+async def emptied(server: Server) -> AsyncIterator[None]:
+    """Drops every topic of a server when the test is over, so that the next one finds none."""
+
+    def drop_all() -> None:
+        with te.connect(server.url) as db:
+            for info in list(db.topics()):
+                db.topic(info.topic).drop()
+
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(drop_all)
+
+
 Open = Callable[..., AbstractAsyncContextManager[Any]]
 
 EMBEDDED: dict[str, Open] = {"sync": open_sync, "aio": te.aio.open}
 REMOTE: dict[str, Open] = {"remote": connect_sync, "remote-aio": connect_aio}
 CLIENTS: dict[str, Open] = EMBEDDED | REMOTE
+# Remote clients of a server that serves many tests.
+SHARED: dict[str, Open] = {"remote": shared_sync, "remote-aio": shared_aio}
 
 CANCELLABLE = ["aio", "remote-aio"]
 """Those whose waits end when their task is cancelled."""

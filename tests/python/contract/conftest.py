@@ -16,7 +16,7 @@ import pytest
 import topics_engine as te
 from benches.demo.server import Server
 
-from .adapter import CLIENTS, Awaited, Open
+from .adapter import CLIENTS, SHARED, Awaited, Open
 from .faulty import Faulty, in_front_of
 
 
@@ -68,10 +68,12 @@ def open_db(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return partial(client, tmp_path / "data")
 
 
-@pytest.fixture
-def db(open_db: Open) -> Any:
-    """An open database: the test gets it when it runs."""
-    return open_db
+@pytest.fixture(params=CLIENTS)
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """An open database without topics: the test gets it when it runs."""
+    if shared := SHARED.get(request.param):
+        return partial(shared, request.getfixturevalue("server"))
+    return partial(CLIENTS[request.param], tmp_path / "data")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that no test of the module ends."""
     with Server(tmp_path_factory.mktemp("served") / "data") as live:
         yield live
+        assert live.stop() == 0
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from .adapter import CANCELLABLE, Open, all_of, datas, eventually, take
 
-cancellable = pytest.mark.parametrize("open_db", CANCELLABLE, indirect=True)
+cancellable = pytest.mark.parametrize("db", CANCELLABLE, indirect=True)
 # What is on its way from a server when its client lets go is not taken back: leases run out, and
 # what `at_most_once` has stored as read is lost.
-in_process = pytest.mark.parametrize("open_db", ["aio"], indirect=True)
+in_process = pytest.mark.parametrize("db", ["aio"], indirect=True)
 
 
 async def cancel(task: asyncio.Task[Any]) -> Any:
@@ -53,9 +53,9 @@ async def test_claims_lose_no_job(db: Any, durable: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("open_db", "mode"),
+    ("db", "mode"),
     [("aio", "at_least_once"), ("aio", "at_most_once"), ("remote-aio", "at_least_once")],
-    indirect=["open_db"],
+    indirect=["db"],
 )
 async def test_reads_of_a_consumer_lose_no_record(db: Any, mode: str) -> None:
     t = db.topic("t")
@@ -160,7 +160,7 @@ async def test_a_cancelled_read_fetches_again(db: Any) -> None:
     assert seen == list(range(2500))
 
 
-@cancellable
+@pytest.mark.parametrize("open_db", CANCELLABLE, indirect=True)
 async def test_waits_that_time_out_leave_nothing(open_db: Open) -> None:
     async with open_db() as db:
         t, jobs = db.topic("t"), await db.queue("jobs")

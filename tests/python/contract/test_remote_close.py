@@ -168,6 +168,7 @@ async def test_closing_a_read_ends_its_request(faulty: Faulty, connect: Any, nam
         assert datas(await all_of(t.read(after=0))) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["/v0/watch/", "/diff", "/v0/watch"], ids=["stream", "page", "session"]
 )

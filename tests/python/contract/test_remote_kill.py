@@ -15,6 +15,8 @@ from benches.demo.server import Server
 
 from .adapter import all_of, datas
 
+pytestmark = pytest.mark.slow
+
 KILLS = 4
 
 

@@ -182,6 +182,7 @@ GROWTH = 64 << 10
 """Bytes that the client may have more of after so many attempts than after the first few."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["nobody", "broken", "refused"])
 async def test_who_retries_for_long_holds_no_more(
     faulty: Faulty, connect: Any, monkeypatch: pytest.MonkeyPatch, what: str

@@ -41,7 +41,7 @@ async def test_an_exception_aborts(db: Any) -> None:
     assert await all_of(db.topics()) == []
 
 
-async def test_all_or_nothing(db: Any) -> None:
+async def test_all_or_nothing(db: Any, name: str) -> None:
     await db.topic("b").append(1)
 
     async def attempt(head: int, **options: Any) -> Any:
@@ -54,9 +54,9 @@ async def test_all_or_nothing(db: Any) -> None:
         await attempt(7)
     assert caught.value.code == "head_mismatch"
     assert [i.topic for i in await all_of(db.topics())] == ["b"]
-    first = await attempt(1, key="k")
-    again = await attempt(1, key="k")
+    first = await attempt(1, key=name)
+    again = await attempt(1, key=name)
     assert (first.topics, again.topics) == ({"a": (1, 1), "b": (2, 2)},) * 2
     assert (first.deduped, again.deduped) == (False, True)
-    assert (await attempt(2, writer="w")).epoch == 1
+    assert (await attempt(2, writer=name)).epoch == 1
     assert (await db.topic("b").state()).head_seq == 3

@@ -19,6 +19,7 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..gate import GATE
 from .h2_client import Http2Connection, Http2Port
 from .tls import TlsPort, certificate, secure
 
@@ -153,9 +154,11 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
-@pytest.fixture(params=["hot", "plain", "h2"])
+@pytest.fixture(params=["hot", "plain"] if GATE == "quick" else ["hot", "plain", "h2"])
 def door(request: pytest.FixtureRequest) -> str:
-    """The ways into the application, one after the other."""
+    """The ways into the application, one after the other. At the quick gate HTTP/2 is left to its
+    own tests and to the conformance cases.
+    """
     return str(request.param)
 
 

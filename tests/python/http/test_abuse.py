@@ -626,6 +626,7 @@ def conversation() -> bytes:
     return client.data_to_send()
 
 
+@pytest.mark.slow
 def test_frames_split_at_every_byte(patient: dict[str, Server]) -> None:
     raw, port = conversation(), patient["hot"].port
     # Two streams: the read may be answered before the first write is.

@@ -76,6 +76,7 @@ def goes_on(api: Http, topic: str, acked: dict[int, str]) -> float:
     raise AssertionError(f"no write is taken after space came back: {reply}")
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_reads_frees_and_goes_on(small_disk: Path) -> None:
     server = Server(small_disk / "data", env=SMALL)
     # What is acked and not deleted, by topic.

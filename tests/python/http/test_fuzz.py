@@ -7,7 +7,6 @@ several, so that requests reach every depth of the parser.
 from __future__ import annotations
 
 import json
-import os
 import re
 from http.client import IncompleteRead
 from typing import Any
@@ -19,10 +18,11 @@ from hypothesis import strategies as st
 from topics_engine.asgi.route import Route
 from topics_engine.asgi.routes import ROUTES
 
+from ..gate import sized
 from .conftest import Http, fresh_seed
 from .h2_client import StreamReset
 
-REQUESTS = 10_000 if os.environ.get("TOPICS_GATE") != "release" else 100_000
+REQUESTS = sized(1_000, 10_000, 100_000)
 PER_EXAMPLE = 20
 
 # Status of each code; an answer that pairs them otherwise is wrong.

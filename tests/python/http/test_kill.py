@@ -23,11 +23,10 @@ from benches.demo.server import Server
 from topics_engine import _core
 from topics_engine.errors import InvalidRequest
 
+from ..gate import sized
 from .conftest import Http, fresh_seed
 
-KILLS = int(
-    os.environ.get("TOPICS_KILLS") or (5_000 if os.environ.get("TOPICS_GATE") == "release" else 30)
-)
+KILLS = int(os.environ.get("TOPICS_KILLS") or sized(4, 30, 5_000))
 WRITERS = 4
 # A killed process loses nothing of either class.
 TOPICS = {"kill.fsync": "fsync", "kill.disk": "disk"}

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from benches.demo.server import Server, bytes_on_disk
 
+from ..gate import sized
 from ..waiting import until
 from .conftest import Http, Reply, fresh_seed
 from .h2_client import Http2Port
@@ -28,10 +31,9 @@ from .test_serve import descriptors
 from .test_watch import streams
 from .test_watchers import Seen
 
-SECONDS = float(
-    os.environ.get("TOPICS_LOAD_SECONDS")
-    or (300 if os.environ.get("TOPICS_GATE") == "release" else 30)
-)
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+
+SECONDS = float(os.environ.get("TOPICS_LOAD_SECONDS") or sized(30, 30, 300))
 # The server is killed at these parts of the time, early: what follows is one process's, long enough
 # to see what it gathers.
 KILLS = (1 / 6, 1 / 3)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from benches.demo.server import Server
 
 from .conftest import Http
@@ -113,6 +115,7 @@ def test_what_is_done_is_counted(doors: dict[str, Server]) -> None:
         api.close()
 
 
+@pytest.mark.serial
 def test_gauges_of_topics_have_an_end(doors: dict[str, Server]) -> None:
     for server in doors.values():
         api = Http(server.port)

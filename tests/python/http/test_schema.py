@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from topics_engine.asgi.openapi import PARAMETER, describe, operation_id
 from topics_engine.asgi.route import Route
 from topics_engine.asgi.routes import ROUTES
 
+from ..gate import sized
 from .conftest import Http, fresh_seed
 
-EXAMPLES = 200 if os.environ.get("TOPICS_GATE") == "release" else 15
+EXAMPLES = sized(4, 15, 200)
 SCHEMA = schemathesis.openapi.from_dict(describe(_core.__version__))
 NAMES = (
     "not_a_server_error",

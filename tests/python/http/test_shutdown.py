@@ -17,6 +17,7 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..gate import sized
 from ..waiting import until
 from .conftest import Http, once
 from .h2_client import Http2Connection, Http2Port, Response
@@ -25,7 +26,7 @@ from .test_kill import read_all
 from .test_socket import Socket
 from .test_watch import streams
 
-ROUNDS = 10 if os.environ.get("TOPICS_GATE") == "release" else 1
+ROUNDS = sized(1, 1, 10)
 WATCHERS = 900
 # Beside them, on one connection.
 STREAMS = 100
@@ -56,6 +57,7 @@ def write_on(port: int, acked: list[int], topic: str) -> None:
         api.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("hot", ["0", "1"])
 def test_a_server_ends_whatever_its_clients_do(tmp_path: Path, sig: int, hot: str) -> None:

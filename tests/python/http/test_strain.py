@@ -22,6 +22,8 @@ from .test_routes import write
 from .test_socket import Socket
 from .test_watch import streams
 
+pytestmark = pytest.mark.serial
+
 # Twice as many topics as are full depth for one worker. One request writes to all of them, and each
 # watcher has their records looked at anew: serving takes longer than writing.
 BUSY = [f"busy.{n}" for n in range(128)]

@@ -23,6 +23,8 @@ from .h2_client import Http2Connection, Http2Port
 from .sse import Events
 from .test_watch import streams
 
+pytestmark = pytest.mark.serial
+
 RESUMPTIONS = 200
 WATCHERS = 1000
 # Of one connection of HTTP/2.

@@ -39,6 +39,12 @@ pub(crate) struct Queue {
     lanes: Lanes,
     groups: Groups,
     dead: BTreeSet<u64>,
+    /// (deliveries, seq) of released jobs that were delivered before.
+    released: BTreeSet<(u32, u64)>,
+    /// Monotonic time before which [`Self::exhausted`] names no job.
+    retry_at: u64,
+    /// Monotonic time that [`Self::earlier_deadline`] returned last.
+    deadline: Option<u64>,
     leased: usize,
     delayed: usize,
     streams: BTreeMap<u64, usize>,
@@ -61,6 +67,44 @@ impl Queue {
     /// When something changes by itself: on the monotonic clock, on the wall clock.
     pub fn next_due(&self) -> (Option<u64>, Option<u64>) {
         (self.due.first().map(|d| d.0), self.scheduled.first().map(|d| d.0))
+    }
+
+    /// When the next lease or delay ends, or a job without deliveries left is to be taken out,
+    /// monotonic ms; `None` unless that is earlier than what this returned before. The caller sets
+    /// a timer to it. A due time (`Scheduled`) needs none: it changes nothing until a claim comes.
+    pub fn earlier_deadline(&mut self, max_deliveries: u64) -> Option<u64> {
+        let most = self.released.last().map_or(0, |r| u64::from(r.0));
+        let exhausted = (max_deliveries > 0 && most >= max_deliveries).then_some(self.retry_at);
+        let next = self.due.first().map(|d| d.0).into_iter().chain(exhausted).min()?;
+        if self.deadline.is_some_and(|at| at <= next) {
+            return None;
+        }
+        self.deadline = Some(next);
+        Some(next)
+    }
+
+    /// The timer has fired, or does not stand any more.
+    pub fn deadline_passed(&mut self) {
+        self.deadline = None;
+    }
+
+    /// At most `limit` released jobs without deliveries left, whether or not their delay has ended.
+    pub fn exhausted(&self, max_deliveries: u64, limit: usize, now: Now) -> Vec<u64> {
+        if max_deliveries == 0 || self.retry_at > now.mono {
+            return Vec::new();
+        }
+        let least = u32::try_from(max_deliveries).unwrap_or(u32::MAX);
+        self.released.range((least, 0)..).take(limit).map(|r| r.1).collect()
+    }
+
+    /// Jobs without deliveries left could not be moved: they are due again at this monotonic time.
+    pub fn retry_exhausted_at(&mut self, at: u64) {
+        self.retry_at = at;
+    }
+
+    /// The engine takes a job that [`Self::exhausted`] named: it is being moved elsewhere, or dead.
+    pub fn retire(&mut self, seq: u64, dead: bool) {
+        self.set(seq, if dead { Phase::Dead } else { Phase::Moving });
     }
 
     /// How many leases a stream has.
@@ -314,6 +358,7 @@ impl Queue {
     /// Takes a job out of everything that lists it.
     fn detach(&mut self, seq: u64) {
         let Some(job) = self.jobs.remove(&seq) else { return };
+        self.released.remove(&(job.deliveries, seq));
         match &job.phase {
             Phase::Waiting if job.group == 0 => self.lanes.remove(job.lane, seq),
             Phase::Waiting | Phase::Moving => {}
@@ -350,6 +395,7 @@ impl Queue {
 
     fn attach(&mut self, seq: u64, job: Job) {
         let (lane, group) = (job.lane, job.group);
+        self.list_released(seq, &job);
         match &job.phase {
             Phase::Waiting if group == 0 => {
                 self.lanes.insert(lane, seq);
@@ -388,6 +434,21 @@ impl Queue {
             }
             self.regroup(group, lane);
         }
+    }
+
+    fn list_released(&mut self, seq: u64, job: &Job) {
+        if job.deliveries > 0 && matches!(job.phase, Phase::Waiting | Phase::Delayed(_)) {
+            self.released.insert((job.deliveries, seq));
+        }
+    }
+
+    /// Sets how often a known job was delivered.
+    fn set_deliveries(&mut self, seq: u64, deliveries: u32) {
+        let Some(job) = self.jobs.get_mut(&seq) else { return };
+        self.released.remove(&(job.deliveries, seq));
+        job.deliveries = deliveries;
+        let job = job.clone();
+        self.list_released(seq, &job);
     }
 
     /// Which job of a group may be claimed.

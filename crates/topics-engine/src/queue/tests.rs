@@ -420,6 +420,23 @@ impl Model {
         of(self, lane)
     }
 
+    /// Released jobs that were delivered at least so often.
+    fn exhausted(&self, max: u64) -> Vec<u64> {
+        let released = |p: &Phase| matches!(p, Phase::Waiting | Phase::Delayed(_));
+        let all = self.jobs.values().filter(|j| released(&j.phase));
+        all.filter(|j| u64::from(j.deliveries) >= max).map(|j| j.row.seq).collect()
+    }
+
+    /// When something changes by itself.
+    fn deadline(&self, max: u64) -> Option<u64> {
+        let ends = |j: &Naive| match j.phase {
+            Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => Some(at),
+            _ => None,
+        };
+        let exhausted = self.exhausted(max).first().map(|_| 0);
+        self.jobs.values().filter_map(ends).chain(exhausted).min()
+    }
+
     /// Before the job of `lane` is taken.
     fn took(&mut self, lane: u8, now: Now) {
         for l in 0..10u8 {
@@ -435,9 +452,18 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Put { lane: u8, group: u64, delay: u64 },
-    Claim { node: u8, lease: u64 },
+    Put {
+        lane: u8,
+        group: u64,
+        delay: u64,
+    },
+    Claim {
+        node: u8,
+        lease: u64,
+    },
     Bury,
+    /// Takes out jobs that were delivered so often: they are dead, or stay after all.
+    Exhaust(u64, bool),
     Undo,
     Ack(usize),
     Stale(usize),
@@ -456,6 +482,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(lane, group, delay)| Op::Put { lane, group, delay }),
         6 => (0u8..3, 1u64..3_000).prop_map(|(node, lease)| Op::Claim { node, lease }),
         1 => Just(Op::Bury),
+        1 => (1u64..4, any::<bool>()).prop_map(|(max, dead)| Op::Exhaust(max, dead)),
         1 => Just(Op::Undo),
         3 => (0usize..50).prop_map(Op::Ack),
         1 => (0usize..50).prop_map(Op::Stale),
@@ -506,6 +533,21 @@ impl Duel {
                     let lane = self.m.jobs[&t.seq].row.lane;
                     self.m.took(lane, now);
                     self.m.jobs.get_mut(&t.seq).unwrap().phase = Phase::Dead;
+                }
+            }
+            Op::Exhaust(max, dead) => {
+                self.b.q.sweep(now);
+                self.m.sweep(now);
+                let mut taken = self.b.q.exhausted(max, 1_000, now);
+                taken.sort_unstable();
+                assert_eq!(taken, self.m.exhausted(max));
+                for seq in taken {
+                    self.b.q.retire(seq, dead);
+                    if !dead {
+                        self.b.q.undo(seq);
+                    }
+                    let phase = if dead { Phase::Dead } else { Phase::Waiting };
+                    self.m.jobs.get_mut(&seq).unwrap().phase = phase;
                 }
             }
             Op::Undo => {
@@ -640,6 +682,10 @@ impl Duel {
             self.m.jobs.keys().copied().filter(|s| self.m.claimable(*s)).collect();
         want.sort_by_key(|s| (self.m.jobs[s].row.lane, *s));
         assert_eq!(shown, want);
+        self.b.q.deadline_passed();
+        let deadline = self.m.deadline(3);
+        assert_eq!(self.b.q.earlier_deadline(3), deadline);
+        assert_eq!(self.b.q.earlier_deadline(3), None, "it is told once");
     }
 }
 

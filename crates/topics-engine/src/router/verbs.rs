@@ -20,6 +20,13 @@ pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Resul
     name::check(name)?;
     name::check(&req.source)?;
     name::check(&req.dest)?;
+    if req.source == req.dest {
+        let text = format!(
+            "router {name:?} copies topic {:?} to itself; name another destination",
+            req.dest
+        );
+        return Err(Error::InvalidRequest(text));
+    }
     core.check_open()?;
     let _one = core.routers.deciding.lock();
     let old = core.routers.get(name).map(|r| r.definition());
@@ -168,9 +175,8 @@ fn new_id(core: &Arc<Core>) -> Result<u64> {
 fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let room = core.room(0, head.len(), Wait::Bounded)?;
     let commit = Arc::new(Applied::new(core, "a router's definition"));
     let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
-    let ticket = core.wal.stage(batch, room)?;
+    let ticket = core.stage_control(0, batch, Wait::Bounded)?;
     core.wait(ticket, Level::Synced)
 }

@@ -154,6 +154,7 @@ pub(super) fn perform(core: &Arc<Core>, mut p: Prepared) -> Result<Appended> {
                 let staged = core.time.mono_ns();
                 if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
                     core.wait(ticket, d.level)?;
+                    topic.check_sound()?;
                 }
                 return Ok(answer(core, &topic, d, p.began, staged));
             }
@@ -233,10 +234,8 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                 };
                 let (at, level) = (core.clone(), d.level);
                 let finish = move |outcome: topics_storage::Result<()>| {
-                    done(match outcome {
-                        Ok(()) => Ok(answer(&at, &topic, d, began, staged)),
-                        Err(e) => Err(e.into()),
-                    });
+                    let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
+                    done(sound.map(|()| answer(&at, &topic, d, began, staged)));
                 };
                 core.wal.notify(ticket, level, Box::new(finish));
                 return level < Level::Synced;
@@ -290,22 +289,18 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     topic.check_sound()?;
     p.throttled_ns += core.check_load(p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
-    let shard = core.shard(topic.id());
     // Under full pressure waiting for room only makes the queue longer.
     let refuse = wait == Wait::Bounded && core.delivery.is_full();
     let wait = if refuse { Wait::No } else { wait };
     loop {
-        let room = core.room(shard, p.staging_bytes(), wait)?;
-        p.throttled_ns += room.waited().as_nanos() as u64;
-        let mut a = topic.append.lock();
+        let Some(mut a) = topic.try_admit(core, p.staging_bytes(), wait)? else {
+            return Ok(Step::Held(topic.clone()));
+        };
+        p.throttled_ns += a.waited().as_nanos() as u64;
         if a.closed {
             return Ok(Step::Gone);
         }
-        if a.held {
-            drop(a);
-            return Ok(Step::Held(topic));
-        }
-        let decided = Decision { core, topic: &topic, p }.run(&mut a, room);
+        let decided = Decision { core, topic: &topic, p }.run(&mut a);
         let unlogged = !a.logged;
         if unlogged {
             // The write that was to create the topic was refused: there is none.

@@ -168,7 +168,8 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             if here <= state.reflected {
                 cursor.pass(next.len);
             } else if next.frame.kind == FrameType::Append {
-                base.metrics.append_records.add(state.apply_appends(next, &mut cursor, &place)?);
+                let n = state.apply_appends(next, &mut cursor, &place, live.is_some())?;
+                base.metrics.append_records.add(n);
             } else {
                 let (gone, seen) = state.apply(base, &next, &loader, here)?;
                 (removed, scanned) = (removed + gone, scanned + seen);
@@ -258,7 +259,7 @@ impl State {
                 base.txns.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
             }
             FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
-            FrameType::Consumer => self.apply_consumer(record::Consumer::decode(f)?)?,
+            FrameType::Consumer => self.apply_consumer(base, record::Consumer::decode(f)?)?,
             _ => {}
         }
         Ok((0, 0))
@@ -291,10 +292,11 @@ impl State {
         mut at: At<'a>,
         cursor: &mut Cursor<'a>,
         place: &Place,
+        live: bool,
     ) -> Result<u64> {
         let (topic_id, mut new) = (at.frame.topic_id, 0);
         loop {
-            new += u64::from(self.apply_append(&at, place));
+            new += u64::from(self.apply_append(&at, place, live)?);
             cursor.pass(at.len);
             match cursor.peek()? {
                 Some(next)
@@ -310,16 +312,20 @@ impl State {
     }
 
     #[inline]
-    fn apply_append(&mut self, at: &At<'_>, place: &Place) -> bool {
+    fn apply_append(&mut self, at: &At<'_>, place: &Place, live: bool) -> Result<bool> {
         let f = &at.frame;
         if f.seq <= self.indexed_to {
-            // Shown when it was staged, or reflected by the snapshot.
-            self.index.settle(f.seq, place, at.lsn, at.offset);
-            return false;
+            // Shown when it was staged, evicted since, or reflected by the snapshot.
+            let shown = self.index.settle(f.seq, place, at.lsn, at.offset);
+            if live && !shown && f.seq >= self.floor {
+                let text = format!("I2: seq {} is written again (lsn {})", f.seq, at.lsn);
+                return Err(Error::Internal(text));
+            }
+            return Ok(false);
         }
         let entry = Entry::new(f.ts, at.offset, at.len, 0, f.flags);
         self.admit(f, entry, place, at.lsn);
-        true
+        Ok(true)
     }
 
     /// Takes a record into the index, above all others. A seq that was passed over is lost.

@@ -88,6 +88,11 @@ impl Consumer {
             ConsumerStart::Start => first(core, topic)?,
             ConsumerStart::End => topic.gate.head(),
         };
+        // Given back when the frame is applied, which counts the consumer.
+        let reserved = match stored(topic, consumer) {
+            Some(_) => None,
+            None => Some(core.consumers.take(1).inspect_err(|_| core.metrics.throttled.add(1))?),
+        };
         log(core, topic, consumer, Some(false), |all| {
             Ok((!all.0.contains_key(consumer)).then(|| record::Consumer {
                 name: consumer.to_owned(),
@@ -95,6 +100,7 @@ impl Consumer {
                 cursor: Some(begin),
             }))
         })?;
+        drop(reserved);
         let s = stored(topic, consumer).ok_or_else(|| no_consumer(topic, consumer))?;
         if let Some(wanted) = mode.filter(|m| *m != s.mode) {
             return Err(Error::TopicExistsIncompatible {
@@ -378,28 +384,41 @@ pub(crate) fn wait_head(core: &Core, topic: &Topic, seq: u64, timeout: Duration)
 }
 
 impl Topic {
-    /// The topic's consumers in name order.
-    pub(crate) fn consumers(&self, core: &Core) -> Result<Vec<ConsumerInfo>> {
-        let all: Vec<(Arc<str>, Stored)> = {
+    /// At most `limit` of the topic's consumers, in name order: those whose names begin with
+    /// `prefix` and come after `after`.
+    pub(crate) fn consumers(
+        &self,
+        core: &Core,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ConsumerInfo>> {
+        let page: Vec<(Arc<str>, Stored)> = {
             let state = self.state.read();
-            let all = state.consumers.iter().flat_map(|c| &c.0);
-            all.map(|(n, s)| (n.clone(), s.clone())).collect()
+            let all = state.consumers.iter().flat_map(|c| c.page(prefix, after));
+            all.take(limit).map(|(n, s)| (n.clone(), s.clone())).collect()
         };
-        all.into_iter()
-            .map(|(name, s)| {
-                let from = ReadFrom::After(s.cursor);
-                let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
-                let b = read(core, self, &look)?;
-                Ok(ConsumerInfo {
-                    topic: self.name.to_string(),
-                    name: name.to_string(),
-                    mode: s.mode,
-                    cursor: s.cursor,
-                    lag: b.lag,
-                    lag_ms: b.lag_ms,
-                })
-            })
-            .collect()
+        page.iter().map(|(name, s)| self.consumer_info(core, name, s)).collect()
+    }
+
+    /// One consumer.
+    pub(crate) fn consumer(&self, core: &Core, name: &str) -> Result<ConsumerInfo> {
+        let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;
+        self.consumer_info(core, name, &s)
+    }
+
+    fn consumer_info(&self, core: &Core, name: &str, s: &Stored) -> Result<ConsumerInfo> {
+        let from = ReadFrom::After(s.cursor);
+        let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
+        let b = read(core, self, &look)?;
+        Ok(ConsumerInfo {
+            topic: self.name.to_string(),
+            name: name.to_owned(),
+            mode: s.mode,
+            cursor: s.cursor,
+            lag: b.lag,
+            lag_ms: b.lag_ms,
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use topics_storage::wal::{Level, Ticket};
 
 use super::append::apply_level;
 use super::flight::{Flight, Frames, Order, Undo};
+use super::lifecycle::Alone;
 use super::load::{Hints, Loader};
 use super::retention::{self, Need};
 use super::{Life, Topic};
@@ -135,7 +136,7 @@ pub(super) fn stage_seqs(
         return Ok(None);
     }
     let body = record::Delete { seqs: ranges(seqs), ..record::Delete::default() };
-    match stage(core, topic, body, Wait::No, false) {
+    match stage(core, topic, body, Wait::No, None) {
         Err(Error::Throttled { limit: "staging_bytes", .. }) => Ok(None),
         outcome => outcome,
     }
@@ -161,7 +162,7 @@ fn run(
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
     let alone = if capped(topic) { Some(topic.alone(core)?) } else { None };
-    let staged = stage(core, topic, body, Wait::Bounded, alone.is_some())?;
+    let staged = stage(core, topic, body, Wait::Bounded, alone.as_ref())?;
     let Staged { ticket, level, flight } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
@@ -174,22 +175,21 @@ fn stage(
     topic: &Arc<Topic>,
     mut body: record::Delete,
     wait: Wait,
-    alone: bool,
+    alone: Option<&Alone>,
 ) -> Result<Option<Staged>> {
     loop {
         let (hints, structure) = plan(core, topic, &body)?;
-        let room = core.room(core.shard(topic.id()), 4096 + body.seqs.len() * 20, wait)?;
-        let mut a = topic.append.lock();
+        let bytes = 4096 + body.seqs.len() * 20;
+        let mut a = match alone {
+            Some(alone) => topic.admit_exclusive(core, bytes, wait, alone)?,
+            None if wait == Wait::No => match topic.try_admit(core, bytes, wait)? {
+                Some(a) => a,
+                None => return Ok(None),
+            },
+            None => topic.admit(core, bytes, wait)?,
+        };
         if a.closed || topic.life() != Life::Live {
             return Err(Error::TopicNotFound(topic.name.to_string()));
-        }
-        if a.held && !alone {
-            drop(a);
-            if wait == Wait::No {
-                return Ok(None);
-            }
-            topic.wait_unheld();
-            continue;
         }
         let mut frames = Frames::default();
         {
@@ -205,8 +205,7 @@ fn stage(
         let level = apply_level(a.config.durability);
         let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
-        let staged =
-            Flight::plain(core, topic, hints, Undo::Delete).stage(&mut a, frames, order, room);
+        let staged = a.stage(Flight::plain(core, topic, hints, Undo::Delete), frames, order);
         drop(a);
         let (ticket, flight) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);

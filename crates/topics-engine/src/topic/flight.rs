@@ -6,7 +6,7 @@ use topics_env::sync::atomic::{AtomicBool, Ordering};
 use topics_env::sync::thread;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
-use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, Room, Ticket};
+use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, StagingPermit, Ticket};
 
 use super::append::AppendState;
 use super::apply::{Live, Removed, apply};
@@ -15,7 +15,7 @@ use super::state::State;
 use super::{Life, Topic};
 use crate::api::{Gap, GapReason};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What a failure must undo.
 #[derive(Debug)]
@@ -81,8 +81,7 @@ impl Commit for Flight {
         if let Err(e) = apply(&self.core, &placed.into(), Some(&live)) {
             // The log has it and memory does not: nothing of this topic may be shown or decided
             // on until recovery has replayed it.
-            log::error!("topic {:?} is closed until the next open: {e}", self.topic.name);
-            self.topic.broken.store(true, Ordering::Release);
+            self.topic.close_broken(&e.to_string());
         }
         if let Undo::Write { .. } = self.undo {
             self.core.metrics.appends.add(1);
@@ -93,12 +92,13 @@ impl Commit for Flight {
         let _landing = Landing(self);
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
         self.core.metrics.failed_batches.add(1);
-        {
+        let undone = {
             let mut a = self.topic.append.lock();
-            self.undo(&mut a);
-            if self.birth {
-                a.closed = true;
-            }
+            a.closed |= self.birth;
+            self.undo(&mut a)
+        };
+        if let Err(e) = undone {
+            self.topic.close_broken(&e.to_string());
         }
         if self.birth {
             self.topic.die(&self.core);
@@ -118,11 +118,11 @@ impl Flight {
         self.topic.batch_landed();
     }
 
-    fn undo(&self, a: &mut AppendState) {
+    fn undo(&self, a: &mut AppendState) -> Result<()> {
         let mut state = self.topic.state.write();
         a.reserve.lost(state.reserved_to.max(a.synced_to));
         let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
-            return;
+            return Ok(());
         };
         if let (Some(key), Some(dedupe)) = (key, &mut state.dedupe) {
             dedupe.forget(*key, *first);
@@ -144,11 +144,17 @@ impl Flight {
             drop(state);
             self.topic.gate.publish(head);
         } else if *round == a.round {
-            // The first of a row of failures: everything staged after it fails too.
-            assert!(*first > state.indexed_to, "I2: a seq that was applied is given back");
+            // The first of a row of failures: the log fails everything staged after it, and takes
+            // nothing of the topic before this is done.
+            if *first <= state.indexed_to {
+                let text =
+                    format!("I2: seq {first} is given back, {} is applied", state.indexed_to);
+                return Err(Error::Internal(text));
+            }
             a.next_seq = *first;
             a.round += 1;
         }
+        Ok(())
     }
 }
 
@@ -194,7 +200,7 @@ impl Flight {
         a: &mut AppendState,
         frames: Frames,
         order: Order,
-        room: Room,
+        permit: StagingPermit,
     ) -> Result<(Ticket, Arc<Self>)> {
         let first_seq = match &self.undo {
             Undo::Write { first, .. } => *first,
@@ -215,7 +221,7 @@ impl Flight {
         };
         flight.topic.in_flight.fetch_add(1, Ordering::SeqCst);
         flight.counted.store(true, Ordering::Release);
-        match flight.core.wal.stage(batch, room) {
+        match flight.core.wal.stage(batch, permit) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);
@@ -248,6 +254,14 @@ pub(super) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
 }
 
 impl Topic {
+    /// What memory says of the topic is not what its log says: nothing of it is read or written
+    /// until the next open.
+    fn close_broken(&self, why: &str) {
+        log::error!("topic {:?} is closed until the next open: {why}", self.name);
+        self.broken.store(true, Ordering::Release);
+        self.gate.release();
+    }
+
     /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
     pub(crate) fn die(&self, core: &crate::core::Base) {
         self.set_life(Life::Dead);

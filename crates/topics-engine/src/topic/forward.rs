@@ -59,13 +59,11 @@ pub(crate) fn forward_gap(
 ) -> Result<()> {
     dest.check_sound()?;
     core.check_open()?;
-    let room = core.room(core.shard(dest.id()), 1024, Wait::No)?;
-    let mut a = dest.append.lock();
+    let Some(mut a) = dest.try_admit(core, 1024, Wait::No)? else {
+        return Err(Error::Throttled { limit: "topic_held", max: 1, retry_after_ms: 10 });
+    };
     if a.closed || dest.life() != Life::Live {
         return Err(Error::TopicNotFound(dest.name.to_string()));
-    }
-    if a.held {
-        return Err(Error::Throttled { limit: "topic_held", max: 1, retry_after_ms: 10 });
     }
     let class = a.config.durability;
     let (first, last) = (a.next_seq, a.next_seq + n - 1);
@@ -89,7 +87,7 @@ pub(crate) fn forward_gap(
     let level = apply_level(class);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
     let flight = Flight::plain(core, dest, Hints::default(), Undo::None);
-    let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
+    let (ticket, _) = a.stage(flight, frames, order)?;
     // Whatever becomes of it, these seqs are given: a later write says that they are missing.
     a.next_seq = last + 1;
     if let Some(reserve) = reserve {

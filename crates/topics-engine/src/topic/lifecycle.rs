@@ -12,6 +12,7 @@ use topics_storage::format::record::{
 };
 use topics_storage::wal::{Level, Ticket};
 
+use super::admit::Admission;
 use super::append::{self, AppendState, apply_level};
 use super::flight::{Flight, Frames, Order, Undo};
 use super::load::Hints;
@@ -63,14 +64,6 @@ impl Drop for Alone {
 }
 
 impl Topic {
-    /// Waits until nobody has the topic alone.
-    pub(super) fn wait_unheld(&self) {
-        let mut a = self.append.lock();
-        while a.held {
-            self.unheld.wait(&mut a);
-        }
-    }
-
     /// Keeps a write until the topic is let go; gives it back when it is free.
     pub(super) fn park(
         &self,
@@ -137,7 +130,7 @@ impl Topic {
     fn log(
         self: &Arc<Self>,
         core: &Arc<Core>,
-        a: &mut AppendState,
+        a: &mut Admission<'_>,
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
@@ -145,7 +138,7 @@ impl Topic {
         flight.birth = staging.birth;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
-        Ok(flight.stage(a, frames, order, staging.room)?.0)
+        Ok(a.stage(flight, frames, order)?.0)
     }
 }
 
@@ -154,14 +147,17 @@ struct Staging {
     birth: bool,
     level: Level,
     frees_space: bool,
-    room: topics_storage::wal::Room,
 }
 
 impl Staging {
-    fn new(core: &Core, topic: &Topic, level: Level, frees_space: bool) -> Result<Self> {
-        let room = core.room(core.shard(topic.id()), 2048, Wait::Bounded)?;
-        Ok(Self { hints: Hints::default(), birth: false, level, frees_space, room })
+    fn new(level: Level, frees_space: bool) -> Self {
+        Self { hints: Hints::default(), birth: false, level, frees_space }
     }
+}
+
+/// Admits a few control frames of a topic that the caller has alone.
+fn admit<'t>(core: &Core, topic: &'t Topic, alone: &Alone) -> Result<Admission<'t>> {
+    topic.admit_exclusive(core, 2048, Wait::Bounded, alone)
 }
 
 /// Creates a topic, or updates the named fields of one that is there.
@@ -199,20 +195,27 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
         if logged {
             let config = update(core, &topic, &patch, &alone)?;
             drop(alone);
+            // A limit of deliveries may be lower than it was.
+            super::announce_again(core, &topic);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
         let config = TopicConfig::created(&patch);
-        let logged = log_creation(core, &topic, config.clone());
+        let logged = log_creation(core, &topic, config.clone(), &alone);
         drop(alone);
         logged?;
         return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
     }
 }
 
-fn log_creation(core: &Arc<Core>, topic: &Arc<Topic>, config: TopicConfig) -> Result<()> {
+fn log_creation(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    config: TopicConfig,
+    alone: &Alone,
+) -> Result<()> {
     let class = config.durability;
-    let staged = Staging::new(core, topic, apply_level(class), false).and_then(|mut staging| {
-        staging.birth = true;
+    let staged = admit(core, topic, alone).and_then(|mut a| {
+        let staging = Staging { birth: true, ..Staging::new(apply_level(class), false) };
         let reserve = Reserve::first(class, 1, core.time.mono_ms());
         let mut frames = Frames::default();
         TopicCreate {
@@ -222,7 +225,6 @@ fn log_creation(core: &Arc<Core>, topic: &Arc<Topic>, config: TopicConfig) -> Re
             reserved_to: reserve.to,
         }
         .encode_frame(&mut frames.head, topic.id(), 0, 0);
-        let mut a = topic.append.lock();
         let ticket = topic.log(core, &mut a, frames, staging)?;
         a.config = core.config(config);
         a.logged = true;
@@ -265,7 +267,7 @@ fn update(
     retention::log_expired(core, topic, Some(alone), u64::MAX)?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
-        reserve_first(core, topic)?;
+        reserve_first(core, topic, alone)?;
     }
     let hints = fit(core, topic, &new)?;
     // Whoever enters class `fsync` must find everything before durable. Whoever leaves it must be
@@ -274,7 +276,7 @@ fn update(
         fsync if from == fsync || to == fsync => Level::Synced,
         _ => Level::Written,
     };
-    let mut staging = Staging::new(core, topic, level, true)?;
+    let mut staging = Staging::new(level, true);
     let mut frames = Frames::default();
     topic.state.read().encode_floor(&mut frames.head, topic.id());
     ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);
@@ -289,7 +291,7 @@ fn update(
         staging.hints = hints;
     }
     let ticket = {
-        let mut a = topic.append.lock();
+        let mut a = admit(core, topic, alone)?;
         if to == Durability::Fsync && from != to {
             HeadWatermark { reserved_to: a.head(), lowered: true }.encode_frame(
                 &mut frames.head,
@@ -315,10 +317,10 @@ fn update(
 }
 
 /// Leaving class `fsync`: seqs must be reserved, durably, before one is given.
-fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
-    let staging = Staging::new(core, topic, Level::Synced, false)?;
+fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
+    let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
-        let mut a = topic.append.lock();
+        let mut a = admit(core, topic, alone)?;
         let now = core.time.mono_ms();
         let reserve = Reserve::found(a.head() + super::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
@@ -372,7 +374,7 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     if if_empty {
         retention::expire(core, &topic)?;
     }
-    let _alone = topic.alone(core)?;
+    let alone = topic.alone(core)?;
     if topic.append.lock().closed {
         return Ok(DeletedTopic::default());
     }
@@ -382,9 +384,9 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     }
     let routers_removed = core.routers.of(topic.id());
     let level = apply_level(topic.append.lock().config.durability);
-    let staging = Staging::new(core, &topic, level, true)?;
+    let staging = Staging::new(level, true);
     let ticket = {
-        let mut a = topic.append.lock();
+        let mut a = admit(core, &topic, &alone)?;
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, topic.id(), 0, 0);
         topic.log(core, &mut a, frames, staging)?
@@ -399,10 +401,12 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
 pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
     let (name, id) = (&topic.name, topic.id());
     log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
-    let buried = Staging::new(core, topic, Level::Synced, true).and_then(|staging| {
+    let buried = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
+        let staging = Staging::new(Level::Synced, true);
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, id, 0, 0);
-        let ticket = topic.log(core, &mut topic.append.lock(), frames, staging)?;
+        let ticket = topic.log(core, &mut a, frames, staging)?;
+        drop(a);
         core.wait(ticket, Level::Synced)
     });
     if let Err(e) = buried {
@@ -417,14 +421,15 @@ pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Resul
     let due = |a: &AppendState| {
         !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
     };
-    if topic.life() != Life::Live || !due(&topic.append.lock()) {
+    // What memory says of the head of a broken topic may be too low.
+    if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {
         return Ok(false);
     }
     let alone = topic.alone(core)?;
     // A close needs no space but for this, and no write comes after it.
-    let staging = Staging::new(core, topic, Level::Written, idle_ms == 0)?;
+    let staging = Staging::new(Level::Written, idle_ms == 0);
     let ticket = {
-        let mut a = topic.append.lock();
+        let mut a = admit(core, topic, &alone)?;
         let head = a.head();
         if a.closed || a.reserve.to <= head {
             return Ok(false);

@@ -2,6 +2,7 @@
 //!
 //! | part | does |
 //! |---|---|
+//! | `admit` | staging permits, and waiting for a topic |
 //! | `append` | decides a write: conditions, caps, seqs; stages it |
 //! | `apply` | changes the topic by finished frames, live and in recovery |
 //! | `state`, `index`, `tags`, `dedupe` | what has been applied |
@@ -28,6 +29,7 @@ use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Order
 use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
+mod admit;
 mod append;
 mod apply;
 mod consumer;
@@ -67,13 +69,15 @@ pub(crate) use forward::{Forwarding, forward, forward_gap};
 pub(crate) use index::{Dead, Entry, Seg};
 pub use jobs::Work;
 pub(crate) use jobs::{
-    Desk, ack, ack_async, at_once as leases_at_once, claim, claim_async, expire_jobs, extend,
-    finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
+    Desk, ack, ack_async, announce_again, at_once as leases_at_once, claim, claim_async,
+    expire_jobs, extend, finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
 };
 pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
 pub(crate) use map::segment_map;
 pub use map::{SegmentMap, Stretch, Tier};
-pub(crate) use part::{Conditions, Part, check_part, encode_rows, publish_part, release_acks};
+pub(crate) use part::{
+    Conditions, Part, PartRows, check_part, encode_rows, publish_part, release_acks,
+};
 pub(crate) use read::{read, read_with, seek, synced_seq};
 pub(crate) use retention::{expire, expire_before_write, sweep_records};
 pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};

@@ -11,7 +11,8 @@ use topics_storage::format::frame;
 use topics_storage::format::record::{self, Body, TxnPart};
 use topics_storage::wal::{FRONT, Level, Ticket};
 
-use super::append::{AppendState, Decision, Halt};
+use super::admit::Admission;
+use super::append::{Decision, Halt};
 use super::flight::{Flight, Frames, Order, Undo};
 use super::lifecycle::Alone;
 use super::load::Hints;
@@ -22,11 +23,55 @@ use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::queue::api::Held;
 
+/// Encoded rows of one topic, not sealed, behind [`FRONT`] bytes: as a write has them, so that
+/// neither a check nor the publishing copies them.
+#[derive(Debug, Default)]
+pub(crate) struct PartRows {
+    records: Vec<u8>,
+    count: u64,
+}
+
+impl PartRows {
+    /// None yet, with room for so many bytes of frames.
+    pub fn expecting(len: usize) -> Self {
+        let mut records = Vec::new();
+        // Without the room the buffer grows as it needs to.
+        if records.try_reserve_exact(FRONT + len).is_ok() {
+            records.resize(FRONT, 0);
+        }
+        Self { records, count: 0 }
+    }
+
+    /// Adds encoded rows.
+    pub fn add(&mut self, frames: &[u8], count: u64) {
+        if self.records.is_empty() {
+            self.records.reserve(FRONT + frames.len());
+            self.records.resize(FRONT, 0);
+        }
+        self.records.extend_from_slice(frames);
+        self.count += count;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of their frames.
+    pub fn len(&self) -> usize {
+        self.frames().len()
+    }
+
+    fn frames(&self) -> &[u8] {
+        self.records.get(FRONT..).unwrap_or_default()
+    }
+}
+
 /// What a part does.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Part {
-    /// Encoded rows, not sealed, and their number.
-    pub rows: (Vec<u8>, u64),
+    /// The rows that it appends.
+    pub rows: PartRows,
     /// Jobs that are acked.
     pub acks: Vec<u64>,
     /// Consumers and where they are set.
@@ -71,12 +116,9 @@ pub(crate) fn encode_rows(
 }
 
 /// A write of rows that are encoded.
-fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
-    let mut records = Vec::with_capacity(FRONT + rows.0.len());
-    records.resize(FRONT, 0);
-    records.extend_from_slice(&rows.0);
+fn prepared(core: &Core, topic: &Topic, rows: PartRows) -> Prepared {
     let (mut bytes, mut jobs) = (0, false);
-    for (_, _, one) in prepare::Frames(&rows.0) {
+    for (_, _, one) in prepare::Frames(rows.frames()) {
         if let Ok((f, _)) = frame::parse(one) {
             bytes += f.payload_bytes();
             let attrs = Attrs::decode(f.attrs).unwrap_or_default();
@@ -85,8 +127,8 @@ fn prepared(core: &Core, topic: &Topic, rows: &(Vec<u8>, u64)) -> Prepared {
     }
     Prepared {
         topic: topic.name.clone(),
-        records,
-        count: rows.1,
+        records: rows.records,
+        count: rows.count,
         bytes,
         key: None,
         expect_head: None,
@@ -122,7 +164,7 @@ pub(crate) fn check_part(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     _alone: &Alone,
-    rows: &(Vec<u8>, u64),
+    rows: &mut PartRows,
     c: &Conditions<'_>,
 ) -> Result<Vec<u64>> {
     topic.check_sound()?;
@@ -132,20 +174,13 @@ pub(crate) fn check_part(
     for (name, seq) in c.cursors {
         consumer::check_cursor(topic, name, *seq)?;
     }
-    if rows.1 > 0 {
+    if rows.count > 0 {
         check_limits(core, rows)?;
-        let mut p = prepared(core, topic, rows);
+        let mut p = prepared(core, topic, std::mem::take(rows));
         p.expect_head = c.expect_head;
-        loop {
-            let planned = {
-                let mut a = topic.append.lock();
-                Decision { core, topic, p: &mut p }.plan(&mut a)?.map(drop)
-            };
-            match planned {
-                Ok(()) => break,
-                Err(need) => retention::provide(core, topic, &need)?,
-            }
-        }
+        let fits = check_write(core, topic, &mut p);
+        *rows = PartRows { records: p.records, count: p.count };
+        fits?;
     } else if let Some(expected) = c.expect_head {
         let actual = topic.append.lock().head();
         if expected != actual {
@@ -156,11 +191,25 @@ pub(crate) fn check_part(
     jobs::take_acks(topic, c.acks)
 }
 
-fn check_limits(core: &Core, rows: &(Vec<u8>, u64)) -> Result<()> {
+/// Whether a write would be taken now.
+fn check_write(core: &Arc<Core>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
+    loop {
+        let planned = {
+            let mut a = topic.append.lock();
+            Decision { core, topic, p }.plan(&mut a)?.map(drop)
+        };
+        match planned {
+            Ok(()) => return Ok(()),
+            Err(need) => retention::provide(core, topic, &need)?,
+        }
+    }
+}
+
+fn check_limits(core: &Core, rows: &PartRows) -> Result<()> {
     let o = &core.options;
     let bounds = [
-        (rows.1, o.max_batch_records as u64, "records"),
-        (rows.0.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
+        (rows.count, o.max_batch_records as u64, "records"),
+        (rows.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
     ];
     match bounds.into_iter().find(|(got, max, _)| got > max) {
         Some((got, max, unit)) => Err(Error::BatchTooLarge { got, max, unit }),
@@ -203,7 +252,7 @@ pub(crate) struct Sent {
 pub(crate) fn publish_part(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
-    _alone: &Alone,
+    alone: &Alone,
     writer: (&str, u64),
     mut part: Part,
 ) -> Result<Option<Sent>> {
@@ -212,8 +261,8 @@ pub(crate) fn publish_part(
     part.acks.dedup();
     let delete = (!part.acks.is_empty())
         .then(|| record::Delete { seqs: delete::ranges(&part.acks), ..record::Delete::default() });
-    let mut p = (part.rows.1 > 0).then(|| prepared(core, topic, &part.rows));
-    part.rows.0 = Vec::new();
+    let rows = std::mem::take(&mut part.rows);
+    let mut p = (rows.count > 0).then(|| prepared(core, topic, rows));
     loop {
         let (hints, structure) = match &delete {
             Some(body) => delete::plan(core, topic, body)?,
@@ -223,8 +272,7 @@ pub(crate) fn publish_part(
             + 4096
             + part.acks.len() * 20
             + part.cursors.len() * 320;
-        let room = core.room(core.shard(topic.id()), size, Wait::Patient)?;
-        let mut a = topic.append.lock();
+        let mut a = topic.admit_exclusive(core, size, Wait::Exclusive, alone)?;
         if a.closed || topic.life() != Life::Live {
             return Ok(None);
         }
@@ -239,10 +287,10 @@ pub(crate) fn publish_part(
             hints,
         };
         let (ticket, reserved) = match &mut p {
-            None => (alone_frames(core, topic, &mut a, frames, room)?, 0),
+            None => (alone_frames(core, topic, &mut a, frames)?, 0),
             Some(p) => {
                 p.part = Some(Box::new(frames));
-                match (Decision { core, topic, p }).run(&mut a, room)? {
+                match (Decision { core, topic, p }).run(&mut a)? {
                     Ok(d) => (d.ticket.ok_or_else(|| gone(topic))?, d.reserved),
                     Err(Halt::Read(need)) => {
                         drop(a);
@@ -264,16 +312,15 @@ pub(crate) fn publish_part(
 fn alone_frames(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
-    a: &mut AppendState,
+    a: &mut Admission<'_>,
     part: PartFrames,
-    room: topics_storage::wal::Room,
 ) -> Result<Ticket> {
     let mut frames = Frames::default();
     part.encode(&mut frames.head, topic, 0, a.head());
     let ts = a.last_ts.max(core.time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
     let flight = Flight::plain(core, topic, part.hints, Undo::None);
-    Ok(flight.stage(a, frames, order, room)?.0)
+    Ok(a.stage(flight, frames, order)?.0)
 }
 
 impl Sent {

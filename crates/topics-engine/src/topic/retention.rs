@@ -248,15 +248,12 @@ pub(super) fn log_expired(
         let reason = Evicted::TTL.code();
         EvictWatermark { evict_floor: found.floor, earliest_seq: found.floor, reason }
             .encode_frame(&mut body, topic.id(), 0, 0);
-        let room = core.room(core.shard(topic.id()), body.len(), Wait::Bounded)?;
-        let mut a = topic.append.lock();
+        let mut a = match alone {
+            Some(alone) => topic.admit_exclusive(core, body.len(), Wait::Bounded, alone)?,
+            None => topic.admit(core, body.len(), Wait::Bounded)?,
+        };
         if a.closed {
             return Ok(false);
-        }
-        if a.held && alone.is_none() {
-            drop(a);
-            topic.wait_unheld();
-            continue;
         }
         if topic.state.read().structure != structure {
             continue;
@@ -265,7 +262,7 @@ pub(super) fn log_expired(
         let frames = Frames { head: body, ..Frames::default() };
         // Not held back until a sync: it concerns applied records only.
         let order = Order { ts: core.time.steady(), level: Level::Written, frees_space: true };
-        let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
+        let (ticket, _) = a.stage(flight, frames, order)?;
         drop(a);
         core.wait(ticket, Level::Written)?;
         return Ok(true);

@@ -29,10 +29,11 @@ impl State {
     /// Takes over sections that reflect a log of this layout.
     pub(super) fn restore_sections(
         &mut self,
+        base: &Base,
         sections: &[Section],
-        mono: u64,
         layout: u64,
     ) -> Result<()> {
+        let mono = base.time.mono_ms();
         for s in sections {
             match (s.kind, s.version) {
                 (QUEUE, 1..=codec::VERSION) => {
@@ -40,7 +41,9 @@ impl State {
                     self.queue = Some(Box::new(queue));
                 }
                 (CONSUMERS, consumer::VERSION) => {
-                    self.consumers = Some(Box::new(consumer::decode(&s.bytes)?));
+                    let mut consumers = Box::new(consumer::decode(&s.bytes)?);
+                    consumers.count(base);
+                    self.consumers = Some(consumers);
                 }
                 (kind, version) => {
                     let supported = match kind {

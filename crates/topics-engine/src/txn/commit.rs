@@ -18,7 +18,7 @@ use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::name;
 use crate::queue::api::Held;
-use crate::topic::{self, Alone, Applied, Conditions, Key, Life, Part, Topic};
+use crate::topic::{self, Alone, Applied, Conditions, Key, Life, Part, PartRows, Topic};
 
 /// Most writers that are remembered.
 const MAX_WRITERS: usize = 100_000;
@@ -157,15 +157,18 @@ fn undecided(core: &Core) -> Result<Option<Committed>> {
 /// What a transaction wants of one topic.
 #[derive(Default)]
 struct Want<'a> {
-    rows: (Vec<u8>, u64),
+    rows: PartRows,
     expect_head: Option<u64>,
     cursors: Vec<(String, u64)>,
     acks: Vec<Held<'a>>,
 }
 
 impl Want<'_> {
-    fn conditions(&self) -> Conditions<'_> {
-        Conditions { expect_head: self.expect_head, cursors: &self.cursors, acks: &self.acks }
+    /// Checks everything that may stand against it; the jobs that it acks.
+    fn check(&mut self, core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<Vec<u64>> {
+        let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
+        let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
+        topic::check_part(core, topic, alone, &mut self.rows, &conditions)
     }
 }
 
@@ -250,13 +253,13 @@ fn check(
         let max = MAX_WRITERS as u64;
         return Err(Error::Throttled { limit: "txn_writers", max, retry_after_ms: 1000 });
     }
-    let wants = wants(rows, work)?;
+    let mut wants = wants(rows, work)?;
     if wants.is_empty() {
         return Ok(Vec::new());
     }
-    let bytes = wants.values().map(|w| w.rows.0.len() as u64).sum();
+    let bytes = wants.values().map(|w| w.rows.len() as u64).sum();
     core.check_load(bytes, Wait::Bounded)?;
-    rehearse(core, &wants)?;
+    rehearse(core, &mut wants)?;
     let mut topics = Vec::new();
     for (name, want) in &wants {
         let topic = find(core, name, want)?;
@@ -267,8 +270,8 @@ fn check(
     order.sort_by_key(|(topic, _)| topic.id());
     let held = take_alone(core, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
-    for ((topic, want), alone) in order.into_iter().zip(held) {
-        match topic::check_part(core, &topic, &alone, &want.rows, &want.conditions()) {
+    for ((topic, mut want), alone) in order.into_iter().zip(held) {
+        match want.check(core, &topic, &alone) {
             Ok(acks) => {
                 let part = Part { rows: want.rows, acks, cursors: want.cursors };
                 ready.push(Ready { topic, alone, part });
@@ -294,22 +297,22 @@ pub(super) fn take_alone<'a>(
 }
 
 /// Refuses what can be refused without the topics that are missing, before these are created.
-fn rehearse(core: &Arc<Core>, wants: &Wants<'_>) -> Result<()> {
-    let mut there = Vec::new();
+fn rehearse(core: &Arc<Core>, wants: &mut Wants<'_>) -> Result<()> {
+    let (mut there, all) = (Vec::new(), wants.len());
     for (name, want) in wants {
         match live(core, name)? {
             Some(topic) => there.push((topic, want)),
             None => may_create(core, name, want)?,
         }
     }
-    if there.len() == wants.len() {
+    if there.len() == all {
         return Ok(());
     }
     there.sort_by_key(|(topic, _)| topic.id());
     let held = take_alone(core, there.iter().map(|(topic, _)| topic))?;
-    for ((topic, want), alone) in there.iter().zip(held) {
-        let acks = topic::check_part(core, topic, &alone, &want.rows, &want.conditions())?;
-        topic::release_acks(topic, &acks);
+    for ((topic, want), alone) in there.into_iter().zip(held) {
+        let acks = want.check(core, &topic, &alone)?;
+        topic::release_acks(&topic, &acks);
     }
     Ok(())
 }
@@ -321,7 +324,7 @@ fn live(core: &Core, name: &str) -> Result<Option<Arc<Topic>>> {
 /// Whether a topic that is missing may be created for what is wanted of it.
 fn may_create(core: &Core, name: &str, want: &Want<'_>) -> Result<()> {
     name::check(name)?;
-    let wanted = want.rows.1 > 0 && want.cursors.is_empty() && want.acks.is_empty();
+    let wanted = want.rows.count() > 0 && want.cursors.is_empty() && want.acks.is_empty();
     if !wanted || !core.options.auto_create.allows(name) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
@@ -358,7 +361,7 @@ fn body(who: (&str, u64), ready: &[Ready]) -> TxnCommit {
     let mut body = TxnCommit { writer: who.0.to_owned(), epoch: who.1, ..nobody() };
     for r in ready {
         let key = r.topic.key;
-        let (topic_id, epoch, rows) = (key.topic_id, key.epoch, r.part.rows.1);
+        let (topic_id, epoch, rows) = (key.topic_id, key.epoch, r.part.rows.count());
         body.topics.push(TxnTopic { topic_id, epoch, rows });
         let cursors = r.part.cursors.iter();
         body.commits.extend(cursors.map(|(name, seq)| (topic_id, name.clone(), *seq)));
@@ -380,9 +383,8 @@ fn log(core: &Arc<Core>, body: &TxnCommit) -> Result<()> {
     }
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let room = core.room(0, head.len(), Wait::Bounded)?;
     let commit = Arc::new(Applied::new(core, "a transaction's decision"));
     let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
-    let ticket = core.wal.stage(batch, room)?;
+    let ticket = core.stage_control(0, batch, Wait::Bounded)?;
     core.wait(ticket, Level::Synced)
 }

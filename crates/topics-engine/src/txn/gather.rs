@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
-use topics_storage::txn::{self, Rows};
+use topics_storage::txn::{self, Rows, StageHeader};
 
 use super::api::{TxnRows, TxnStage};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::topic;
+use crate::topic::{self, PartRows};
 
 /// The longest file that is read.
 const MAX_FILE: u64 = 3 << 30;
 /// Most files of a commit: their names must fit into one frame.
 const MAX_FILES: usize = 100_000;
 
-/// Encoded rows and their number, by topic.
-pub(super) type ByTopic = BTreeMap<String, (Vec<u8>, u64)>;
+/// Encoded rows by topic.
+pub(super) type ByTopic = BTreeMap<String, PartRows>;
 
 /// What a commit publishes.
 #[derive(Debug, Default)]
@@ -48,24 +48,68 @@ pub(super) fn rows_of(core: &Core, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
 /// Rows after those that are there.
 pub(super) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
     for r in rows {
-        let (frames, count) = all.entry(r.topic).or_default();
-        if frames.is_empty() {
-            *frames = r.frames;
-        } else {
-            frames.extend_from_slice(&r.frames);
-        }
-        *count += r.count;
+        all.entry(r.topic).or_default().add(&r.frames, r.count);
     }
 }
 
-/// Reads and verifies the stages that a commit lists.
+/// The rows of a file after those that are there: they are in memory once, beside one file. This
+/// and the files to come have `left` bytes: room for them is made when they may be of one topic.
+fn add_file(
+    core: &Core,
+    all: &mut ByTopic,
+    number: u64,
+    left: u64,
+) -> topics_storage::Result<(StageHeader, u64)> {
+    core.staging.files.read_with(number, MAX_FILE, |topic, frame| match all.get_mut(topic) {
+        Some(rows) => rows.add(frame, 1),
+        None => {
+            let expected = if all.is_empty() { usize::try_from(left).unwrap_or(0) } else { 0 };
+            let rows = all.entry(topic.to_owned()).or_insert_with(|| PartRows::expecting(expected));
+            rows.add(frame, 1);
+        }
+    })
+}
+
+/// Reads and verifies the stages that a commit lists; before the first is read all are checked.
 pub(super) fn stages(core: &Arc<Core>, writer: &str, list: &[TxnStage<'_>]) -> Result<Gathered> {
-    let incomplete = |stage: &str, detail: String| Error::TxnIncomplete {
-        writer: writer.to_owned(),
-        stage: stage.to_owned(),
-        detail,
-    };
     let mut out = Gathered { staged: true, ..Gathered::default() };
+    let files = check_stages(core, writer, list)?;
+    let mut left: u64 = files.iter().map(|f| f.len).sum();
+    for StagedPart { stage, n, number, len } in files {
+        let found = add_file(core, &mut out.rows, number, left);
+        left -= len;
+        let (head, checksum) = found.map_err(|e| match e {
+            StorageError::Missing { .. } | StorageError::Corrupt { .. } => {
+                log::error!("staged rows of writer {writer:?} are lost: {e}");
+                incomplete(writer, stage, format!("part {n} is lost: {e}"))
+            }
+            e => e.into(),
+        })?;
+        out.files.push(TxnFile { name: txn::name(number), len: head.len, checksum });
+    }
+    Ok(out)
+}
+
+fn incomplete(writer: &str, stage: &str, detail: String) -> Error {
+    Error::TxnIncomplete { writer: writer.to_owned(), stage: stage.to_owned(), detail }
+}
+
+/// A part that a commit lists: its stage, its number there, its file's number and length.
+struct StagedPart<'a> {
+    stage: &'a str,
+    n: u32,
+    number: u64,
+    len: u64,
+}
+
+/// Everything that a commit lists, in order. Everything is staged, with the rows that the commit
+/// names, and not too much.
+fn check_stages<'a>(
+    core: &Core,
+    writer: &str,
+    list: &[TxnStage<'a>],
+) -> Result<Vec<StagedPart<'a>>> {
+    let mut files = Vec::new();
     let mut seen = BTreeSet::new();
     for s in list {
         if !seen.insert(s.stage) {
@@ -74,40 +118,34 @@ pub(super) fn stages(core: &Arc<Core>, writer: &str, list: &[TxnStage<'_>]) -> R
         let parts = core.staging.parts(writer, s.stage);
         if let Some(n) = (0..s.parts).find(|n| !parts.iter().any(|p| p.0 == *n)) {
             let text = format!("part {n} of {} is not staged, or was swept", s.parts);
-            return Err(incomplete(s.stage, text));
+            return Err(incomplete(writer, s.stage, text));
         }
         let mine = parts.iter().filter(|p| p.0 < s.parts);
         let rows: u64 = mine.clone().map(|p| p.1).sum();
         if let Some(want) = s.records.filter(|want| *want != rows) {
-            return Err(incomplete(s.stage, format!("it has {rows} rows, not {want}")));
+            return Err(incomplete(writer, s.stage, format!("it has {rows} rows, not {want}")));
         }
-        for (n, _, number) in mine {
-            let read = core.staging.files.read(*number, MAX_FILE);
-            let (head, rows, checksum) = read.map_err(|e| match e {
-                StorageError::Missing { .. } | StorageError::Corrupt { .. } => {
-                    log::error!("staged rows of writer {writer:?} are lost: {e}");
-                    incomplete(s.stage, format!("part {n} is lost: {e}"))
-                }
-                e => e.into(),
-            })?;
-            out.files.push(TxnFile { name: txn::name(*number), len: head.len, checksum });
-            add(&mut out.rows, rows);
-        }
-        if out.files.len() > MAX_FILES {
-            let (got, max) = (out.files.len() as u64, MAX_FILES as u64);
+        files.extend(mine.map(|p| StagedPart { stage: s.stage, n: p.0, number: p.2, len: p.3 }));
+        if files.len() > MAX_FILES {
+            let (got, max) = (files.len() as u64, MAX_FILES as u64);
             return Err(Error::BatchTooLarge { got, max, unit: "parts" });
         }
     }
-    Ok(out)
+    Ok(files)
 }
 
 /// The topics of what is staged. What is missing or lost is for the commit to say.
 pub(super) fn topics(core: &Core, writer: &str, list: &[TxnStage<'_>]) -> Result<BTreeSet<String>> {
     let mut out = BTreeSet::new();
     for s in list {
-        for (_, _, number) in core.staging.parts(writer, s.stage) {
-            match core.staging.files.read(number, MAX_FILE) {
-                Ok((_, rows, _)) => out.extend(rows.into_iter().map(|r| r.topic)),
+        for (_, _, number, _) in core.staging.parts(writer, s.stage) {
+            let read = core.staging.files.read_with(number, MAX_FILE, |topic, _| {
+                if !out.contains(topic) {
+                    out.insert(topic.to_owned());
+                }
+            });
+            match read {
+                Ok(_) => {}
                 Err(StorageError::Missing { .. } | StorageError::Corrupt { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -119,6 +157,7 @@ pub(super) fn topics(core: &Core, writer: &str, list: &[TxnStage<'_>]) -> Result
 /// Reads the files that a decision names. Anything that is not as it was decided is damage.
 pub(super) fn decided(core: &Core, files: &[TxnFile]) -> Result<ByTopic> {
     let mut out = ByTopic::new();
+    let mut left: u64 = files.iter().map(|f| f.len).sum();
     for f in files {
         let damage = |detail: &str| Error::Corrupt {
             file: format!("txn/{}", f.name),
@@ -126,14 +165,14 @@ pub(super) fn decided(core: &Core, files: &[TxnFile]) -> Result<ByTopic> {
             detail: format!("{detail}, and a transaction is decided on it: run verify"),
         };
         let number = txn::number(&f.name).ok_or_else(|| damage("it is no name of staged rows"))?;
-        let (head, rows, sum) = match core.staging.files.read(number, MAX_FILE) {
+        let (head, sum) = match add_file(core, &mut out, number, left) {
             Err(StorageError::Missing { .. }) => return Err(damage("it is missing")),
             other => other?,
         };
         if !core.env.check("txn.checksum", head.len == f.len && sum == f.checksum) {
             return Err(damage("it is not what was staged"));
         }
-        add(&mut out, rows);
+        left -= f.len;
     }
     Ok(out)
 }

@@ -13,7 +13,7 @@ use super::table::{Open, base};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::options::RecoveryMode;
-use crate::topic::{self, Alone, Applied, Life, Part, Topic};
+use crate::topic::{self, Alone, Applied, Life, Part, PartRows, Topic};
 
 /// A topic that is held, and what happens to it.
 pub(super) struct Ready {
@@ -79,7 +79,7 @@ pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Commi
     end(core, writer, epoch)
 }
 
-fn part_of(body: &TxnCommit, id: u64, rows: (Vec<u8>, u64)) -> Part {
+fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> Part {
     let acks = body.acks.iter().filter(|a| a.0 == id).flat_map(|a| a.1.clone()).collect();
     let cursors = body.commits.iter().filter(|c| c.0 == id);
     Part { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
@@ -117,10 +117,10 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
 fn log_end(core: &Arc<Core>, body: &TxnDone) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let room = core.room(0, head.len(), Wait::Patient)?;
     let commit = Arc::new(Applied::new(core, "a transaction's end"));
     let batch = Batch::control(head, core.time.steady(), Level::Written, commit);
-    let ticket = core.wal.stage(Batch { frees_space: true, ..batch }, room)?;
+    let batch = Batch { frees_space: true, ..batch };
+    let ticket = core.stage_control(0, batch, Wait::Exclusive)?;
     core.wait(ticket, Level::Written)
 }
 

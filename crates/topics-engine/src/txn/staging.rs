@@ -128,11 +128,11 @@ impl Staging {
         Ok((head, file, charge))
     }
 
-    /// The parts of a stage: number, rows and file number of each, ascending.
-    pub(super) fn parts(&self, writer: &str, stage: &str) -> Vec<(u32, u64, u64)> {
+    /// The parts of a stage: number, rows, file number and length of each, ascending.
+    pub(super) fn parts(&self, writer: &str, stage: &str) -> Vec<(u32, u64, u64, u64)> {
         let table = self.table.lock();
         let parts = table.get(&(writer.to_owned(), stage.to_owned()));
-        parts.into_iter().flatten().map(|(n, p)| (*n, p.rows, p.number)).collect()
+        parts.into_iter().flatten().map(|(n, p)| (*n, p.rows, p.number, p.len)).collect()
     }
 
     /// What a writer has staged.

@@ -401,6 +401,29 @@ fn what_stands_against_it_is_found_before_anything_happens() {
 }
 
 #[test]
+fn every_stage_of_a_commit_is_checked_before_the_first_is_read() {
+    let w = World::new();
+    w.stage("read", 0, &[("t", &["1", "2"])]).unwrap();
+    w.stage("short", 0, &[("t", &["3"])]).unwrap();
+    // Whoever reads the first stage finds that it is lost.
+    let txn = std::path::Path::new(DIR).join("txn");
+    let files = w.env().fs.list(&txn).unwrap();
+    let first = files.iter().map(|f| f.name.clone()).min().unwrap();
+    w.env().fs.remove_file(&txn.join(first)).unwrap();
+    let refused = |second: TxnStage<'_>| {
+        let stages = [TxnStage { stage: "read", parts: 1, records: Some(2) }, second];
+        let req = CommitRequest { epoch: FIRST, stages: &stages, work: TxnWork::default() };
+        w.engine().commit("w", &req).unwrap_err().to_string()
+    };
+    let second = |stage, parts, records| refused(TxnStage { stage, parts, records });
+    assert!(second("short", 1, Some(2)).contains("it has 1 rows, not 2"));
+    assert!(second("short", 2, None).contains("part 1 of 2 is not staged"));
+    assert!(second("none", 1, None).contains("part 0 of 1 is not staged"));
+    assert!(second("read", 1, None).contains("listed twice"));
+    assert!(second("short", 1, Some(1)).contains("is lost"), "all is as it is listed");
+}
+
+#[test]
 fn creation_follows_the_settings() {
     let w = World::with(Options { auto_create: AutoCreate::Off, ..small() });
     w.stage("a", 0, &[("new", &["x"])]).unwrap();

@@ -65,8 +65,8 @@ pub fn child(models: &[Model], args: &[String]) -> Option<ExitCode> {
     if deed == "Sync" {
         world::without(file.clone().leak());
     }
-    let deed =
-        [Deed::Notify, Deed::Store, Deed::Change].into_iter().find(|d| format!("{d:?}") == *deed);
+    let deeds = [Deed::Notify, Deed::Store, Deed::Change, Deed::Step];
+    let deed = deeds.into_iter().find(|d| format!("{d:?}") == *deed);
     let line = line.parse().ok()?;
     model::break_site(deed.map(|deed| Site { file: file.clone().leak(), line, deed }));
     let outcome = explore(model, setting("TOPICS_BROKEN_SCHEDULES", 2000) as usize, true);
@@ -121,6 +121,11 @@ fn exempt(site: &Site, line: &str) -> Option<&'static str> {
     found.map(|e| e.2)
 }
 
+/// What every break of must be noticed: what wakes, and what comes before a wait.
+fn must_be_noticed(deed: Deed) -> bool {
+    matches!(deed, Deed::Notify | Deed::Step)
+}
+
 /// Breaks every site that the models have passed; how many breaks nothing noticed.
 pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
     let started = Instant::now();
@@ -129,8 +134,8 @@ pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
     sites.dedup();
     sites.retain(|s| s.file.contains("crates/topics-") && !s.file.contains("/tests/"));
     if !release() {
-        // On a commit: what wakes, which is found within a few schedules.
-        sites.retain(|s| s.deed == Deed::Notify);
+        // On a commit: what is found within a few schedules.
+        sites.retain(|s| must_be_noticed(s.deed));
     }
     let outcomes = each(&sites, |site| {
         let line = source(site);
@@ -144,7 +149,7 @@ pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
         match found {
             Some((name, what)) => (format!("{name}: {what}"), false),
             // A store or a change that nothing here depends on is only reported.
-            None => ("NOT NOTICED".into(), site.deed == Deed::Notify),
+            None => ("NOT NOTICED".into(), must_be_noticed(site.deed)),
         }
     });
     for (site, (outcome, _)) in sites.iter().zip(&outcomes) {

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_engine::{Append, Claim, ConfigPatch, Durability, Error, Held, NewRecord, TopicType};
-use topics_env::sync::Mutex;
+use topics_engine::{
+    Append, Claim, Claimed, ConfigPatch, Durability, Error, Held, NewRecord, TopicType,
+};
+use topics_env::sync::{Condvar, Mutex};
 
 use crate::world::{LONG, Time, World, flip, join, spawn};
 
@@ -134,4 +136,73 @@ pub fn dismissed() {
     }
     w.engine.close().unwrap();
     join(threads);
+}
+
+/// A claim that is cancelled while a job comes: it is answered, or another claim gets the job. No
+/// time passes, so that no lease ends by itself.
+pub fn cancelled() {
+    let w = World::open(true);
+    queue(&w, flip());
+    let answer = Arc::new((Mutex::new(None), Condvar::new()));
+    let node1 = node(1);
+    let req = Claim { node: &node1, max: 1, lease_ms: None, wait: LONG };
+    let done = {
+        let answer = answer.clone();
+        move |outcome: topics_engine::Result<Claimed>| {
+            *answer.0.lock() = Some(outcome.unwrap().len());
+            answer.1.notify_all();
+        }
+    };
+    let id = w.engine.claim_async("q", &req, Box::new(done));
+    let threads = [
+        spawn(&w, |w| {
+            w.put("q", "1", 1);
+            false
+        }),
+        spawn(&w, move |w| w.engine.cancel_claim("q", id)),
+    ];
+    if join(threads).contains(&true) {
+        let node = node(2);
+        let req = Claim { node: &node, max: 1, lease_ms: None, wait: LONG };
+        let claimed = w.engine.claim("q", &req).unwrap();
+        assert_eq!(claimed.len(), 1, "a wait ended before its time");
+        assert!(answer.0.lock().is_none(), "a cancelled claim is answered");
+    } else {
+        let mut got = answer.0.lock();
+        while got.is_none() {
+            answer.1.wait(&mut got);
+        }
+        assert_eq!(*got, Some(1), "a wait ended before its time");
+    }
+    w.engine.close().unwrap();
+}
+
+/// A job that fails, and a lease that ends, while nobody claims: both become dead letters.
+pub fn unattended() {
+    let w = World::open(true);
+    let config = ConfigPatch {
+        kind: Some(TopicType::Queue),
+        max_deliveries: Some(1),
+        dead_letter: Some(Some("dead".into())),
+        lease_ms: Some(100),
+        leases_durable: Some(flip()),
+        ..ConfigPatch::default()
+    };
+    w.engine.create_topic("q", &config).unwrap();
+    w.engine.create_topic("dead", &ConfigPatch::default()).unwrap();
+    w.put("q", "1", 2);
+    let node = node(1);
+    let req = Claim { node: &node, max: 2, lease_ms: None, wait: Duration::ZERO };
+    assert_eq!(w.engine.claim("q", &req).unwrap().len(), 2);
+    let fails = spawn(&w, move |w| {
+        let held = Held { node: &node, seqs: &[1], lease_ids: None };
+        w.engine.nack("q", &held, Some(0)).unwrap();
+    });
+    // A job that fails needs no time.
+    assert!(w.engine.wait("dead", 0, LONG).unwrap());
+    join([fails]);
+    let time = Time::run(&w.clock, Duration::from_millis(60));
+    assert!(w.engine.wait("dead", 1, LONG).unwrap());
+    time.stop();
+    w.engine.close().unwrap();
 }

@@ -3,7 +3,8 @@
 //! Every model runs under random schedules and under PCT's, which preempt at few, well chosen
 //! points. A run that cannot go on is a deadlock, and fails. Then every site that the models pass
 //! (`topics_env::sync::model`) is broken in turn: a notification that is left out, a store that is
-//! not made, a change that is torn in two. A notification that no model misses fails the suite.
+//! not made, a change that is torn in two, a step before a wait that comes after it. A notification
+//! or a step that no model misses fails the suite.
 //!
 //! `TOPICS_SCHEDULES` says how many schedules of each kind, `TOPICS_SEED` which,
 //! `TOPICS_REPLAY` gives one back to the model that is named as the argument.
@@ -15,6 +16,7 @@ mod breaking;
 mod jobs;
 mod publish;
 mod runner;
+mod txns;
 mod wal;
 mod watch;
 mod world;
@@ -39,9 +41,12 @@ const MODELS: &[Model] = &[
     Model::new("called", watch::called),
     Model::new("born", watch::born),
     Model::new("ended", watch::ended),
+    Model::new("staged", txns::staged),
     Model::new("produced", jobs::produced),
     Model::new("leased", jobs::leased),
     Model::new("dismissed", jobs::dismissed),
+    Model::new("cancelled", jobs::cancelled),
+    Model::new("unattended", jobs::unattended),
 ];
 
 fn main() -> ExitCode {

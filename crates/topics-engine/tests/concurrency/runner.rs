@@ -1,9 +1,10 @@
 //! Runs models under schedules.
 
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use topics_env::sync::model::shuttle::scheduler::{
@@ -36,6 +37,15 @@ fn seed() -> u64 {
     setting("TOPICS_SEED", 0x7091_c5ee_d001)
 }
 
+/// A seed that differs from run to run; `TOPICS_RANDOM_SEED` repeats one.
+fn random_seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let fresh = RandomState::new().hash_one(std::process::id());
+        setting("TOPICS_RANDOM_SEED", fresh)
+    })
+}
+
 /// Whether this is more than what runs on a commit.
 pub fn release() -> bool {
     std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release")
@@ -43,7 +53,9 @@ pub fn release() -> bool {
 
 /// How many schedules of each kind.
 fn schedules() -> usize {
-    setting("TOPICS_SCHEDULES", if release() { 20_000 } else { 2_000 }) as usize
+    let quick = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "quick");
+    let default = if release() { 20_000 } else { 2_000 };
+    setting("TOPICS_SCHEDULES", if quick { 200 } else { default }) as usize
 }
 
 fn config(quiet: bool) -> Config {
@@ -79,7 +91,8 @@ pub fn explore(model: Model, schedules: usize, quiet: bool) -> Result<usize, Str
     }
     let random = RandomScheduler::new_from_seed(seed(), schedules);
     let pct = PctScheduler::new_from_seed(seed(), 3, schedules);
-    Ok(run(random, model, quiet)? + run(pct, model, quiet)?)
+    let fresh = RandomScheduler::new_from_seed(random_seed(), schedules.div_ceil(10));
+    Ok(run(random, model, quiet)? + run(pct, model, quiet)? + run(fresh, model, quiet)?)
 }
 
 /// Calls `f` for each item, on two threads.
@@ -114,6 +127,12 @@ pub fn main(models: &[Model]) -> ExitCode {
         .filter(|m| filters.is_empty() || filters.iter().any(|f| *f == m.name))
         .copied()
         .collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = models.iter().map(|m| m.name).collect();
+        println!("concurrency: no model is named {filters:?}; expected one of {names:?}");
+        return ExitCode::FAILURE;
+    }
+    println!("concurrency: seed {:#x}, random seed {:#x}", seed(), random_seed());
     let seen: Vec<(Model, Option<Vec<Site>>)> = each(&chosen, |m| {
         let started = Instant::now();
         let outcome = explore(*m, schedules(), false);

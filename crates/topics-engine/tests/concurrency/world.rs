@@ -51,6 +51,16 @@ pub fn empty() -> (Env, Arc<SimFs>, Arc<SimClock>) {
 /// How long a wait lasts that something must end.
 pub const LONG: Duration = Duration::from_secs(3600);
 
+fn options(background: bool) -> Options {
+    Options {
+        background,
+        delivery_workers: 1,
+        wal_file_min: 64 << 10,
+        staging_wait: LONG,
+        ..Options::default()
+    }
+}
+
 /// An engine on a disk of its own.
 pub struct World {
     pub engine: Engine,
@@ -61,17 +71,16 @@ pub struct World {
 impl World {
     pub fn open(background: bool) -> Arc<Self> {
         let (env, fs, clock) = empty();
-        Self::over(env, fs, clock, background)
+        Self::over(env, fs, clock, options(background))
     }
 
-    fn over(env: Env, fs: Arc<SimFs>, clock: Arc<SimClock>, background: bool) -> Arc<Self> {
-        let options = Options {
-            background,
-            delivery_workers: 1,
-            wal_file_min: 64 << 10,
-            staging_wait: LONG,
-            ..Options::default()
-        };
+    /// The same with so little staging that most batches are staged alone.
+    pub fn crowded(background: bool) -> Arc<Self> {
+        let (env, fs, clock) = empty();
+        Self::over(env, fs, clock, Options { staging_bytes: 600, ..options(background) })
+    }
+
+    fn over(env: Env, fs: Arc<SimFs>, clock: Arc<SimClock>, options: Options) -> Arc<Self> {
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
         Arc::new(Self { engine, fs, clock })
     }
@@ -80,7 +89,7 @@ impl World {
     pub fn killed(&self) -> Arc<Self> {
         let fs = Arc::new(SimFs::from_image(&self.fs.kill_image()));
         let env = env_on(&fs, &self.clock, 2);
-        Self::over(env, fs, self.clock.clone(), false)
+        Self::over(env, fs, self.clock.clone(), options(false))
     }
 
     pub fn create(&self, topic: &str, durability: Durability) {

@@ -95,6 +95,8 @@ pub struct CrashState {
     pub after_ops: usize,
     /// What survived.
     pub survival: Survival,
+    /// Whether a random choice made it; the others are enumerated.
+    pub sampled: bool,
     /// The disk.
     pub image: DiskImage,
 }
@@ -163,8 +165,24 @@ impl CrashCursor {
             let hash = image.hash();
             if met.insert(hash) {
                 image.lost = hash != reference;
-                visit(CrashState { after_ops: self.at, survival, image });
+                let sampled = self.is_sampled(survival);
+                visit(CrashState { after_ops: self.at, survival, sampled, image });
             }
+        }
+    }
+
+    /// Whether a random choice made this survival of the present point.
+    fn is_sampled(&self, survival: Survival) -> bool {
+        match survival {
+            Survival::RandomNames { .. } | Survival::Sectors { .. } | Survival::Pages { .. } => {
+                true
+            }
+            Survival::Torn { cut, .. } => {
+                let last = self.at.checked_sub(1).and_then(|i| self.journal.get(i));
+                let Some(Op::Write { offset, .. }) = last else { return false };
+                cut > 0 && (offset + cut as u64) % SECTOR != 0
+            }
+            _ => false,
         }
     }
 

@@ -134,6 +134,8 @@ impl FaultKind {
     pub const ENOSPC: Self = Self::Errno(Errno::NOSPC.raw_os_error());
     /// An exhausted quota.
     pub const EDQUOT: Self = Self::Errno(Errno::DQUOT.raw_os_error());
+    /// A file may not grow to this size.
+    pub const EFBIG: Self = Self::Errno(Errno::FBIG.raw_os_error());
     /// No descriptor is left for this process.
     pub const EMFILE: Self = Self::Errno(Errno::MFILE.raw_os_error());
     /// No descriptor is left in the system.

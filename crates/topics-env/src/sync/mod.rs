@@ -11,6 +11,15 @@
 #[cfg(feature = "shuttle")]
 pub mod model;
 
+/// Whether a model leaves out the step that follows: never in a normal build. It names what a
+/// program must do before it waits, where no operation on a lock shows that.
+#[cfg(not(feature = "shuttle"))]
+#[inline]
+#[must_use]
+pub const fn left_out() -> bool {
+    false
+}
+
 #[cfg(not(feature = "shuttle"))]
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
@@ -22,6 +31,7 @@ pub use std::{sync::OnceLock, sync::atomic, thread, thread_local, time::Instant}
 pub use self::model::{
     atomic,
     condvar::{Condvar, WaitTimeoutResult},
+    left_out,
     lock::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Instant,
 };

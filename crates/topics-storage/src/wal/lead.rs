@@ -51,12 +51,16 @@ impl Shard {
     pub fn lead<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
         st.leading = true;
         st.lead_wanted = false;
-        if st.must_succeed() {
+        if st.failure_waits() {
+            st = self.finish_file(st);
+        }
+        while st.must_succeed() {
             let need = st.queue.front().map_or(0, |q| q.bytes) + Group::FRAME_LEN;
             let (guard, moved) = self.succeed(st, need as u64);
             st = guard;
-            if let Err(e) = moved {
-                st = self.stranded(st, &e);
+            match moved {
+                Ok(()) => break,
+                Err(e) => st = self.fail_unwritable(st, &e),
             }
         }
         let taken = st.take(GROUP_BYTES);
@@ -84,19 +88,19 @@ impl Shard {
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
     }
 
-    /// There is no next file. What does not fit into the file in use fails, in order; smaller
-    /// batches, which may free space, go on.
-    fn stranded<'a>(&'a self, mut st: Guard<'a>, error: &StorageError) -> Guard<'a> {
+    /// The shard cannot go on in a next log file. Fails the first batch, every other one that fits
+    /// into no file that is there, and every later batch of the same topics, which builds on what
+    /// failed. Those of other topics go on: they may free space.
+    fn fail_unwritable<'a>(&'a self, mut st: Guard<'a>, error: &StorageError) -> Guard<'a> {
         if st.poisoned.is_some() {
             st.leading = false;
             st = self.poison(st, &[], error);
             st.leading = true;
             return st;
         }
-        while st.must_succeed() {
-            let Some(q) = st.queue.pop_front() else { break };
-            st.fail(&[q], error);
-        }
+        let first: Vec<Queued> = st.queue.pop_front().into_iter().collect();
+        let largest = st.largest_writable();
+        st.fail(first, |q| q.bytes > largest, error);
         st
     }
 
@@ -107,13 +111,12 @@ impl Shard {
             st.syncing = false;
         }
         st.leading = false;
+        if let Some(error) = st.poisoned.clone() {
+            // A sync failed meanwhile: nothing of this group is acked, and the queue was left to
+            // this leader.
+            return self.poison(st, &w.taken, &error);
+        }
         match outcome {
-            _ if st.poisoned.is_some() => {
-                // A sync failed meanwhile: whatever became of this group, it is not acked either,
-                // and what is queued behind it was left to its leader.
-                let error = st.poisoned.clone().unwrap_or(StorageError::Closed);
-                self.poison(st, &w.taken, &error)
-            }
             Ok(written) => {
                 publish(&mut st, w, written);
                 self.call_for_pages(&st);
@@ -121,15 +124,13 @@ impl Shard {
             }
             Err(Fault::Build(e)) => {
                 log::error!("shard {}: {e}", self.id);
-                st.fail(&w.taken, &e);
+                st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.settle(st)
             }
             Err(Fault::Write(e @ StorageError::Full { .. })) => {
                 // The file may hold a part of the group: the shard goes on in the next one only.
                 st.broken = true;
-                let mut all = std::mem::take(&mut w.taken);
-                all.extend(st.queue.drain(..));
-                st.fail(&all, &e);
+                st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.settle(st)
             }
             Err(Fault::Write(e) | Fault::Sync(e)) => self.poison(st, &w.taken, &e),
@@ -194,7 +195,7 @@ fn publish(st: &mut State, w: &Write, written: Written) {
     // Whatever waits for a sync has somebody who runs it.
     st.sync_wanted |= st.unsynced.is_empty() && st.offset - st.sync_offset >= SYNC_AHEAD;
     st.next_lsn = built.next_lsn;
-    st.written_ticket = w.taken.last().map_or(st.written_ticket, |q| q.n);
+    st.written_ticket = st.before_queue();
     st.effects.push_back(Effect::Written(st.written_ticket));
     st.counters.groups += 1;
     st.counters.batches += w.taken.len() as u64;

@@ -36,8 +36,8 @@ use topics_env::sync::{Mutex, RwLock};
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use self::shard::Room;
 use self::shard::Shard;
+pub use self::shard::StagingPermit;
 pub use self::space::{LogFile, SpaceHold};
 use crate::dir::Paths;
 use crate::format::record::Group;
@@ -68,7 +68,8 @@ pub struct Ticket {
     pub n: u64,
 }
 
-/// What becomes of a batch: exactly one of the two, once, in queue order within a level.
+/// What becomes of a batch: exactly one of the two, once, in queue order within a level. A batch
+/// that fails takes every later one of its topic with it.
 pub trait Commit: Send + Sync {
     /// The batch is committed at its level; its frames are finished and lie where `placed` says.
     fn apply(&self, placed: &Placed<'_>);
@@ -94,7 +95,7 @@ pub struct Batch {
     pub first_seq: u64,
     /// Time of every frame that has none.
     pub ts: u64,
-    /// Topic of the Append frames.
+    /// Topic of all frames, whose batches share their fate; 0: of none, and the batch fails alone.
     pub topic_id: u64,
     /// When it is applied: after its write, or after a sync covers it.
     pub level: Level,
@@ -299,16 +300,21 @@ impl Wal {
         (xxh3_64(&topic_id.to_le_bytes()) % self.shards.len() as u64) as usize
     }
 
-    /// Takes staging room before any lock. With `wait`, waits (and leads) for it that long;
-    /// [`StorageError::Staging`] when there is none.
-    pub fn reserve(&self, shard: usize, bytes: usize, wait: Option<Duration>) -> Result<Room> {
+    /// A permit to stage a batch; to be taken before any lock. With `wait`, waits (and leads) that
+    /// long, first come, first served; [`StorageError::Staging`] when there is none.
+    pub fn reserve(
+        &self,
+        shard: usize,
+        bytes: usize,
+        wait: Option<Duration>,
+    ) -> Result<StagingPermit> {
         Shard::reserve(&self.shards[shard], bytes, wait)
     }
 
     /// Queues a batch; never blocks.
-    pub fn stage(&self, batch: Batch, room: Room) -> Result<Ticket> {
-        let shard = room.shard();
-        shard.stage(batch, room)
+    pub fn stage(&self, batch: Batch, permit: StagingPermit) -> Result<Ticket> {
+        let shard = permit.shard();
+        shard.stage(batch, permit)
     }
 
     /// Waits for a level, leading and syncing where nobody else does.
@@ -431,9 +437,8 @@ impl Wal {
         self.shards.iter().fold(Counters::default(), |sum, s| sum.plus(&s.counters()))
     }
 
-    /// Stops the threads and closes the files, but for those of reads that are under way. A clean
-    /// close writes and syncs everything staged, then CleanClose. Idempotent; later calls of
-    /// everything else are refused.
+    /// Stops the threads. A clean close writes and syncs everything staged, then CleanClose.
+    /// Idempotent; later calls of everything else are refused.
     pub fn close(&self, clean: bool) -> Result<()> {
         let mut result = Ok(());
         for shard in &self.shards {
@@ -447,12 +452,16 @@ impl Wal {
                 log::error!("a thread of the log panicked");
             }
         }
+        result
+    }
+
+    /// After a close: closes the files, but for those of reads that are under way.
+    pub fn release_files(&self) {
         for shard in &self.shards {
             shard.release_files();
         }
         let elsewhere = std::mem::take(&mut *self.elsewhere.write());
         drop(elsewhere);
-        result
     }
 }
 

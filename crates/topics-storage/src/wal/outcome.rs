@@ -8,9 +8,6 @@ use topics_env::sync::Condvar;
 use super::Level;
 use crate::{Result, StorageError};
 
-/// Ranges of failed tickets that are kept apart.
-const MAX_FAILED: usize = 4096;
-
 pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A blocked thread. It is taken off the list by whoever wakes it.
@@ -31,11 +28,18 @@ pub(super) struct Outcomes {
     ended: Option<StorageError>,
     /// Failed tickets, ascending ranges.
     failed: VecDeque<(u64, u64, StorageError)>,
+    /// The most ranges that are remembered; all tickets that are out at one time are fewer.
+    most_failed: usize,
     pub waiters: Vec<Waiter>,
     callbacks: [BTreeMap<u64, Vec<Callback>>; 2],
 }
 
 impl Outcomes {
+    /// Remembers at least this many failed tickets.
+    pub fn new(most_failed: usize) -> Self {
+        Self { most_failed: most_failed.max(4096), ..Self::default() }
+    }
+
     /// What is known about a ticket at a level; `None`: nothing yet.
     pub fn of(&self, n: u64, level: Level) -> Option<Result<()>> {
         let done = match level {
@@ -43,7 +47,7 @@ impl Outcomes {
             Level::Written => n <= self.written,
             Level::Synced => n <= self.synced,
         };
-        if !self.failed.is_empty() && n <= self.written {
+        if !self.failed.is_empty() {
             let i = self.failed.partition_point(|f| f.1 < n);
             if let Some((_, _, e)) = self.failed.get(i).filter(|f| f.0 <= n) {
                 return Some(Err(e.clone()));
@@ -74,7 +78,6 @@ impl Outcomes {
         if from > to {
             return;
         }
-        self.written = self.written.max(to);
         let known = self.failed.partition_point(|f| f.1 < from);
         let known: Vec<_> = self.failed.drain(known..).collect();
         let mut at = from;
@@ -94,7 +97,7 @@ impl Outcomes {
     /// Bounds the table. Two ranges become one with what lies between them: a ticket whose outcome
     /// is not known any more is an error, never a success.
     fn merge_oldest(&mut self) {
-        while self.failed.len() > MAX_FAILED {
+        while self.failed.len() > self.most_failed {
             let (Some((from, ..)), Some((_, to, _))) =
                 (self.failed.pop_front(), self.failed.pop_front())
             else {
@@ -175,14 +178,15 @@ mod tests {
 
     #[test]
     fn an_outcome_that_is_forgotten_is_an_error() {
-        let mut all = Outcomes::default();
+        let most = 4096;
+        let mut all = Outcomes::new(most);
         let full = StorageError::Full { detail: "test".into() };
-        let n = 4 * MAX_FAILED as u64;
+        let n = 4 * most as u64;
         for ticket in (1..=n).step_by(2) {
             all.fail(ticket, ticket, &full);
             all.reached(ticket + 1, Level::Written);
         }
-        assert!(all.failed.len() <= MAX_FAILED);
+        assert!(all.failed.len() <= most);
         for ticket in (1..=n).step_by(2) {
             assert!(all.of(ticket, Level::Written).unwrap().is_err(), "{ticket}");
         }

@@ -37,7 +37,7 @@ pub(super) struct Shard {
     pub id: usize,
     pub dir: PathBuf,
     pub state: Mutex<State>,
-    /// Whoever waits for a flag, or for staging room.
+    /// Whoever waits for a flag.
     pub flags: Condvar,
     /// The shard's thread.
     pub wake: Condvar,
@@ -53,17 +53,18 @@ pub(super) struct Shard {
     pub held_to: AtomicU64,
 }
 
-/// Staging room, given back when dropped.
+/// Permission to stage one batch; released when dropped. Its owner must not wait for anything but
+/// short locks: everybody else waits for the permit.
 #[derive(Debug)]
-pub struct Room {
+pub struct StagingPermit {
     shard: Arc<Shard>,
     bytes: usize,
     staged: bool,
     waited: Duration,
 }
 
-impl Room {
-    /// How long it was waited for.
+impl StagingPermit {
+    /// How long the caller waited for it.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
@@ -74,7 +75,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for StagingPermit {
     fn drop(&mut self) {
         if self.staged {
             return;
@@ -82,9 +83,7 @@ impl Drop for Room {
         let mut st = self.shard.state.lock();
         st.room_bytes -= self.bytes;
         st.room_batches -= 1;
-        if st.room_waiters > 0 {
-            self.shard.flags.notify_all();
-        }
+        st.wake_permit_waiter();
     }
 }
 
@@ -112,7 +111,8 @@ impl Shard {
         for f in files.values() {
             bytes += f.file.len().map_err(|e| StorageError::io(&f.name, e))?;
         }
-        let state = State::new(&start, files.values().next_back().cloned());
+        let newest = files.values().next_back().cloned();
+        let state = State::new(&start, newest, shared.options.staging_batches);
         let cache = TailCache::new(shared.options.tail_cache_bytes);
         Ok(Self {
             dir: shared.paths.shard(u32::try_from(id).unwrap_or(u32::MAX)),
@@ -145,44 +145,76 @@ impl Shard {
         })
     }
 
-    pub fn reserve(this: &Arc<Self>, bytes: usize, wait: Option<Duration>) -> Result<Room> {
-        let options = &this.shared.options;
-        let mut began = None;
+    /// Admits one batch, first come, first served.
+    pub fn reserve(
+        this: &Arc<Self>,
+        bytes: usize,
+        wait: Option<Duration>,
+    ) -> Result<StagingPermit> {
         let mut st = this.state.lock();
-        loop {
-            this.refusal(&st, true)?;
-            // A batch larger than the whole room goes when nothing else is staged.
-            let fits = st.room_bytes + bytes <= options.staging_bytes || st.room_batches == 0;
-            if fits && st.room_batches < options.staging_batches {
-                break;
+        this.refusal(&st, true)?;
+        let mut waited = Duration::ZERO;
+        if st.permit_waiters.is_empty() && this.has_capacity(&st, bytes) {
+            st.room_bytes += bytes;
+            st.room_batches += 1;
+        } else {
+            let began = Instant::now();
+            let deadline = began + wait.ok_or(StorageError::Staging)?;
+            this.await_capacity(st, bytes, deadline)?;
+            waited = Instant::now().saturating_duration_since(began);
+        }
+        Ok(StagingPermit { shard: this.clone(), bytes, staged: false, waited })
+    }
+
+    /// Whether a batch of this many bytes may be staged now. One that is larger than the bound goes
+    /// when nothing else is staged.
+    fn has_capacity(&self, st: &State, bytes: usize) -> bool {
+        let options = &self.shared.options;
+        let fits = st.room_bytes + bytes <= options.staging_bytes || st.room_batches == 0;
+        fits && st.room_batches < options.staging_batches
+    }
+
+    /// Waits at the end of the queue of those who want a permit. Only the first of them is admitted,
+    /// so that a large batch is not overtaken for ever; the others help to write what is staged.
+    fn await_capacity<'a>(
+        &'a self,
+        mut st: Guard<'a>,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<()> {
+        let wake = Arc::new(Condvar::new());
+        st.permit_waiters.push_back(wake.clone());
+        let mut late = false;
+        let outcome = loop {
+            if let Err(e) = self.refusal(&st, true) {
+                break Err(e);
             }
-            let Some(wait) = wait else {
-                // What is written and not synced keeps its room: the thread syncs it.
-                st.sync_wanted |= !st.unsynced.is_empty();
-                this.kick(&mut st);
-                return Err(StorageError::Staging);
-            };
-            let deadline = *began.get_or_insert_with(Instant::now) + wait;
+            let first = st.permit_waiters.front().is_some_and(|w| Arc::ptr_eq(w, &wake));
+            if first && self.has_capacity(&st, bytes) {
+                break Ok(());
+            }
+            if late {
+                break Err(StorageError::Staging);
+            }
             if !st.queue.is_empty() && !st.leading {
-                st = this.lead(st, None);
+                st = self.lead(st, None);
                 continue;
             }
             if !st.unsynced.is_empty() && !st.syncing && st.alive() {
-                st = this.run_sync(st);
+                // What is written and not synced keeps its permit.
+                st = self.run_sync(st);
                 continue;
             }
-            st.room_waiters += 1;
-            let timeout = this.flags.wait_until(&mut st, deadline);
-            st.room_waiters -= 1;
-            if timeout.timed_out() {
-                return Err(StorageError::Staging);
-            }
+            late = wake.wait_until(&mut st, deadline).timed_out();
+        };
+        st.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
+        if outcome.is_ok() {
+            st.room_bytes += bytes;
+            st.room_batches += 1;
         }
-        st.room_bytes += bytes;
-        st.room_batches += 1;
-        drop(st);
-        let waited = began.map_or(Duration::ZERO, |b| Instant::now().saturating_duration_since(b));
-        Ok(Room { shard: this.clone(), bytes, staged: false, waited })
+        // The next one may fit too, or has to learn why nobody is admitted.
+        st.wake_permit_waiter();
+        outcome
     }
 
     /// Why a batch is not taken now.
@@ -199,7 +231,7 @@ impl Shard {
         Ok(())
     }
 
-    pub fn stage(&self, batch: Batch, mut room: Room) -> Result<Ticket> {
+    pub fn stage(&self, batch: Batch, mut permit: StagingPermit) -> Result<Ticket> {
         if batch.bytes() > MAX_BATCH || batch.bytes() == 0 {
             return Err(StorageError::Io {
                 what: format!("stage a batch of {} bytes", batch.bytes()),
@@ -214,12 +246,17 @@ impl Shard {
                 st.retry_space = true;
                 self.kick(&mut st);
             }
-            // The room is given back without the lock.
+            // The permit is released without the lock.
             drop(st);
             return Err(e);
         }
-        room.staged = true;
-        Ok(self.enqueue(&mut st, batch, room.bytes))
+        if let Some(e) = st.undelivered.get(&batch.topic_id) {
+            let e = e.clone();
+            drop(st);
+            return Err(e);
+        }
+        permit.staged = true;
+        Ok(self.enqueue(&mut st, batch, permit.bytes))
     }
 
     /// Puts a batch into the queue; its room has been taken.
@@ -236,6 +273,10 @@ impl Shard {
         // the others too if their owners neither wait nor drive.
         if st.thread == Thread::Idle || (st.thread == Thread::Waiting && (unwaited || crowded)) {
             self.kick(st);
+        }
+        if !self.background() {
+            // Nobody else may write it.
+            st.wake_permit_waiter();
         }
         Ticket { shard: self.id as u32, n }
     }
@@ -296,6 +337,7 @@ impl Shard {
             self.kick(&mut st);
         }
         self.flags.notify_all();
+        st.wake_permit_waiter();
         if !woken.is_empty() || !due.is_empty() {
             self.unlocked(&mut st, || {
                 for w in woken {
@@ -336,8 +378,8 @@ impl Shard {
         let mut st = self.state.lock();
         let n = st.last_ticket;
         while st.is_queued(n) && !st.leading && st.alive() {
-            if self.background() && st.must_succeed() {
-                // Going on in the next file syncs the old one: not on the caller's thread.
+            if self.background() && (st.must_succeed() || st.failure_waits()) {
+                // Going on in the next file, or behind a failure, syncs: not on the caller's thread.
                 st.lead_wanted = true;
                 self.kick(&mut st);
                 return;

@@ -4,14 +4,14 @@
 //! through one queue of [`Effect`]s that one thread at a time drains. That keeps commits in order,
 //! and no waiter returns before its batch's commit has been told.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
-use super::succession::Prepared;
+use super::succession::{FIRST_GROUP, Prepared};
 use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile};
 use crate::StorageError;
 use crate::format::record::{Group, Start};
@@ -56,10 +56,12 @@ impl Placement {
 
 /// Tickets that failed together.
 pub(super) struct Failure {
-    pub from: u64,
-    pub to: u64,
+    /// Inclusive ranges, ascending.
+    pub tickets: Vec<(u64, u64)>,
     pub error: StorageError,
     pub commits: Vec<Arc<dyn Commit>>,
+    /// Their topics: see [`State::undelivered`].
+    pub topics: HashSet<u64>,
     /// Nothing is acked after it: the shard is poisoned or closed.
     pub last: bool,
 }
@@ -98,9 +100,11 @@ pub(super) struct State {
     pub queued_bytes: usize,
     pub room_bytes: usize,
     pub room_batches: usize,
-    pub room_waiters: usize,
+    /// Those who wait for a staging permit, in the order they came.
+    pub permit_waiters: VecDeque<Arc<Condvar>>,
     pub last_ticket: u64,
     /// Tickets up to here have left the queue and their group's write has returned, or failed.
+    /// Later ones may have failed too.
     pub written_ticket: u64,
     /// Tickets up to here were covered by a sync.
     pub synced_ticket: u64,
@@ -109,6 +113,9 @@ pub(super) struct State {
     pub synced_lsn: u64,
     pub unsynced: VecDeque<Unsynced>,
     pub effects: VecDeque<Effect>,
+    /// Topics with a failure that their commits have not been told yet, and why it failed. What is
+    /// decided for such a topic builds on seqs that are about to be given back: it is refused.
+    pub undelivered: HashMap<u64, StorageError>,
     /// First lsn of what is being applied.
     applying_from: Option<u64>,
     pub leading: bool,
@@ -175,8 +182,9 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>) -> Self {
+    pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>, staging_batches: usize) -> Self {
         Self {
+            outcomes: Outcomes::new(2 * staging_batches),
             next_lsn: start.next_lsn,
             synced_lsn: start.next_lsn - 1,
             last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
@@ -216,7 +224,12 @@ impl State {
             .iter()
             .rev()
             .map_while(|u| if let Unsynced::Failure(f) = u { Some(f) } else { None })
-            .any(|f| (f.from..=f.to).contains(&n))
+            .any(|f| f.tickets.iter().any(|(from, to)| (*from..=*to).contains(&n)))
+    }
+
+    /// Whether a failure waits for a sync of what was written before it.
+    pub fn failure_waits(&self) -> bool {
+        matches!(self.unsynced.back(), Some(Unsynced::Failure(_)))
     }
 
     /// The lsn below which everything has been applied.
@@ -250,6 +263,14 @@ impl State {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// Bytes of the largest batch that the file in use, or the next one as it is, has room for.
+    pub fn largest_writable(&self) -> usize {
+        let next = self.prepared.as_ref().map_or(0, |p| p.capacity);
+        let next = next.saturating_sub(FIRST_GROUP + Group::FRAME_LEN as u64);
+        let here = if self.broken { 0 } else { self.room() };
+        here.max(usize::try_from(next).unwrap_or(usize::MAX))
+    }
+
     /// Whether the next batch cannot go into the file in use.
     pub fn must_succeed(&self) -> bool {
         let fits = |q: &Queued| q.bytes <= self.room();
@@ -261,6 +282,13 @@ impl State {
         let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
         let again = self.prepare_error.is_none() || self.retry_space;
         used && !self.resting && self.prepared.is_none() && !self.preparing && self.alive() && again
+    }
+
+    /// Has the first of those who wait for a permit look again.
+    pub fn wake_permit_waiter(&self) {
+        if let Some(first) = self.permit_waiters.front() {
+            first.notify_one();
+        }
     }
 
     /// Gives back what taken batches held.
@@ -279,18 +307,51 @@ impl State {
         }
     }
 
-    /// Fails batches that were taken from the queue, after all that was written before them.
-    pub fn fail(&mut self, taken: &[Queued], error: &StorageError) {
-        let (Some(first), Some(last)) = (taken.first(), taken.last()) else { return };
-        self.release(taken);
+    /// The last ticket before the queue: all up to it have left the queue.
+    pub fn before_queue(&self) -> u64 {
+        self.queue.front().map_or(self.last_ticket, |q| q.n - 1)
+    }
+
+    /// Fails, in queue order, `taken`, which the leader took from the queue, what is `unwritable` of
+    /// the queue, and every later batch of their topics: its seqs, floors and creation follow from
+    /// those of the failed one. They are told after all that was written before them.
+    pub fn fail(
+        &mut self,
+        taken: Vec<Queued>,
+        unwritable: impl Fn(&Queued) -> bool,
+        error: &StorageError,
+    ) {
+        let topic = |q: &Queued| Some(q.batch.topic_id).filter(|t| *t != 0);
+        let mut topics: HashSet<u64> = taken.iter().filter_map(topic).collect();
+        let mut failed = taken;
+        let mut rest = VecDeque::with_capacity(self.queue.len());
+        // One behind a batch of its topic that goes on waits for its turn: none is told before it.
+        let mut going_on = HashSet::new();
+        for q in self.queue.drain(..) {
+            let of = topic(&q);
+            let lost = unwritable(&q) && of.is_none_or(|t| !going_on.contains(&t));
+            if lost || of.is_some_and(|t| topics.contains(&t)) {
+                topics.extend(of);
+                failed.push(q);
+            } else {
+                going_on.extend(of);
+                rest.push_back(q);
+            }
+        }
+        self.queue = rest;
+        self.written_ticket = self.before_queue();
+        if failed.is_empty() {
+            return;
+        }
+        self.release(&failed);
+        self.undelivered.extend(topics.iter().map(|t| (*t, error.clone())));
         let failure = Failure {
-            from: first.n,
-            to: last.n,
+            tickets: ranges(&failed),
             error: error.clone(),
-            commits: taken.iter().map(|q| q.batch.commit.clone()).collect(),
+            commits: failed.into_iter().map(|q| q.batch.commit).collect(),
+            topics,
             last: false,
         };
-        self.written_ticket = self.written_ticket.max(last.n);
         if self.unsynced.is_empty() {
             self.effects.push_back(Effect::Fail(failure));
         } else {
@@ -320,8 +381,9 @@ impl State {
             commits.extend(taken.iter().chain(&queue).map(|q| q.batch.commit.clone()));
             self.written_ticket = self.last_ticket;
         }
-        let to = self.written_ticket;
-        let failure = Failure { from, to, error: error.clone(), commits, last };
+        let tickets = vec![(from, self.written_ticket)];
+        let topics = HashSet::new();
+        let failure = Failure { tickets, error: error.clone(), commits, topics, last };
         self.effects.push_back(Effect::Fail(failure));
     }
 
@@ -366,7 +428,10 @@ impl State {
                 Effect::Written(n) => self.outcomes.reached(n, Level::Written),
                 Effect::Synced(n) => self.outcomes.reached(n, Level::Synced),
                 Effect::Fail(f) => {
-                    self.outcomes.fail(f.from, f.to, &f.error);
+                    f.topics.iter().for_each(|t| drop(self.undelivered.remove(t)));
+                    for (from, to) in f.tickets {
+                        self.outcomes.fail(from, to, &f.error);
+                    }
                     if f.last {
                         self.outcomes.end(&f.error);
                     }
@@ -447,6 +512,18 @@ pub(super) struct Abandoned {
     _unsynced: VecDeque<Unsynced>,
     _effects: VecDeque<Effect>,
     _queue: Vec<Queued>,
+}
+
+/// The tickets of batches in queue order, as ranges.
+fn ranges(batches: &[Queued]) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for q in batches {
+        match ranges.last_mut() {
+            Some(r) if r.1 + 1 == q.n => r.1 = q.n,
+            _ => ranges.push((q.n, q.n)),
+        }
+    }
+    ranges
 }
 
 fn lowest_lsn(effects: &VecDeque<Effect>) -> Option<u64> {

@@ -17,7 +17,7 @@ use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::{Result, StorageError};
 
 /// Where the first group of a file begins.
-const FIRST_GROUP: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
+pub(super) const FIRST_GROUP: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
 
 /// A file made ready, without a Start: it holds nothing yet.
 #[derive(Debug)]
@@ -239,7 +239,7 @@ impl Shard {
     }
 
     /// Syncs the file in use, and with it whatever waits for that.
-    fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         loop {
             if st.syncing || st.preparing {
                 self.hurry(&mut st);

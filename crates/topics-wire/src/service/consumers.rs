@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use topics_engine::{Consumer, ConsumerInfo, ConsumerStart, Error};
+use topics_engine::{Consumer, ConsumerInfo, ConsumerStart};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
@@ -99,18 +99,20 @@ impl Service {
             // A cursor names a topic and a consumer.
             let after = page.after.as_deref().and_then(|a| a.split_once('\n'));
             match one {
-                Some(topic) => s.consumers_of(&topic, after, &page.prefix, &mut found)?,
+                Some(topic) => s.consumers_of(&topic, after, &page.prefix, size, &mut found)?,
                 None => {
                     let mut from = after.map(|a| a.0.to_owned());
                     if let Some((topic, _)) = after {
-                        s.consumers_of(topic, after, &page.prefix, &mut found).or_else(absent)?;
+                        let rest = s.consumers_of(topic, after, &page.prefix, size, &mut found);
+                        rest.or_else(absent)?;
                     }
                     while found.len() < size {
                         let topics = s.names(&grant, "", from.as_deref(), 256);
                         let Some(last) = topics.last() else { break };
                         from = Some(last.topic.clone());
                         for t in &topics {
-                            let all = s.consumers_of(&t.topic, None, &page.prefix, &mut found);
+                            let all =
+                                s.consumers_of(&t.topic, None, &page.prefix, size, &mut found);
                             all.or_else(absent)?;
                         }
                     }
@@ -124,27 +126,25 @@ impl Service {
         })
     }
 
+    /// Adds consumers of a topic until there are `most`.
     fn consumers_of(
         &self,
         topic: &str,
         after: Option<(&str, &str)>,
         prefix: &str,
+        most: usize,
         found: &mut Vec<ConsumerInfo>,
     ) -> Result<(), Failure> {
-        let after = after.filter(|(t, _)| *t == topic).map(|(_, name)| name);
-        let all = self.engine.consumers(topic)?.into_iter();
-        found.extend(all.filter(|c| {
-            c.name.starts_with(prefix) && after.is_none_or(|after| c.name.as_str() > after)
-        }));
+        let limit = most.saturating_sub(found.len());
+        if limit > 0 {
+            let after = after.filter(|(t, _)| *t == topic).map(|(_, name)| name);
+            found.extend(self.engine.consumers_page(topic, prefix, after, limit)?);
+        }
         Ok(())
     }
 
     fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo, Failure> {
-        let all = self.engine.consumers(topic)?;
-        all.into_iter().find(|c| c.name == name).ok_or_else(|| {
-            let (topic, consumer) = (topic.to_owned(), name.to_owned());
-            Error::ConsumerNotFound { topic, consumer }.into()
-        })
+        Ok(self.engine.consumer_info(topic, name)?)
     }
 
     fn keep(&self, key: Key, handle: Consumer) -> Arc<Consumer> {

@@ -211,7 +211,7 @@ fn a_write_says_for_how_long_its_sync_was_held_back() {
 }
 
 /// An engine whose staging is full, and what fills it.
-fn crowded() -> (World, topics_storage::wal::Room) {
+fn crowded() -> (World, topics_storage::wal::StagingPermit) {
     let w = World::with(Options {
         staging_bytes: 4096,
         staging_wait: Duration::from_secs(3600),

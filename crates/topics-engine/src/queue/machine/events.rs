@@ -47,9 +47,7 @@ impl Queue {
             (lease.stream, lease.node) = (l.stream, l.node.clone());
         }
         self.set(seq, Phase::Leased(lease));
-        if let Some(job) = self.jobs.get_mut(&seq) {
-            job.deliveries = n;
-        }
+        self.set_deliveries(seq, n);
     }
 
     fn extended(&mut self, seq: u64, id: u64, lease_ms: u64, deadline: u64) {
@@ -68,9 +66,7 @@ impl Queue {
     pub fn revive(&mut self, seq: u64) {
         if self.jobs.get(&seq).is_none_or(|j| matches!(j.phase, Phase::Dead | Phase::Waiting)) {
             self.set(seq, Phase::Waiting);
-            if let Some(job) = self.jobs.get_mut(&seq) {
-                job.deliveries = 0;
-            }
+            self.set_deliveries(seq, 0);
         }
     }
 
@@ -105,8 +101,9 @@ impl Queue {
             }
         };
         self.set(seq, phase);
+        self.set_deliveries(seq, deliveries);
         if let Some(job) = self.jobs.get_mut(&seq) {
-            (job.deliveries, job.last) = (deliveries, last);
+            job.last = last;
         }
     }
 
@@ -126,14 +123,13 @@ impl Queue {
                 _ if durable => {}
                 _ if job.special => {
                     self.set(seq, Phase::Waiting);
-                    if let Some(job) = self.jobs.get_mut(&seq) {
-                        job.deliveries = 0;
-                    }
+                    self.set_deliveries(seq, 0);
                 }
                 _ => self.detach(seq),
             }
         }
         (self.cursor, self.at_cursor) = (0, false);
+        (self.deadline, self.retry_at) = (None, 0);
         self.tally.counted = ReplayPos::default();
     }
 }

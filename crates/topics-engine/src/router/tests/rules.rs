@@ -119,7 +119,11 @@ fn refusals() {
         Error::RouterCycle { path, .. } => assert_eq!(path, ["c", "a", "b", "c"]),
         e => panic!("{e}"),
     }
-    assert_eq!(refused("aa", &route("a", "a")).code(), "router_cycle");
+    for allow_cycle in [false, true] {
+        let refused = refused("aa", &RouterRequest { allow_cycle, ..route("a", "a") });
+        assert_eq!(refused.code(), "invalid_request", "{refused}");
+        assert!(refused.to_string().contains("to itself"), "{refused}");
+    }
     match refused("xb", &route("c", "b")) {
         Error::TopicExistsIncompatible { field, actual, .. } => {
             assert_eq!((field, actual.as_str()), ("router_dest_fan_in", "a"));

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use topics_storage::wal::{Level, Room};
+use topics_storage::wal::Level;
 
+use super::super::admit::Admission;
 use super::super::load::Hints;
 use super::super::prepare::Prepared;
 use super::super::reserve::Reserve;
@@ -39,8 +40,7 @@ impl Decision<'_> {
     /// `Err` inside: something must be read, or waited for, first.
     pub(in super::super) fn run(
         &mut self,
-        a: &mut AppendState,
-        room: Room,
+        a: &mut Admission<'_>,
     ) -> Result<std::result::Result<Decided, Halt>> {
         if !a.logged && !self.p.create {
             return Err(Error::TopicNotFound(self.p.topic.to_string()));
@@ -55,7 +55,7 @@ impl Decision<'_> {
             Ok(plan) => plan,
             Err(need) => return Ok(Err(need.into())),
         };
-        self.stage(a, plan, room).map(Ok)
+        self.stage(a, plan).map(Ok)
     }
 
     /// The answer to an earlier call with the same key.
@@ -189,7 +189,9 @@ impl Decision<'_> {
             // Checked when the transaction was decided.
         } else if plan.config.discard == Discard::Reject {
             if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
-                return Err(Error::RecordTooLarge { index: 0, what, got, max });
+                let unit = if what == "cap_records" { "records" } else { "bytes" };
+                let topic = p.topic.to_string();
+                return Err(Error::WriteOverCap { topic, what, unit, got, max });
             }
             if let Some((what, _, max)) =
                 caps.over(outlook.count + p.count, outlook.bytes + p.bytes)

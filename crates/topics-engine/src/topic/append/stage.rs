@@ -4,8 +4,9 @@ use topics_env::sync::atomic::AtomicBool;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
-use topics_storage::wal::{FRONT, Level, Room, Ticket};
+use topics_storage::wal::{FRONT, Level, Ticket};
 
+use super::super::admit::Admission;
 use super::super::apply::Removed;
 use super::super::dedupe::{Dedupe, HELD, Remembered};
 use super::super::flight::{Flight, Frames, Order, Undo, encode_gaps};
@@ -19,7 +20,7 @@ use crate::error::Result;
 
 impl Decision<'_> {
     /// Logs the plan. From here on the write happens, or fails and leaves no trace.
-    pub(super) fn stage(&mut self, a: &mut AppendState, plan: Plan, room: Room) -> Result<Decided> {
+    pub(super) fn stage(&mut self, a: &mut Admission<'_>, plan: Plan) -> Result<Decided> {
         let class = self.class(&plan);
         let charge = match class {
             Durability::Ephemeral => Some(self.core.ephemeral.take(self.p.frames().len() as u64)?),
@@ -71,7 +72,7 @@ impl Decision<'_> {
                 _ => apply_level(class),
             };
             let order = Order { ts: plan.ts, level, frees_space: false };
-            flight.stage(a, frames, order, room).map(|(t, _)| Some(t))
+            a.stage(flight, frames, order).map(|(t, _)| Some(t))
         };
         let ticket = match ticket {
             Ok(ticket) => ticket,

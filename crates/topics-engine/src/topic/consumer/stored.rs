@@ -1,6 +1,7 @@
 //! Stored cursors: the topic's state, its section of a snapshot, the frames that change it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use topics_env::sync::{Condvar, Mutex};
@@ -13,8 +14,9 @@ use super::super::jobs::stage_with;
 use super::super::state::State;
 use super::ConsumerMode;
 use super::later;
-use crate::core::{Core, Wait};
+use crate::core::{Base, Core, Wait};
 use crate::error::{Error, Result};
+use crate::quota::Charge;
 
 /// The version of [`encode`].
 pub(in super::super) const VERSION: u16 = 1;
@@ -53,9 +55,35 @@ impl Stored {
     }
 }
 
-/// The consumers of a topic by name.
+/// The consumers of a topic by name, and what they take of the limit of all.
 #[derive(Debug, Default)]
-pub(crate) struct Consumers(pub(super) BTreeMap<Arc<str>, Stored>);
+pub(crate) struct Consumers(pub(super) BTreeMap<Arc<str>, Stored>, Option<Charge>);
+
+impl Consumers {
+    fn charge(&mut self, base: &Base) -> &mut Charge {
+        self.1.get_or_insert_with(|| base.consumers.force(0))
+    }
+
+    /// Counts those that a snapshot had.
+    pub(in super::super) fn count(&mut self, base: &Base) {
+        let n = self.0.len() as u64;
+        self.charge(base).force(n);
+    }
+
+    /// Those whose names begin with `prefix` and come after `after`, by name.
+    pub(super) fn page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&Arc<str>, &Stored)> {
+        let from = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let all = self.0.range::<str, _>((from, Bound::Unbounded));
+        all.take_while(move |(name, _)| name.starts_with(prefix))
+    }
+}
 
 /// The section of a snapshot: number u32, then name_len u16, name, mode u8, cursor u64 of each.
 pub(in super::super) fn encode(all: &Consumers) -> Option<Vec<u8>> {
@@ -97,15 +125,26 @@ pub(in super::super) fn decode(bytes: &[u8]) -> Result<Consumers> {
 
 impl State {
     /// A cursor is where the frame says, whatever was before: the log has them in order.
-    pub(in super::super) fn apply_consumer(&mut self, body: record::Consumer) -> Result<()> {
+    pub(in super::super) fn apply_consumer(
+        &mut self,
+        base: &Base,
+        body: record::Consumer,
+    ) -> Result<()> {
         let mode = ConsumerMode::from_code(body.mode)
             .ok_or_else(|| Error::Internal(format!("consumer mode {}", body.mode)))?;
-        let all = &mut self.consumers.get_or_insert_default().0;
+        let all = self.consumers.get_or_insert_default();
         match body.cursor {
-            None => drop(all.remove(body.name.as_str())),
-            Some(cursor) => match all.get_mut(body.name.as_str()) {
+            None => {
+                if all.0.remove(body.name.as_str()).is_some() {
+                    all.charge(base).shrink(1);
+                }
+            }
+            Some(cursor) => match all.0.get_mut(body.name.as_str()) {
                 Some(s) => (s.mode, s.cursor) = (mode, cursor),
-                None => drop(all.insert(body.name.into(), Stored::new(mode, cursor))),
+                None => {
+                    all.0.insert(body.name.into(), Stored::new(mode, cursor));
+                    all.charge(base).force(1);
+                }
             },
         }
         Ok(())
@@ -113,10 +152,12 @@ impl State {
 }
 
 impl State {
-    /// Records between each stored cursor and the head.
-    pub(crate) fn lags(&self, head: u64) -> Vec<(Arc<str>, u64)> {
-        let all = self.consumers.iter().flat_map(|c| &c.0);
-        all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect()
+    /// How many consumers there are; records between the stored cursor and the head of at most
+    /// `limit` of them.
+    pub(crate) fn lags(&self, head: u64, limit: usize) -> (usize, Vec<(Arc<str>, u64)>) {
+        let all = self.consumers.iter().flat_map(|c| &c.0).take(limit);
+        let lags = all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect();
+        (self.consumers.as_ref().map_or(0, |c| c.0.len()), lags)
     }
 }
 

@@ -292,3 +292,58 @@ fn a_section_reads_back() {
         assert!(decode(&bytes[..cut]).is_err());
     }
 }
+
+#[test]
+fn consumers_are_bounded_over_all_topics() {
+    let mut w = World::with(crate::Options { max_consumers: 3, ..small() });
+    w.put("t", &["1"]);
+    w.put("u", &["1"]);
+    let open = |w: &World, topic: &str, name: &str| {
+        let at = ConsumerStart::Start;
+        w.engine().consumer(topic, name, None, at, false).map(drop).map_err(|e| e.to_string())
+    };
+    for (topic, name) in [("t", "a"), ("t", "b"), ("u", "a")] {
+        open(&w, topic, name).unwrap();
+    }
+    for end in [World::reopen as fn(&mut World), World::kill, |w| {
+        w.checkpoint();
+        w.kill();
+    }] {
+        let refused = open(&w, "u", "b").unwrap_err();
+        assert!(refused.contains("max_consumers") && refused.contains('3'), "{refused}");
+        assert_eq!(w.engine().consumers("u").unwrap().len(), 1);
+        open(&w, "t", "a").unwrap();
+        end(&mut w);
+    }
+    // What goes makes room: a consumer, or a topic with its consumers.
+    assert!(w.engine().delete_consumer("t", "a").unwrap());
+    open(&w, "u", "b").unwrap();
+    assert!(open(&w, "u", "c").is_err());
+    w.engine().delete_topic("u", false).unwrap();
+    open(&w, "t", "c").unwrap();
+    open(&w, "t", "d").unwrap();
+    assert!(open(&w, "t", "e").is_err());
+}
+
+#[test]
+fn a_page_of_consumers_is_by_name() {
+    let w = World::new();
+    w.put("t", &["1", "2"]);
+    for name in ["a", "b.1", "b.2", "b.3", "c"] {
+        w.engine().consumer("t", name, None, ConsumerStart::Start, false).unwrap();
+    }
+    let page = |prefix: &str, after: Option<&str>, limit| {
+        let found = w.engine().consumers_page("t", prefix, after, limit).unwrap();
+        found.into_iter().map(|c| c.name).collect::<Vec<_>>()
+    };
+    assert_eq!(page("", None, 2), ["a", "b.1"]);
+    assert_eq!(page("", Some("b.1"), 9), ["b.2", "b.3", "c"]);
+    assert_eq!(page("b.", None, 9), ["b.1", "b.2", "b.3"]);
+    assert_eq!(page("b.", Some("a"), 1), ["b.1"]);
+    assert_eq!(page("b.", Some("b.2"), 9), ["b.3"]);
+    assert_eq!(page("b.", Some("c"), 9), [""; 0]);
+    let one = w.engine().consumer_info("t", "b.2").unwrap();
+    assert_eq!((one.name.as_str(), one.lag), ("b.2", 2));
+    let refused = w.engine().consumer_info("t", "x").unwrap_err();
+    assert_eq!(refused.code(), "consumer_not_found");
+}

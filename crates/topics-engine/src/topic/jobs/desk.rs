@@ -15,6 +15,8 @@ use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 
 use super::super::{Life, Topic};
+use super::cancel::{self, ClaimState};
+use super::deadlines::{self, Deadlines};
 use super::give::{self, Dead, Want};
 use super::{config_of, now};
 use crate::core::Core;
@@ -54,8 +56,11 @@ struct Line {
 struct Inner {
     next_id: u64,
     lines: HashMap<u64, Line>,
+    /// Every claim that was not answered, in its line or being served.
+    claims: HashMap<u64, ClaimState>,
     rung: Vec<u64>,
     timers: BTreeSet<(u64, u64)>,
+    deadlines: Deadlines,
     closed: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,6 +95,11 @@ impl Inner {
         if let Some(at) = at {
             self.timers.insert((at, id));
         }
+    }
+
+    /// When a line or a deadline is due though nobody rings, monotonic ms.
+    fn next_time(&self) -> Option<u64> {
+        self.timers.first().map(|t| t.0).into_iter().chain(self.deadlines.next()).min()
     }
 
     /// Takes out a line that is to be served.
@@ -135,6 +145,7 @@ impl Desk {
         }
         inner.next_id += 1;
         let id = inner.next_id;
+        inner.claims.insert(id, waiter.want.state.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let line = inner.lines.entry(topic.id()).or_insert_with(|| Line {
             topic: topic.clone(),
@@ -156,18 +167,39 @@ impl Desk {
         id
     }
 
-    /// Withdraws a claim that has not been answered; it never will be.
-    pub(crate) fn cancel(&self, topic_id: u64, id: u64) {
+    /// Cancels a claim: it will not be answered, and holds no job. False when it was answered.
+    pub(crate) fn cancel(&self, topic_id: u64, id: u64) -> bool {
         let mut inner = self.inner.0.lock();
-        let Some(line) = inner.lines.get_mut(&topic_id) else { return };
-        let at = line.waiting.iter().position(|w| w.0 == id);
-        let gone = at.map(|at| line.waiting.remove(at));
-        if gone.is_some() {
+        let Some(state) = inner.claims.remove(&id) else { return false };
+        let mut gone = None;
+        if let Some(line) = inner.lines.get_mut(&topic_id)
+            && let Some(at) = line.waiting.iter().position(|w| w.0 == id)
+        {
+            gone = Some(line.waiting.remove(at));
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-        inner.ring(topic_id);
         drop(inner);
+        let cancelled = state.cancel();
+        // A pass may be serving it, or has just put it back: the next one lets go of it.
+        self.rouse(topic_id);
         drop(gone);
+        cancelled
+    }
+
+    /// Sets the timer of a queue: at this time `deadlines::sweep` is due.
+    pub(super) fn set_deadline(&self, core: &Arc<Core>, topic: &Arc<Topic>, at: u64) {
+        let mut inner = self.inner.0.lock();
+        if inner.closed {
+            return;
+        }
+        let earliest = inner.deadlines.set(topic, at);
+        if inner.thread.is_none() && core.options.background {
+            inner.thread = self.start(core);
+        }
+        drop(inner);
+        if earliest {
+            self.inner.1.notify_one();
+        }
     }
 
     fn start(&self, core: &Arc<Core>) -> Option<JoinHandle<()>> {
@@ -175,15 +207,17 @@ impl Desk {
         let run = move || {
             loop {
                 let Some(core) = core.upgrade() else { return };
-                let next = core.desk.pass(&core);
-                let pause = next.map(|at| at.saturating_sub(core.time.mono_ms()).max(1));
+                core.desk.pass(&core);
+                let now = core.time.mono_ms();
+                // Before the lock: the end of the engine takes it.
                 drop(core);
                 let mut guard = inner.0.lock();
                 if guard.closed {
                     return;
                 }
                 if guard.rung.is_empty() {
-                    match pause {
+                    match guard.next_time().map(|at| at.saturating_sub(now)) {
+                        Some(0) => {}
                         Some(ms) => drop(inner.1.wait_for(&mut guard, Duration::from_millis(ms))),
                         None => inner.1.wait(&mut guard),
                     }
@@ -194,18 +228,23 @@ impl Desk {
         spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
     }
 
-    /// Serves every line that is due; says when the next one is.
-    pub(crate) fn pass(&self, core: &Arc<Core>) -> Option<u64> {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
+    /// Serves every line that is due, then every queue whose deadline has passed: a step of one,
+    /// and the lines again.
+    pub(crate) fn pass(&self, core: &Arc<Core>) {
         let now = core.time.mono_ms();
+        loop {
+            self.serve_lines(core, now);
+            let due = self.inner.0.lock().deadlines.take_due(now);
+            let Some(topic) = due else { return };
+            deadlines::sweep(core, &topic);
+        }
+    }
+
+    fn serve_lines(&self, core: &Arc<Core>, now: u64) {
         loop {
             let (id, topic, waiting) = {
                 let mut inner = self.inner.0.lock();
-                let Some(id) = inner.due(now) else {
-                    return inner.timers.first().map(|t| t.0);
-                };
+                let Some(id) = inner.due(now) else { return };
                 let Some(line) = inner.lines.get_mut(&id) else { continue };
                 (id, line.topic.clone(), std::mem::take(&mut line.waiting))
             };
@@ -227,7 +266,7 @@ impl Desk {
         let mut inner = self.inner.0.lock();
         let Some(line) = inner.lines.get_mut(&id) else {
             drop(inner);
-            left.into_iter().for_each(|w| finish(core, w.1, Err(Error::Closed)));
+            left.into_iter().for_each(|w| drop(finish(core, w, Err(Error::Closed))));
             return;
         };
         left.append(&mut line.waiting);
@@ -293,12 +332,16 @@ impl Desk {
             let mut inner = self.inner.0.lock();
             inner.closed = true;
             inner.timers.clear();
+            inner.deadlines.clear();
+            inner.claims.clear();
             (std::mem::take(&mut inner.lines), inner.thread.take())
         };
         self.inner.1.notify_all();
         for (_, w) in lines.into_values().flat_map(|l| l.waiting) {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            (w.done)(Err(Error::Closed));
+            if w.want.state.answer() {
+                (w.done)(Err(Error::Closed));
+            }
         }
         thread
     }
@@ -314,14 +357,16 @@ impl Drop for Desk {
 fn serve(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
-    waiting: Vec<(u64, Waiter)>,
+    mut waiting: Vec<(u64, Waiter)>,
 ) -> (Vec<(u64, Waiter)>, Option<u64>) {
     let at = core.time.mono_ms();
+    let cancelled = waiting.extract_if(.., |w| w.1.want.state.is_cancelled());
+    core.desk.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
     let config = match config_of(topic) {
         Ok(config) if topic.life() == Life::Live => config,
         _ => {
             let gone = Error::TopicNotFound(topic.name.to_string());
-            waiting.into_iter().for_each(|w| finish(core, w.1, Err(gone.clone())));
+            waiting.into_iter().for_each(|w| drop(finish(core, w, Err(gone.clone()))));
             return (Vec::new(), None);
         }
     };
@@ -335,7 +380,7 @@ fn serve(
     let given = match give::give(core, topic, &wants, &order, Dead::Bury) {
         Ok(given) => given,
         Err(e) => {
-            waiting.into_iter().for_each(|w| finish(core, w.1, Err(e.clone())));
+            waiting.into_iter().for_each(|w| drop(finish(core, w, Err(e.clone()))));
             return (Vec::new(), None);
         }
     };
@@ -344,20 +389,31 @@ fn serve(
         if c.is_empty() && w.1.until > at {
             left.push(w);
         } else {
-            answered.push((w.1, c));
+            answered.push((w, c));
         }
     }
     for (w, claimed) in answered {
-        finish(core, w, Ok(claimed));
+        let node = w.1.want.node.clone();
+        if let Some(unwanted) = finish(core, w, Ok(claimed)) {
+            cancel::release(core, topic, &node, &unwanted);
+            // Jobs for those that wait on.
+            core.desk.ring(topic.id());
+        }
     }
     let patience = left.iter().map(|w| w.1.until).min();
     let at = patience.into_iter().chain(next_due(core, topic)).min();
     (left, at)
 }
 
-fn finish(core: &Core, w: Waiter, outcome: Result<Claimed>) {
+/// Answers a claim, unless it was cancelled: then what it would have got is returned.
+fn finish(core: &Core, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
     core.desk.waiting.fetch_sub(1, Ordering::SeqCst);
-    (w.done)(outcome);
+    core.desk.inner.0.lock().claims.remove(&id);
+    if w.want.state.answer() {
+        (w.done)(outcome);
+        return None;
+    }
+    outcome.ok().filter(|c| !c.is_empty())
 }
 
 /// Whose turn it is, job by job.

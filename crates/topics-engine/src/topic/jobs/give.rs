@@ -11,6 +11,7 @@ use super::super::read::read_as;
 use super::super::retention::{self, Need};
 use super::super::state::State;
 use super::super::{Life, Topic};
+use super::cancel::{ClaimState, PinnedClaim};
 use super::desk::Waiter;
 use super::{commit, config_of, moving, now, with};
 use crate::api::{ReadBatch, ReadFrom, ReadRequest};
@@ -38,6 +39,8 @@ pub(super) struct Want {
     pub max: usize,
     pub lease_ms: Option<u64>,
     pub stream: u64,
+    /// Of a claim that may be cancelled.
+    pub state: ClaimState,
 }
 
 impl Want {
@@ -52,7 +55,8 @@ impl Want {
             return Err(Error::InvalidRequest("a claim is for at least one job".into()));
         }
         let lease_ms = req.lease_ms.map(|ms| ms.clamp(*LEASE_MS.start(), *LEASE_MS.end()));
-        Ok(Self { node: req.node.into(), max: req.max.min(MAX_JOBS), lease_ms, stream })
+        let state = ClaimState::default();
+        Ok(Self { node: req.node.into(), max: req.max.min(MAX_JOBS), lease_ms, stream, state })
     }
 
     /// How many jobs it can take now.
@@ -105,10 +109,14 @@ pub(super) fn claim_for(
         };
         if over && got.is_none() {
             drop(got);
-            core.desk.cancel(topic.id(), id);
-            // What was answered before the cancellation counts.
-            let left = slot.0.lock().take();
-            return left.unwrap_or_else(|| Ok(empty(core, topic)));
+            if core.desk.cancel(topic.id(), id) {
+                return Ok(empty(core, topic));
+            }
+            // It was answered before: the outcome is there, or on its way here.
+            got = slot.0.lock();
+            while got.is_none() {
+                slot.1.wait(&mut got);
+            }
         }
     }
     got.take().unwrap_or(Err(Error::Closed))
@@ -185,11 +193,15 @@ struct Pass {
 
 impl Pass {
     fn end(&mut self, queue: &Queue, seq: u64) {
-        let last = queue.last_lease(seq);
-        if last != 0 {
-            self.ended.push((seq, last, queue.deliveries(seq)));
-        }
+        self.ended.extend(ended(queue, seq));
     }
+}
+
+/// What the log says of a job that is claimable no more without having been leased again: that its
+/// latest lease ran out.
+pub(super) fn ended(queue: &Queue, seq: u64) -> Option<(u64, u64, u32)> {
+    let last = queue.last_lease(seq);
+    (last != 0).then(|| (seq, last, queue.deliveries(seq)))
 }
 
 /// What a pass does with jobs that have had all their deliveries and go to another topic, which is
@@ -216,7 +228,7 @@ pub(super) fn give(
     load(core, topic)?;
     let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
     let outcome = gather(core, topic, wants, dead, &mut pass)
-        .and_then(|records| lease(core, topic, wants, &pass, records));
+        .and_then(|records| lease(core, topic, wants, &mut pass, records));
     if outcome.is_err() {
         with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
     }
@@ -352,14 +364,38 @@ fn pick_known(
     Ok(())
 }
 
+/// Undoes what was reserved for claims that were cancelled since; the others cannot be cancelled
+/// while the guards live.
+fn pin<'a>(
+    topic: &Topic,
+    wants: &'a [Want],
+    pass: &mut Pass,
+    slots: &mut Vec<usize>,
+) -> Vec<PinnedClaim<'a>> {
+    let pinned: Vec<_> = wants.iter().map(|want| want.state.pin()).collect();
+    let kept: Vec<bool> = pass.jobs.iter().map(|p| pinned[p.want].is_some()).collect();
+    if kept.contains(&false) {
+        with(topic, |q| {
+            let dropped = pass.jobs.iter().zip(&kept).filter(|(_, kept)| !**kept);
+            dropped.for_each(|(p, _)| q.undo(p.lease.seq));
+        });
+        let mut keep = kept.iter();
+        slots.retain(|_| keep.next().is_none_or(|k| *k));
+        let mut keep = kept.iter();
+        pass.jobs.retain(|_| keep.next().is_none_or(|k| *k));
+    }
+    pinned.into_iter().flatten().collect()
+}
+
 /// Logs and applies the leases, makes the answers.
 fn lease(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     wants: &[Want],
-    pass: &Pass,
-    (batch, slots): Records,
+    pass: &mut Pass,
+    (batch, mut slots): Records,
 ) -> Result<Vec<Claimed>> {
+    let pinned = pin(topic, wants, pass, &mut slots);
     let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
     // First what makes way: after a crash there are no two leases in a group (I6).
     let jobs = pass.ended.clone();
@@ -384,7 +420,14 @@ fn lease(
         });
         out.push(c);
     }
-    commit(core, topic, &events)?;
+    if topic.state.read().config.leases_durable {
+        // A claim that is cancelled while its lease is logged gives it back after that.
+        drop(pinned);
+        commit(core, topic, &events)?;
+    } else {
+        commit(core, topic, &events)?;
+        drop(pinned);
+    }
     core.metrics.claims.add(pass.jobs.len() as u64);
     let ready = super::look::counts(core, topic).ready;
     out.iter_mut().for_each(|c| c.ready = ready);

@@ -7,9 +7,13 @@
 //! | `moving` | dead letters and redrive: a record goes from one topic to another, once |
 //! | `letter` | what a dead letter says of the job that it was |
 //! | `desk` | claims that wait, and the thread that serves them |
+//! | `cancel` | claims that are cancelled |
+//! | `deadlines` | leases that end and jobs that are dead while nobody claims |
 //! | `work` | the push mode |
 //! | `look` | counts and peek |
 
+mod cancel;
+mod deadlines;
 mod desk;
 mod give;
 mod letter;
@@ -29,6 +33,8 @@ use std::sync::Arc;
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
+use deadlines::announce;
+pub(crate) use deadlines::announce_again;
 pub(crate) use desk::Desk;
 pub(crate) use give::{claim, claim_async};
 pub(crate) use look::{counts as queue_counts, peek, queue_state};
@@ -96,10 +102,21 @@ fn commit(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Res
         return Ok(());
     }
     if !topic.state.read().config.leases_durable {
-        let mut state = topic.state.write();
-        events.iter().for_each(|e| state.apply_lease(core, e));
+        let earlier = {
+            let mut state = topic.state.write();
+            events.iter().for_each(|e| state.apply_lease(core, e));
+            deadlines::earlier(&mut state)
+        };
+        deadlines::set(core, topic, earlier);
         return Ok(());
     }
+    let outcome = log(core, topic, events);
+    announce(core, topic);
+    outcome
+}
+
+/// Logs lease events, which take effect when they are applied.
+fn log(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
     let mut frames = Frames::default();
     for e in events.iter().filter(|e| !e.jobs.is_empty()) {
         e.encode_frame(&mut frames.head, topic.id(), 0, 0);
@@ -115,9 +132,8 @@ fn stage(
     frames: Frames,
     wait: Wait,
 ) -> Result<(Ticket, Level)> {
-    let mut frames = Some(frames);
-    let bytes = frames.as_ref().map_or(0, |f| f.head.len());
-    let staged = stage_with(core, topic, bytes, wait, || Ok(frames.take()))?;
+    let bytes = frames.head.len();
+    let staged = stage_with(core, topic, bytes, wait, || Ok(Some(frames)))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
 }
 
@@ -127,28 +143,23 @@ pub(super) fn stage_with(
     topic: &Arc<Topic>,
     bytes: usize,
     wait: Wait,
-    mut decide: impl FnMut() -> Result<Option<Frames>>,
+    decide: impl FnOnce() -> Result<Option<Frames>>,
 ) -> Result<Option<(Ticket, Level)>> {
-    loop {
-        let room = core.room(core.shard(topic.id()), bytes, wait)?;
-        let mut a = topic.append.lock();
-        if a.closed || topic.life() != Life::Live {
-            return Err(Error::TopicNotFound(topic.name.to_string()));
-        }
-        if a.held {
-            if wait == Wait::No {
-                let (limit, max) = ("topic_busy", 0);
-                return Err(Error::Throttled { limit, max, retry_after_ms: 10 });
-            }
-            drop(a);
-            topic.wait_unheld();
-            continue;
-        }
-        let Some(frames) = decide()? else { return Ok(None) };
-        let level = apply_level(a.config.durability);
-        let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-        let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
-        let (ticket, _) = flight.stage(&mut a, frames, order, room)?;
-        return Ok(Some((ticket, level)));
+    let admitted = match wait {
+        Wait::No => topic.try_admit(core, bytes, wait)?,
+        _ => Some(topic.admit(core, bytes, wait)?),
+    };
+    let Some(mut a) = admitted else {
+        let (limit, max) = ("topic_busy", 0);
+        return Err(Error::Throttled { limit, max, retry_after_ms: 10 });
+    };
+    if a.closed || topic.life() != Life::Live {
+        return Err(Error::TopicNotFound(topic.name.to_string()));
     }
+    let Some(frames) = decide()? else { return Ok(None) };
+    let level = apply_level(a.config.durability);
+    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
+    let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
+    let (ticket, _) = a.stage(flight, frames, order)?;
+    Ok(Some((ticket, level)))
 }

@@ -42,8 +42,8 @@ struct Item {
 }
 
 /// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
-/// moved waits again.
-pub(super) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) {
+/// moved waits again: then this is false.
+pub(super) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
     if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
         log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
@@ -52,7 +52,9 @@ pub(super) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) {
         with(topic, |q| {
             seqs.iter().for_each(|seq| if gone { q.bury(*seq, now) } else { q.undo(*seq) });
         });
+        return gone;
     }
+    true
 }
 
 /// Moves jobs to the dead-letter topic of their queue.

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use topics_env::sync::Mutex;
+use topics_env::{Hook, Site, Verdict};
+
 use super::super::tests::*;
 use crate::api::{Append, Durability, NewRecord};
 use crate::config::{ConfigPatch, TopicType};
@@ -621,6 +624,167 @@ fn a_withdrawn_claim_is_never_answered() {
     w.engine().tick().unwrap();
     assert!(rx.try_recv().is_err());
     assert_eq!(w.claim("b", 1).len(), 1);
+}
+
+/// Cancels a claim at the first sync that it sees once it is armed.
+#[derive(Debug, Default)]
+struct CancelAtSync(Mutex<Option<(crate::Engine, u64)>>);
+
+impl Hook for CancelAtSync {
+    fn visit(&self, site: Site) -> Verdict {
+        if matches!(site, Site::Sync(_))
+            && let Some((engine, id)) = self.0.lock().take()
+        {
+            engine.cancel_claim("q", id);
+        }
+        Verdict::Run
+    }
+}
+
+#[test]
+fn a_claim_that_is_cancelled_while_its_lease_is_logged_holds_nothing() {
+    let cancel = Arc::new(CancelAtSync::default());
+    let mut w = World::new();
+    w.hook = Some(cancel.clone());
+    w.reopen();
+    w.create("q", durable());
+    let (tx, rx) = mpsc::channel();
+    let req = Claim { node: b"a", wait: Duration::from_secs(30), ..Claim::default() };
+    let id = w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    w.jobs(1);
+    *cancel.0.lock() = Some((w.engine().clone(), id));
+    w.engine().tick().unwrap();
+    assert!(cancel.0.lock().is_none(), "the lease is synced");
+    assert!(rx.try_recv().is_err(), "a cancelled claim is answered");
+    assert_eq!((w.counts().ready, w.counts().in_flight), (1, 0));
+    w.kill();
+    assert_eq!((w.counts().ready, w.counts().in_flight), (1, 0));
+    assert_eq!(seqs(&w.claim("b", 1)), [1]);
+}
+
+#[test]
+fn a_claim_that_is_cancelled_while_others_are_answered_holds_nothing() {
+    let w = World::new();
+    w.create("q", queue());
+    let (tx, rx) = mpsc::channel();
+    let wait = Duration::from_secs(30);
+    let id = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    // The first claim's answer cancels the second one, for which a job is reserved already.
+    let (engine, second) = (w.engine().clone(), id.clone());
+    let req = Claim { node: b"a", wait, ..Claim::default() };
+    let first = move |r: Result<Claimed>| {
+        assert_eq!(seqs(&r.unwrap()), [1]);
+        engine.cancel_claim("q", second.load(std::sync::atomic::Ordering::SeqCst));
+    };
+    w.engine().claim_async("q", &req, Box::new(first));
+    let req = Claim { node: b"b", wait, ..Claim::default() };
+    let claimed = w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    id.store(claimed, std::sync::atomic::Ordering::SeqCst);
+    w.jobs(2);
+    w.engine().tick().unwrap();
+    assert!(rx.try_recv().is_err(), "a cancelled claim is answered");
+    assert_eq!((w.counts().ready, w.counts().in_flight), (1, 1));
+    assert_eq!(seqs(&w.claim("c", 2)), [2]);
+}
+
+#[test]
+fn a_job_without_deliveries_left_is_a_dead_letter_without_a_claim() {
+    for config in [dead_letters(), ConfigPatch { leases_durable: Some(true), ..dead_letters() }] {
+        let mut w = World::new();
+        w.create("q", ConfigPatch { max_deliveries: Some(1), lease_ms: Some(500), ..config });
+        w.jobs(4);
+        assert_eq!(seqs(&w.claim("a", 3)), [1, 2, 3]);
+        // It fails, with a delay or without one: nothing comes after it.
+        w.nack("a", &[1], Some(60_000));
+        w.nack("a", &[2], Some(0));
+        w.engine().tick().unwrap();
+        assert_eq!((w.seqs("q"), w.seqs("dead").len()), (vec![3, 4], 2));
+        // Its lease ends.
+        w.clock.advance_ms(499);
+        w.engine().tick().unwrap();
+        assert_eq!(w.engine().metrics().lease_expiries, 0);
+        w.clock.advance_ms(1);
+        w.engine().tick().unwrap();
+        assert_eq!(w.engine().metrics().lease_expiries, 1);
+        assert_eq!((w.seqs("q"), w.seqs("dead").len()), (vec![4], 3));
+        let want = QueueState { ready: 1, dead_lettered: 3, ..QueueState::default() };
+        assert_eq!(w.counts(), want);
+        w.kill();
+        assert_eq!((w.seqs("q"), w.seqs("dead").len(), w.counts()), (vec![4], 3, want));
+    }
+}
+
+#[test]
+fn a_job_without_deliveries_left_is_dead_without_a_claim() {
+    let mut w = World::new();
+    w.create("q", ConfigPatch { max_deliveries: Some(1), lease_ms: Some(500), ..durable() });
+    w.jobs(2);
+    assert_eq!(w.claim("a", 2).len(), 2);
+    w.nack("a", &[1], None);
+    w.engine().tick().unwrap();
+    let dead = |w: &World| {
+        let found = w.engine().peek("q", Some(JobState::Dead), 9).unwrap();
+        found.iter().map(|(j, _)| j.seq).collect::<Vec<_>>()
+    };
+    assert_eq!(dead(&w), [1]);
+    w.clock.advance_ms(500);
+    w.engine().tick().unwrap();
+    assert_eq!(dead(&w), [1, 2]);
+    w.kill();
+    w.engine().tick().unwrap();
+    assert_eq!(dead(&w), [1, 2], "an open looks at what was dead");
+    // A limit that is lowered takes the jobs that have reached it.
+    w.create(
+        "r",
+        ConfigPatch { max_deliveries: Some(5), dead_letter: Some(Some("dead".into())), ..queue() },
+    );
+    w.put("r", &["1"]);
+    let req = Claim { node: b"a", ..Claim::default() };
+    assert_eq!(w.engine().claim("r", &req).unwrap().len(), 1);
+    let held = Held { node: b"a", seqs: &[1], lease_ids: None };
+    w.engine().nack("r", &held, Some(0)).unwrap();
+    w.engine().tick().unwrap();
+    assert_eq!(w.seqs("r"), [1]);
+    w.create("r", ConfigPatch { max_deliveries: Some(1), ..ConfigPatch::default() });
+    w.engine().tick().unwrap();
+    assert_eq!((w.seqs("r").len(), w.seqs("dead").len()), (0, 1));
+}
+
+#[test]
+fn dead_letters_that_have_nowhere_to_go_are_tried_again() {
+    let w = World::new();
+    w.create("q", ConfigPatch { max_deliveries: Some(1), ..dead_letters() });
+    let full = ConfigPatch {
+        cap_records: Some(1),
+        discard: Some(crate::config::Discard::Reject),
+        ..ConfigPatch::default()
+    };
+    w.create("dead", full);
+    w.put("dead", &["0"]);
+    w.jobs(1);
+    assert_eq!(w.claim("a", 1).len(), 1);
+    w.nack("a", &[1], Some(0));
+    w.engine().tick().unwrap();
+    assert_eq!((w.seqs("q"), w.counts().ready), (vec![1], 1));
+    w.delete("dead", Some(2), None);
+    w.clock.advance_ms(1_000);
+    w.engine().tick().unwrap();
+    assert_eq!((w.seqs("q").len(), w.seqs("dead")), (0, vec![2]));
+}
+
+#[test]
+fn the_thread_of_an_engine_ends_leases_while_nobody_claims() {
+    let w = World::with(crate::Options { background: true, ..small() });
+    w.create("q", ConfigPatch { max_deliveries: Some(1), lease_ms: Some(500), ..dead_letters() });
+    w.create("dead", ConfigPatch::default());
+    w.jobs(1);
+    assert_eq!(w.claim("a", 1).len(), 1);
+    w.clock.advance_ms(500);
+    // The thread waits by the wall; what it decides goes by the clock of the engine.
+    while w.seqs("dead").is_empty() {
+        std::thread::yield_now();
+    }
+    w.engine().close().unwrap();
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl State {
             }
             self.dedupe = Some(Box::new(dedupe));
         }
-        self.restore_sections(&snap.sections, base.time.mono_ms(), snap.replay.layout)?;
+        self.restore_sections(base, &snap.sections, snap.replay.layout)?;
         // The dead of the first segment may not be loaded: `earliest` was exact, and it stays a
         // lower bound.
         self.earliest = self.earliest.min(self.indexed_to + 1);

@@ -17,6 +17,7 @@ mod poison;
 mod read;
 mod reclaim;
 mod retention;
+mod shared_fate;
 mod space;
 mod verify;
 

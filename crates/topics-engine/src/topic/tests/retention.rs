@@ -91,7 +91,12 @@ fn reject_refuses_before_a_seq_is_assigned() {
         [(vec!["1"; 4], "cap_records"), (vec!["xxxxxxxxxxxxxxxxxxxxx"], "cap_bytes")]
     {
         match w.try_put("t", &data).unwrap_err() {
-            Error::RecordTooLarge { what: got, .. } => assert_eq!(got, what),
+            e @ Error::WriteOverCap { what: got, .. } => {
+                assert_eq!((got, e.code(), e.retryable()), (what, "record_too_large", false));
+                let text = e.to_string();
+                let named = ["\"t\"", what, "raise", "write less"];
+                assert!(named.iter().all(|word| text.contains(word)), "{text}");
+            }
             e => panic!("{e}"),
         }
     }

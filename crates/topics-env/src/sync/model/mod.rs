@@ -31,6 +31,8 @@ pub enum Deed {
     Store,
     /// Reads and writes at once; broken, others may come between.
     Change,
+    /// A step before a wait; broken, it comes after it.
+    Step,
 }
 
 /// A place in the sources that synchronises.
@@ -64,6 +66,13 @@ pub fn take_sites() -> BTreeSet<Site> {
 /// Begins a run: nobody waits, no time has passed.
 pub fn begin() {
     time::begin();
+}
+
+/// Whether a model leaves out the step that follows.
+#[track_caller]
+#[must_use]
+pub fn left_out() -> bool {
+    broken(Deed::Step)
 }
 
 /// A point at which another thread may go on.

@@ -41,6 +41,24 @@ fn a_full_disk_fails_what_is_staged_after_what_was_written() {
 }
 
 #[test]
+fn a_limit_on_the_size_of_files_is_a_full_disk() {
+    for (call, records) in [(CallKind::Write, 1), (CallKind::Allocate, 1000)] {
+        let (env, fs, _) = sim_env(1);
+        let wal = wal(&env, small());
+        let log = Arc::new(Log::default());
+        let put_wait = |seq, n| {
+            put(&wal, batch(&log, seq, n, Level::Written)).and_then(|t| wal.wait(t, Level::Synced))
+        };
+        put_wait(1, 1).unwrap();
+        fs.fail_nth(call, 1, FaultKind::EFBIG);
+        assert!(matches!(put_wait(2, records), Err(StorageError::Full { .. })), "{call:?}");
+        assert!(wal.poisoned(0).is_none(), "{call:?}");
+        put_wait(2, 1).unwrap();
+        assert_eq!(seqs(&read_back(&env, &wal)), [1, 2]);
+    }
+}
+
+#[test]
 fn a_start_that_finds_no_space_gives_its_file_up() {
     let (env, fs, _) = sim_env(1);
     let wal = wal(&env, small());
@@ -197,7 +215,7 @@ fn without_a_next_file_only_what_frees_space_goes_on() {
 }
 
 #[test]
-fn a_group_larger_than_a_file_gets_its_own_and_can_fail_alone() {
+fn a_group_larger_than_a_file_gets_its_own_and_fails_with_what_builds_on_it() {
     let (env, fs, _) = sim_env(1);
     let wal = wal(&env, small());
     let log = Arc::new(Log::default());
@@ -205,17 +223,126 @@ fn a_group_larger_than_a_file_gets_its_own_and_can_fail_alone() {
     wal.wait(t, Level::Synced).unwrap();
     fs.fail_nth(CallKind::Allocate, 1, ENOSPC);
     let t = put(&wal, batch(&log, 2, 1000, Level::Written)).unwrap();
-    let small = put(&wal, batch(&log, 1002, 1, Level::Written)).unwrap();
-    assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Full { .. })));
-    wal.wait(small, Level::Written).unwrap();
-    let t = put(&wal, batch(&log, 1003, 1000, Level::Written)).unwrap();
+    let after = put(&wal, batch(&log, 1002, 1, Level::Written)).unwrap();
+    let other = put(&wal, Batch { topic_id: 8, ..batch(&log, 2002, 1, Level::Written) }).unwrap();
+    // Of no topic: it shares its fate with nobody.
+    let none = put(&wal, Batch { topic_id: 0, ..batch(&log, 2003, 1, Level::Written) }).unwrap();
+    assert!(matches!(wal.wait(after, Level::Written), Err(StorageError::Full { .. })));
+    assert!(matches!(wal.wait(t, Level::Synced), Err(StorageError::Full { .. })));
+    wal.wait(other, Level::Written).unwrap();
+    wal.wait(none, Level::Synced).unwrap();
+    // Its failure was told: the topic is taken again.
+    let t = put(&wal, batch(&log, 2004, 1000, Level::Written)).unwrap();
     wal.wait(t, Level::Synced).unwrap();
-    assert_eq!(told(&log), [(1, true), (2, false), (1002, true), (1003, true)]);
-    let want: Vec<u64> = [1].into_iter().chain(1002..=2002).collect();
+    let want = [(1, true), (2, false), (1002, false), (2002, true), (2003, true), (2004, true)];
+    assert_eq!(told(&log), want);
+    let want: Vec<u64> = [1].into_iter().chain(2002..=3003).collect();
     assert_eq!(seqs(&read_back(&env, &wal)), want);
     let sizes: u64 = wal.shards[0].files.read().values().map(|f| f.file.len().unwrap()).sum();
     let next = wal.shards[0].state.lock().prepared.as_ref().map_or(0, |p| p.capacity);
     assert_eq!(wal.bytes_on_disk(), sizes + next);
+}
+
+/// Stages `then` when it is told that it failed, and keeps what came of it.
+struct Stages {
+    wal: Arc<Wal>,
+    then: Mutex<Option<Batch>>,
+    came: Mutex<Option<Result<Ticket>>>,
+}
+
+impl Commit for Stages {
+    fn apply(&self, _: &Placed<'_>) {}
+    fn failed(&self, _: &StorageError) {
+        if let Some(b) = self.then.lock().take() {
+            *self.came.lock() = Some(put(&self.wal, b));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_taken_of_a_topic_before_its_failure_is_told() {
+    let (env, fs, _) = sim_env(1);
+    let wal = Arc::new(wal(&env, small()));
+    let log = Arc::new(Log::default());
+    let of = |topic_id, seq| Batch {
+        topic_id,
+        frees_space: true,
+        ..batch(&log, seq, 1, Level::Written)
+    };
+    let first = put(&wal, of(5, 1)).unwrap();
+    wal.wait(first, Level::Written).unwrap();
+    fs.fail_nth(CallKind::Write, 1, ENOSPC);
+    // Two topics fail together; when the first is told, the second is not yet.
+    let stages = |then| {
+        let (then, came) = (Mutex::new(Some(then)), Mutex::new(None));
+        Arc::new(Stages { wal: wal.clone(), then, came })
+    };
+    let (early, other) = (stages(of(6, 90)), stages(of(7, 91)));
+    put(&wal, Batch { commit: early.clone(), ..of(5, 2) }).unwrap();
+    put(&wal, Batch { commit: other.clone(), ..of(5, 3) }).unwrap();
+    let last = put(&wal, of(6, 4)).unwrap();
+    assert!(matches!(wal.wait(last, Level::Written), Err(StorageError::Full { .. })));
+    let came = early.came.lock().take().unwrap();
+    assert!(matches!(came, Err(StorageError::Full { .. })), "{came:?}");
+    let came = other.came.lock().take().unwrap().unwrap();
+    wal.wait(came, Level::Synced).unwrap();
+    let again = put(&wal, of(6, 92)).unwrap();
+    wal.wait(again, Level::Synced).unwrap();
+    assert_eq!(told(&log), [(1, true), (4, false), (91, true), (92, true)]);
+    assert_eq!(seqs(&read_back(&env, &wal)), [1, 91, 92]);
+}
+
+#[test]
+fn what_frees_space_of_other_topics_goes_on_behind_what_does_not_fit() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(t, Level::Written).unwrap();
+    // The file in use is full to its end; the next is ready, and can not be made larger.
+    let one = batch(&log, 1, 1, Level::Written).bytes();
+    while wal.shards[0].state.lock().room() >= one {
+        let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+        wal.wait(t, Level::Written).unwrap();
+    }
+    fs.fail_from(CallKind::Allocate, 1, ENOSPC);
+    let of = |topic_id, seq, n| Batch {
+        topic_id,
+        frees_space: n == 1,
+        ..batch(&log, seq, n, Level::Written)
+    };
+    let tickets: Vec<Ticket> = [of(5, 10, 1000), of(6, 11, 1), of(5, 12, 1), of(7, 13, 2000)]
+        .into_iter()
+        .map(|b| put(&wal, b).unwrap())
+        .collect();
+    let told: Vec<bool> = tickets.iter().map(|t| wal.wait(*t, Level::Written).is_ok()).collect();
+    assert_eq!(told, [false, true, false, false]);
+    let t = put(&wal, of(5, 14, 1)).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+}
+
+#[test]
+fn i1_a_failure_behind_what_is_not_synced_is_told_at_every_level() {
+    for level in [Level::Written, Level::Synced] {
+        let (env, fs, _) = sim_env(1);
+        let wal = wal(&env, small());
+        let log = Arc::new(Log::default());
+        let of = |topic_id, seq, level| Batch { topic_id, ..batch(&log, seq, 1, level) };
+        let first = put(&wal, of(5, 1, Level::Synced)).unwrap();
+        wal.drive(0);
+        fs.fail_nth(CallKind::Write, 1, ENOSPC);
+        put(&wal, of(6, 2, Level::Written)).unwrap();
+        wal.drive(0);
+        assert!(put(&wal, of(6, 3, Level::Written)).is_err(), "topic 6 waits for its failure");
+        // Another topic goes on, and with it the first is synced and the failure told.
+        let other = put(&wal, of(5, 4, Level::Written)).unwrap();
+        wal.wait(other, level).unwrap();
+        assert_eq!(told(&log), [(1, true), (2, false), (4, true)]);
+        wal.wait(first, Level::Synced).unwrap();
+        let t = put(&wal, of(6, 5, Level::Written)).unwrap();
+        wal.wait(t, level).unwrap();
+        assert_eq!(seqs(&read_back(&env, &wal)), [1, 4, 5]);
+    }
 }
 
 #[test]
@@ -223,15 +350,25 @@ fn a_malformed_batch_never_reaches_the_disk() {
     let (env, _, _) = sim_env(1);
     let wal = wal(&env, small());
     let log = Arc::new(Log::default());
-    let mut bad = batch(&log, 1, 2, Level::Written);
+    // What was written before it waits for a sync; what is staged behind it has no room in its group.
+    let first = put(&wal, Batch { topic_id: 8, ..batch(&log, 7, 1, Level::Synced) }).unwrap();
+    wal.drive(0);
+    let mut bad = batch(&log, 1, 100_000, Level::Written);
     bad.records.pop();
     let t = put(&wal, bad).unwrap();
+    let after = put(&wal, batch(&log, 100_001, 1, Level::Synced)).unwrap();
+    let other = put(&wal, Batch { topic_id: 8, ..batch(&log, 8, 1, Level::Written) }).unwrap();
+    wal.drive(0);
     assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Corrupt { .. })));
+    assert!(matches!(wal.wait(after, Level::Written), Err(StorageError::Corrupt { .. })));
+    wal.wait(other, Level::Written).unwrap();
+    wal.wait(first, Level::Synced).unwrap();
+    assert_eq!(told(&log), [(7, true), (1, false), (100_001, false), (8, true)]);
     let empty = Batch { records: Vec::new(), ..batch(&log, 1, 1, Level::Written) };
     assert!(put(&wal, empty).is_err());
     let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
     wal.wait(t, Level::Synced).unwrap();
-    assert_eq!(seqs(&read_back(&env, &wal)), [1]);
+    assert_eq!(seqs(&read_back(&env, &wal)), [7, 8, 1]);
 }
 
 #[test]

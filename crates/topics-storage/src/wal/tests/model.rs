@@ -7,12 +7,27 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Stage { records: usize, level: Level, frees: bool },
+    Stage {
+        topic: u64,
+        records: usize,
+        level: Level,
+        frees: bool,
+    },
     Drive,
-    Wait { level: Level },
+    Wait {
+        level: Level,
+    },
     Sync,
     Trim,
-    Fault { call: CallKind, nth: usize, errno: i32 },
+    Fault {
+        call: CallKind,
+        nth: usize,
+        errno: i32,
+    },
+    /// Nobody may take free space for the log, or everybody again.
+    Hold {
+        on: bool,
+    },
     Heal,
 }
 
@@ -23,18 +38,21 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(CallKind::Allocate),
         1 => Just(CallKind::SyncData),
         1 => Just(CallKind::Rename),
+        1 => Just(CallKind::Create),
     ];
-    // A write that runs out of space is common, one that fails for good is the end of the run.
-    let errno = prop_oneof![5 => Just(28), 1 => Just(5)];
+    // A shortage of space or of descriptors is common, an error for good is the end of the run.
+    let errno = prop_oneof![5 => Just(28), 1 => Just(27), 1 => Just(24), 1 => Just(5)];
     prop_oneof![
-        10 => (1usize..40, level.clone(), prop::bool::weighted(0.1))
-            .prop_map(|(records, level, frees)| Step::Stage { records, level, frees }),
+        14 => (0u64..3, 1usize..40, level.clone(), prop::bool::weighted(0.1)).prop_map(
+            |(topic, records, level, frees)| Step::Stage { topic, records, level, frees }
+        ),
         4 => Just(Step::Drive),
         4 => level.prop_map(|level| Step::Wait { level }),
         2 => Just(Step::Sync),
         1 => Just(Step::Trim),
         2 => (call, 1usize..4, errno)
             .prop_map(|(call, nth, errno)| Step::Fault { call, nth, errno }),
+        1 => prop::bool::ANY.prop_map(|on| Step::Hold { on }),
         2 => Just(Step::Heal),
     ]
 }
@@ -42,6 +60,9 @@ fn step() -> impl Strategy<Value = Step> {
 /// What was staged.
 struct Staged {
     ticket: Ticket,
+    topic: u64,
+    /// How many commits had been told something by then.
+    told: usize,
     seq: u64,
     records: u64,
     level: Level,
@@ -54,12 +75,16 @@ fn run(steps: &[Step]) {
     let mut staged: Vec<Staged> = Vec::new();
     let mut seq = 1;
     let mut trimmed = 0;
+    let mut hold = None;
     for step in steps {
         match *step {
-            Step::Stage { records, level, frees } => {
-                let b = Batch { frees_space: frees, ..batch(&log, seq, records, level) };
+            Step::Stage { topic, records, level, frees } => {
+                let b = batch(&log, seq, records, level);
+                let told = log.told.lock().len();
+                let b = Batch { topic_id: topic, frees_space: frees, ..b };
                 if let Ok(ticket) = put(&wal, b) {
-                    staged.push(Staged { ticket, seq, records: records as u64, level });
+                    let records = records as u64;
+                    staged.push(Staged { ticket, topic, told, seq, records, level });
                 }
                 seq += records as u64;
             }
@@ -82,6 +107,7 @@ fn run(steps: &[Step]) {
                 wal.trim(0, trimmed).unwrap();
             }
             Step::Fault { call, nth, errno } => fs.fail_nth(call, nth, FaultKind::Errno(errno)),
+            Step::Hold { on } => hold = on.then(|| wal.hold_space()),
             Step::Heal => fs.clear_faults(),
         }
         let p = wal.positions(0);
@@ -89,6 +115,7 @@ fn run(steps: &[Step]) {
         assert!(fs.violations().is_empty());
     }
     fs.clear_faults();
+    drop(hold);
     let poisoned = wal.poisoned(0).is_some();
     let clean = wal.close(true);
     assert_eq!(clean.is_err(), poisoned);
@@ -120,12 +147,19 @@ fn check_end(env: &Env, wal: &Wal, log: &Log, staged: &[Staged], trimmed: u64) {
     let mut once: Vec<u64> = told.iter().map(|t| t.0).collect();
     once.sort_unstable();
     assert_eq!(once, want, "each commit is told exactly once");
-    // In queue order, within the batches that wait for a sync and those that do not.
-    for synced in [true, false] {
-        let level = |seq: u64| staged.iter().find(|s| s.seq == seq).unwrap().level;
-        let order: Vec<u64> =
-            told.iter().map(|t| t.0).filter(|s| (level(*s) == Level::Synced) == synced).collect();
+    // In queue order within a topic, among the batches that wait for a sync and those that do not;
+    // of no topic, what is applied.
+    for (topic, synced) in [0, 1, 2].into_iter().flat_map(|t| [(t, true), (t, false)]) {
+        let of = |seq: u64| {
+            let s = staged.iter().find(|s| s.seq == seq).unwrap();
+            s.topic == topic && (s.level == Level::Synced) == synced
+        };
+        let order = told.iter().filter(|t| (topic > 0 || t.1) && of(t.0)).map(|t| t.0);
+        let order: Vec<u64> = order.collect();
         assert!(order.is_sorted(), "{order:?}");
+    }
+    if wal.poisoned(0).is_none() {
+        check_fate(&told, staged);
     }
     // What was applied is in the files, whole, once, in the order of the lsns; what failed is not,
     // unless the shard was poisoned and nothing is known about it.
@@ -141,6 +175,20 @@ fn check_end(env: &Env, wal: &Wal, log: &Log, staged: &[Staged], trimmed: u64) {
             Some(_) => assert_eq!(here, s.records, "seq {}", s.seq),
             None if wal.poisoned(0).is_some() => {}
             None => assert_eq!(here, 0, "seq {} failed", s.seq),
+        }
+    }
+}
+
+/// What fails takes along what was staged of its topic before the failure was told.
+fn check_fate(told: &[(u64, bool)], staged: &[Staged]) {
+    let at = |seq: u64| told.iter().position(|t| t.0 == seq).unwrap();
+    for (i, first) in staged.iter().enumerate().filter(|(_, s)| s.topic > 0) {
+        let failed = at(first.seq);
+        if told[failed].1 {
+            continue;
+        }
+        for s in staged[i + 1..].iter().filter(|s| s.topic == first.topic && s.told <= failed) {
+            assert!(!told[at(s.seq)].1, "{} fails, {} builds on it", first.seq, s.seq);
         }
     }
 }

@@ -244,6 +244,47 @@ fn closing_tells_every_waiter() {
     wal.close(true).unwrap();
 }
 
+fn until_waiting(wal: &Wal, n: usize) {
+    while wal.shards[0].state.lock().permit_waiters.len() < n {
+        std::thread::yield_now();
+    }
+}
+
+/// A batch larger than the bound waits until nothing is staged, and nobody passes it meanwhile.
+#[test]
+fn staging_permits_are_given_in_the_order_of_the_calls() {
+    let (env, _, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { staging_bytes: 1000, staging_batches: 3, ..small() });
+    let order = Mutex::new(Vec::new());
+    let staged = wal.reserve(0, 100, None).unwrap();
+    std::thread::scope(|s| {
+        for (i, bytes) in [5000, 10, 900].into_iter().enumerate() {
+            let (wal, order) = (&wal, &order);
+            s.spawn(move || {
+                let permit = wal.reserve(0, bytes, Some(LONG)).unwrap();
+                order.lock().push(bytes);
+                drop(permit);
+            });
+            until_waiting(wal, i + 1);
+        }
+        assert!(matches!(wal.reserve(0, 10, None), Err(StorageError::Staging)), "no overtaking");
+        let late = wal.reserve(0, 10, Some(Duration::from_millis(1)));
+        assert!(matches!(late, Err(StorageError::Staging)), "no overtaking by one that may wait");
+        assert!(order.lock().is_empty());
+        drop(staged);
+    });
+    assert_eq!(order.lock()[0], 5000);
+    // One who leaves the queue does not keep the others from their turn.
+    let staged = wal.reserve(0, 600, None).unwrap();
+    std::thread::scope(|s| {
+        let gives_up = s.spawn(|| wal.reserve(0, 5000, Some(Duration::from_millis(1))).map(drop));
+        let small = s.spawn(|| wal.reserve(0, 100, Some(LONG)).map(drop));
+        assert!(gives_up.join().unwrap().is_err());
+        small.join().unwrap().unwrap();
+    });
+    drop(staged);
+}
+
 #[test]
 fn staging_room_is_bounded_and_waited_for() {
     let (env, _, _) = sim_env(1);
@@ -251,16 +292,14 @@ fn staging_room_is_bounded_and_waited_for() {
     let huge = wal.reserve(0, 5000, None).unwrap();
     assert!(matches!(wal.reserve(0, 1, None), Err(StorageError::Staging)), "one at a time");
     drop(huge);
-    let rooms: Vec<Room> = (0..3).map(|_| wal.reserve(0, 10, None).unwrap()).collect();
+    let rooms: Vec<StagingPermit> = (0..3).map(|_| wal.reserve(0, 10, None).unwrap()).collect();
     assert!(matches!(wal.reserve(0, 10, None), Err(StorageError::Staging)), "too many");
     drop(rooms);
     let most = wal.reserve(0, 900, None).unwrap();
     std::thread::scope(|s| {
         // The shard is not full, yet there is no room for this one: giving back must wake it.
         let waiting = s.spawn(|| wal.reserve(0, 200, Some(LONG)).map(drop));
-        while wal.shards[0].state.lock().room_waiters == 0 {
-            std::thread::yield_now();
-        }
+        until_waiting(&wal, 1);
         drop(most);
         waiting.join().unwrap().unwrap();
     });

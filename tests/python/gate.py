@@ -1,0 +1,16 @@
+"""How much of the tests runs: `TOPICS_GATE`, one of quick (the default), commit and release."""
+
+from __future__ import annotations
+
+import os
+
+GATE = os.environ.get("TOPICS_GATE") or "quick"
+SIZES = ("quick", "commit", "release")
+
+if GATE not in SIZES:
+    raise ValueError(f"TOPICS_GATE={GATE!r}: expected quick, commit or release")
+
+
+def sized(quick: int, commit: int, release: int) -> int:
+    """The size of something at this gate."""
+    return (quick, commit, release)[SIZES.index(GATE)]

@@ -1,0 +1,39 @@
+//! Reads everything while nothing else runs.
+
+use super::client::Client;
+use super::event::Event;
+
+/// Journals every topic and every record. Topics are read in the order of their names: records
+/// move and are copied to later ones.
+pub fn audit(client: &Client, name: &str, settled: bool) {
+    let journal = &client.journal;
+    client.wait_calls();
+    journal.write(&Event::Audit(name.to_owned()));
+    for topic in client.engine.list("", None, usize::MAX) {
+        if let Err(e) = audit_topic(client, &topic.topic) {
+            journal.problem(format!("audit {name}: {}: {e}", topic.topic));
+        }
+    }
+    journal.write(&Event::Audited { settled });
+}
+
+fn audit_topic(client: &Client, topic: &str) -> topics_engine::Result<()> {
+    let name = || topic.to_owned();
+    let state = client.engine.state(topic, false)?;
+    let (id, head, count) = (state.topic_id, state.head_seq, state.count);
+    client.journal.write(&Event::Topic { topic: name(), id, head, count });
+    for gap in state.gaps {
+        let reason = gap.reason.as_str().to_owned();
+        client.journal.write(&Event::Gap { topic: name(), from: gap.from, to: gap.to, reason });
+    }
+    let mut after = 0;
+    while after < head {
+        let next = client.view(topic, after)?;
+        if next <= after {
+            client.journal.problem(format!("{topic}: a read after {after} of {head} goes nowhere"));
+            break;
+        }
+        after = next;
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! The process that works on the disk, and may be killed at any moment.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use topics_engine::{Engine, Options};
+use topics_env::real::{Backend, real_env};
+
+use super::audit::audit;
+use super::client::{Client, Journal};
+use super::scenario::{Scale, Scenario, free};
+use crate::run::Dice;
+
+/// What a child is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Work until the shortage, then end cleanly.
+    Load,
+    /// Open, look, free space, go on, end cleanly.
+    Reopen,
+    /// Open on a disk without any space, look, work, wait until the parent has made room, go on.
+    Full,
+    /// Open and look.
+    Look,
+    /// Write until the power fails.
+    Power,
+}
+
+/// A child's task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    pub mode: Mode,
+    pub scenario: Scenario,
+    pub dir: PathBuf,
+    pub seed: u64,
+    /// The number of this process within its run, from 1.
+    pub life: u64,
+    /// Whether the engine is dropped instead of closed.
+    pub dropped: bool,
+    pub scale: Scale,
+}
+
+/// The word before the arguments of a child.
+pub const WORD: &str = "--child";
+
+impl Task {
+    /// The arguments of the child's process.
+    #[must_use]
+    pub fn args(&self) -> Vec<String> {
+        let mode = format!("{:?}", self.mode).to_lowercase();
+        let numbers =
+            [self.seed, self.life, u64::from(self.dropped), self.scale.refusals, self.scale.rounds];
+        let words = [WORD.to_owned(), mode, self.scenario.name().to_owned()];
+        let dir = self.dir.to_string_lossy().into_owned();
+        words.into_iter().chain([dir]).chain(numbers.map(|n| n.to_string())).collect()
+    }
+
+    /// The task that the arguments of this process name.
+    #[must_use]
+    pub fn from_args() -> Option<Self> {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        let [word, mode, scenario, dir, numbers @ ..] = &args[..] else { return None };
+        let modes = [Mode::Load, Mode::Reopen, Mode::Full, Mode::Look, Mode::Power];
+        let mode = modes.into_iter().find(|m| format!("{m:?}").to_lowercase() == *mode)?;
+        let numbers: Vec<u64> = numbers.iter().map(|n| n.parse().ok()).collect::<Option<_>>()?;
+        let &[seed, life, dropped, refusals, rounds] = &numbers[..] else { return None };
+        (word == WORD).then_some(Self {
+            mode,
+            scenario: Scenario::named(scenario)?,
+            dir: Path::new(dir).to_owned(),
+            seed,
+            life,
+            dropped: dropped == 1,
+            scale: Scale { refusals, rounds },
+        })
+    }
+
+    /// The dice of this process.
+    #[must_use]
+    pub fn dice(&self) -> Dice {
+        Dice::new(self.seed ^ self.life.wrapping_mul(0x9e37_79b9))
+    }
+}
+
+/// Opens the engine of a task.
+pub fn open(task: &Task, journal: &Arc<Journal>, options: Options) -> Option<Client> {
+    journal.note(format!("life {} opens", task.life));
+    let opened = real_env(Backend::Auto)
+        .map_err(|e| e.to_string())
+        .and_then(|env| Engine::open(env, &task.dir, options).map_err(|e| e.to_string()));
+    match opened {
+        Ok(engine) => Some(Client { engine, journal: journal.clone() }),
+        Err(e) => {
+            journal.problem(format!("open: {e}"));
+            None
+        }
+    }
+}
+
+/// Runs a task of the full-disk suite.
+#[must_use]
+pub fn main(task: &Task) -> ExitCode {
+    let journal = Arc::new(Journal::new(task.life));
+    let options = task.scenario.options(task.seed);
+    let Some(client) = open(task, &journal, options) else { return ExitCode::FAILURE };
+    match task.mode {
+        Mode::Load => load(task, &client),
+        Mode::Reopen => reopen(task, &client),
+        Mode::Look | Mode::Power => audit(&client, "at-the-end", true),
+        Mode::Full => full(task, &client),
+    }
+    end(task, client);
+    ExitCode::SUCCESS
+}
+
+fn load(task: &Task, client: &Client) {
+    if let Err(e) = task.scenario.set_up(client, task.seed) {
+        return client.journal.problem(format!("set-up: {e}"));
+    }
+    client.journal.note("works");
+    task.scenario.run(client, &mut task.dice(), task.scale);
+    audit(client, "live", false);
+    if task.seed & 16 == 0 {
+        task.scenario.limit(true);
+    }
+}
+
+/// The disk is as the process before left it: what is freed is room again.
+fn reopen(task: &Task, client: &Client) {
+    audit(client, "reopened", false);
+    free(client, 1);
+    task.scenario.goes_on(client);
+    task.scenario.settle(client);
+    audit(client, "settled", true);
+}
+
+/// The disk has no space at all: everything is there, and whatever is refused is not there.
+fn full(task: &Task, client: &Client) {
+    audit(client, "full-disk", false);
+    for i in 0..20 {
+        let _ = client.append("fill", &[if i % 4 == 0 { 400_000 } else { 100 }], false);
+    }
+    audit(client, "full-disk-written", false);
+    client.journal.note(MAKE_ROOM);
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line).is_err() {
+        return client.journal.problem("the parent is gone");
+    }
+    free(client, 1);
+    task.scenario.goes_on(client);
+    task.scenario.settle(client);
+    audit(client, "settled", true);
+}
+
+/// The note of a child that waits until its parent has made room.
+pub const MAKE_ROOM: &str = "make room";
+
+fn end(task: &Task, client: Client) {
+    let journal = client.journal.clone();
+    if task.dropped {
+        journal.note("drops");
+        drop(client);
+    } else {
+        journal.note("closes");
+        let limited = task.mode == Mode::Load && task.seed & 16 == 0;
+        match client.engine.close() {
+            // Whatever a limit of the process still stops, it may say so.
+            Err(e) if limited && shortage(task.scenario) => journal.note(format!("close: {e}")),
+            Err(e) => journal.problem(format!("close: {e}")),
+            Ok(()) => {}
+        }
+    }
+    journal.note("ended");
+}
+
+fn shortage(scenario: Scenario) -> bool {
+    matches!(scenario, Scenario::Descriptors | Scenario::FileSize)
+}

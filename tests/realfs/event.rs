@@ -1,0 +1,270 @@
+//! The journal of one run: one line per event, written by the child before and after every call.
+
+use std::fmt;
+use std::str::{FromStr, SplitWhitespace};
+
+use topics_engine::Durability;
+
+use super::payload::Origin;
+
+/// What a call asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Rows per topic, all or nothing; `synced` means whatever the class, durable when acked.
+    Write { rows: Vec<(String, u32)>, synced: bool },
+    /// A topic.
+    Create { topic: String, class: Durability },
+    /// Records below a seq.
+    Delete { topic: String, before: u64 },
+    /// One job is done.
+    Ack { queue: String, seq: u64 },
+}
+
+/// Where the rows of an acked call lie; an empty range says which id a topic got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub topic: String,
+    pub id: u64,
+    pub first: u64,
+    pub last: u64,
+}
+
+/// Records with rising seqs and indices of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub topic: String,
+    pub id: u64,
+    pub seq: u64,
+    pub origin: Origin,
+    pub len: u32,
+}
+
+/// How a child's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself, its engine closed or dropped.
+    Clean,
+    /// By SIGKILL.
+    Kill,
+    /// By SIGKILL, after its file system lost what was not synced.
+    PowerCut,
+}
+
+/// A line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A call begins.
+    Begin(u64, Call),
+    /// It succeeded, at this time of the monotonic clock, ns.
+    Acked { op: u64, at: u64, placed: Vec<Placed> },
+    /// It failed; `certain`: it has no effect, now or later.
+    Refused { op: u64, certain: bool, error: String },
+    /// A reader was shown these records.
+    Seen(Run),
+    /// What follows reads everything, while nothing else runs.
+    Audit(String),
+    /// A topic as its state describes it.
+    Topic { topic: String, id: u64, head: u64, count: u64 },
+    /// A range that is reported as lost.
+    Gap { topic: String, from: u64, to: u64, reason: String },
+    /// Everything was read. `settled`: and nothing is left to do in the background.
+    Audited { settled: bool },
+    /// What the child is about to do.
+    Note(String),
+    /// What the child found wrong.
+    Problem(String),
+    /// The process ended.
+    End(End),
+}
+
+fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+    if items.is_empty() {
+        return "-".into();
+    }
+    items.iter().map(show).collect::<Vec<_>>().join(",")
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write { rows, synced } => {
+                let rows = list(rows, |(t, n)| format!("{t}={n}"));
+                write!(f, "write {rows} {}", u8::from(*synced))
+            }
+            Self::Create { topic, class } => write!(f, "create {topic} {}", class.as_str()),
+            Self::Delete { topic, before } => write!(f, "delete {topic} {before}"),
+            Self::Ack { queue, seq } => write!(f, "ack {queue} {seq}"),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flat = |text: &str| text.replace('\n', " ");
+        match self {
+            Self::Begin(op, call) => write!(f, "begin {op} {call}"),
+            Self::Acked { op, at, placed } => {
+                let show = |p: &Placed| format!("{}:{}:{}:{}", p.topic, p.id, p.first, p.last);
+                write!(f, "acked {op} {at} {}", list(placed, show))
+            }
+            Self::Refused { op, certain, error } => {
+                write!(f, "refused {op} {} {}", u8::from(*certain), flat(error))
+            }
+            Self::Seen(r) => {
+                let (op, index) = (r.origin.op, r.origin.index);
+                write!(f, "seen {} {} {} {op} {index} {}", r.topic, r.id, r.seq, r.len)
+            }
+            Self::Audit(name) => write!(f, "audit {name}"),
+            Self::Topic { topic, id, head, count } => {
+                write!(f, "topic {topic} {id} {head} {count}")
+            }
+            Self::Gap { topic, from, to, reason } => write!(f, "gap {topic} {from} {to} {reason}"),
+            Self::Audited { settled } => write!(f, "audited {}", u8::from(*settled)),
+            Self::Note(text) => write!(f, "note {}", flat(text)),
+            Self::Problem(text) => write!(f, "problem {}", flat(text)),
+            Self::End(End::Clean) => write!(f, "end clean"),
+            Self::End(End::Kill) => write!(f, "end kill"),
+            Self::End(End::PowerCut) => write!(f, "end power-cut"),
+        }
+    }
+}
+
+/// The words of a line.
+struct Words<'a>(SplitWhitespace<'a>);
+
+impl<'a> Words<'a> {
+    fn word(&mut self) -> Result<&'a str, String> {
+        self.0.next().ok_or_else(|| "a word is missing".to_owned())
+    }
+    fn text(&mut self) -> Result<String, String> {
+        self.word().map(str::to_owned)
+    }
+    fn number<T: FromStr>(&mut self) -> Result<T, String> {
+        number(self.word()?)
+    }
+    fn rest(self) -> String {
+        self.0.collect::<Vec<_>>().join(" ")
+    }
+    fn items(&mut self) -> Result<Vec<&'a str>, String> {
+        let text = self.word()?;
+        Ok(if text == "-" { Vec::new() } else { text.split(',').collect() })
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
+}
+
+fn placed(item: &str) -> Result<Placed, String> {
+    let parts: Vec<&str> = item.split(':').collect();
+    let [topic, id, first, last] = parts[..] else { return Err(format!("{item:?} is no place")) };
+    let topic = topic.to_owned();
+    Ok(Placed { topic, id: number(id)?, first: number(first)?, last: number(last)? })
+}
+
+fn class(word: &str) -> Result<Durability, String> {
+    let all = [Durability::Ephemeral, Durability::Memory, Durability::Disk, Durability::Fsync];
+    let found = all.into_iter().find(|c| c.as_str() == word);
+    found.ok_or_else(|| format!("{word:?} is no durability class"))
+}
+
+fn call(w: &mut Words<'_>) -> Result<Call, String> {
+    Ok(match w.word()? {
+        "write" => {
+            let row = |item: &str| {
+                let (topic, n) = item.split_once('=').ok_or("a row without a count")?;
+                Ok::<_, String>((topic.to_owned(), number(n)?))
+            };
+            let rows = w.items()?.into_iter().map(row).collect::<Result<_, _>>()?;
+            Call::Write { rows, synced: w.word()? == "1" }
+        }
+        "create" => Call::Create { topic: w.text()?, class: class(w.word()?)? },
+        "delete" => Call::Delete { topic: w.text()?, before: w.number()? },
+        "ack" => Call::Ack { queue: w.text()?, seq: w.number()? },
+        other => return Err(format!("unknown call {other:?}")),
+    })
+}
+
+impl FromStr for Event {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let mut w = Words(line.split_whitespace());
+        Ok(match w.word()? {
+            "begin" => Self::Begin(w.number()?, call(&mut w)?),
+            "acked" => {
+                let (op, at) = (w.number()?, w.number()?);
+                let placed = w.items()?.into_iter().map(placed).collect::<Result<_, _>>()?;
+                Self::Acked { op, at, placed }
+            }
+            "refused" => {
+                let (op, certain) = (w.number()?, w.word()? == "1");
+                Self::Refused { op, certain, error: w.rest() }
+            }
+            "seen" => Self::Seen(Run {
+                topic: w.text()?,
+                id: w.number()?,
+                seq: w.number()?,
+                origin: Origin { op: w.number()?, index: w.number()? },
+                len: w.number()?,
+            }),
+            "audit" => Self::Audit(w.text()?),
+            "topic" => Self::Topic {
+                topic: w.text()?,
+                id: w.number()?,
+                head: w.number()?,
+                count: w.number()?,
+            },
+            "gap" => Self::Gap {
+                topic: w.text()?,
+                from: w.number()?,
+                to: w.number()?,
+                reason: w.text()?,
+            },
+            "audited" => Self::Audited { settled: w.word()? == "1" },
+            "note" => Self::Note(w.rest()),
+            "problem" => Self::Problem(w.rest()),
+            "end" => Self::End(match w.word()? {
+                "clean" => End::Clean,
+                "kill" => End::Kill,
+                "power-cut" => End::PowerCut,
+                other => return Err(format!("unknown end {other:?}")),
+            }),
+            other => return Err(format!("unknown event {other:?}")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_is_read_as_it_was_written() {
+        let rows = vec![("a".to_owned(), 3), ("b".to_owned(), 1)];
+        let place = Placed { topic: "a".into(), id: 7, first: 4, last: 6 };
+        let run =
+            Run { topic: "a".into(), id: 7, seq: 4, origin: Origin { op: 9, index: 0 }, len: 3 };
+        let all = [
+            Event::Begin(9, Call::Write { rows, synced: true }),
+            Event::Begin(10, Call::Create { topic: "a".into(), class: Durability::Fsync }),
+            Event::Begin(11, Call::Delete { topic: "a".into(), before: 5 }),
+            Event::Begin(12, Call::Ack { queue: "q".into(), seq: 5 }),
+            Event::Acked { op: 9, at: 77, placed: vec![place] },
+            Event::Acked { op: 11, at: 78, placed: Vec::new() },
+            Event::Refused { op: 9, certain: false, error: "no space left".into() },
+            Event::Seen(run),
+            Event::Audit("live".into()),
+            Event::Topic { topic: "a".into(), id: 7, head: 6, count: 3 },
+            Event::Gap { topic: "a".into(), from: 1, to: 2, reason: "crash".into() },
+            Event::Audited { settled: true },
+            Event::Note("fills the disk".into()),
+            Event::Problem("a completion is missing".into()),
+            Event::End(End::PowerCut),
+        ];
+        for event in all {
+            assert_eq!(event.to_string().parse(), Ok(event));
+        }
+        assert!("acked x -".parse::<Event>().is_err());
+    }
+}

@@ -1,0 +1,22 @@
+//! The engine on real file systems: a child process works on a mounted disk and journals every
+//! call outside of it; the parent ends the child, mounts the disk again, and judges every ack.
+//!
+//! * [`event`]: a line of the journal.
+//! * [`payload`]: records that say which call wrote them.
+//! * [`judge`]: what the journal promises against what the audits read.
+//! * [`client`]: the verbs, journaled; [`audit`]: everything that can be read, journaled.
+//! * [`scenario`]: what a child does until its disk is full; [`child`]: its process.
+//! * [`process`]: starts, watches and ends a child; [`mount`]: tmpfs, and ext4 on a loop device.
+//! * [`full_disk`], [`power_cut`]: one run of each suite.
+
+pub mod audit;
+pub mod child;
+pub mod client;
+pub mod event;
+pub mod full_disk;
+pub mod judge;
+pub mod mount;
+pub mod payload;
+pub mod power_cut;
+pub mod process;
+pub mod scenario;

@@ -1,0 +1,363 @@
+//! What a child does until its disk, its descriptors or its file size are exhausted.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use topics_engine::{ConfigPatch, Durability, Guarantee, Options, RouterRequest, TopicType};
+
+use super::client::{Client, LIMIT, until};
+use super::judge::Route;
+use crate::run::Dice;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Six threads append batches of 1 000 × 5 kB and single records to one topic.
+    Appends,
+    /// A large append, a delete staged behind it, small appends behind both.
+    DeleteBehind,
+    /// A large append and two small ones in one tick, to topics that are not there yet.
+    Creation,
+    /// One worker whose jobs become dead letters.
+    DeadLetters,
+    /// A router beside direct writers of its destination.
+    Router,
+    /// Transactions beside direct writers of their topics.
+    Transactions,
+    /// No descriptor for the next log file.
+    Descriptors,
+    /// No file may grow beyond a limit (EFBIG).
+    FileSize,
+}
+
+use Scenario::{
+    Appends, Creation, DeadLetters, DeleteBehind, Descriptors, FileSize, Router, Transactions,
+};
+
+/// How much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Refusals after which a round ends.
+    pub refusals: u64,
+    /// How often space is freed and used up again.
+    pub rounds: u64,
+}
+
+const BATCH: [usize; 1000] = [5000; 1000];
+
+/// A batch of 1 000 × 5 kB with 30 %, else a single record.
+fn mixed(dice: &mut Dice) -> Vec<usize> {
+    if dice.below(10) < 3 { BATCH.to_vec() } else { vec![20 + dice.below(5000) as usize] }
+}
+
+impl Scenario {
+    pub const ALL: [Self; 8] =
+        [Appends, DeleteBehind, Creation, DeadLetters, Router, Transactions, Descriptors, FileSize];
+
+    /// Its name on a command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Appends => "appends",
+            DeleteBehind => "delete_behind",
+            Creation => "creation",
+            DeadLetters => "dead_letters",
+            Router => "router",
+            Transactions => "transactions",
+            Descriptors => "descriptors",
+            FileSize => "file_size",
+        }
+    }
+
+    /// The scenario of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    /// How records get from topic to topic.
+    #[must_use]
+    pub fn routes(self, seed: u64) -> Vec<Route> {
+        match self {
+            DeadLetters => {
+                vec![Route::DeadLetters { queue: "queue".into(), dest: "zdead".into() }]
+            }
+            Router => {
+                let (source, dest) = ("source".into(), "zdest".into());
+                vec![Route::Copy { source, dest, once: once(seed) }]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The engine's settings.
+    #[must_use]
+    pub fn options(self, seed: u64) -> Options {
+        let defaults = Options::default();
+        match self {
+            Descriptors => Options { wal_file_min: 1 << 20, wal_file_max: 1 << 20, ..defaults },
+            // Small files and frequent checkpoints meet the end of a file more often.
+            _ if seed & 2 != 0 => Options {
+                wal_file_max: 4 << 20,
+                checkpoint_bytes: 8 << 20,
+                checkpoint_interval: Duration::from_millis(200),
+                ..defaults
+            },
+            _ => defaults,
+        }
+    }
+
+    /// The topics that exist before the disk fills up.
+    fn topics(self) -> &'static [&'static str] {
+        match self {
+            Appends | DeleteBehind | Descriptors | FileSize => &["t"],
+            Creation => &[],
+            DeadLetters => &["queue"],
+            Router => &["source", "zdest"],
+            Transactions => &["t", "u"],
+        }
+    }
+
+    /// Creates what the scenario works on.
+    pub fn set_up(self, client: &Client, seed: u64) -> topics_engine::Result<()> {
+        let durability = Some(if seed & 4 == 0 { Durability::Disk } else { Durability::Fsync });
+        let config = ConfigPatch { durability, ..ConfigPatch::default() };
+        client.create("fill", &ConfigPatch::default())?;
+        for topic in self.topics() {
+            let config = match self {
+                DeadLetters => ConfigPatch {
+                    kind: Some(TopicType::Queue),
+                    max_deliveries: Some(1),
+                    dead_letter: Some(Some("zdead".into())),
+                    ..config.clone()
+                },
+                _ => config.clone(),
+            };
+            client.create(topic, &config)?;
+        }
+        if self == Router {
+            let guarantee =
+                if once(seed) { Guarantee::ExactlyOnce } else { Guarantee::AtLeastOnce };
+            let (source, dest) = ("source".to_owned(), "zdest".to_owned());
+            let request = RouterRequest { source, dest, guarantee, ..RouterRequest::default() };
+            client.engine.create_router("copies", &request)?;
+        }
+        Ok(())
+    }
+
+    /// Works until `scale.refusals` calls failed, as often as `scale.rounds`.
+    pub fn run(self, client: &Client, dice: &mut Dice, scale: Scale) {
+        for round in 0..scale.rounds {
+            if round > 0 {
+                free(client, 2);
+                self.goes_on(client);
+            }
+            client.journal.note(format!("round {round}"));
+            self.round(client, dice, scale.refusals);
+        }
+    }
+
+    fn round(self, client: &Client, dice: &mut Dice, refusals: u64) {
+        match self {
+            Appends => {
+                let writer: &Work<'_> = &|dice| drop(client.append("t", &mixed(dice), false));
+                together(client, dice, refusals, &[writer; 6]);
+            }
+            DeleteBehind => delete_behind(client, dice, refusals),
+            Creation => creation(client, dice, refusals),
+            DeadLetters => dead_letters(client, dice, refusals),
+            Router => {
+                let source = |dice: &mut Dice| drop(client.append("source", &mixed(dice), false));
+                let dest = |dice: &mut Dice| drop(client.append("zdest", &mixed(dice), false));
+                together(client, dice, refusals, &[&source, &source, &dest, &dest, &dest]);
+            }
+            Transactions => {
+                let rows = |dice: &mut Dice| {
+                    let rows =
+                        |dice: &mut Dice| mixed(dice)[..].iter().take(200).copied().collect();
+                    drop(client.transact(&[("t", rows(dice)), ("u", rows(dice))]));
+                };
+                let t = |dice: &mut Dice| drop(client.append("t", &mixed(dice), false));
+                let u = |dice: &mut Dice| drop(client.append("u", &mixed(dice), false));
+                together(client, dice, refusals, &[&rows, &rows, &t, &t, &u]);
+            }
+            Descriptors | FileSize => {
+                let some: &Work<'_> = &|dice| {
+                    let sizes = if dice.below(10) < 3 { vec![1000; 600] } else { vec![300] };
+                    drop(client.append("t", &sizes, false));
+                };
+                // Something is there, whatever the limit stops.
+                (0..50).for_each(|_| some(dice));
+                self.limit(true);
+                together(client, dice, refusals, &[some; 6]);
+                self.limit(false);
+            }
+        }
+    }
+
+    /// Sets or lifts the limit of the process that the scenario is about.
+    pub fn limit(self, on: bool) {
+        let (what, to) = match self {
+            Descriptors => (Resource::Nofile, 3),
+            FileSize => (Resource::Fsize, 1 << 20),
+            _ => return,
+        };
+        let maximum = getrlimit(what).maximum;
+        let current = if on { Some(to) } else { maximum };
+        // A limit that cannot be set shows: nothing is refused.
+        let _ = setrlimit(what, Rlimit { current, maximum });
+    }
+
+    /// Space came back: every topic takes a write.
+    pub fn goes_on(self, client: &Client) {
+        for topic in ["fill"].iter().chain(self.topics()) {
+            let mut last = None;
+            let taken = || match client.append(topic, &[200], false) {
+                Ok(_) => true,
+                Err(e) => {
+                    last = Some(e.to_string());
+                    false
+                }
+            };
+            if !until(taken) {
+                let text = format!("{topic} takes no write {LIMIT:?} after space came back");
+                client.journal.problem(format!("{text}: {last:?}"));
+            }
+        }
+    }
+
+    /// Waits until routers and dead letters have nothing left to do.
+    pub fn settle(self, client: &Client) {
+        let settled = match self {
+            Router => until(|| {
+                let info = client.engine.router("copies");
+                info.is_ok_and(|r| r.lag == 0 && r.stopped_by.is_none())
+            }),
+            DeadLetters => until(|| {
+                let jobs = client.claim("queue", 100).unwrap_or_default();
+                let acked = jobs.iter().filter(|job| client.ack("queue", **job).is_ok()).count();
+                let state = client.engine.queue_state("queue").unwrap_or_default();
+                jobs.len() == acked && state.ready + state.in_flight + state.delayed == 0
+            }),
+            _ => true,
+        };
+        if !settled {
+            client.journal.problem(format!("{}: not settled within {LIMIT:?}", self.name()));
+        }
+    }
+}
+
+fn once(seed: u64) -> bool {
+    seed & 8 == 0
+}
+
+/// Gives back one part in `parts` of each topic's records, from the front; 1: all.
+pub fn free(client: &Client, parts: u64) {
+    for topic in client.engine.list("", None, usize::MAX) {
+        let records = topic.head_seq + 1 - topic.earliest_seq;
+        let before = topic.earliest_seq + records / parts;
+        // Small topics lose nothing, so that more can be judged.
+        if records > 0 && topic.bytes > 1 << 20 {
+            let _ = client.delete(&topic.topic, before);
+        }
+    }
+}
+
+type Work<'a> = dyn Fn(&mut Dice) + Sync + 'a;
+
+/// A thread for each piece of work, again and again, until enough calls were refused; a reader
+/// beside them journals what it is shown.
+fn together(client: &Client, dice: &mut Dice, refusals: u64, work: &[&Work<'_>]) {
+    let refused = || client.journal.counts().1;
+    let enough = refused() + refusals;
+    thread::scope(|scope| {
+        let writers = work.iter().map(|work| {
+            let mut dice = Dice::new(dice.roll());
+            scope.spawn(move || {
+                while refused() < enough {
+                    let before = refused();
+                    work(&mut dice);
+                    if refused() > before {
+                        // Checkpoints make room meanwhile, so that the disk fills up again.
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        scope.spawn(move || {
+            let mut cursor = 0;
+            while !writers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                match client.view("t", cursor) {
+                    Ok(next) => cursor = next,
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+                thread::yield_now();
+            }
+        });
+    });
+}
+
+/// How many calls of a loop that meets the end of the disk at most once.
+const MOST: usize = 400;
+
+fn delete_behind(client: &Client, dice: &mut Dice, refusals: u64) {
+    let enough = client.journal.counts().1 + refusals / 4;
+    for _ in 0..MOST {
+        if client.journal.counts().1 >= enough {
+            return;
+        }
+        let _ = client.append("fill", &mixed(dice), false);
+        let _ = client.append("t", &[100; 50], false);
+        let Ok(state) = client.engine.state("t", false) else { return };
+        // Nobody writes until a verb waits, so that these are staged in this order.
+        client.append_async("t", &BATCH[..1 + dice.below(1000) as usize]);
+        if dice.below(2) == 0 {
+            client.append_async("t", &[50]);
+        }
+        let _ = client.delete("t", state.head_seq + 1 + dice.below(500));
+        for _ in 0..3 {
+            let _ = client.append("t", &[100], false);
+        }
+        client.wait_calls();
+    }
+}
+
+/// Each tick of an event loop writes to eight topics that are not there yet.
+fn creation(client: &Client, dice: &mut Dice, refusals: u64) {
+    let enough = client.journal.counts().1 + refusals;
+    for tick in 0..MOST {
+        if client.journal.counts().1 >= enough {
+            return;
+        }
+        let name = dice.roll() % 1_000_000;
+        for i in 0..8 {
+            let topic = format!("new-{name}-{tick}-{i}");
+            client.append_async(&topic, &BATCH[..400 + dice.below(200) as usize]);
+            client.append_async(&topic, &[22]);
+            client.append_async(&topic, &[22]);
+        }
+        client.engine.drive();
+        client.wait_calls();
+    }
+}
+
+/// One worker, whose claims move jobs, beside producers and what fills the disk.
+fn dead_letters(client: &Client, dice: &mut Dice, refusals: u64) {
+    let size = |dice: &mut Dice| match dice.below(4) {
+        0 => 100_000 + dice.below(400_000) as usize,
+        _ => 20 + dice.below(2000) as usize,
+    };
+    let produce = |dice: &mut Dice| {
+        let sizes: Vec<usize> = (0..10).map(|_| size(dice)).collect();
+        drop(client.append("queue", &sizes, false));
+    };
+    let fill = |dice: &mut Dice| drop(client.append("fill", &mixed(dice), false));
+    let work = |_: &mut Dice| {
+        for job in client.claim("queue", 10).unwrap_or_default() {
+            let _ = client.nack("queue", job);
+        }
+    };
+    together(client, dice, refusals, &[&work, &produce, &fill]);
+}
