@@ -47,8 +47,12 @@ pub struct Hand {
     pub opens: u64,
     names: usize,
     flaw: Option<Flaw>,
-    /// The latest that the wall clock has shown.
+    /// The latest that the engine's time has been.
     pub latest: u64,
+    /// The engine's time when it was last checked in this life, and the monotonic clock then.
+    timed: Option<(u64, u64)>,
+    /// When the wall clock was last stepped, or the engine opened.
+    stepped_at: u64,
     /// How often the flaw took effect.
     pub hits: usize,
     /// Leases that are over: node, seq, id.
@@ -93,6 +97,8 @@ impl Hand {
             names: 0,
             flaw,
             latest: 0,
+            timed: None,
+            stepped_at: 0,
             hits: 0,
             stale: Vec::new(),
         };
@@ -130,6 +136,7 @@ impl Hand {
             ..Options::default()
         };
         self.engine = Some(Engine::open(env, Path::new(DIR), options).unwrap());
+        (self.timed, self.stepped_at) = (None, self.mono());
     }
 
     /// Whether the engine is to be wrong in this way, here and now.
@@ -147,8 +154,26 @@ impl Hand {
         self.clock.mono_ns() / 1_000_000
     }
 
+    /// The engine's time, which everything but leases and backoffs goes by.
     pub fn wall(&self) -> u64 {
-        self.clock.wall_ms()
+        self.engine().time_ms()
+    }
+
+    /// The engine's time never goes back while it lives, nor stands still, and follows a large step
+    /// forward only when that has persisted.
+    pub fn check_time(&mut self) -> Outcome {
+        const STEP: u64 = 3_600_000;
+        let (time, mono, wall) = (self.wall(), self.mono(), self.clock.wall_ms());
+        let persisted = mono - self.stepped_at >= 600_000;
+        if let Some((before, at)) = self.timed {
+            let (expected, least) = (before + (mono - at), before + (mono - at) * 7 / 8);
+            must!(time >= least.saturating_sub(1), "time is {time}, at least {least} was due");
+            must!(time <= expected.max(wall), "time is {time}, {expected} and {wall} were due");
+            let far = time > expected + STEP;
+            must!(!far || persisted, "time went from {before} to {time} by a step of the clock");
+        }
+        self.timed = Some((time, mono));
+        Ok(())
     }
 
     /// The payload of a new record.
@@ -195,6 +220,7 @@ impl Hand {
             Step::StepWall { ms } => {
                 self.latest = self.latest.max(self.wall());
                 self.clock.step_wall_ms(*ms);
+                self.stepped_at = self.mono();
             }
             Step::Reopen => self.reopen()?,
             Step::Kill => self.kill()?,
@@ -204,6 +230,7 @@ impl Hand {
             consumer if self.consumer(consumer)? => {}
             reader => self.reader(reader)?,
         }
+        self.check_time()?;
         self.check()
     }
 

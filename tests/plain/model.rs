@@ -9,7 +9,7 @@ use super::queue::{NewJob, Queue};
 pub struct Rec {
     pub name: String,
     pub tag: &'static str,
-    /// The wall clock when it was written.
+    /// The engine's time when it was written.
     pub wall: u64,
     /// Its commit time, 0: nobody has looked yet.
     pub ts: u64,

@@ -3,6 +3,9 @@
 
 use crate::run::Dice;
 
+/// Ten years, ms.
+const YEARS: i64 = 10 * 365 * 86_400_000;
+
 /// One operation. `pick` chooses among what there is then.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -125,7 +128,14 @@ fn common(d: &mut Dice) -> Step {
         7..9 => Step::Kill,
         9..11 => Step::Power { pick: d.roll() },
         11 => Step::Ticks,
-        12 => Step::StepWall { ms: d.below(40_000) as i64 - 20_000 },
+        12 => Step::StepWall {
+            ms: match d.below(4) {
+                0 => YEARS,
+                1 => -YEARS,
+                2 => [3_600_000, -3_600_000, 7_200_000, -7_200_000][d.below(4) as usize],
+                _ => d.below(40_000) as i64 - 20_000,
+            },
+        },
         _ => Step::Pass { ms: d.below(15_000) },
     }
 }

@@ -382,7 +382,8 @@ fn stretch(run: &CopyRun, i: usize) -> usize {
     n
 }
 
-/// Closes an engine: nothing more is staged, every waiter is woken.
+/// Closes an engine: nothing more is staged, every waiter is woken. When it returns nothing is open
+/// and no thread runs, whoever still holds the engine or what belongs to it.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !core.begin_close() {
         return Ok(());
@@ -393,15 +394,18 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
     core.registry.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
+    core.wal.release_files();
+    core.segments.close();
     // Nothing is written from here on, whoever still holds the engine.
     drop(core.disk.lock.lock().take());
-    outcome.and(closed)
+    core.env.fs.release();
+    outcome.and(shortage_is_no_failure(closed, "the log is not marked as closed"))
 }
 
 /// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
 /// file to be read; without room or descriptors for these the next open reads more of the log.
 fn close_clean(core: &Arc<Core>) -> Result<()> {
-    maintain::lower_all(core)?;
+    shortage_is_no_failure(maintain::lower_all(core), "reserved seqs are not given back")?;
     for shard in 0..core.wal.shards() {
         core.wal.sync(shard)?;
         if let Err(e) = core.wal.rest(shard) {
@@ -409,12 +413,19 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
         }
     }
     for _ in 0..2 {
-        match checkpoint(core) {
-            Err(e) if e.is_shortage() => {
-                log::warn!("no snapshot is written at the end: {e}");
-            }
-            outcome => outcome.map(drop)?,
-        }
+        shortage_is_no_failure(checkpoint(core).map(drop), "no snapshot is written at the end")?;
     }
     Ok(())
+}
+
+/// What a close does for the next open is not owed: without space or descriptors it is left undone,
+/// and everything that was acked is durable all the same.
+fn shortage_is_no_failure(done: Result<()>, left: &str) -> Result<()> {
+    match done {
+        Err(e) if e.is_shortage() => {
+            log::warn!("closing: {left}: {e}");
+            Ok(())
+        }
+        done => done,
+    }
 }

@@ -28,7 +28,7 @@ use crate::ids::Ids;
 use crate::maintain::{Background, Sweeps};
 use crate::metrics::{HistogramSnapshot, Metrics, MetricsSnapshot};
 use crate::options::Options;
-use crate::quota::Quota;
+use crate::quota::{Charge, Quota};
 use crate::router::Routers;
 use crate::topic::{Desk, Entry, State, Topic, Weight};
 use crate::txn::{Staging, Txns};
@@ -52,6 +52,8 @@ pub(crate) struct Base {
     pub keys: Arc<Quota>,
     /// Bytes of the records of `ephemeral` topics.
     pub ephemeral: Arc<Quota>,
+    /// Asynchronous writes that wait without staging room: their bytes, and how many.
+    waiting: (Arc<Quota>, Arc<Quota>),
     /// Consumers in all.
     pub consumers: Arc<Quota>,
     /// The config of a topic that was created without one: most have it, and share it.
@@ -82,9 +84,13 @@ impl Base {
             dormitory: Dormitory::default(),
             ids: Ids::default(),
             metrics: Metrics::default(),
-            time: Time::new(env.clock.clone()),
+            time: Time::recovering(&env),
             keys: keys.clone(),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
+            waiting: (
+                Quota::new("waiting_bytes", options.staging_bytes.max(1) as u64),
+                Quota::new("waiting_writes", options.staging_frames.max(1) as u64),
+            ),
             consumers: Quota::new("max_consumers", options.max_consumers),
             usual: Arc::default(),
             desk: Desk::default(),
@@ -381,11 +387,27 @@ impl Core {
         self.wal.shard_of(topic_id)
     }
 
+    /// What an asynchronous write of this many bytes holds while it waits for a topic that a verb
+    /// has alone, for an id, or for another write. As many may wait as may be staged.
+    pub(crate) fn charge_wait(&self, bytes: usize) -> Result<WaitCharge> {
+        let (most, writes) = &self.waiting;
+        let charge = writes.take(1).and_then(|one| {
+            // One that is larger than the whole quota waits alone.
+            let bytes = (bytes as u64).min(self.options.staging_bytes.max(1) as u64);
+            Ok(WaitCharge(one, most.take(bytes)?))
+        });
+        charge.inspect_err(|_| self.metrics.throttled.add(1))
+    }
+
     /// Waits for a staged batch.
     pub(crate) fn wait(&self, ticket: Ticket, level: Level) -> Result<()> {
         Ok(self.wal.wait(ticket, level)?)
     }
 }
+
+/// See [`Core::charge_wait`].
+#[derive(Debug)]
+pub(crate) struct WaitCharge(#[allow(dead_code)] Charge, #[allow(dead_code)] Charge);
 
 /// Whether a caller waits for a staging permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

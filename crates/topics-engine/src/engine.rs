@@ -73,7 +73,7 @@ impl Engine {
     pub fn state(&self, topic: &str, touch: bool) -> Result<TopicState> {
         let topic = self.find(topic)?;
         if touch {
-            topic.touch(self.core.time.wall());
+            topic.touch(self.core.time.steady());
         }
         topic::state(&self.core, &topic)
     }
@@ -245,6 +245,14 @@ impl Engine {
     #[must_use]
     pub fn damage_counts(&self) -> (u64, u64) {
         self.core.segments.damage_counts()
+    }
+
+    /// The engine's time, ms since the Unix epoch: that of commits, time to live, delays and
+    /// windows. It follows the wall clock, never goes back, and waits for a large step forward to
+    /// persist.
+    #[must_use]
+    pub fn time_ms(&self) -> u64 {
+        self.core.time.steady()
     }
 
     /// The settings it was opened with.

@@ -161,7 +161,7 @@ fn stage(core: &Arc<Core>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket>
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));
-    let control = Batch::control(head, core.time.wall(), Level::Written, commit);
+    let control = Batch::control(head, core.time.steady(), Level::Written, commit);
     // Lowering belongs to a close, which a full disk must not keep.
     let batch = Batch { frees_space: lowered, ..control };
     core.stage_control(0, batch, wait)

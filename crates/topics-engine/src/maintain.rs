@@ -31,6 +31,8 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
         core.desk.pass(core);
     }
     core.look_at_load();
+    // A step of the wall clock is noticed soon, whether or not anything asks for the time.
+    core.time.steady();
     core.delivery.tick(core);
     let now = core.time.mono_ms();
     let last = core.sweeps.0.load(Ordering::Relaxed);

@@ -147,7 +147,7 @@ macro_rules! metrics {
             pub live_bytes: u64,
             /// Records with a resident index entry.
             pub resident_records: u64,
-            /// Steps of the wall clock of more than an hour.
+            /// Steps of the wall clock of more than a minute, in either direction.
             pub clock_steps: u64,
         }
 

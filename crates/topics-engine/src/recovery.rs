@@ -227,10 +227,12 @@ impl Replay {
                 StorageError::Closed
             })
         });
-        match failed {
-            Some(e) => Err(e),
-            None => Ok(replayed.map(|()| replay)?),
+        if let Some(e) = failed {
+            return Err(e);
         }
+        replayed?;
+        base.time.resume();
+        Ok(replay)
     }
 
     fn snapshot(
@@ -243,7 +245,10 @@ impl Replay {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
         for section in &body.sections {
-            if !base.routers.restore(base, section)? && !base.txns.restore(section)? {
+            let known = base.time.restore(section)?
+                || base.routers.restore(base, section)?
+                || base.txns.restore(section)?;
+            if !known {
                 return Err(Error::Version {
                     what: format!("section {} of the snapshot", section.kind),
                     found: u32::from(section.version),
@@ -273,6 +278,7 @@ impl Replay {
             && f.topic_id != 0
         {
             self.seen.insert(f.topic_id, at.lsn);
+            base.time.met(f.ts);
             if self.damaged && f.kind == FrameType::Append {
                 return self.noting(base, &at, f.topic_id);
             }

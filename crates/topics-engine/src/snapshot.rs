@@ -10,7 +10,7 @@ use topics_storage::wal::{Batch, Commit, Level, Placed};
 use crate::asleep::Found;
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
-use crate::txn;
+use crate::{router, txn};
 
 /// The shards whose log has failed, and what the newest snapshot says of them. What they have in
 /// memory may never have become durable: later snapshots keep their section of the one before.
@@ -54,7 +54,7 @@ impl Spared {
     /// router's cursor spans shards, and cannot be kept apart. Of transactions only decisions and
     /// ends, on shard 0, can be lost: a part is marked when it is durable, wherever it lies.
     fn sections_hold(&self, core: &Core, before: &SnapshotBody) -> bool {
-        let routers = |all: &[Section]| all.iter().any(|s| s.kind != txn::SECTION);
+        let routers = |all: &[Section]| all.iter().any(|s| s.kind == router::SECTION);
         let decided =
             core.txns.capture().is_some() || before.sections.iter().any(|s| s.kind == txn::SECTION);
         !routers(&before.sections)
@@ -122,6 +122,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     keep_closed(core, &broken, &mut draft, &mut replay)?;
     body.sections = core.routers.capture();
     body.sections.extend(core.txns.capture());
+    body.sections.push(core.time.capture());
     let (next, reserved) = core.ids.positions();
     body.next_topic_id = next.max(spared.before.next_topic_id);
     body.reserved_topic_id = reserved.max(spared.before.reserved_topic_id);
@@ -183,7 +184,7 @@ fn keep_closed(core: &Core, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) 
 fn mark(core: &Arc<Core>, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch::control(head, core.time.wall(), Level::Written, Arc::new(Mark));
+    let batch = Batch::control(head, core.time.steady(), Level::Written, Arc::new(Mark));
     let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
     match core.stage_control(0, batch, Wait::No) {
         Ok(_) => {

@@ -113,6 +113,10 @@ impl Fs for Sparing {
         self.fs.free_space(dir)
     }
 
+    fn release(&self) {
+        self.fs.release();
+    }
+
     fn boot_id(&self) -> io::Result<[u8; 16]> {
         self.fs.boot_id()
     }

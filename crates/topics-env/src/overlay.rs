@@ -179,6 +179,12 @@ impl Fs for Overlay {
         Ok(u64::MAX)
     }
 
+    fn release(&self) {
+        // What was changed is gone with its reader.
+        self.changes.lock().files.clear();
+        self.under.release();
+    }
+
     fn boot_id(&self) -> io::Result<[u8; 16]> {
         self.under.boot_id()
     }

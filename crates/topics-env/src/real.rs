@@ -221,6 +221,10 @@ impl Fs for RealFs {
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current
     }
 
+    fn release(&self) {
+        self.witnesses.lock().clear();
+    }
+
     fn backend(&self) -> &'static str {
         "posix"
     }

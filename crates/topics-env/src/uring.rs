@@ -151,6 +151,11 @@ impl Fs for UringFs {
         self.real.free_space(dir)
     }
 
+    fn release(&self) {
+        self.real.release();
+        self.pool.idle.lock().clear();
+    }
+
     fn boot_id(&self) -> io::Result<[u8; 16]> {
         self.real.boot_id()
     }

@@ -27,8 +27,10 @@ class Transaction(Twin[plain.Transaction]):
     ack = given(plain.Transaction.ack)
 
     async def __aenter__(self) -> Transaction:
+        self._sync._check_open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             await runner_of(self._sync._native).run(self._sync._happen)
+        self._sync._ended = True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import Conflict
+from ..errors import Conflict, InvalidRequest
 from .encoding import rows
 
 if TYPE_CHECKING:
@@ -46,7 +46,17 @@ class Transaction:
     Nothing is staged before. Topics that get rows take no other writes while the commit runs.
     """
 
-    __slots__ = ("_acks", "_commits", "_heads", "_jobs", "_native", "_options", "_rows", "result")
+    __slots__ = (
+        "_acks",
+        "_commits",
+        "_ended",
+        "_heads",
+        "_jobs",
+        "_native",
+        "_options",
+        "_rows",
+        "result",
+    )
 
     def __init__(
         self, native: Transacting, writer: str | None, epoch: int | None, key: str | None
@@ -58,6 +68,7 @@ class Transaction:
         self._commits: list[tuple[str, str, int]] = []
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
         self._jobs: list[Leased] = []
+        self._ended = False
         self.result: Committed | None = None
         """What the commit answered, once it has."""
 
@@ -77,6 +88,7 @@ class Transaction:
         With `expect_head` the transaction happens only if that is the topic's head when its rows
         get their seqs. A topic that is missing is created.
         """
+        self._check_open()
         name = topic if isinstance(topic, str) else topic.name
         if expect_head is not None and self._heads.setdefault(name, expect_head) != expect_head:
             raise Conflict(f"topic {name!r}: {self._heads[name]} and {expect_head} as its head")
@@ -86,22 +98,33 @@ class Transaction:
 
     def commit(self, consumer: OfTopic, seq: int) -> None:
         """Moves a stored cursor forwards; one that is further on stays."""
+        self._check_open()
         self._commits.append((consumer.topic, consumer.name, seq))
 
     def ack(self, *jobs: Leased) -> None:
         """Acks jobs. The transaction happens only if all of them are still held."""
+        self._check_open()
         for job in jobs:
             self._acks.append((job.record.topic, job.node, [job.seq], [job.lease_id]))
             self._jobs.append(job)
 
     def __enter__(self) -> Transaction:
+        self._check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self._happen()
+        self._ended = True
+
+    def _check_open(self) -> None:
+        """Refuses what would have no effect: the block has ended, committed or not."""
+        if self._ended:
+            raise InvalidRequest("the transaction has ended; begin another with db.transaction()")
 
     def _happen(self) -> None:
+        self._check_open()
+        self._ended = True
         writer, epoch, key = self._options
         epoch, deduped, topics = self._native.transact(
             self._rows,

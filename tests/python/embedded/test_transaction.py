@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,23 @@ def test_staged_bytes_are_bounded(data_dir: Path) -> None:
             txn.stage("w", "b", 0, [("t", [row], None)])
         assert txn.abort("w", "a")
         txn.stage("w", "b", 0, [("t", [row], None)])
+
+
+def test_a_transaction_that_ended_refuses_everything(tmp_path: Path) -> None:
+    with te.open(tmp_path / "d") as db:
+        for fails in (False, True):
+            tx = db.transaction()
+            with contextlib.suppress(KeyError), tx:
+                tx.append("t", 1)
+                if fails:
+                    raise KeyError
+            calls = (
+                lambda tx=tx: tx.append("t", 2),
+                lambda tx=tx: tx.commit(db.topic("t").consumer("c"), 1),
+                lambda tx=tx: tx.ack(),
+                tx.__enter__,
+            )
+            for call in calls:
+                with pytest.raises(te.InvalidRequest, match="has ended"):
+                    call()
+        assert db.topic("t").state().head_seq == 1

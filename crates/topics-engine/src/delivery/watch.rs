@@ -231,7 +231,7 @@ impl Watch {
                 topic::read(&self.core, topic, &position)?.next_from_seq
             }
         };
-        topic.touch(self.core.time.wall());
+        topic.touch(self.core.time.steady());
         self.stream.add(topic, cursor, start.topic_id);
         Ok(())
     }

@@ -22,6 +22,6 @@ mod verbs;
 
 pub(crate) use define::Definition;
 pub use define::{Guarantee, RouterInfo, RouterRequest};
-pub(crate) use registry::Routers;
+pub(crate) use registry::{Routers, SECTION};
 pub(crate) use run::{COPIES_LOGGED, Router, run};
 pub(crate) use verbs::{create, delete, info, list};

@@ -14,7 +14,7 @@ use crate::core::Base;
 use crate::error::{Error, Result};
 
 /// The section of a snapshot that holds the routers.
-const SECTION: u16 = 1;
+pub(crate) const SECTION: u16 = 1;
 /// Its version.
 const VERSION: u16 = 1;
 

@@ -176,7 +176,7 @@ fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a router's definition"));
-    let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
+    let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
     let ticket = core.stage_control(0, batch, Wait::Bounded)?;
     core.wait(ticket, Level::Synced)
 }

@@ -78,6 +78,13 @@ impl AppendState {
 /// Room for the control frames of a write, beside its name and config.
 const CONTROL: usize = 1024;
 
+impl Prepared {
+    /// What it takes in a queue, at most.
+    fn staging_bytes(&self) -> usize {
+        self.frames().len() + CONTROL + self.topic.len()
+    }
+}
+
 /// The level at which a topic's batches are applied.
 pub(super) fn apply_level(class: Durability) -> Level {
     if class == Durability::Fsync { Level::Synced } else { Level::Written }
@@ -126,7 +133,7 @@ impl From<Need> for Halt {
 /// Appends and waits for the class.
 pub(crate) fn append(core: &Arc<Core>, topic: &str, req: &Append<'_>) -> Result<Appended> {
     let began = core.time.mono_ns();
-    perform(core, Prepared::new(&core.options, topic, req, core.time.wall(), began)?)
+    perform(core, Prepared::new(&core.options, topic, req, core.time.steady(), began)?)
 }
 
 /// The same with a write that is prepared.
@@ -164,7 +171,7 @@ pub(crate) fn append_async(
     done: Completion<Appended>,
 ) -> bool {
     let began = core.time.mono_ns();
-    match Prepared::new(&core.options, topic, req, core.time.wall(), began) {
+    match Prepared::new(&core.options, topic, req, core.time.steady(), began) {
         Ok(p) => submit(core, p, done),
         Err(e) => {
             done(Err(e));
@@ -176,21 +183,31 @@ pub(crate) fn append_async(
 /// Goes on with an asynchronous write, from the beginning or where it was parked.
 pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
     loop {
-        match step(core, &mut p, Wait::No) {
+        let next = step(core, &mut p, Wait::No).and_then(|next| {
+            // A write that waits has given its staging room back.
+            let waits = matches!(next, Step::Held(_) | Step::Id(_) | Step::Contended(..));
+            let charge = waits.then(|| core.charge_wait(p.staging_bytes())).transpose()?;
+            Ok((next, charge))
+        });
+        let (next, charge) = match next {
+            Ok(next) => next,
             Err(e) => {
                 done(Err(e));
                 return false;
             }
-            Ok(Step::Gone) => {}
-            Ok(Step::Held(topic)) => match topic.park(p, done) {
+        };
+        match next {
+            Step::Gone => {}
+            Step::Held(topic) => match topic.park(p, done, charge) {
                 None => return false,
                 Some(back) => (p, done) = back,
             },
-            Ok(Step::Id(ticket)) => {
+            Step::Id(ticket) => {
                 let at = core.clone();
                 let resume = move |outcome: topics_storage::Result<()>| match outcome {
                     Ok(()) => {
                         at.ids.settle(ticket);
+                        drop(charge);
                         submit(&at, p, done);
                     }
                     Err(e) => done(Err(e.into())),
@@ -198,15 +215,16 @@ pub(super) fn submit(core: &Arc<Core>, mut p: Prepared, mut done: Completion<App
                 core.wal.notify(ticket, Level::Synced, Box::new(resume));
                 return false;
             }
-            Ok(Step::Contended(ticket, level)) => {
+            Step::Contended(ticket, level) => {
                 let at = core.clone();
                 let resume = move |_: topics_storage::Result<()>| {
+                    drop(charge);
                     submit(&at, p, done);
                 };
                 core.wal.notify(ticket, level, Box::new(resume));
                 return level < Level::Synced;
             }
-            Ok(Step::Decided(topic, d)) => {
+            Step::Decided(topic, d) => {
                 start_sync(core, &topic, &d);
                 let staged = core.time.mono_ns();
                 let began = p.began;
@@ -275,8 +293,7 @@ fn step(core: &Arc<Core>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     let refuse = wait == Wait::Bounded && core.delivery.is_full();
     let wait = if refuse { Wait::No } else { wait };
     loop {
-        let bytes = p.frames().len() + CONTROL + p.topic.len();
-        let Some(mut a) = topic.try_admit(core, bytes, wait)? else {
+        let Some(mut a) = topic.try_admit(core, p.staging_bytes(), wait)? else {
             return Ok(Step::Held(topic.clone()));
         };
         p.throttled_ns += a.waited().as_nanos() as u64;

@@ -25,7 +25,7 @@ pub(super) use self::stored::{
 };
 use super::{Life, Topic, read, seek};
 use crate::api::{ReadBatch, ReadFrom, ReadRequest};
-use crate::core::Core;
+use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
 use crate::name;
 /// Reads after which an automatic commit is logged.
@@ -190,7 +190,7 @@ impl Consumer {
 
     /// The cursor is stored, durably, before anything is handed out.
     fn read_once(&self, req: &ConsumerRead) -> Result<ReadBatch> {
-        let (batch, staged) = self.take(req)?;
+        let (batch, staged) = self.take(req, Wait::Bounded)?;
         if let Some((ticket, _)) = staged {
             let outcome = self.core.wait(ticket, Level::Synced);
             outcome.inspect_err(|_| unplan(&self.topic, &self.name))?;
@@ -199,14 +199,14 @@ impl Consumer {
     }
 
     /// Reads from the stored cursor on and stages the one behind, whose sync must be waited for.
-    fn take(&self, req: &ConsumerRead) -> Result<(ReadBatch, Option<(Ticket, Level)>)> {
+    fn take(&self, req: &ConsumerRead, wait: Wait) -> Result<(ReadBatch, Option<(Ticket, Level)>)> {
         let from = self.stored()?.cursor;
         let batch = self.fetch(from, req)?;
         if !req.checkpoint || batch.next_from_seq == from {
             return Ok((batch, None));
         }
         let (to, mode) = (batch.next_from_seq, self.mode as u8);
-        let staged = stage_cursor(&self.core, &self.topic, &self.name, |all| {
+        let staged = stage_cursor(&self.core, &self.topic, &self.name, wait, |all| {
             let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
@@ -244,7 +244,11 @@ impl Consumer {
         let now = self.core.time.mono_ms();
         let due = d.reads >= EVERY || now.saturating_sub(d.logged_at) >= AFTER_MS;
         if let Some(done) = d.done.filter(|_| due) {
-            self.store(done, None)?;
+            match self.store(done, None) {
+                // Stored by one of the next reads, when it need not be waited for.
+                Err(Error::Throttled { .. }) => return Ok(()),
+                stored => stored?,
+            }
             (d.done, d.reads, d.logged_at) = (None, 0, now);
         }
         Ok(())
@@ -306,16 +310,29 @@ impl Consumer {
             SeekTo::Start => first(&self.core, &self.topic)?,
             SeekTo::End => head,
         };
-        let mut d = self.delivered.lock();
+        // The handle moves first: no automatic commit of what it handed out before follows. Nothing
+        // of it is locked while the log is waited for.
+        let before = {
+            let mut d = self.delivered.lock();
+            let before = (d.at, d.done);
+            (d.at, d.done) = (cursor, None);
+            before
+        };
         let durable = self.mode == ConsumerMode::AtMostOnce;
-        log(&self.core, &self.topic, &self.name, Some(durable), |all| {
+        let logged = log(&self.core, &self.topic, &self.name, Some(durable), |all| {
             if !all.0.contains_key(&self.name) {
                 return Err(no_consumer(&self.topic, &self.name));
             }
             let (name, mode) = (self.name.to_string(), self.mode as u8);
             Ok(Some(record::Consumer { name, mode, cursor: Some(cursor) }))
-        })?;
-        (d.at, d.done) = (cursor, None);
+        });
+        if let Err(e) = logged {
+            let mut d = self.delivered.lock();
+            if (d.at, d.done) == (cursor, None) {
+                (d.at, d.done) = before;
+            }
+            return Err(e);
+        }
         self.kept.lock().clear();
         Ok(cursor)
     }

@@ -203,7 +203,7 @@ fn stage(
         body.bound = a.head();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
         let level = apply_level(a.config.durability);
-        let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
+        let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
         let staged = a.stage(Flight::plain(core, topic, hints, Undo::Delete), frames, order);
         drop(a);

@@ -52,12 +52,22 @@ pub(super) struct Flight {
     pub birth: bool,
     /// What a delete or eviction in it did.
     pub removed: Removed,
-    /// Whether it is staged and its outcome not known.
+    /// Whether it is staged and its outcome not known: counted among the topic's batches in flight.
     pub pending: AtomicBool,
+}
+
+/// Ends a batch's flight when its commit returns.
+pub(super) struct Landing<'a>(pub &'a Flight);
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.0.landed();
+    }
 }
 
 impl Commit for Flight {
     fn apply(&self, placed: &Placed<'_>) {
+        let _landing = Landing(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
         let apply = || apply(&self.core, &placed.into(), Some(&live));
         if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
@@ -68,10 +78,10 @@ impl Commit for Flight {
         if let Undo::Write { .. } = self.undo {
             self.core.metrics.appends.add(1);
         }
-        self.landed();
     }
 
     fn failed(&self, error: &StorageError) {
+        let _landing = Landing(self);
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
         self.core.metrics.failed_batches.add(1);
         let undo = || {
@@ -89,7 +99,6 @@ impl Commit for Flight {
         if let Err(e) = self.core.guarded("undo", &self.topic, undo) {
             self.topic.close_broken(&e);
         }
-        self.landed();
     }
 }
 
@@ -104,6 +113,7 @@ impl Drop for Flight {
 }
 
 impl Flight {
+    /// The batch is in flight no more; the first call counts.
     fn landed(&self) {
         if !self.pending.swap(false, Ordering::AcqRel) {
             return;
@@ -111,7 +121,7 @@ impl Flight {
         if let Undo::Delete = self.undo {
             self.topic.deletes.fetch_sub(1, Ordering::AcqRel);
         }
-        self.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.topic.batch_landed();
     }
 
     fn undo(&self, a: &mut AppendState) -> Result<()> {
@@ -215,7 +225,7 @@ impl Flight {
             frees_space: order.frees_space,
             commit: flight.clone(),
         };
-        flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
+        flight.topic.in_flight.fetch_add(1, Ordering::SeqCst);
         flight.pending.store(true, Ordering::Release);
         match flight.core.wal.stage(batch, permit) {
             Ok(ticket) => {
@@ -224,8 +234,9 @@ impl Flight {
                 Ok((ticket, flight))
             }
             Err(e) => {
+                // Under the append lock, where nothing waits for it.
                 flight.pending.store(false, Ordering::Release);
-                flight.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
+                flight.topic.in_flight.fetch_sub(1, Ordering::SeqCst);
                 Err(e.into())
             }
         }

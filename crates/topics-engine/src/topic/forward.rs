@@ -40,7 +40,7 @@ pub(crate) fn forward(
     done: Completion<Appended>,
 ) {
     let began = core.time.mono_ns();
-    match Prepared::of_copies(&core.options, &dest.name, req, core.time.wall(), began) {
+    match Prepared::of_copies(&core.options, &dest.name, req, core.time.steady(), began) {
         Ok(mut p) => {
             p.forward = Some(Box::new(forwarding));
             submit(core, p, done);
@@ -85,7 +85,7 @@ pub(crate) fn forward_gap(
         0,
     );
     let level = apply_level(class);
-    let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: false };
+    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
     let flight = Flight::plain(core, dest, Hints::default(), Undo::None);
     let (ticket, _) = a.stage(flight, frames, order)?;
     // Whatever becomes of it, these seqs are given: a later write says that they are missing.

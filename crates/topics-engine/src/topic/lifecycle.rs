@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
-use topics_env::sync::thread;
 use topics_storage::format::record::{
     Body, ConfigUpdate, EvictWatermark, HeadWatermark, TopicCreate, TopicDelete,
 };
@@ -25,7 +24,7 @@ use super::state::Evicted;
 use super::{Life, Topic};
 use crate::api::{Appended, CreatedTopic, DeletedTopic, Durability};
 use crate::config::{ConfigPatch, Discard, TopicConfig};
-use crate::core::{Core, Wait};
+use crate::core::{Core, Wait, WaitCharge};
 use crate::engine::Completion;
 use crate::error::{Error, Result};
 use crate::name;
@@ -34,6 +33,7 @@ use crate::name;
 pub(crate) struct Parked {
     write: Box<Prepared>,
     done: Completion<Appended>,
+    charge: Option<WaitCharge>,
 }
 
 impl fmt::Debug for Parked {
@@ -56,8 +56,9 @@ impl Drop for Alone {
             std::mem::take(&mut a.parked)
         };
         self.topic.unheld.notify_all();
-        for p in parked {
-            append::submit(&self.core, *p.write, p.done);
+        for Parked { write, done, charge } in parked {
+            drop(charge);
+            append::submit(&self.core, *write, done);
         }
     }
 }
@@ -68,10 +69,11 @@ impl Topic {
         &self,
         write: Prepared,
         done: Completion<Appended>,
+        charge: Option<WaitCharge>,
     ) -> Option<(Prepared, Completion<Appended>)> {
         let mut a = self.append.lock();
         if a.held {
-            a.parked.push(Parked { write: Box::new(write), done });
+            a.parked.push(Parked { write: Box::new(write), done, charge });
             None
         } else {
             Some((write, done))
@@ -101,14 +103,27 @@ impl Topic {
     /// Waits for the newest batch; those before it are done then.
     pub(super) fn land(&self, core: &Core, last: Option<(Ticket, Level)>) -> Result<()> {
         let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
-        // Between the outcome and the last callback there is no I/O.
-        while self.in_flight.load(Ordering::Acquire) > 0 {
-            if let Err(Error::Closed) = outcome {
-                return outcome;
-            }
-            thread::yield_now();
+        if let Err(Error::Closed) = outcome {
+            return outcome;
         }
+        // Counted before the first look: the last batch sees it, or this sees the last batch.
+        self.landing.fetch_add(1, Ordering::SeqCst);
+        let mut a = self.append.lock();
+        while self.in_flight.load(Ordering::SeqCst) > 0 {
+            self.unheld.wait(&mut a);
+        }
+        drop(a);
+        self.landing.fetch_sub(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// A batch has been applied, has failed or was dropped by a log that failed.
+    pub(super) fn batch_landed(&self) {
+        let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.landing.load(Ordering::SeqCst) > 0 {
+            let _locked = self.append.lock();
+            self.unheld.notify_all();
+        }
     }
 
     /// Stages control frames, and says when they are committed as the topic's class demands.
@@ -121,7 +136,7 @@ impl Topic {
     ) -> Result<Ticket> {
         let mut flight = Flight::plain(core, self, staging.hints, Undo::None);
         flight.birth = staging.birth;
-        let ts = a.last_ts.max(core.time.wall());
+        let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
         Ok(a.stage(flight, frames, order)?.0)
     }

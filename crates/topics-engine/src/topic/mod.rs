@@ -106,7 +106,8 @@ pub(crate) struct Topic {
     pub name: Arc<str>,
     life: AtomicU8,
     pub(crate) append: Mutex<AppendState>,
-    /// Signalled when a verb that must be alone lets go of the topic.
+    /// Signalled when a verb that must be alone lets go of the topic, and when the last batch has
+    /// landed that such a verb waits for.
     unheld: Condvar,
     pub(crate) state: RwLock<State>,
     pub(crate) gate: Gate,
@@ -116,6 +117,8 @@ pub(crate) struct Topic {
     pub(crate) unseen: AtomicBool,
     /// Batches staged and neither applied nor failed.
     in_flight: AtomicU32,
+    /// Verbs that wait until there are none.
+    landing: AtomicU32,
     /// Deletes among them.
     deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
@@ -149,6 +152,7 @@ impl Topic {
             broken: AtomicBool::new(false),
             unseen: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
+            landing: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
             interest: OnceLock::new(),

@@ -111,7 +111,7 @@ pub(crate) fn encode_rows(
     node: &[u8],
 ) -> Result<(Vec<u8>, u64)> {
     let req = Append { records, node, ..Append::default() };
-    let p = Prepared::new(&core.options, topic, &req, core.time.wall(), core.time.mono_ns())?;
+    let p = Prepared::new(&core.options, topic, &req, core.time.steady(), core.time.mono_ns())?;
     Ok((p.frames().to_vec(), p.count))
 }
 
@@ -317,7 +317,7 @@ fn alone_frames(
 ) -> Result<Ticket> {
     let mut frames = Frames::default();
     part.encode(&mut frames.head, topic, 0, a.head());
-    let ts = a.last_ts.max(core.time.wall());
+    let ts = a.last_ts.max(core.time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
     let flight = Flight::plain(core, topic, part.hints, Undo::None);
     Ok(a.stage(flight, frames, order)?.0)

@@ -74,7 +74,7 @@ fn read_from(
     topic.check_sound()?;
     core.metrics.reads.add(1);
     if req.touch {
-        topic.last_read.store(core.time.wall(), Ordering::Relaxed);
+        topic.last_read.store(core.time.steady(), Ordering::Relaxed);
     }
     if req.matching.is_some() {
         delete::load_active_tags(core, topic)?;
@@ -424,7 +424,7 @@ impl<'a> Reader<'a> {
         self.core.metrics.read_bytes.add(self.bytes as u64);
         if !self.out.caught_up {
             let next = self.next_ts()?;
-            self.out.lag_ms = next.map_or(0, |ts| self.core.time.wall().saturating_sub(ts));
+            self.out.lag_ms = next.map_or(0, |ts| self.core.time.steady().saturating_sub(ts));
         }
         Ok(self.out)
     }

@@ -261,7 +261,7 @@ pub(super) fn log_expired(
         let flight = Flight::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
         // Not held back until a sync: it concerns applied records only.
-        let order = Order { ts: core.time.wall(), level: Level::Written, frees_space: true };
+        let order = Order { ts: core.time.steady(), level: Level::Written, frees_space: true };
         let (ticket, _) = a.stage(flight, frames, order)?;
         drop(a);
         core.wait(ticket, Level::Written)?;

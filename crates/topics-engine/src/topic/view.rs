@@ -86,7 +86,7 @@ fn describe(
         bytes: state.bytes - hidden.1,
         gaps: state.gaps.clone(),
         config: (*state.config).clone(),
-        effective_priority: topic.priority(&state.config, core.time.wall()),
+        effective_priority: topic.priority(&state.config, core.time.steady()),
         last_write_ts: some(state.last_write_ts),
         last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
         queue,
@@ -96,7 +96,7 @@ fn describe(
 /// A line of a list: no I/O, so `earliest_seq` may lag behind deletes of records in segments that
 /// have not been looked into since the engine opened.
 pub(crate) fn summary(core: &Core, found: &Found) -> Result<TopicSummary> {
-    let now = core.time.wall();
+    let now = core.time.steady();
     match found {
         Found::Awake(topic) => Ok(of_awake(topic, now)),
         Found::Asleep(sleeper) => of_asleep(sleeper, now),

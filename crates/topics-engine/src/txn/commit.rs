@@ -391,7 +391,7 @@ fn log(core: &Arc<Core>, body: &TxnCommit) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a transaction's decision"));
-    let batch = Batch::control(head, core.time.wall(), Level::Synced, commit);
+    let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
     let ticket = core.stage_control(0, batch, Wait::Bounded)?;
     core.wait(ticket, Level::Synced)
 }

@@ -120,7 +120,7 @@ pub(super) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a transaction's end"));
-    let batch = Batch::control(head, core.time.wall(), Level::Written, commit);
+    let batch = Batch::control(head, core.time.steady(), Level::Written, commit);
     let batch = Batch { frees_space: true, ..batch };
     let ticket = core.stage_control(0, batch, Wait::Exclusive)?;
     core.wait(ticket, level)

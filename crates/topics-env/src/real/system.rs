@@ -72,31 +72,42 @@ impl Clock for SystemClock {
     }
 }
 
-/// The entropy of the system.
+/// The entropy of the system. Holds no descriptor.
 #[derive(Debug)]
-pub struct OsRng {
-    source: std::fs::File,
-}
+pub struct OsRng(());
 
 impl OsRng {
-    /// Opens the source and tries it.
+    /// Tries the source.
     pub fn new() -> io::Result<Self> {
-        let rng = Self { source: std::fs::File::open("/dev/urandom")? };
+        let rng = Self(());
         rng.try_fill(&mut [0; 16])?;
         Ok(rng)
     }
 
+    #[cfg(target_os = "linux")]
+    fn try_fill(&self, mut buf: &mut [u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            match rustix::rand::getrandom(&mut *buf, rustix::rand::GetRandomFlags::empty()) {
+                Ok(n) => buf = &mut buf[n..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
     fn try_fill(&self, buf: &mut [u8]) -> io::Result<()> {
-        io::Read::read_exact(&mut &self.source, buf)
+        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, buf)
     }
 }
 
 impl Rng for OsRng {
-    /// The device does not fail once it was read; were it to, numbers that are not random would
+    /// The source does not fail once it was read; were it to, numbers that are not random would
     /// break promises, so the process ends.
     fn fill(&self, buf: &mut [u8]) {
         if self.try_fill(buf).is_err() {
-            log::error!("/dev/urandom cannot be read");
+            log::error!("the system's entropy cannot be read");
             std::process::abort();
         }
     }

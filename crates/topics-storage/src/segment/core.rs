@@ -59,6 +59,9 @@ pub struct Data {
 
 impl Data {
     fn open(segs: &Segments, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
+        if segs.is_closed() {
+            return Err(StorageError::Closed);
+        }
         let name = meta.data_name(topic.topic_id);
         let path = segs.paths.segment(&name, Part::Data);
         let (source, file) = if meta.cold {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use topics_env::sync::Mutex;
-use topics_env::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use topics_env::{Env, Keeper, no_descriptor};
 
 use super::core::Core;
@@ -65,6 +65,8 @@ pub struct Segments {
     failed_fs_syncs: Mutex<u64>,
     corrupt: AtomicU64,
     rebuilt: AtomicU64,
+    /// Nothing is opened any more.
+    closed: AtomicBool,
     /// Reads of the cold tier.
     pub(super) cold_reads: Arc<AtomicU64>,
 }
@@ -96,6 +98,7 @@ impl Segments {
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
             cold_reads: Arc::default(),
             options,
         });
@@ -213,7 +216,23 @@ impl Segments {
     }
 
     pub(super) fn core(&self, topic: TopicKey, file_no: u64) -> Arc<Core> {
+        if self.is_closed() {
+            return Arc::new(Core::new(topic));
+        }
         self.cores.lock().get_or_insert(file_no, || Arc::new(Core::new(topic)))
+    }
+
+    /// Closes every file, but for those of reads that are under way; no read opens one from here
+    /// on.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // They are closed after the lock is free.
+        let all = self.cores.lock().take_all();
+        drop(all);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Drops the descriptors of a segment, unless a read has them.

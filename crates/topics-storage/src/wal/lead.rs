@@ -180,13 +180,17 @@ fn publish(st: &mut State, w: &Write, written: Written) {
             last_lsn: span.last_lsn,
             group: group.clone(),
             range: (span.from, span.to),
+            room: (q.batch.level == Level::Synced).then_some(q.room),
         };
+        st.queued_bytes -= q.bytes;
+        if p.room.is_none() {
+            st.release_room(Some(q.room));
+        }
         match q.batch.level {
             Level::Synced => st.unsynced.push_back(Unsynced::Batch(p)),
             Level::Staged | Level::Written => st.effects.push_back(Effect::Apply(p)),
         }
     }
-    st.release(&w.taken);
     st.sync_used.0 |= !st.unsynced.is_empty() || w.linked;
     st.offset = w.offset + group.len() as u64;
     // Whatever waits for a sync has somebody who runs it.

@@ -30,9 +30,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use topics_env::sync::thread;
+use topics_env::sync::{Mutex, RwLock};
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -255,7 +255,7 @@ impl Shared {
 pub struct Wal {
     shards: Vec<Arc<Shard>>,
     /// Files of shards outside the layout, for reads.
-    elsewhere: BTreeMap<FileKey, Arc<WalFile>>,
+    elsewhere: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
@@ -277,7 +277,9 @@ impl Wal {
         let lock = std::sync::OnceLock::new();
         let shared =
             Arc::new(Shared { env, paths, options, linked, next_key, commit_window, lock });
-        let elsewhere = elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
+        let elsewhere: BTreeMap<_, _> =
+            elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
+        let elsewhere = RwLock::new(elsewhere);
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
             shards.push(Arc::new(Shard::new(shared.clone(), i, start)?));
@@ -352,6 +354,12 @@ impl Wal {
         self.shards[shard].drive();
     }
 
+    /// Has what is staged written soon without waiting for it: by the shard's thread, or here where
+    /// there is none.
+    pub fn lead_later(&self, shard: usize) {
+        self.shards[shard].lead_later();
+    }
+
     /// Writes and syncs everything staged so far; the synced lsn.
     pub fn sync(&self, shard: usize) -> Result<u64> {
         self.shards[shard].sync_all()
@@ -406,6 +414,9 @@ impl Wal {
             return Ok(());
         }
         let Some(file) = self.file(shard, key) else {
+            if self.shards.iter().all(|s| s.is_closed()) {
+                return Err(StorageError::Closed);
+            }
             return Err(StorageError::Missing { what: format!("log file {}", key.0) });
         };
         let at = out.len();
@@ -421,7 +432,7 @@ impl Wal {
     pub fn file(&self, shard: usize, key: FileKey) -> Option<Arc<WalFile>> {
         let here = self.shards.get(shard).and_then(|s| s.file(key));
         here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
-            .or_else(|| self.elsewhere.get(&key).cloned())
+            .or_else(|| self.elsewhere.read().get(&key).cloned())
     }
 
     /// Removes files whose last lsn is at or below `lsn`, never the one in use; the names.
@@ -463,6 +474,15 @@ impl Wal {
             }
         }
         result
+    }
+
+    /// After a close: closes the files, but for those of reads that are under way.
+    pub fn release_files(&self) {
+        for shard in &self.shards {
+            shard.release_files();
+        }
+        let elsewhere = std::mem::take(&mut *self.elsewhere.write());
+        drop(elsewhere);
     }
 }
 

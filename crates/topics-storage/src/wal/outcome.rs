@@ -91,9 +91,25 @@ impl Outcomes {
         if at <= to {
             self.push(at, to, error.clone());
         }
-        // Whoever waits looks right after his group: what is this old has been asked for.
+        self.merge_oldest();
+    }
+
+    /// Bounds the table. Two ranges become one with what lies between them: a ticket whose outcome
+    /// is not known any more is an error, never a success.
+    fn merge_oldest(&mut self) {
         while self.failed.len() > self.most_failed {
-            self.failed.pop_front();
+            let (Some((from, ..)), Some((_, to, _))) =
+                (self.failed.pop_front(), self.failed.pop_front())
+            else {
+                return;
+            };
+            let error = StorageError::Io {
+                what: format!("learn what became of the writes {from} to {to} of the shard"),
+                kind: std::io::ErrorKind::Other,
+                raw: None,
+                detail: "too many failed since: read the topic to see what it has".into(),
+            };
+            self.failed.push_front((from, to, error));
         }
     }
 
@@ -153,5 +169,30 @@ impl Outcomes {
             }
         }
         woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_that_is_forgotten_is_an_error() {
+        let most = 4096;
+        let mut all = Outcomes::new(most);
+        let full = StorageError::Full { detail: "test".into() };
+        let n = 4 * most as u64;
+        for ticket in (1..=n).step_by(2) {
+            all.fail(ticket, ticket, &full);
+            all.reached(ticket + 1, Level::Written);
+        }
+        assert!(all.failed.len() <= most);
+        for ticket in (1..=n).step_by(2) {
+            assert!(all.of(ticket, Level::Written).unwrap().is_err(), "{ticket}");
+        }
+        // What is newer than the merged range is exact.
+        assert!(matches!(all.of(n, Level::Written), Some(Ok(()))));
+        assert!(matches!(all.of(n - 1, Level::Written), Some(Err(StorageError::Full { .. }))));
+        assert!(all.of(2, Level::Written).unwrap().is_err());
     }
 }

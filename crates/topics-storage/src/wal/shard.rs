@@ -237,6 +237,11 @@ impl Shard {
                 st = self.lead(st, None);
                 continue;
             }
+            if !st.unsynced.is_empty() && !st.syncing && st.alive() {
+                // What is written and not synced keeps its permit.
+                st = self.run_sync(st);
+                continue;
+            }
             late = wake.wait_until(&mut st, deadline).timed_out();
         };
         st.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
@@ -351,7 +356,11 @@ impl Shard {
     pub fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         while !st.draining && !st.effects.is_empty() {
             let effects = st.begin_drain();
-            let panicked = self.unlocked(&mut st, || self.run_effects(&effects));
+            // The commits are dropped in there, without the lock.
+            let (panicked, effects) = self.unlocked(&mut st, move || {
+                let panicked = self.run_effects(&effects);
+                (panicked, effects)
+            });
             st.end_drain(effects);
             if let Some(panicked) = panicked {
                 let detail = format!("a commit was not told: {panicked}");
@@ -429,6 +438,15 @@ impl Shard {
             }
             st = self.lead(st, None);
         }
+    }
+
+    pub fn lead_later(&self) {
+        if !self.background() {
+            return self.drive();
+        }
+        let mut st = self.state.lock();
+        st.lead_wanted = true;
+        self.kick(&mut st);
     }
 
     pub fn sync_all(&self) -> Result<u64> {
@@ -519,6 +537,20 @@ impl Shard {
             });
         }
         self.settle(st)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Closes the files; nothing is written any more.
+    pub fn release_files(&self) {
+        let files = std::mem::take(&mut *self.files.write());
+        let (file, prepared) = {
+            let mut st = self.state.lock();
+            (st.file.take(), st.prepared.take())
+        };
+        drop((files, file, prepared));
     }
 
     pub fn file(&self, key: FileKey) -> Option<Arc<WalFile>> {

@@ -37,6 +37,8 @@ pub(super) struct Placement {
     pub last_lsn: u64,
     pub group: Arc<Vec<u8>>,
     pub range: (usize, usize),
+    /// The staging room that it keeps until it is synced: its group stays in memory so long.
+    pub room: Option<usize>,
 }
 
 impl Placement {
@@ -293,7 +295,14 @@ impl State {
     pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
         for q in taken {
             self.queued_bytes -= q.bytes;
-            self.room_bytes -= q.room;
+            self.release_room(Some(q.room));
+        }
+    }
+
+    /// Gives back the staging room of one batch.
+    pub fn release_room(&mut self, room: Option<usize>) {
+        if let Some(bytes) = room {
+            self.room_bytes -= bytes;
             self.room_batches -= 1;
         }
     }
@@ -356,9 +365,12 @@ impl State {
     /// him.
     pub fn fail_all(&mut self, from: u64, taken: &[Queued], error: &StorageError) {
         let mut commits = Vec::new();
-        for u in self.unsynced.drain(..) {
+        for u in std::mem::take(&mut self.unsynced) {
             match u {
-                Unsynced::Batch(p) => commits.push(p.commit),
+                Unsynced::Batch(p) => {
+                    self.release_room(p.room);
+                    commits.push(p.commit);
+                }
                 Unsynced::Failure(f) => commits.extend(f.commits),
             }
         }
@@ -389,6 +401,7 @@ impl State {
                 }
                 Unsynced::Batch(p) => {
                     self.last_covered += 1;
+                    self.release_room(p.room);
                     self.effects.push_back(Effect::Apply(p));
                 }
                 Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),

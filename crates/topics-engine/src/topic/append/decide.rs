@@ -156,7 +156,7 @@ impl Decision<'_> {
             birth,
             first,
             last,
-            ts: a.last_ts.max(self.core.time.wall()),
+            ts: a.last_ts.max(self.core.time.steady()),
             reserve: None,
             eviction: None,
             sizes: None,

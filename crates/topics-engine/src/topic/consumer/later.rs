@@ -9,6 +9,7 @@ use topics_storage::wal::Level;
 use super::super::Life;
 use super::{Consumer, ConsumerMode, ConsumerRead, TurnGuard, unplan};
 use crate::api::ReadBatch;
+use crate::core::Wait;
 use crate::engine::Completion;
 use crate::error::{Error, Result};
 
@@ -34,8 +35,9 @@ impl Told {
 
 impl Consumer {
     /// Looks once for records; `done` is called once, from here or, in `at_most_once`, when the
-    /// cursor behind them is synced. May wait for staging room as a write does, never for records,
-    /// for a sync, or for another reader: that is `ConsumerBusy`.
+    /// cursor behind them is synced. Waits for nothing: another reader is `ConsumerBusy`; a cursor
+    /// that cannot be staged now, for want of staging room or because a verb has the topic alone,
+    /// is `Throttled` and nothing is handed out.
     pub fn read_async(&self, req: &ConsumerRead, done: Completion<ReadBatch>) {
         if self.mode == ConsumerMode::AtLeastOnce {
             return done(self.read(&ConsumerRead { wait: Duration::ZERO, ..req.clone() }));
@@ -47,7 +49,7 @@ impl Consumer {
                     return Err(self.busy());
                 }
                 let turn = TurnGuard(s.turn);
-                let (batch, staged) = self.take(req)?;
+                let (batch, staged) = self.take(req, Wait::No)?;
                 Ok((batch, staged.map(|(ticket, _)| (ticket, turn))))
             }
         });

@@ -131,3 +131,56 @@ fn a_fresh_topic_has_nothing_to_hand_out() {
     assert_eq!(taken(&got), [Ok(vec![])]);
     assert_eq!(*told(&c).lock(), 1, "nothing was staged: the turn is free");
 }
+
+#[test]
+fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
+    let (w, got) = (world(), Got::default());
+    let core = w.engine().core().clone();
+    let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
+    let once = open(&w, ONCE, false);
+    assert_eq!(auto.read(&some(2)).unwrap().len(), 2);
+    w.clock.advance_ms(2 * AFTER_MS);
+    let topic = core.registry.named("t").unwrap();
+    let alone = topic.alone(&core).unwrap();
+    // Were one of these to wait, it would wait for this thread.
+    once.read_async(&some(2), into(&got));
+    assert_eq!(taken(&got), [Err("throttled")]);
+    assert_eq!(*told(&once).lock(), 1, "it keeps no turn");
+    auto.read_async(&some(2), into(&got));
+    assert_eq!(taken(&got), [Ok(vec![3, 4])], "the automatic commit comes later");
+    assert_eq!(auto.cursor().unwrap(), 0);
+    drop(alone);
+    auto.read_async(&some(2), into(&got));
+    assert_eq!(taken(&got), [Ok(vec![5, 6])]);
+    w.engine().sync().unwrap();
+    assert_eq!(auto.cursor().unwrap(), 4);
+    auto.read_async(&some(1), into(&got));
+    let alone = topic.alone(&core).unwrap();
+    drop(auto);
+    drop(once);
+    drop(alone);
+    let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
+    assert_eq!(auto.cursor().unwrap(), 4, "at least once: what could not be stored comes again");
+}
+
+#[test]
+fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
+    let w = world();
+    let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
+    let core = w.engine().core().clone();
+    let topic = core.registry.named("t").unwrap();
+    let body = |seq| {
+        move |all: &mut Consumers| {
+            let s = all.0.get("auto").unwrap();
+            let (name, mode) = ("auto".to_owned(), 0);
+            Ok((seq > s.planned).then(|| record::Consumer { name, mode, cursor: Some(seq) }))
+        }
+    };
+    stage_cursor(&core, &topic, "auto", Wait::No, body(5)).unwrap().unwrap();
+    topic.append.lock().held = true;
+    assert!(stage_cursor(&core, &topic, "auto", Wait::No, body(6)).is_err());
+    topic.append.lock().held = false;
+    assert!(stage_cursor(&core, &topic, "auto", Wait::No, body(3)).unwrap().is_none());
+    w.engine().sync().unwrap();
+    assert_eq!(auto.cursor().unwrap(), 5);
+}

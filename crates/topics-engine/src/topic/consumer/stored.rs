@@ -178,20 +178,30 @@ pub(super) fn stage_cursor(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     name: &str,
+    wait: Wait,
     decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
 ) -> Result<Option<(Ticket, Level)>> {
-    stage_with(core, topic, 512, Wait::Bounded, || {
+    let mut before = None;
+    let staged = stage_with(core, topic, 512, wait, || {
         let mut state = topic.state.write();
         let all = state.consumers.get_or_insert_default();
         let Some(body) = decide(all)? else { return Ok(None) };
         if let (Some(s), Some(to)) = (all.0.get_mut(name), body.cursor) {
-            s.planned = to;
+            before = Some(std::mem::replace(&mut s.planned, to));
         }
         let mut frames = Frames::default();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
         Ok(Some(frames))
-    })
-    .inspect_err(|_| unplan(topic, name))
+    });
+    if staged.is_err()
+        && let Some(before) = before
+        && let Some(all) = &mut topic.state.write().consumers
+        && let Some(s) = all.0.get_mut(name)
+    {
+        // What was staged before this one is still on its way (I8).
+        s.planned = before;
+    }
+    staged
 }
 
 /// What was planned will not be.
@@ -203,8 +213,8 @@ pub(super) fn unplan(topic: &Topic, name: &str) {
     }
 }
 
-/// The same, and waits for it: durable if `durable`, else as the topic's class demands; without
-/// `wait` not at all.
+/// The same, and waits for it: durable if `Some(true)`, with `Some(false)` as the topic's class
+/// demands. `None` waits for nothing, neither for the topic nor for staging room nor for a write.
 pub(super) fn log(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
@@ -212,9 +222,11 @@ pub(super) fn log(
     wait: Option<bool>,
     decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
 ) -> Result<()> {
-    let Some((ticket, level)) = stage_cursor(core, topic, name, decide)? else { return Ok(()) };
+    let patience = if wait.is_some() { Wait::Bounded } else { Wait::No };
+    let staged = stage_cursor(core, topic, name, patience, decide)?;
+    let Some((ticket, level)) = staged else { return Ok(()) };
     let Some(durable) = wait else {
-        core.wal.drive(ticket.shard as usize);
+        core.wal.lead_later(ticket.shard as usize);
         return Ok(());
     };
     let level = if durable { Level::Synced } else { level };

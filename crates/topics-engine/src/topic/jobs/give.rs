@@ -224,7 +224,7 @@ pub(super) fn give(
 ) -> Result<Vec<Claimed>> {
     core.check_open()?;
     topic.check_sound()?;
-    topic.touch(core.time.wall());
+    topic.touch(core.time.steady());
     load(core, topic)?;
     let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
     let outcome = gather(core, topic, wants, dead, &mut pass)
@@ -356,7 +356,7 @@ fn pick_known(
             log::error!("a queue has given all lease ids of this life: reopen the engine");
             return Ok(());
         };
-        let deadline = core.time.wall().saturating_add(lease_ms);
+        let deadline = core.time.steady().saturating_add(lease_ms);
         let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
         pass.jobs.push(Picked { want: turn, lease });
         pass.turns.pop_front();

@@ -105,7 +105,7 @@ fn listed(
 ) -> std::result::Result<Vec<PeekedJob>, Unknown> {
     let State { queue, index, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    let (now, wall) = (now(core), core.time.wall());
+    let (now, wall) = (now(core), core.time.steady());
     core.metrics.lease_expiries.add(queue.sweep(now));
     let mut out = Vec::new();
     if want.is_none_or(|w| w == JobState::Ready) {

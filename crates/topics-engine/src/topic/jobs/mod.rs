@@ -158,7 +158,7 @@ pub(super) fn stage_with(
     }
     let Some(frames) = decide()? else { return Ok(None) };
     let level = apply_level(a.config.durability);
-    let order = Order { ts: a.last_ts.max(core.time.wall()), level, frees_space: true };
+    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
     let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
     let (ticket, _) = a.stage(flight, frames, order)?;
     Ok(Some((ticket, level)))

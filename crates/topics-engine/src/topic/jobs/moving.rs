@@ -207,7 +207,7 @@ fn prepared(
 ) -> Result<Prepared> {
     let record = batch.get(item.slot);
     let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
-    let now = core.time.wall();
+    let now = core.time.steady();
     let mut record = NewRecord {
         data: r.data,
         binary: r.binary,

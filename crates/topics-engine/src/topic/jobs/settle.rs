@@ -215,7 +215,7 @@ pub(crate) fn extend(
     })?;
     commit(core, topic, &events)?;
     core.metrics.extended_jobs.add(done.len() as u64);
-    let deadline = core.time.wall().saturating_add(lease_ms);
+    let deadline = core.time.steady().saturating_add(lease_ms);
     Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
 }
 

@@ -6,6 +6,8 @@
 mod append;
 mod asleep;
 mod classes;
+mod clock;
+mod closing;
 mod delete;
 mod descriptors;
 mod lifecycle;

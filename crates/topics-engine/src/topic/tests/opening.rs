@@ -1,12 +1,13 @@
 //! What an open says of itself while it runs.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use topics_env::Clock;
 use topics_env::sync::Mutex;
 
 use super::*;
-use crate::RecoveryProgress;
+use crate::{Claim, RecoveryProgress, TopicType};
 
 /// A clock that stops whoever looks at it, once, in the middle of a replay.
 #[derive(Debug)]
@@ -18,16 +19,16 @@ struct Stopped {
 
 impl Clock for Stopped {
     fn wall_ms(&self) -> u64 {
+        self.clock.wall_ms()
+    }
+
+    fn mono_ns(&self) -> u64 {
         if self.progress.replayed() > 0
             && let Some((arrived, go_on)) = self.stop.lock().take()
         {
             arrived.send(()).unwrap();
             go_on.recv().unwrap();
         }
-        self.clock.wall_ms()
-    }
-
-    fn mono_ns(&self) -> u64 {
         self.clock.mono_ns()
     }
 }
@@ -35,11 +36,13 @@ impl Clock for Stopped {
 #[test]
 fn an_open_says_how_far_its_recovery_has_come_while_it_runs() {
     let w = World::new();
-    for key in ["a", "b", "c", "d"] {
-        // A key's expiry is looked at on the clock when its write is replayed.
-        let records = [rec(key)];
-        let req = Append { records: &records, key: key.as_bytes(), ..Append::default() };
-        w.engine().append("t", &req).unwrap();
+    let (kind, leases_durable) = (Some(TopicType::Queue), Some(true));
+    w.create("t", ConfigPatch { kind, leases_durable, ..ConfigPatch::default() });
+    for job in ["a", "b", "c", "d"] {
+        w.put("t", &[job]);
+        // A replayed lease begins on the clock.
+        let req = Claim { node: b"n", max: 1, lease_ms: None, wait: Duration::ZERO };
+        assert_eq!(w.engine().claim("t", &req).unwrap().len(), 1);
     }
     let progress = Arc::new(RecoveryProgress::default());
     let (arrived, at_stop) = channel();

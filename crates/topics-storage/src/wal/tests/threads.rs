@@ -480,3 +480,53 @@ fn a_clean_close_gives_the_preallocated_space_back() {
     assert_eq!(seqs(&read_back(&env, &wal)), (1..=3000).collect::<Vec<_>>());
     std::fs::remove_dir_all(dir).unwrap();
 }
+
+#[test]
+fn i10_a_group_that_cannot_be_built_while_a_sync_fails_wakes_who_waits_behind_it() {
+    let (env, fs, _) = sim_env(1);
+    let wal = Arc::new(wal(&env, WalOptions { staging_bytes: 1 << 20, ..small() }));
+    let log = Arc::new(Log::default());
+    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    wal.drive(0);
+    let shard = wal.shards[0].clone();
+    // A leader that is about to build its group: it takes the first of the two.
+    shard.state.lock().leading = true;
+    let mut bad = batch(&log, 3, 50, Level::Written);
+    bad.records.pop();
+    put(&wal, bad).unwrap();
+    let behind = put(&wal, batch(&log, 61, 50, Level::Written)).unwrap();
+    let (woken, outcome) = channel();
+    let waiting = wal.clone();
+    std::thread::spawn(move || woken.send(waiting.wait(behind, Level::Written)));
+    while shard.state.lock().outcomes.waiters.is_empty() {
+        std::thread::yield_now();
+    }
+    fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
+    assert!(wal.wait(first, Level::Synced).is_err());
+    drop(shard.lead(shard.state.lock(), None));
+    let outcome = outcome.recv_timeout(LONG).expect("the waiter is woken");
+    assert!(matches!(outcome, Err(StorageError::Poisoned { .. })));
+    assert!(shard.state.lock().queue.is_empty());
+    assert_eq!(log.failed.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn what_is_written_and_not_synced_keeps_its_staging_room() {
+    let (env, _, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { staging_bytes: 1000, ..small() });
+    let log = Arc::new(Log::default());
+    for seq in 1..=2 {
+        let b = batch(&log, seq, 1, Level::Synced);
+        let room = wal.reserve(0, 450, None).unwrap();
+        wal.stage(b, room).unwrap();
+        wal.drive(0);
+    }
+    assert_eq!(wal.positions(0).synced, 0);
+    assert!(matches!(wal.reserve(0, 450, None), Err(StorageError::Staging)));
+    // Whoever waits for room syncs where nobody does.
+    drop(wal.reserve(0, 450, Some(LONG)).unwrap());
+    assert_eq!(*log.told.lock(), [(1, true), (2, true)]);
+    wal.sync(0).unwrap();
+    let st = wal.shards[0].state.lock();
+    assert_eq!((st.room_bytes, st.room_batches, st.queued_bytes), (0, 0, 0));
+}
