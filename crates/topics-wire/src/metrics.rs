@@ -58,7 +58,11 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
         ("checkpoint_failures", "Checkpoints that failed", m.checkpoint_failures),
         ("segments_rewritten", "Segments written anew or merged", m.segments_rewritten),
         ("cold_reads", "Reads of segments in the cold tier", m.cold_reads),
-        ("clock_steps", "Steps of the wall clock of more than a minute, in either direction", m.clock_steps),
+        (
+            "clock_steps",
+            "Steps of the wall clock of more than a minute, in either direction",
+            m.clock_steps,
+        ),
     ]);
     all
 }
