@@ -43,6 +43,8 @@ COUNTS = {
     "max_sse_connections": 2,
     "max_total_bytes": 4000,
     "max_idempotency_keys": 3,
+    "max_consumers": 2,
+    "max_txn_writers": 2,
 }
 EMBEDDED = "..embedded.test_append:test_limits_of_calls_in_process"
 # Limits that are tried where they are at home.
@@ -51,6 +53,7 @@ ELSEWHERE = {
     "max_inflight_per_key": ".test_keys:test_requests_of_a_key_are_counted_while_they_run",
     "max_receiving_bytes": ".test_receiving:test_all_bodies_together_are_bounded",
     "max_open_files": "..embedded.test_descriptors:test_the_setting_bounds_what_stays_open",
+    "max_txn_writers_per_key": ".test_txn:test_writers_and_keys_are_of_an_api_key",
     "max_streams_per_connection": ".test_http2:test_more_streams_than_there_may_be_are_refused",
     **dict.fromkeys(
         ("max_embedded_batch_records", "max_embedded_batch_bytes", "max_embedded_record_bytes"),
@@ -178,6 +181,31 @@ def test_counts_at_their_limit_and_beyond(tmp_path: Path) -> None:
         for door in doors:
             full(door("PUT", "/v0/routers/r3", {"source": "t0", "dest": "t3"}), "routers", 2)
             assert door("PUT", "/v0/routers/r2", {"source": "t0", "dest": "t2"}).status == 200
+        consumers = "/v0/topics/t1/consumers"
+        for n in range(2):
+            assert api("PUT", f"{consumers}/c{n}", {}).status == 201
+        for door in doors:
+            full(door("PUT", f"{consumers}/c2", {}), "max_consumers", 2)
+            assert door("PUT", f"{consumers}/c1", {}).status == 200
+        assert api("DELETE", f"{consumers}/c0").json["deleted"] is True
+        assert doors[1]("PUT", f"{consumers}/c2", {}).status == 201
+        listed = api("GET", f"{consumers}?page_size=1").json
+        assert [c["consumer"] for c in listed["consumers"]] == ["c1"]
+        listed = api("GET", f"/v0/consumers?page_size=1&cursor={listed['next_cursor']}").json
+        assert [c["consumer"] for c in listed["consumers"]] == ["c2"]
+
+        def commit(door: Http, writer: str, epoch: int) -> Reply:
+            appends = [{"topic": "t1", **one()}]
+            asked = {"appends": appends, "writer": writer, "epoch": epoch}
+            return door("POST", "/v0/txn", asked)
+
+        assert [commit(door, f"w{n}", 7).status for n, door in enumerate(doors)] == [200, 200]
+        for door in doors:
+            full(commit(door, "w2", 1), "max_txn_writers", 2)
+            assert commit(door, "w1", 7).json["deduped"] is True
+        assert api("DELETE", "/v0/txn/w0").json["forgotten"] is True
+        assert api("DELETE", "/v0/txn/w0").json["forgotten"] is False
+        assert commit(doors[1], "w2", 1).status == 200
         wids = [api("POST", "/v0/watch", {"topics": ["t0"]}).json["wid"] for _ in range(2)]
         for door in doors:
             full(door("POST", "/v0/watch", {"topics": ["t0"]}), "watch_sessions", 2)

@@ -216,6 +216,55 @@ def test_a_writer_is_its_first_keys(connect: Callable[[str], Client]) -> None:
     assert commit(a, "w", 1, ("s", 1, 1)).status == 200
 
 
+def test_writers_and_keys_are_of_an_api_key(tmp_path: Path) -> None:
+    limits = {"TOPICS_MAX_TXN_WRITERS_PER_KEY": "1", "TOPICS_API_KEYS": "one,two,few:read+write"}
+    server = Server(tmp_path / "data", env=limits)
+    server.start()
+    opened = contextlib.ExitStack()
+
+    def connect(*keys: str) -> list[Client]:
+        opened.close()
+        clients = [Client(server.port, key) for key in keys]
+        for client in clients:
+            opened.callback(client.close)
+        return clients
+
+    try:
+        first, second = connect("one", "two")
+        body = {"appends": [{"topic": "t", "records": [{"data": 1}]}]}
+
+        def ask(client: Client, **fields: Any) -> Any:
+            return client("POST", "/v0/txn", body | fields)
+
+        assert ask(first, writer="w", epoch=5).status == 200
+        for stop in (server.stop, server.kill):
+            refused = ask(first, writer="v", epoch=1)
+            detail = refused.json["error"]["detail"]
+            assert (refused.status, detail["limit"]) == (429, "max_txn_writers_per_key")
+            assert ask(second, writer="w", epoch=6).code == "forbidden", (
+                "a restart keeps whose it is"
+            )
+            assert second("GET", "/v0/txn/w").code == "txn_not_found"
+            assert ask(first, writer="w", epoch=5).json["deduped"] is True
+            stop()
+            server.start()
+            first, second = connect("one", "two")
+        assert ask(second, writer="x", epoch=1).status == 200, "each key has its own"
+        # The same idempotency key of another API key is another one.
+        for client in (first, second):
+            assert ask(client, idempotency_key="k").json["deduped"] is False
+            assert ask(client, idempotency_key="k").json["deduped"] is True
+        first, second, few = connect("one", "two", "few")
+        assert few("DELETE", "/v0/txn/w").code == "forbidden", "it needs the scope delete"
+        assert first("DELETE", "/v0/txn/w").json["forgotten"] is True
+        assert ask(second, writer="w", epoch=1).code == "throttled"
+        assert ask(first, writer="w", epoch=1).json["deduped"] is False
+        assert server.stop() == 0
+    finally:
+        opened.close()
+        server.ensure_dead()
+
+
 def test_prefixes_bind_every_topic_of_a_transaction(
     guarded: Server, connect: Callable[[str], Client]
 ) -> None:

@@ -424,13 +424,16 @@ impl Queue {
                 self.dead.insert(seq);
             }
         }
-        let taken = matches!(job.phase, Phase::Leased(_) | Phase::Moving);
+        let (leased, moving) =
+            (matches!(job.phase, Phase::Leased(_)), matches!(job.phase, Phase::Moving));
         let dead = matches!(job.phase, Phase::Dead);
         self.jobs.insert(seq, job);
         if group != 0 && !dead {
             self.groups.join(group, seq);
-            if taken {
+            if leased {
                 self.groups.lease(group, seq);
+            } else if moving {
+                self.groups.hold(group, seq);
             }
             self.regroup(group, lane);
         }

@@ -102,6 +102,13 @@ impl Groups {
         }
     }
 
+    /// A job is being moved elsewhere: no other is claimed meanwhile, unless one is leased already.
+    pub fn hold(&mut self, group: u64, seq: u64) {
+        if let Some(g) = self.0.get_mut(&group) {
+            g.leased.get_or_insert(seq);
+        }
+    }
+
     /// Which of the group's jobs may be claimed now; `waiting` says whether one could be.
     pub fn refresh(&mut self, group: u64, waiting: impl Fn(u64) -> bool) -> Change {
         let Some(g) = self.0.get_mut(&group) else { return Change::default() };

@@ -175,6 +175,24 @@ fn one_of_a_group_at_a_time_in_seq_order() {
 }
 
 #[test]
+fn a_job_that_is_moved_leaves_the_lease_of_its_group() {
+    let mut b = Bench::new();
+    let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
+    b.put(5, 1, 0);
+    // Delivered while the first was dead, say.
+    b.apply(LeaseEvent::Claim, b"n", 100, vec![(second, 1, 1)]);
+    b.nack(second, 1, 0);
+    let lease = b.claim(b"n", 100).unwrap();
+    assert_eq!(lease.0, first);
+    assert_eq!(b.q.exhausted(1, 9, b.now), [second]);
+    b.q.retire(second, false);
+    b.ack(second);
+    assert_eq!(b.next(), None, "I6: one lease in a group");
+    b.ack(first);
+    assert!(b.next().is_some());
+}
+
+#[test]
 fn a_dead_job_does_not_hold_its_group_up() {
     let mut b = Bench::new();
     let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));

@@ -80,6 +80,9 @@ pub(super) fn forget(core: &Arc<Core>, writer: &str) -> Result<bool> {
         publish::finish(core, &writer, epoch)?;
     }
     let staged = core.staging.abort_all(&core.txns, writer);
+    if staged && core.wal.poisoned(0).is_none() {
+        core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
+    }
     let known = core.txns.idle_since(writer).is_some();
     if known {
         log_forgotten(core, writer, Level::Synced)?;
