@@ -104,14 +104,14 @@ class KeyGuard:
     """Only clients with a key, for what its scopes allow."""
 
     def __init__(self, keys: Keys, *, probes: bool = False) -> None:
-        self._keys = keys
+        self.keys = keys
         self._probes = probes
 
     def check(self, request: Request, route: Route | None) -> Client:
         if route is not None and route.open and not self._probes:
             return ANYONE
         secret = _secret(request, route)
-        client = None if secret is None else self._keys.find(secret)
+        client = None if secret is None else self.keys.find(secret)
         if client is None:
             wrong = "there is no such key" if secret else "a key is needed"
             message = f"{wrong}: send Authorization: Bearer <key>"
@@ -126,7 +126,7 @@ class KeyGuard:
         """The client that an `Authorization` header means, if it may have a route that is not
         open."""
         found = _BEARER.match(authorization.strip())
-        client = None if found is None else self._keys.find(found[1])
+        client = None if found is None else self.keys.find(found[1])
         return None if client is None or _missing(client, route) else client
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
+from collections.abc import Iterator
 
 from .. import _core
-from .access import Guard
+from ..errors import InvalidRequest
+from .access import Guard, KeyGuard
 from .bridge import Answer, LoopBridge
 from .compress import THREADED, Body, Inflater, deflate, wanted
 from .cors import Cors
-from .keys import Client
+from .keys import Client, Keys, Renewal
 from .life import Life
 from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
@@ -66,6 +69,8 @@ class App:
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
+        # Of streams and sockets, by the number of their client's grant.
+        self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
@@ -205,8 +210,8 @@ class App:
                 if answer is None or answer[0] != 200:
                     raise HttpError(503, "shutting_down", "the server is going down")
                 await send({"type": "websocket.accept"})
-                with contextlib.suppress(Disconnected, OSError):
-                    await converse(bridge, token, client, receive, send, self._stall)
+                with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
+                    await converse(bridge, token, client, receive, send, self._stall, revoked)
         except HttpError as error:
             await deny(scope, receive, send, error)
 
@@ -236,10 +241,44 @@ class App:
         status, opening = await _answer_to(bridge, opened, request, waits=True)
         if status != 200:
             return core_response(status, opening, JSON)
-        with contextlib.suppress(Disconnected, OSError):
-            extra = self._cors.headers(request)
-            await send_stream(bridge, token, opening, request, send, kind, extra, self._stall)
+        extra = self._cors.headers(request)
+        with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
+            await send_stream(
+                bridge, token, opening, request, send, kind, extra, self._stall, revoked
+            )
         return None
+
+    @contextlib.contextmanager
+    def _revocable(self, client: Client) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when the client's key is revoked."""
+        revoked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        guard = self.guard
+        if isinstance(guard, KeyGuard) and not guard.keys.has(client.grant):
+            revoked.set_result(None)
+        self._revocations[client.grant].add(revoked)
+        try:
+            yield revoked
+        finally:
+            self._revocations[client.grant].discard(revoked)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether clients need a key."""
+        return isinstance(self.guard, KeyGuard)
+
+    def renew_keys(self, keys: Keys) -> Renewal:
+        """Takes these keys instead of those that there are: what a key may no more is refused from
+        the next request on, and its streams end."""
+        guard = self.guard
+        if not isinstance(guard, KeyGuard):
+            raise InvalidRequest("a server that was started without keys serves on without")
+        renewal = guard.keys.renew(keys)
+        if self.life.bridge is not None:
+            self.life.bridge.extend_grants(guard.keys.grants() or [])
+        for grant in renewal.ended:
+            for revoked in self._revocations.pop(grant, ()):
+                revoked.set_result(None)
+        return renewal
 
 
 def _begin(

@@ -439,6 +439,11 @@ TXNS: tuple[Route, ...] = (
         codes=("txn_not_found", "invalid_request"), answer="writer last_epoch staged",
     ),
     Route(
+        "DELETE", "/v0/txn/:writer", "txn_forget", ("delete",),
+        "forget a writer: its next commit may have any epoch, what it has staged is given up",
+        codes=("invalid_request",), answer="writer forgotten",
+    ),
+    Route(
         "POST", "/v0/txn/:writer/stage/:id", "txn_stage", ("write",),
         "rows that a commit will publish",
         query=fields(
@@ -471,7 +476,7 @@ TXNS: tuple[Route, ...] = (
 )
 
 _HEALTH = "status version uptime_ms"
-_READY = "status wal_replay_complete topics"
+_READY = "status wal_replay_complete topics loop_panics"
 
 SERVER: tuple[Route, ...] = (
     Route(

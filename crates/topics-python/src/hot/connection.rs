@@ -70,6 +70,8 @@ struct Io {
     received: usize,
     phase: Phase,
     since: u64,
+    /// When a closed client is given up, whatever it takes until then.
+    close_by: u64,
     paused: bool,
     /// No request follows the one that is being answered.
     last: bool,
@@ -101,6 +103,7 @@ impl Connection {
             received: 0,
             phase: Phase::First,
             since: 0,
+            close_by: 0,
             paused: false,
             last: false,
         };
@@ -224,10 +227,13 @@ impl Connection {
 
     /// No request is taken any more. The client has what it is owed as fast as it takes it.
     fn close(&self, py: Python<'_>) {
-        let since = self.gate.get().now();
+        let gate = self.gate.get();
+        let since = gate.now();
+        let unsent = self.peer(py).map_or(0, |transport| gate.unsent(py, &transport));
         {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Closed, since);
+            io.close_by = since + gate.patience().closing(unsent);
         }
         self.transport(py, "close");
     }
@@ -457,11 +463,12 @@ impl Connection {
         self.close(py);
     }
 
-    /// Ends a closed connection when its client has all that it is owed. One that takes nothing is
-    /// the kernel's to end.
+    /// Ends a closed connection when its client has all that it is owed, or is too slow with it. One
+    /// that takes nothing is the kernel's to end.
     fn see_off(&self, py: Python<'_>, gate: &Gate, now: u64) {
         let Some(transport) = self.peer(py) else { return };
-        if gate.unsent(py, &transport) == 0 {
+        let close_by = self.io.lock().close_by;
+        if now >= close_by || gate.unsent(py, &transport) == 0 {
             return self.transport(py, "abort");
         }
         self.io.lock().since = now;

@@ -76,25 +76,38 @@ pub(super) struct Patience {
     pub first: u64,
     pub next: u64,
     pub goodbye: u64,
+    /// A closed client that is owed something, beyond the ticks that its bytes have.
+    pub stall: u64,
+    /// Bytes of which a closed client has a tick each.
+    pub bytes: u64,
+}
+
+impl Patience {
+    /// Ticks until a closed client of which so much is unsent is given up, whatever it takes of it.
+    pub fn closing(&self, unsent: usize) -> u64 {
+        self.stall + unsent as u64 / self.bytes.max(1)
+    }
 }
 
 #[pymethods]
 impl Gate {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, ticks, unsent, too_slow_head, too_slow_body, keys=None))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, ticks, drain, unsent, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
         receiving: Py<PyAny>,
         ticks: (u64, u64, u64, u64),
+        drain: (u64, u64),
         unsent: Py<PyAny>,
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
         keys: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
         let (body, first, next, goodbye) = ticks;
+        let (stall, bytes) = drain;
         Ok(Self {
             open: Mutex::default(),
             status_lines: status_lines.extract()?,
@@ -102,7 +115,7 @@ impl Gate {
             keys: keys.map(|(admit, slots)| Keys { admit, slots }),
             receiving,
             max_body,
-            patience: Patience { body, first, next, goodbye },
+            patience: Patience { body, first, next, goodbye, stall, bytes },
             unsent,
             too_slow_head,
             too_slow_body,
@@ -239,6 +252,7 @@ impl Gate {
         let Some(grant) = http.grant(admitted.grant) else {
             return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
         };
+        let grant = &*grant;
         let request = Request { route, name, query, body, key, grant, token, ..Request::default() };
         let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {

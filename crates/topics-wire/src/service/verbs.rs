@@ -315,6 +315,12 @@ impl Service {
         let mut o = Object::new(96);
         o.name("status", "ready").flag("wal_replay_complete", true);
         o.int("topics", self.engine.metrics().topics);
+        // Names only: whoever asks needs no key. What they were at is in the log.
+        let mut loops = Object::new(32);
+        for p in self.engine.loop_panics() {
+            loops.int(p.name, p.count);
+        }
+        o.raw("loop_panics", &loops.finish());
         self.now(o.finish(), start_ns)
     }
 }

@@ -340,14 +340,14 @@ impl Txn<'_> {
             .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
             .collect();
         let epoch = self.epoch.unwrap_or(0);
-        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work }))
+        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work, owner: "" }))
     }
 
     /// Hands a transaction to `run` in the engine's terms.
     pub fn with_whole<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
         let (writer, epoch, key) = (self.writer.as_deref(), self.epoch, &*self.key);
         self.with_rows(|rows| {
-            self.with_work(|work| run(&TxnRequest { writer, epoch, key, rows, work }))
+            self.with_work(|work| run(&TxnRequest { writer, epoch, key, owner: "", rows, work }))
         })
     }
 }
