@@ -45,8 +45,7 @@ from .tls import TlsServer
 
 MIB = 1 << 20
 QUICK = 0.1
-"""Seconds in which others are answered, but for one in twenty, or one: the machine does other things
-too."""
+"""Seconds in which others are answered, but for one in twenty, or one: the machine is not idle."""
 
 
 class Observer:
