@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 from .messages import HttpError
 
@@ -17,8 +18,9 @@ MAX_RATIO = 200
 """How many times its size a body may have when it is unpacked, beyond `UNRATED`. JSON of real
 records is packed 5 to 50 times smaller; zlib can do 1 032."""
 UNRATED = 1 << 20
-AT_ONCE = 2
-"""Large bodies that are unpacked at the same time, or are and have not been handed to the core."""
+AT_ONCE = 1
+"""Bodies that are unpacked at the same time, or are and have not been handed to the core. Each
+thread that makes them has an arena of the allocator, which gives back less than it took."""
 _GZIP = 31
 _TAKEN, _MADE = 64 << 10, 256 << 10
 """Bytes of a body that are looked at, and made of them, in one step."""
@@ -76,20 +78,22 @@ class Body:
 
 
 class Inflater:
-    """Unpacks bodies off the loop, few at a time: however many are sent, what they unpack to is in
-    memory a few times at most.
+    """Unpacks bodies off the loop, `AT_ONCE` of them: however many are sent, that is how often one
+    is in memory unpacked.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._permits = asyncio.Semaphore(AT_ONCE)
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="topics-inflate")
 
     async def inflate(self, body: bytes, flags: int) -> Body:
         """A body as the core takes it."""
         await self._permits.acquire()
         made = Body(b"", flags, self._permits)
         try:
-            made.data = await asyncio.to_thread(inflate, body, self._limit)
+            loop = asyncio.get_running_loop()
+            made.data = await loop.run_in_executor(self._threads, inflate, body, self._limit)
         except BaseException:
             made.release()
             raise

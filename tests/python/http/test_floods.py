@@ -18,6 +18,7 @@ import pytest
 
 from benches.demo.server import Server
 
+from ..gate import sized
 from ..waiting import until
 from .conftest import Http, once, running
 from .h2_client import Http2Port
@@ -44,7 +45,7 @@ from .tls import TlsServer
 
 MIB = 1 << 20
 QUICK = 0.1
-"""Seconds in which others are answered, but for one in twenty: the machine does other things."""
+"""Seconds in which others are answered, but for one in twenty, or one: the machine is not idle."""
 
 
 class Observer:
@@ -82,7 +83,7 @@ def observed(server: Server, name: str, most: int) -> Iterator[None]:
         running.result()
     until(lambda: server.memory()[1] - observer.before < 48 * MIB)
     took = sorted(observer.seconds)
-    usual, worst = took[len(took) * 95 // 100], took[-1]
+    usual, worst = took[max(0, min(len(took) * 95 // 100, len(took) - 2))], took[-1]
     grown, left = observer.most - observer.before, server.memory()[1] - observer.before
     print(
         f"{name}: /healthz {usual * 1000:.0f} ms (95 %), {worst * 1000:.0f} ms (worst of "
@@ -92,10 +93,10 @@ def observed(server: Server, name: str, most: int) -> Iterator[None]:
     assert usual < QUICK
 
 
-KINDS = {"plain": Server, "hot": Server, "tls": TlsServer}
+KINDS = {"hot": Server, "tls": TlsServer, "plain": Server}
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=list(KINDS)[: sized(1, 2, 3)])
 def target(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tls: dict[str, str]
 ) -> Iterator[Server]:
@@ -120,7 +121,7 @@ BOMBS = {
     "endless": (30, gzip.compress(WAIT + b" " * (60 * MIB) + b'"limit":1}'), 413),
     "small": (200, gzip.compress(WAIT + b" " * (2 * MIB) + b'"limit":1}'), 413),
     "within the ratio": (
-        20, gzip.compress(WAIT + blank(16 * MIB, 160_000) + b'"limit":1}'), 200,
+        60, gzip.compress(WAIT + blank(4 * MIB, 30_000) + b'"limit":1}'), 200,
     ),
     "nested": (50, gzip.compress(gzip.compress(b" " * (60 * MIB))), 400),
     "of two members": (20, gzip.compress(b" " * (8 * MIB)) + gzip.compress(b"{}"), 413),
@@ -145,7 +146,7 @@ def test_bodies_that_unpack_to_very_much(target: Server, name: str, http2: bool)
 
     size = f"{len(body) / 1024:.0f} KiB"
     with (
-        observed(target, f"{count} bodies of {size}, {name}", 300 * MIB),
+        observed(target, f"{count} bodies of {size}, {name}", 128 * MIB),
         ThreadPoolExecutor(count) as pool,
     ):
         assert set(pool.map(one, range(count))) == {expected}
