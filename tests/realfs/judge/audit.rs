@@ -238,8 +238,7 @@ impl Judge {
                 }
                 Route::Copy { source, dest, .. } => {
                     let missing = read(source).difference(&read(dest)).count();
-                    if missing > 0 && !self.topics.get(dest).is_some_and(|t| !t.deletes.is_empty())
-                    {
+                    if missing > 0 && self.topics.get(dest).is_none_or(|t| t.deletes.is_empty()) {
                         problems.push(format!("I7: {missing} of {source} are not in {dest}"));
                     }
                 }
