@@ -461,14 +461,20 @@ class _Slots(Protocol):
     def take(self, label: str) -> None: ...
     def give(self, label: str) -> None: ...
 
+class _Budget(Protocol):
+    def take(self, size: int) -> bool: ...
+    def give(self, size: int) -> None: ...
+
 @final
 class Gate:
     """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
 
     `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
-    client that has all and does not say goodbye. `unsent` says how much the client of a
-    transport has not taken. `keys` says which verbs the holder of an `Authorization` header may ask
-    for here, as the number of a grant and a label, and counts the requests that wait by label.
+    client that has all and does not say goodbye. `drain` are the calls that a closed client has
+    which is owed something, and how many bytes of that have one more each. `unsent` says how much
+    the client of a transport has not taken. `keys` says which verbs the holder of an
+    `Authorization` header may ask for here, as the number of a grant and a label, and counts the
+    requests that wait by label.
     """
 
     def __new__(
@@ -477,7 +483,9 @@ class Gate:
         status_lines: Mapping[int, bytes],
         loopback: bool,
         max_body: int,
+        receiving: _Budget,
         ticks: tuple[int, int, int, int],
+        drain: tuple[int, int],
         unsent: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
@@ -546,6 +554,9 @@ class Http:
         """`grants` are what clients may touch: the name of the key, the prefixes of the names that
         are its own (none: all), whether it may change configs. Without keys there is one for all.
         """
+
+    def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:
+        """Adds those of these grants that are not known yet: a number keeps its meaning."""
 
     @property
     def bridge(self) -> Bridge: ...
@@ -665,6 +676,9 @@ class Transactions:
         """Publishes stages `(stage, parts, records)`."""
 
     def abort(self, writer: str, stage: str) -> bool: ...
+    def forget(self, writer: str) -> bool:
+        """Its next commit may have any epoch; False when there is no such writer."""
+
     def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
         """`(last_epoch, [(stage, parts, records, bytes)])`."""
 

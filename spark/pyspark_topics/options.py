@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +15,17 @@ EARLIEST, LATEST = -2, -1
 """Positions that are no seqs, as Kafka writes them."""
 
 OnGap = Literal["fail", "log", "emit"]
+
+KNOWN = (
+    *("url", "token", "path", "retryTimeoutMs", "subscribe", "subscribePattern"),
+    *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition"),
+    *("failOnDataLoss", "gaps", "includeMeta", "dataType", "consistency", "pushFilters"),
+    *("topic", "writerId", "txnAppId", "txnVersion", "staleEpoch"),
+)
+"""Options of sources and sinks; what is one's alone, the other passes over."""
+SPARKS = ("checkpointLocation", "queryName")
+"""What Spark takes for itself, and hands on."""
 
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]|()\\]")
 
@@ -94,6 +106,17 @@ class WriteOptions:
     skip_stale: bool
 
 
+def refuse_unknown(options: Mapping[str, str]) -> None:
+    """Refuses an option that there is not: one that is misspelt would not be missed."""
+    known = {name.lower(): name for name in (*KNOWN, *SPARKS)}
+    for name in options:
+        if name.lower() in known:
+            continue
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f'did you mean "{known[near[0]]}"?' if near else f"known are {', '.join(KNOWN)}"
+        raise InvalidOption(f'unknown option "{name}"; {hint}')
+
+
 def connection(options: Mapping[str, str]) -> Connection:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
@@ -107,6 +130,7 @@ def connection(options: Mapping[str, str]) -> Connection:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """`options` ignores case, as Spark's own mapping does."""
+    refuse_unknown(options)
     loss = _flag(options, "failOnDataLoss", True)
     gaps = options.get("gaps") or ("fail" if loss else "log")
     if gaps not in ("fail", "log", "emit"):
@@ -136,6 +160,7 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
+    refuse_unknown(options)
     to = connection(options)
     if to.path is not None:
         raise InvalidOption('a sink needs a server: "url" instead of "path"')

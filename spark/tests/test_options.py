@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -15,6 +16,7 @@ from pyspark_topics.fields import asked_of
 from pyspark_topics.filters import Selection
 from pyspark_topics.options import (
     EARLIEST,
+    KNOWN,
     LATEST,
     Subscription,
     literal_prefix,
@@ -67,6 +69,40 @@ def test_starting_offsets(text: str, expected: dict[str, int]):
 def test_topics_that_ending_offsets_do_not_name_end_at_their_head():
     end = read(endingOffsets='{"a": 5}').end
     assert (end.of("a"), end.of("b")) == (5, LATEST)
+
+
+@pytest.mark.parametrize("take", [read, write])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("subscribePatern", "subscribePattern"),
+        ("subscribe_pattern", "subscribePattern"),
+        ("startingOffset", "startingOffsets"),
+        ("failOnDataLos", "failOnDataLoss"),
+        ("WRITERID ", "writerId"),
+        ("txnApp", "txnAppId"),
+        ("tokn", "token"),
+        ("checkpointLocatoin", "checkpointLocation"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant(take, given: str, meant: str):
+    with pytest.raises(InvalidOption, match=f'unknown option .*; did you mean "{meant}"'):
+        take(**{given: "1"})
+
+
+def test_an_option_like_none_that_there_is_names_all_of_them():
+    with pytest.raises(InvalidOption, match='unknown option "zzz"; known are url, token, '):
+        read(zzz="1")
+    # What Spark takes for itself comes along, and what is the other side's may.
+    read(checkpointLocation="/tmp/x", queryName="q", writerId="w")
+    write(checkpointLocation="/tmp/x", queryName="q", subscribe="a")
+
+
+def test_every_option_is_known():
+    code = Path(read_options.__code__.co_filename).read_text()
+    used = set(re.findall(r"""(?:options\.get\(|\(options, )"(\w+)\"""", code))
+    used |= set(re.findall(r"""_positions\(options, "\w+", "(\w+)\"""", code))
+    assert used == set(KNOWN)
 
 
 def test_a_timestamp_is_resolved_by_the_engine():

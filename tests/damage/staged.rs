@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use topics_engine::{
     CommitRequest, Engine, NewRecord, Options, Result, StageRequest, StagedState, TxnRequest,
-    TxnRows, TxnStage, TxnWork,
+    TxnRows, TxnStage,
 };
 use topics_env::sim::{CallFilter, CallKind, DiskImage, FaultKind, SimClock, SimFs, env_on};
 
@@ -97,7 +97,7 @@ pub(super) fn rows(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut out = Vec::new();
     let tried = flips(&image, &path, |at, disk| {
         let Ok(store) = on(disk, seed ^ 1, hook) else { return };
-        let req = CommitRequest { epoch: 1, stages: &STAGE, work: TxnWork::default() };
+        let req = CommitRequest { epoch: 1, stages: &STAGE, ..CommitRequest::default() };
         let came = store.engine.commit("w", &req).map_err(|e| e.code());
         if came != Err("txn_incomplete") {
             let there = payloads(&store.engine);

@@ -51,6 +51,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
+    core.disk.check_lock()?;
     let logged = core.wal.counters().bytes;
     let changed = core.replaced.load(Ordering::Relaxed)
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
@@ -146,7 +147,8 @@ pub(crate) fn copy(
     };
     core.registry.each(|topic| {
         let shard = core.shard(topic.id());
-        let over = failed.is_some() && what != Copied::Deletes;
+        // What memory says of a topic that is closed goes into no file.
+        let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
         let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
         let old = if ends { u64::MAX } else { old };
         if over || spared.has(shard) || !topic.dirty(old) {
@@ -165,7 +167,8 @@ pub(crate) fn copy(
         if plan.is_empty() || failed.is_some() {
             return;
         }
-        let copied = copy_topic(core, topic, plan, &mut part.round).and_then(|install| {
+        let copy = || copy_topic(core, topic, plan, &mut part.round);
+        let copied = core.guarded("copy", topic, copy).and_then(|install| {
             part.done.push((topic.clone(), install));
             match part.done.len() < PART {
                 true => Ok(()),
@@ -204,7 +207,9 @@ impl CopyPart {
     /// Makes it durable and points the topics to it.
     fn end(self, core: &Core) -> Result<()> {
         self.round.sync()?;
-        self.done.iter().try_for_each(|(topic, install)| topic.install(core, install))
+        self.done.iter().try_for_each(|(topic, install)| {
+            core.guarded("install", topic, || topic.install(core, install))
+        })
     }
 }
 

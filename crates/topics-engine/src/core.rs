@@ -76,13 +76,14 @@ impl Base {
         segments: Arc<Segments>,
         recovery: Arc<RecoveryProgress>,
     ) -> Self {
+        let keys = Quota::new("idempotency_keys", options.max_idempotency_keys);
         Self {
             registry: Registry::default(),
             dormitory: Dormitory::default(),
             ids: Ids::default(),
             metrics: Metrics::default(),
             time: Time::new(env.clock.clone()),
-            keys: Quota::new("idempotency_keys", options.max_idempotency_keys),
+            keys: keys.clone(),
             ephemeral: Quota::new("ephemeral_bytes", options.ephemeral_bytes),
             consumers: Quota::new("max_consumers", options.max_consumers),
             usual: Arc::default(),
@@ -90,14 +91,40 @@ impl Base {
             resident: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             routers: Routers::default(),
-            txns: Txns::default(),
-            delivery: Delivery::new(env.clock.clone(), options.workers()),
+            txns: Txns::new(keys),
+            delivery: Delivery::new(env.clock.clone(), env.guards.clone(), options.workers()),
             env,
             dir,
             options: options.bounded(),
             segments,
             recovery,
         }
+    }
+
+    /// Runs one turn of a background loop, or one change of a topic, that concerns this topic. A
+    /// panic in it closes the topic until the next open, and is its error.
+    pub(crate) fn guarded<R>(
+        &self,
+        name: &'static str,
+        topic: &Topic,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let at = || format!("topic {:?}", topic.name);
+        self.env.guards.run(name, at, f).unwrap_or_else(|panicked| {
+            topic.close_broken(&panicked);
+            let detail = format!("{name} of topic {:?}: {panicked}", topic.name);
+            Err(Error::StorageUnavailable { reason: "io", detail })
+        })
+    }
+
+    /// The same for a turn that concerns no topic.
+    pub(crate) fn guarded_turn<R>(
+        &self,
+        name: &'static str,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let outcome = self.env.guards.run(name, || "one turn".into(), f);
+        outcome.unwrap_or_else(|panicked| Err(Error::Internal(format!("{name}: {panicked}"))))
     }
 
     /// A topic's config, in memory once where many have the same.
@@ -188,6 +215,15 @@ pub(crate) struct Disk {
     pub settled_rounds: AtomicU64,
     /// The last round found no descriptor: another is due soon.
     pub put_off: AtomicBool,
+}
+
+impl Disk {
+    /// Refuses once the lock file was removed or replaced: what lies under the directory's names may
+    /// be another engine's.
+    pub(crate) fn check_lock(&self) -> Result<()> {
+        let watch = self.lock.lock().as_ref().map(DirLock::watch);
+        watch.map_or(Ok(()), |watch| Ok(watch.check()?))
+    }
 }
 
 impl Deref for Core {

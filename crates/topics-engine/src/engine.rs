@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::Env;
+use topics_env::{Env, Guards, LoopPanics};
 use topics_storage::recovery::RecoveryProgress;
 
 use crate::api::{
@@ -212,6 +212,19 @@ impl Engine {
     #[must_use]
     pub fn metrics(&self) -> MetricsSnapshot {
         self.core.metrics_snapshot()
+    }
+
+    /// The background loops that have panicked since the open. Each went on; a topic at fault is
+    /// closed until the next open.
+    #[must_use]
+    pub fn loop_panics(&self) -> Vec<LoopPanics> {
+        self.core.env.guards.panics()
+    }
+
+    /// The unwind guards of this engine, for loops that serve it.
+    #[must_use]
+    pub fn guards(&self) -> Arc<Guards> {
+        self.core.env.guards.clone()
     }
 
     /// Looks at every topic: sums, and the gauges of at most `limit` topics whose names begin with

@@ -149,11 +149,11 @@ pub enum Error {
         detail: String,
     },
     /// Another engine has the directory open.
-    #[error("{dir} is open in process {pid}{}", url.as_ref().map(|u| format!(", which serves {u}: connect to it instead")).unwrap_or_default())]
+    #[error("{dir} is open in {}{}", holder(*pid), url.as_ref().map(|u| format!(", which serves {u}: connect to it instead")).unwrap_or_default())]
     Locked {
         /// The directory.
         dir: String,
-        /// The holder.
+        /// The holder; 0 where its lock file was removed or replaced, so that it is not known.
         pid: u32,
         /// The holder's server, if it has one.
         url: Option<String>,
@@ -230,6 +230,14 @@ pub enum Error {
     Internal(String),
 }
 
+/// A process as a message names it.
+fn holder(pid: u32) -> String {
+    match pid {
+        0 => "another process, whose lock file was removed: end that process first".to_owned(),
+        pid => format!("process {pid}"),
+    }
+}
+
 impl Error {
     /// The stable code, as on the wire.
     #[must_use]
@@ -301,6 +309,7 @@ impl From<StorageError> for Error {
             StorageError::Full { detail } => unavailable("no_space", detail),
             e @ StorageError::NoDescriptor { .. } => unavailable("no_descriptors", e.to_string()),
             StorageError::Poisoned { detail } => unavailable("poisoned", detail),
+            e @ StorageError::LockLost => unavailable("lock_lost", e.to_string()),
             StorageError::Staging => {
                 Self::Throttled { limit: "staging_bytes", max: 0, retry_after_ms: 100 }
             }

@@ -38,7 +38,10 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
         return Ok(());
     }
     core.sweeps.0.store(now.max(1), Ordering::Relaxed);
-    sweep(core).and(txn::pass(core)).and(reclaim::reclaim(core))
+    let swept = sweep(core);
+    let passed = core.guarded_turn("transactions", || txn::pass(core));
+    let reclaimed = core.guarded_turn("reclaim", || reclaim::reclaim(core));
+    swept.and(passed).and(reclaimed)
 }
 
 /// Looks at every topic. What fails for one does not keep the others from their turn.
@@ -48,7 +51,10 @@ fn sweep(core: &Arc<Core>) -> Result<()> {
         if core.check_open().is_err() {
             return;
         }
-        if let Err(e) = one(core, t)
+        if t.is_broken() {
+            return;
+        }
+        if let Err(e) = core.guarded("sweep", t, || one(core, t))
             && first.is_ok()
             && !matches!(e, Error::TopicNotFound(_))
         {
@@ -92,6 +98,9 @@ impl Topic {
 pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
     core.registry.each(|t| {
+        if t.is_broken() {
+            return;
+        }
         if let Err(e) = topic::lower(core, t, 0)
             && first.is_ok()
         {
@@ -119,8 +128,8 @@ impl Core {
         }
         self.sweeps.1.store(self.time.mono_ms(), Ordering::Relaxed);
         let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
-        let run = move || {
-            topics_env::real::give_way();
+        let guards = self.env.guards.clone();
+        let turns = move || {
             let mut stopped = stop.0.lock();
             while !*stopped {
                 let _ = stop.1.wait_for(&mut stopped, PASS);
@@ -130,6 +139,10 @@ impl Core {
                 drop(core);
                 stopped = stop.0.lock();
             }
+        };
+        let run = move || {
+            topics_env::real::give_way();
+            guards.run_loop("maintenance", turns);
         };
         let thread = thread::Builder::new().name("topics-maintain".into()).spawn(run);
         let thread = thread.map_err(|e| StorageError::io("start the maintenance thread", e))?;
@@ -182,7 +195,7 @@ pub(crate) fn pass(core: &Arc<Core>) {
     }
     if core.checkpoint_due() {
         core.sweeps.1.store(core.time.mono_ms(), Ordering::Relaxed);
-        if let Err(e) = capture::checkpoint(core)
+        if let Err(e) = core.guarded_turn("checkpoint", || capture::checkpoint(core))
             && !matches!(e, Error::Closed)
         {
             log::warn!("checkpoint: {e}");

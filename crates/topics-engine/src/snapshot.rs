@@ -92,6 +92,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     let mut draft = Draft::begin(&body, core.disk.checkpoints.bytes())?;
     // First the positions, then the states: each state reflects at least its position.
     let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
+    let mut broken = Vec::new();
     core.every(|found| {
         let topic = match found {
             Found::Awake(topic) => topic,
@@ -106,6 +107,10 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
         if spared.has(shard) {
             return Ok(());
         }
+        if topic.is_broken() {
+            broken.push(topic.id());
+            return Ok(());
+        }
         let (snap, outstanding) = topic.capture(core.disk.layout, core.time.mono_ms());
         if let Some(lsn) = outstanding {
             replay[shard] = replay[shard].min(lsn - 1);
@@ -114,6 +119,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     })?;
     let kept = spared.before.topics.iter().filter(|t| spared.has(core.shard(t.topic_id)));
     kept.into_iter().try_for_each(|t| draft.topic(t))?;
+    keep_closed(core, &broken, &mut draft, &mut replay)?;
     body.sections = core.routers.capture();
     body.sections.extend(core.txns.capture());
     let (next, reserved) = core.ids.positions();
@@ -143,6 +149,33 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
         log::warn!("snapshot {n} says of the shards {:?} what the one before says", spared.shards);
     }
     Ok((n, mark(core, n)))
+}
+
+/// Of topics that are closed until the next open, whose memory may not be what the log says, the
+/// snapshot says what the one before did, and their shards are replayed from there.
+fn keep_closed(core: &Core, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let before = core.disk.checkpoints.load_newest()?;
+    for id in ids {
+        let shard = core.shard(*id);
+        let Some(before) = &before else {
+            // Nothing of the log has been given up.
+            replay[shard] = 0;
+            continue;
+        };
+        let section = before.shards.iter().find(|s| s.shard as usize == shard);
+        let Some(section) = section.filter(|s| s.layout == core.disk.layout) else {
+            let detail = format!("no snapshot says how topic id {id} was before it was closed");
+            return Err(Error::StorageUnavailable { reason: "io", detail });
+        };
+        replay[shard] = replay[shard].min(section.replay_lsn);
+        if let Some(t) = before.topics.iter().find(|t| t.topic_id == *id) {
+            draft.topic(t)?;
+        }
+    }
+    Ok(())
 }
 
 /// Says in the log that a snapshot took effect; `verify` reads it, recovery does not need it. The

@@ -206,11 +206,11 @@ mod tests {
         assert!(m.txn_bytes > 0);
         assert!(e.abort_stage("w", "b").unwrap());
         let stages = [TxnStage { stage: "a", parts: 1, records: None }];
-        let req = CommitRequest { epoch: 1, stages: &stages, work: TxnWork::default() };
+        let req = CommitRequest { epoch: 1, stages: &stages, ..CommitRequest::default() };
         e.commit("w", &req).unwrap();
         let stages = [TxnStage { stage: "c", parts: 1, records: None }];
         let acks = TxnWork { expect_heads: &[("t", 77)], ..TxnWork::default() };
-        let req = CommitRequest { epoch: 2, stages: &stages, work: acks };
+        let req = CommitRequest { epoch: 2, stages: &stages, work: acks, owner: "" };
         e.commit("w", &req).unwrap_err();
         w.clock.advance_ms(3_700_000);
         e.tick().unwrap();

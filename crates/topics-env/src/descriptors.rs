@@ -101,6 +101,10 @@ impl Fs for Sparing {
         self.fs.lock(path, content)
     }
 
+    fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        self.fs.lock_file(path)
+    }
+
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         self.fs.lock_shared(path)
     }

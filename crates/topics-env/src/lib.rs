@@ -6,6 +6,7 @@
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
 //! * [`Overlay`]: any of them, never changed.
+//! * [`Guards`]: unwind guards of background loops.
 //! * [`Keeper`]: whoever can close files when no descriptor is left for another.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 mod descriptors;
+mod guard;
 mod hook;
 mod overlay;
 mod pages;
@@ -31,6 +33,7 @@ mod tests;
 pub mod uring;
 
 pub use descriptors::{Keeper, no_descriptor};
+pub use guard::{Guards, LoopPanics, Panicked};
 pub use hook::{Hook, Site, Verdict};
 pub use overlay::Overlay;
 pub use pages::Pages;
@@ -168,6 +171,9 @@ pub enum LockError {
 pub trait LockGuard: Send + Sync + Debug {
     /// Replaces what the lock file says about its holder.
     fn describe(&self, content: &[u8]) -> io::Result<()>;
+    /// Whether the path that was locked still names the locked file. A lock whose file was removed
+    /// or replaced keeps nobody out any more.
+    fn is_named(&self) -> io::Result<bool>;
 }
 
 /// A file system.
@@ -195,6 +201,8 @@ pub trait Fs: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Takes the exclusive lock of a file, creating it when missing, and writes `content`.
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError>;
+    /// Takes the exclusive lock of a file that is there, and does not write it.
+    fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
     /// Takes a lock that others may take in this way too, and nobody as [`Fs::lock`] does. The file
     /// must be there; it is not written.
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
@@ -240,6 +248,8 @@ pub struct Env {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub rng: Arc<dyn Rng>,
+    /// Unwind guards of background loops.
+    pub guards: Arc<Guards>,
     hook: Option<Arc<dyn Hook>>,
     sparing: Arc<Sparing>,
 }
@@ -248,7 +258,8 @@ impl Env {
     /// An env of these parts.
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let sparing = Arc::new(Sparing::new(fs));
-        Self { fs: sparing.clone(), clock, rng, hook: None, sparing }
+        let guards = Arc::default();
+        Self { fs: sparing.clone(), clock, rng, guards, hook: None, sparing }
     }
 
     /// Who closes files when a call finds no descriptor; the call then runs once more. The last

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -168,16 +168,25 @@ impl Fs for RealFs {
             Err(Errno::WOULDBLOCK) => return Err(LockError::Held(file.content()?)),
             Err(e) => return Err(LockError::Io(e.into())),
         }
-        let guard = RealLock { file };
+        let guard = RealLock { file, path: path.to_owned() };
         guard.describe(content).map_err(LockError::Io)?;
         Ok(Box::new(guard))
+    }
+
+    fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        let file = RealFile { fd: open_fd(path, OFlags::RDWR).map_err(LockError::Io)? };
+        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(Box::new(RealLock { file, path: path.to_owned() })),
+            Err(Errno::WOULDBLOCK) => Err(LockError::Held(Vec::new())),
+            Err(e) => Err(LockError::Io(e.into())),
+        }
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let fd = open_fd(path, OFlags::RDONLY).map_err(LockError::Io)?;
         let file = RealFile { fd };
         match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockShared)) {
-            Ok(()) => Ok(Box::new(SharedLock { _file: file })),
+            Ok(()) => Ok(Box::new(SharedLock { file, path: path.to_owned() })),
             Err(Errno::WOULDBLOCK) => Err(LockError::Held(file.content()?)),
             Err(e) => Err(LockError::Io(e.into())),
         }
@@ -245,6 +254,7 @@ fn system_boot_id() -> Option<[u8; 16]> {
 #[derive(Debug)]
 struct RealLock {
     file: RealFile,
+    path: PathBuf,
 }
 
 impl LockGuard for RealLock {
@@ -253,17 +263,36 @@ impl LockGuard for RealLock {
         self.file.write_all_at(content, 0)?;
         self.file.set_len(content.len() as u64)
     }
+
+    fn is_named(&self) -> io::Result<bool> {
+        names(&self.path, &self.file)
+    }
+}
+
+/// Whether a path names an open file.
+fn names(path: &Path, file: &RealFile) -> io::Result<bool> {
+    let held = rustix::fs::fstat(&file.fd)?;
+    match rustix::fs::stat(path) {
+        Ok(named) => Ok((named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }
 
 #[derive(Debug)]
 struct SharedLock {
-    _file: RealFile,
+    file: RealFile,
+    path: PathBuf,
 }
 
 impl LockGuard for SharedLock {
     /// One of several has nothing to say.
     fn describe(&self, _content: &[u8]) -> io::Result<()> {
         Ok(())
+    }
+
+    fn is_named(&self) -> io::Result<bool> {
+        names(&self.path, &self.file)
     }
 }
 

@@ -182,6 +182,31 @@ fn names() {
 }
 
 #[test]
+fn a_lock_knows_whether_its_file_still_has_its_name() {
+    each(|fs, dir| {
+        let path = dir.join(".lock");
+        assert!(
+            matches!(fs.lock_file(&path), Err(LockError::Io(e)) if e.kind() == ErrorKind::NotFound)
+        );
+        let guard = fs.lock(&path, b"me").unwrap();
+        assert!(guard.is_named().unwrap());
+        fs.remove_file(&path).unwrap();
+        assert!(!guard.is_named().unwrap());
+        let second = fs.lock(&path, b"other").unwrap();
+        assert!(!guard.is_named().unwrap());
+        assert!(second.is_named().unwrap());
+        // A file that is there is locked as it is.
+        let file = dir.join("STORE");
+        fs.open(&file, OpenMode::CreateNew).unwrap().write_all_at(b"id", 0).unwrap();
+        let held = fs.lock_file(&file).unwrap();
+        assert!(matches!(fs.lock_file(&file), Err(LockError::Held(_))));
+        assert_eq!(read_all(fs, &file), b"id");
+        drop(held);
+        let _again = fs.lock_file(&file).unwrap();
+    });
+}
+
+#[test]
 fn lock_is_exclusive_and_names_its_holder() {
     each(|fs, dir| {
         let path = dir.join(".lock");

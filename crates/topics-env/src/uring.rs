@@ -139,6 +139,10 @@ impl Fs for UringFs {
         self.real.lock(path, content)
     }
 
+    fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        self.real.lock_file(path)
+    }
+
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         self.real.lock_shared(path)
     }

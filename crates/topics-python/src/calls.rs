@@ -39,6 +39,15 @@ pub(crate) struct Inner {
     pid: u32,
 }
 
+/// A verb that a thread is at.
+struct Running(Arc<Inner>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Inner {
     pub fn forked(&self) -> bool {
         std::process::id() != self.pid
@@ -162,7 +171,8 @@ impl Calls {
     fn new() -> PyResult<Self> {
         let inner = Inner {
             done: Completions::new()?,
-            pool: Pool::default(),
+            // These calls go to the interpreter, which turns their panics into exceptions.
+            pool: Pool::new(Arc::default()),
             running: AtomicUsize::new(0),
             pid: std::process::id(),
         };
@@ -206,6 +216,8 @@ impl Calls {
         let inner = self.inner.clone();
         inner.running.fetch_add(1, Ordering::AcqRel);
         let job = move || {
+            // However it ends, the thread needs the interpreter no more.
+            let _running = Running(inner);
             let outcome = Python::attach(|py| {
                 let outcome = verb.call(py, args.bind(py), Some(kwargs.bind(py)));
                 // What it was called with ends here, where there is an interpreter.
@@ -213,8 +225,6 @@ impl Calls {
                 outcome
             });
             call.answer(Box::new(move |_| outcome));
-            // From here on the thread needs the interpreter no more.
-            inner.running.fetch_sub(1, Ordering::AcqRel);
         };
         if long {
             std::thread::Builder::new().name("topics-call".into()).spawn(job)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use topics_wire::service::{Next, Pulled, Reply, Request, Service};
@@ -28,6 +29,13 @@ pub(crate) const ACCEPT_JSON: u32 = 8;
 /// Bodies below this are handled with the GIL held: letting go costs more than they do.
 const SMALL_BODY: usize = 2048;
 
+/// The name of a key, its prefixes, and whether it may change configs.
+type Given = (String, Vec<String>, bool);
+
+fn made((owner, prefixes, admin): Given) -> Arc<Grant> {
+    Arc::new(Grant { owner, prefixes, admin })
+}
+
 /// The routes over one engine, for one loop.
 #[pyclass(frozen)]
 pub(crate) struct Http {
@@ -35,7 +43,7 @@ pub(crate) struct Http {
     pub queue: Arc<Queue>,
     pub service: Arc<Service>,
     /// What clients may touch, by number; without keys there is one.
-    grants: Vec<Grant>,
+    grants: RwLock<Vec<Arc<Grant>>>,
 }
 
 impl Http {
@@ -57,8 +65,8 @@ impl Http {
     }
 
     /// What a client may touch.
-    pub fn grant(&self, number: usize) -> Option<&Grant> {
-        self.grants.get(number)
+    pub fn grant(&self, number: usize) -> Option<Arc<Grant>> {
+        self.grants.read().get(number).cloned()
     }
 
     /// What a stream has; `None`: it is over.
@@ -82,16 +90,25 @@ impl Http {
         py: Python<'_>,
         engine: &Engine,
         settings: Option<Settings<'_>>,
-        grants: Option<Vec<(String, Vec<String>, bool)>>,
+        grants: Option<Vec<Given>>,
     ) -> PyResult<Self> {
-        let grant = |(owner, prefixes, admin)| Grant { owner, prefixes, admin };
-        let grants = grants.map_or(vec![Grant::all()], |g| g.into_iter().map(grant).collect());
+        let grants = match grants {
+            Some(given) => given.into_iter().map(made).collect(),
+            None => vec![Arc::new(Grant::all())],
+        };
         let limits = settings::limits(py, settings)?;
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let queue = Queue::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
-        Ok(Self { shared, queue, service, grants })
+        Ok(Self { shared, queue, service, grants: RwLock::new(grants) })
+    }
+
+    /// Adds those of these grants that are not known yet: a number keeps its meaning.
+    fn extend_grants(&self, all: Vec<Given>) {
+        let mut grants = self.grants.write();
+        let known = grants.len();
+        grants.extend(all.into_iter().skip(known).map(made));
     }
 
     #[getter]
@@ -126,6 +143,7 @@ impl Http {
             let reply = Reply::from(Failure::new("unauthorized", "there is no such key"));
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };
+        let grant = &*grant;
         let request =
             Request { route, name, part, query, body, key, grant, kind, arrow, json, token };
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))

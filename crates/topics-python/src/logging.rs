@@ -11,6 +11,7 @@ use std::thread;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::prelude::*;
+use topics_env::Guards;
 
 /// Messages that wait; more are dropped. What must not be lost is not only logged.
 const WAITING: usize = 1024;
@@ -65,13 +66,17 @@ fn begin() -> Option<SyncSender<Message>> {
 
 /// Ends with the interpreter.
 fn hand_over(messages: &Receiver<Message>) {
+    let guards = Guards::default();
     for message in messages {
-        let told = Python::try_attach(|py| {
-            if let Err(e) = tell(py, &message) {
-                e.write_unraisable(py, None);
-            }
-        });
-        if told.is_none() {
+        let tell = || {
+            Python::try_attach(|py| {
+                if let Err(e) = tell(py, &message) {
+                    e.write_unraisable(py, None);
+                }
+            })
+        };
+        // A message that panics is lost, the next one is not.
+        if let Ok(None) = guards.run("log", || "a message".into(), tell) {
             return;
         }
     }

@@ -132,7 +132,7 @@ impl Transactions {
         self.shared.run(py, |e| {
             checked(&bare, |rows| {
                 work.with(|work| {
-                    let req = TxnRequest { writer, epoch, key, rows, work };
+                    let req = TxnRequest { writer, epoch, key, owner: "", rows, work };
                     Ok(outcome(e.transact(&req)?))
                 })
             })
@@ -176,7 +176,7 @@ impl Transactions {
                 .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
                 .collect();
             work.with(|work| {
-                let req = CommitRequest { epoch, stages: &stages, work };
+                let req = CommitRequest { epoch, stages: &stages, work, owner: "" };
                 Ok(outcome(e.commit(writer, &req)?))
             })
         })
@@ -184,6 +184,10 @@ impl Transactions {
 
     fn abort(&self, py: Python<'_>, writer: &str, stage: &str) -> PyResult<bool> {
         self.shared.run(py, |e| Ok(e.abort_stage(writer, stage)?))
+    }
+
+    fn forget(&self, py: Python<'_>, writer: &str) -> PyResult<bool> {
+        self.shared.run(py, |e| Ok(e.forget_writer(writer)?))
     }
 
     fn state(&self, py: Python<'_>, writer: &str) -> PyResult<(Option<u64>, Vec<Stage>)> {

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use topics_env::{Env, LockError, LockGuard, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
@@ -88,11 +88,32 @@ pub(crate) fn show(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The lock of a data directory, held while it is open.
+/// The lock of a data directory, held while it is open: that of the lock file, which says who holds
+/// it, and that of `meta/STORE`. Either of them may be removed or replaced by mistake while the
+/// directory is open; the other one keeps a second engine out.
 #[derive(Debug)]
 pub struct DirLock {
-    guard: Box<dyn LockGuard>,
+    guard: Arc<dyn LockGuard>,
+    store: Option<Box<dyn LockGuard>>,
     pid: u32,
+}
+
+/// Tells whether the lock file of a directory is still the one that was locked. Keeps no lock.
+#[derive(Clone, Debug)]
+pub struct LockWatch(Weak<dyn LockGuard>);
+
+impl LockWatch {
+    /// [`StorageError::LockLost`] when the lock file is no longer the file of its name: somebody
+    /// removed or replaced it, perhaps with the whole directory, and another engine may find what
+    /// is there now. A released lock is not lost.
+    pub fn check(&self) -> Result<()> {
+        let Some(guard) = self.0.upgrade() else { return Ok(()) };
+        match guard.is_named() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(StorageError::LockLost),
+            Err(e) => Err(StorageError::io("look at the lock file", e)),
+        }
+    }
 }
 
 impl DirLock {
@@ -101,7 +122,7 @@ impl DirLock {
     pub fn acquire(env: &Env, paths: &Paths, pid: u32) -> Result<Self> {
         create_root(env, paths)?;
         match env.fs.lock(&paths.lock(), &holder(pid, None)) {
-            Ok(guard) => Ok(Self { guard, pid }),
+            Ok(guard) => Ok(Self { guard: Arc::from(guard), store: None, pid }),
             Err(LockError::Held(content)) => {
                 let (pid, url) = parse_holder(&content);
                 Err(StorageError::Locked { pid, url })
@@ -111,6 +132,22 @@ impl DirLock {
                 Err(in_the_way(paths.root(), kind, StorageError::io(show(&paths.lock()), e)))
             }
         }
+    }
+
+    /// Also locks `meta/STORE`, which must be there.
+    pub(crate) fn lock_store(&mut self, env: &Env, paths: &Paths) -> Result<()> {
+        let path = paths.meta().join(STORE_NAME);
+        self.store = match env.fs.lock_file(&path) {
+            Ok(guard) => Some(guard),
+            Err(LockError::Held(_)) => return Err(StorageError::Locked { pid: 0, url: None }),
+            Err(LockError::Io(e)) => return Err(StorageError::io(show(&path), e)),
+        };
+        Ok(())
+    }
+
+    /// Watches the lock file without keeping the lock.
+    pub fn watch(&self) -> LockWatch {
+        LockWatch(Arc::downgrade(&self.guard))
     }
 
     /// Adds the address of the server to what the lock file says.

@@ -52,11 +52,15 @@ pub enum StorageError {
     /// Another process has the data directory open.
     #[error("data directory is locked by process {pid}{}", url.as_deref().map(|u| format!(" serving at {u}")).unwrap_or_default())]
     Locked {
-        /// The process that holds the lock.
+        /// The process that holds the lock; 0 where its lock file was removed or replaced, so that
+        /// it is not known.
         pid: u32,
         /// Where it serves, if it does.
         url: Option<String>,
     },
+    /// The lock file of the open directory was removed or replaced: nothing more is acked.
+    #[error("the lock file of the data directory was removed or replaced while it was open")]
+    LockLost,
     /// The data directory cannot be made, or cannot be one.
     #[error("the data directory {dir} cannot be used: {detail}")]
     Directory {

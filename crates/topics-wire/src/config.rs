@@ -4,6 +4,7 @@ use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
 
 use crate::error::Failure;
 use crate::json::{Place, Reader, Scanner, Text, push_i64, push_str, push_u64};
+use crate::nearest;
 
 /// Reads the fields of a config object at the scanner. An unknown one is refused: a misspelt limit
 /// must not go unnoticed.
@@ -65,16 +66,30 @@ fn field<'a>(
     Ok(())
 }
 
+const KNOWN: [&str; 19] = [
+    "type",
+    "durability",
+    "durable",
+    "ttl_ms",
+    "cap_records",
+    "cap_bytes",
+    "discard",
+    "priority",
+    "auto_priority",
+    "auto_create",
+    "dedupe_node",
+    "idempotency_window_ms",
+    "lease_ms",
+    "claim_jitter_ms",
+    "max_deliveries",
+    "dead_letter",
+    "retry_backoff_ms",
+    "leases_durable",
+    "paused",
+];
+
 fn unknown(place: Place, name: Option<&str>) -> Failure {
-    let name = name.unwrap_or("\u{fffd}");
-    let within = if place.within.is_empty() { "" } else { "." };
-    let mut failure =
-        Failure::invalid(format!("{}{within}{name} is not a field of a config", place.within));
-    let mut detail = b"{\"field\":".to_vec();
-    push_str(&mut detail, name.as_bytes());
-    detail.push(b'}');
-    failure.detail = String::from_utf8(detail).ok();
-    failure
+    nearest::unknown("config field", place.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
 }
 
 /// An integer or null; one beyond 32 bits is clamped like any other, by the engine.
@@ -214,6 +229,14 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_known_by_its_name() {
+        for name in KNOWN {
+            let failure = parse(format!(r#"{{"{name}":[]}}"#).as_bytes()).unwrap_err();
+            assert!(failure.message.starts_with(&format!("{name} must be")), "{failure:?}");
+        }
+    }
+
+    #[test]
     fn the_alias() {
         let class = |text: &str| parse(text.as_bytes()).unwrap().durability;
         assert_eq!(class(r#"{"durable":true}"#), Some(Durability::Fsync));
@@ -230,21 +253,23 @@ mod tests {
     #[test]
     fn an_unknown_field_is_refused_by_name() {
         let rows = [
-            ("cap_record", "cap_record is not a field of a config", "cap_record"),
-            (r#"a\"b\n"#, "a\"b\n is not a field of a config", "a\"b\n"),
-            ("", " is not a field of a config", ""),
-            (r"\ud800", "\u{fffd} is not a field of a config", "\u{fffd}"),
+            ("durabilty", "`durabilty`; did you mean `durability`?", "durabilty"),
+            (r#"a\"b\n"#, "`a\"b\n`; known are auto_create, auto_priority,", "a\"b\n"),
+            ("", "``; known are", ""),
+            (r"\ud800", "`\u{fffd}`; known are", "\u{fffd}"),
         ];
         for (key, message, field) in rows {
             let text = format!(r#"{{"ttl_ms":1,"{key}":[{{"x":null}}]}}"#);
             let failure = parse(text.as_bytes()).unwrap_err();
-            assert_eq!((failure.code, failure.message.as_str()), ("invalid_request", message));
+            assert_eq!(failure.code, "invalid_request");
+            let wanted = format!("unknown config field {message}");
+            assert!(failure.message.starts_with(&wanted), "{}", failure.message);
             let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
             assert_eq!(detail["field"], field);
         }
         let mut s = Scanner::new(br#"{"nope":1}"#).unwrap();
         let failure = read(&mut s, "config").unwrap_err();
-        assert_eq!(failure.message, "config.nope is not a field of a config");
+        assert!(failure.message.starts_with("unknown config field `config.nope`; "));
     }
 
     #[test]

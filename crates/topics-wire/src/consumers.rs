@@ -5,7 +5,7 @@ use std::time::Duration;
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 
 use crate::error::Failure;
-use crate::json::{Place, Reader};
+use crate::json::{Fields, Place, Reader};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::read::{matching, page_of, push_records, standing};
 use crate::render::Object;
@@ -24,11 +24,12 @@ pub struct Put {
 
 /// `{mode?, start?, auto_commit?}`; an empty body is one without fields.
 pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
+    const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit"]);
     let mut p = Put::default();
     if bytes.is_empty() {
         return Ok(p);
     }
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "mode" => {
                 let place = Place::field("mode");
@@ -57,13 +58,15 @@ pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
 /// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`, and how long to
 /// wait; an empty body is one without fields. The read itself never waits.
 pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
+    const FIELDS: Fields =
+        Fields::of(&["max_bytes", "max_records", "checkpoint", "wait_ms", "match", "fail_if_busy"]);
     let mut r = ConsumerRead { wait: Duration::ZERO, ..ConsumerRead::default() };
     let mut wait_ms = 0;
     if bytes.is_empty() {
         return Ok((r, wait_ms));
     }
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "max_bytes" => {
                 r.max_bytes = size(s.u64(Place::field("max_bytes"))?).min(MAX_READ_BYTES);
@@ -83,11 +86,8 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
 /// `{seq}`.
 pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
     let mut seq = None;
-    body(bytes, |s, key| {
-        match key {
-            "seq" => seq = Some(s.u64(Place::field("seq"))?),
-            _ => s.skip()?,
-        }
+    body(bytes, Fields::of(&["seq"]), |s, key| {
+        seq = Some(s.u64(Place::field(key))?);
         Ok(())
     })?;
     seq.ok_or_else(|| Place::field("seq").refuse("is missing"))
@@ -96,7 +96,7 @@ pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
 /// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`.
 pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     let mut to = Vec::new();
-    body(bytes, |s, key| {
+    body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
         match key {
             "seq" => to.push(SeekTo::Seq(s.u64(Place::field("seq"))?)),
             "ts" => to.push(SeekTo::Ts(s.u64(Place::field("ts"))?)),
@@ -182,7 +182,7 @@ mod tests {
         for bad in [r#"{"mode":"once"}"#, r#"{"start":5}"#, r#"{"auto_commit":1}"#, "[]"] {
             assert_eq!(put(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
         }
-        for bad in [r#"{"max_bytes":"1"}"#, r#"{"match":5}"#, r#"{"checkpoint":null}"#] {
+        for bad in [r#"{"max_bytes":"1"}"#, r#"{"match":5}"#, r#"{"checkpoint":1}"#] {
             assert_eq!(read(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
         }
         for bad in ["{}", r#"{"seq":1,"ts":2}"#, r#"{"to":"tail"}"#] {

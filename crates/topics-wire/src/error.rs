@@ -106,6 +106,7 @@ pub fn status(code: &str) -> u16 {
         "topic_full" => 422,
         "throttled" => 429,
         "headers_too_large" => 431,
+        "not_implemented" => 501,
         "not_ready" | "shutting_down" | "storage_unavailable" => 503,
         _ => 500,
     }

@@ -6,6 +6,8 @@ use topics_engine::{
     BUCKETS, Durability, Engine, HistogramSnapshot, MetricsSnapshot, Survey, Surveyed,
 };
 
+use topics_env::LoopPanics;
+
 use crate::config;
 use crate::grant::Grant;
 use crate::json::push_str;
@@ -23,12 +25,13 @@ const CLASSES: [Durability; 4] =
 struct Seen {
     snapshot: MetricsSnapshot,
     survey: Survey,
+    panics: Vec<LoopPanics>,
 }
 
 fn look(engine: &Engine, grant: &Grant) -> Seen {
     // What cannot be looked at any more is shown as empty: the engine is closing.
     let survey = engine.survey(&grant.within(""), TOPICS).unwrap_or_default();
-    Seen { snapshot: engine.metrics(), survey }
+    Seen { snapshot: engine.metrics(), survey, panics: engine.loop_panics() }
 }
 
 type Row = (&'static str, &'static str, u64);
@@ -179,6 +182,10 @@ fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
     for (reason, count) in REASONS.iter().zip(m.tombstones) {
         writeln!(out, "topics_tombstones_total{{reason=\"{reason}\"}} {count}")?;
     }
+    head(out, "loop_panics_total", "Panics of background loops, which went on", "counter")?;
+    for p in &seen.panics {
+        writeln!(out, "topics_loop_panics_total{{loop=\"{}\"}} {}", p.name, p.count)?;
+    }
     for (name, help, h) in histograms(m) {
         histogram(out, &format!("{name}_seconds"), help, h)?;
     }
@@ -248,6 +255,11 @@ fn json_of(seen: &Seen) -> Vec<u8> {
         tombstones.int(reason, count);
     }
     o.raw("tombstones", &tombstones.finish());
+    let mut panics = Object::new(64);
+    for p in &seen.panics {
+        panics.int(p.name, p.count);
+    }
+    o.raw("loop_panics", &panics.finish());
     for (name, _, h) in histograms(m) {
         let mut inner = Object::new(128);
         inner.int("count", h.count).int("sum_ns", h.sum_ns);
@@ -341,7 +353,8 @@ mod tests {
             truncated: true,
             ..Survey::default()
         };
-        Seen { snapshot, survey }
+        let sweep = LoopPanics { name: "sweep", count: 2, last: "topic".into() };
+        Seen { snapshot, survey, panics: vec![sweep] }
     }
 
     /// The families of a text, each with one TYPE before its samples.
@@ -371,6 +384,7 @@ mod tests {
             "topics_appends_total 3",
             "topics_topics 1",
             "topics_tombstones_total{reason=\"ttl\"} 7",
+            "topics_loop_panics_total{loop=\"sweep\"} 2",
             "topics_append_seconds_bucket{le=\"0.000001024\"} 98",
             "topics_append_seconds_bucket{le=\"+Inf\"} 100",
             "topics_append_seconds_sum 2",
@@ -413,6 +427,7 @@ mod tests {
         assert_eq!(value["per_topic"]["a.b"]["in_flight"], 3);
         assert_eq!(value["per_topic"]["a.b"]["consumer_lag"]["c"], 4);
         assert_eq!(value["topics_by_class"]["fsync"], 1);
+        assert_eq!(value["loop_panics"]["sweep"], 2);
         assert_eq!(value["append"]["p99_ns"], 1 << 13);
     }
 

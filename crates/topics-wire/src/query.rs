@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::Failure;
+use crate::nearest::unknown;
 
 /// The parameters of a query string, in order, decoded.
 pub struct Query<'a>(&'a [u8]);
@@ -12,6 +13,18 @@ impl<'a> Query<'a> {
     #[must_use]
     pub fn new(raw: &'a [u8]) -> Self {
         Self(raw)
+    }
+
+    /// Refuses a parameter that is none of `known`.
+    pub fn only(&self, known: &[&str]) -> Result<(), Failure> {
+        for pair in self.0.split(|&b| b == b'&').filter(|pair| !pair.is_empty()) {
+            let name = decode(pair.split(|&b| b == b'=').next().unwrap_or(b""));
+            if !name.as_deref().is_some_and(|name| known.contains(&name)) {
+                let given = name.as_deref().unwrap_or("\u{fffd}");
+                return Err(unknown("query parameter", "", None, given, known));
+            }
+        }
+        Ok(())
     }
 
     /// The last value of a parameter; `""` when it has none.
@@ -94,6 +107,17 @@ mod tests {
         assert_eq!(q.get("empty").unwrap().unwrap(), "");
         assert_eq!(q.flag("flag").unwrap(), Some(true));
         assert!(q.get("c").unwrap().is_none() && q.flag("c").unwrap().is_none());
+    }
+
+    #[test]
+    fn unknown_parameters() {
+        assert!(Query::new(b"a=1&&flag&%61b=c&").only(&["a", "ab", "flag"]).is_ok());
+        assert!(Query::new(b"").only(&[]).is_ok());
+        for (raw, name) in [(&b"pagesize=1"[..], "pagesize"), (b"=1", ""), (b"%ff=1", "\u{fffd}")] {
+            let failure = Query::new(raw).only(&["page_size"]).unwrap_err();
+            let wanted = format!("unknown query parameter `{name}`; ");
+            assert!(failure.message.starts_with(&wanted), "{}", failure.message);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
 
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner, push_u64};
+use crate::json::{Fields, Place, Reader, Scanner, push_u64};
 use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
 use crate::query::Query;
 use crate::read::{matching, push_record};
@@ -25,9 +25,10 @@ pub struct Claim {
 
 /// `{node, max?, lease_ms?, wait_ms?}`.
 pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
+    const FIELDS: Fields = Fields::of(&["node", "max", "lease_ms", "wait_ms"]);
     let mut c = Claim { node: String::new(), max: 1, lease_ms: None, wait_ms: 0 };
     let mut node = None;
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
             "max" => c.max = most(s, "max", limits.claim)?,
@@ -95,11 +96,26 @@ impl Held {
     }
 }
 
-/// `{node, seqs, lease_ids?, delay_ms?, lease_ms?}`.
-pub fn held(bytes: &[u8]) -> Result<Held, Failure> {
+/// The body of an ack: `{node, seqs, lease_ids?}`.
+pub fn ack(bytes: &[u8]) -> Result<Held, Failure> {
+    held(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
+}
+
+/// The same of a nack, with `delay_ms?`, in which `null` is the queue's backoff.
+pub fn nack(bytes: &[u8]) -> Result<Held, Failure> {
+    let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms"]);
+    held(bytes, fields.nullable(&["delay_ms"]))
+}
+
+/// The same of an extend, with `lease_ms?`.
+pub fn extend(bytes: &[u8]) -> Result<Held, Failure> {
+    held(bytes, Fields::of(&["node", "seqs", "lease_ids", "lease_ms"]))
+}
+
+fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
     let mut h = Held { delay_ms: Some(0), ..Held::default() };
     let (mut node, mut seqs) = (None, None);
-    body(bytes, |s, key| {
+    body(bytes, fields, |s, key| {
         match key {
             "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
             "seqs" => seqs = Some(numbers(s, "seqs")?),
@@ -136,11 +152,12 @@ fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failur
 
 /// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body is one without fields.
 pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
+    const FIELDS: Fields = Fields::of(&["to", "match", "seqs", "limit", "dry_run"]);
     let mut r = Redrive::default();
     if bytes.is_empty() {
         return Ok(r);
     }
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "to" => r.to = Some(s.text(Place::field("to"))?.into_owned()),
             "match" => r.matching = Some(matching(s)?),
@@ -281,18 +298,23 @@ mod tests {
 
     #[test]
     fn leases() {
-        let h = held(br#"{"node":"w","seqs":[1,2],"lease_ids":[5,6],"delay_ms":null}"#).unwrap();
+        let h = nack(br#"{"node":"w","seqs":[1,2],"lease_ids":[5,6],"delay_ms":null}"#).unwrap();
         assert_eq!((h.seqs, h.lease_ids, h.delay_ms), (vec![1, 2], Some(vec![5, 6]), None));
-        assert_eq!(held(br#"{"node":"w","seqs":[]}"#).unwrap().delay_ms, Some(0));
+        assert_eq!(nack(br#"{"node":"w","seqs":[]}"#).unwrap().delay_ms, Some(0));
+        for other in [&br#"{"node":"w","seqs":[1],"delay_ms":5}"#[..], br#"{"lease_ms":5}"#] {
+            assert!(ack(other).unwrap_err().message.starts_with("unknown field"));
+        }
+        let extended = extend(br#"{"node":"w","seqs":[1],"lease_ms":5,"lease_ids":null}"#).unwrap();
+        assert_eq!((extended.lease_ms, extended.lease_ids), (Some(5), None));
         let many = format!(r#"{{"node":"w","seqs":{:?}}}"#, vec![1; MAX_SEQS + 1]);
-        assert_eq!(held(many.as_bytes()).unwrap_err().code, "batch_too_large");
+        assert_eq!(ack(many.as_bytes()).unwrap_err().code, "batch_too_large");
         for body in [
             r#"{"node":"w"}"#,
             r#"{"seqs":[1]}"#,
             r#"{"node":"w","seqs":["1"]}"#,
             r#"{"node":"w","seqs":[1],"lease_ids":[]}"#,
         ] {
-            assert_eq!(held(body.as_bytes()).unwrap_err().code, "invalid_request");
+            assert_eq!(ack(body.as_bytes()).unwrap_err().code, "invalid_request");
         }
     }
 

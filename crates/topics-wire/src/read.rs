@@ -5,12 +5,13 @@ use topics_engine::{
 };
 
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner, push_str, push_u64};
+use crate::json::{Fields, Place, Reader, Scanner, push_str, push_u64};
 use crate::limits::{
     ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
     MAX_WAIT_MS,
 };
 use crate::render::{Object, Performance};
+use crate::small;
 use crate::{arrow, base64};
 
 /// A read as it was asked for.
@@ -34,6 +35,27 @@ struct Start {
     before: Option<u64>,
 }
 
+/// The fields of a read.
+const FIELDS: Fields = Fields::of(&[
+    "from_seq",
+    "tail",
+    "before_seq",
+    "limit",
+    "max_batch_bytes",
+    "wait_ms",
+    "topic_id",
+    "include_tags",
+    "include_meta",
+    "node",
+    "match",
+    "consistency",
+    "columns",
+    "data_type",
+]);
+
+/// The same of one whose answer is columns.
+pub(crate) const ARROW_FIELDS: Fields = FIELDS.and(&["to_seq", "nodes", "ts_from", "ts_to"]);
+
 /// Reads a request; an empty body is one without fields. `arrow` raises the limits.
 pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure> {
     let mut d = Diff {
@@ -44,13 +66,8 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure>
     };
     let mut start = Start::default();
     if !body.is_empty() {
-        let mut s = Scanner::new(body)?;
-        s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
-        s.object(|s, key| match key.decode() {
-            Some(key) => field(s, &key, &mut d, &mut start),
-            None => Ok(s.skip()?),
-        })?;
-        s.end()?;
+        let fields = if arrow { ARROW_FIELDS } else { FIELDS };
+        small::body(body, fields, |s, key| field(s, key, &mut d, &mut start))?;
     }
     d.request.from = start.resolve()?;
     let r = &mut d.request;
@@ -81,7 +98,7 @@ fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Res
         "node" => r.skip_nodes = nodes(s, "node")?,
         "match" => r.matching = Some(matching(s)?),
         "consistency" => r.strong = strong(&s.text(Place::field("consistency"))?)?,
-        // Of columns: what they are is read where they are asked for.
+        // Of columns: what they and the others are is read where they are asked for.
         "columns" => _ = arrow::columns(s)?,
         "data_type" => _ = arrow::binary(s)?,
         _ => s.skip()?,
@@ -283,13 +300,22 @@ mod tests {
     fn every_field() {
         let d = ok(r#"{"from_seq":7,"limit":9,"node":["a","b"],"match":["tag","Glob","x*"],
             "consistency":"strong","include_tags":true,"include_meta":false,"wait_ms":5,
-            "max_batch_bytes":4096,"topic_id":3,"later":{"x":[1]}}"#);
+            "max_batch_bytes":4096,"topic_id":3,"tail":null}"#);
         assert_eq!(d.request.from, ReadFrom::After(7));
         assert_eq!((d.request.limit, d.request.max_bytes, d.wait_ms), (9, 4096, 5));
         assert_eq!(d.request.skip_nodes.0, [b"a".to_vec(), b"b".to_vec()]);
         assert_eq!(d.request.matching, Some(TopicMatch::Glob(b"x".to_vec())));
         assert_eq!(d.request.topic_id, Some(3));
         assert!(d.request.strong && d.include_tags && !d.include_meta);
+    }
+
+    #[test]
+    fn fields_of_columns_are_unknown_to_json() {
+        for field in ["to_seq", "nodes", "ts_from", "ts_to"] {
+            let body = format!(r#"{{"{field}":1}}"#);
+            assert!(refused(&body).starts_with(&format!("unknown field `{field}`; ")));
+            assert!(parse(body.as_bytes(), &Limits::default(), true).is_ok());
+        }
     }
 
     #[test]
@@ -319,7 +345,6 @@ mod tests {
         for body in [
             r#"{"from_seq":"x"}"#,
             r#"{"from_seq":-1}"#,
-            r#"{"from_seq":null}"#,
             r#"{"limit":"5"}"#,
             r#"{"wait_ms":1.5}"#,
             r#"{"node":5}"#,

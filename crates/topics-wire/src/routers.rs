@@ -3,7 +3,7 @@
 use topics_engine::{Guarantee, RouterInfo, RouterRequest};
 
 use crate::error::Failure;
-use crate::json::{Place, Reader};
+use crate::json::{Fields, Place, Reader};
 use crate::query::Query;
 use crate::read::matching_at;
 use crate::render::{Object, router};
@@ -12,17 +12,26 @@ use crate::small::{self, Page, body};
 /// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
 /// guarantee?}`.
 pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
+    const FIELDS: Fields = Fields::of(&[
+        "source",
+        "dest",
+        "preserve_node",
+        "preserve_tag",
+        "filter",
+        "create_dest",
+        "allow_cycle",
+        "guarantee",
+    ]);
     let mut r = RouterRequest::default();
     let (mut source, mut dest) = (None, None);
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "source" => source = Some(s.text(Place::field("source"))?.into_owned()),
             "dest" => dest = Some(s.text(Place::field("dest"))?.into_owned()),
             "preserve_node" => r.preserve_node = s.bool(Place::field("preserve_node"))?,
             "preserve_tag" => r.preserve_tag = s.bool(Place::field("preserve_tag"))?,
             "filter" => {
-                let place = Place::field("filter");
-                r.filter = if s.null()? { None } else { Some(matching_at(s, place)?) };
+                r.filter = Some(matching_at(s, Place::field("filter"))?);
             }
             "create_dest" => r.create_dest = s.bool(Place::field("create_dest"))?,
             "allow_cycle" => r.allow_cycle = s.bool(Place::field("allow_cycle"))?,
@@ -87,7 +96,7 @@ mod tests {
     fn requests() {
         let r = parse(
             br#"{"source":"a","dest":"b","filter":["tag","Glob","x*"],"preserve_tag":false,
-            "guarantee":"exactly_once","create_dest":false,"allow_cycle":true,"later":1}"#,
+            "guarantee":"exactly_once","create_dest":false,"allow_cycle":true }"#,
         )
         .unwrap();
         assert_eq!((r.source.as_str(), r.dest.as_str()), ("a", "b"));

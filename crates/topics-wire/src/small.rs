@@ -4,7 +4,7 @@ use topics_engine::DeleteRequest;
 
 use crate::base64::{self, Kind};
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner};
+use crate::json::{Fields, Place, Reader, Scanner};
 use crate::limits::{MAX_STATES, PAGE};
 use crate::query::Query;
 use crate::read::matching;
@@ -12,21 +12,25 @@ use crate::read::matching;
 /// Reads the fields of a body that is an object.
 pub(crate) fn body<'a>(
     bytes: &'a [u8],
-    mut each: impl FnMut(&mut Scanner<'a>, &str) -> Result<(), Failure>,
+    fields: Fields,
+    each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut s = Scanner::new(bytes)?;
     s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
-    s.object(|s, key| match key.decode() {
-        Some(key) => each(s, &key),
-        None => Ok(s.skip()?),
-    })?;
+    fields.read(&mut s, Place::default(), each)?;
     Ok(s.end()?)
+}
+
+/// The body of a request that has no fields: none, or `{}`.
+pub fn nothing(bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.is_empty() { Ok(()) } else { body(bytes, Fields::of(&[]), |s, _| Ok(s.skip()?)) }
 }
 
 /// `{before_seq?, match?}`, at least one.
 pub fn delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
+    const FIELDS: Fields = Fields::of(&["before_seq", "match"]);
     let mut request = DeleteRequest::default();
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "before_seq" => request.before_seq = Some(s.u64(Place::field("before_seq"))?),
             "match" => request.matching = Some(matching(s)?),
@@ -43,11 +47,8 @@ pub fn delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
 /// `{ts}`.
 pub fn seek(bytes: &[u8]) -> Result<u64, Failure> {
     let mut ts = None;
-    body(bytes, |s, key| {
-        match key {
-            "ts" => ts = Some(s.u64(Place::field("ts"))?),
-            _ => s.skip()?,
-        }
+    body(bytes, Fields::of(&["ts"]), |s, key| {
+        ts = Some(s.u64(Place::field(key))?);
         Ok(())
     })?;
     ts.ok_or_else(|| Place::field("ts").refuse("is missing"))
@@ -66,12 +67,7 @@ pub struct States {
 pub fn states(bytes: &[u8]) -> Result<States, Failure> {
     let mut wanted = States::default();
     let mut named = false;
-    body(bytes, |s, key| {
-        let field = match key {
-            "topics" => "topics",
-            "patterns" => "patterns",
-            _ => return Ok(s.skip()?),
-        };
+    body(bytes, Fields::of(&["topics", "patterns"]), |s, field| {
         named = true;
         s.must_be(Place::field(field), "an array of strings", |b| b == b'[')?;
         s.array(|s, index| {
@@ -130,7 +126,12 @@ pub fn cursor(last: &str) -> String {
 fn open_cursor(cursor: &str) -> Result<String, Failure> {
     base64::decode(Kind::Url, cursor.as_bytes())
         .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or_else(|| Failure::invalid("cursor is not one that a list returned"))
+        .ok_or_else(foreign_cursor)
+}
+
+/// A cursor that no list returned.
+pub(crate) fn foreign_cursor() -> Failure {
+    Failure::invalid("cursor is not one that a list returned")
 }
 
 #[cfg(test)]

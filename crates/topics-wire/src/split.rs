@@ -3,7 +3,7 @@
 use topics_engine::{SegmentMap, Stretch};
 
 use crate::error::Failure;
-use crate::json::{Place, Reader};
+use crate::json::{Fields, Place, Reader};
 use crate::render::Object;
 use crate::small::body;
 
@@ -38,11 +38,12 @@ struct Part {
 
 /// `{from_seq?, to_seq?, max_records?, max_bytes?}`.
 pub fn parse(bytes: &[u8]) -> Result<Asked, Failure> {
+    const FIELDS: Fields = Fields::of(&["from_seq", "to_seq", "max_records", "max_bytes"]);
     let mut a = Asked { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
     if bytes.is_empty() {
         return Ok(a);
     }
-    body(bytes, |s, key| {
+    body(bytes, FIELDS, |s, key| {
         match key {
             "from_seq" => a.from_seq = s.u64(Place::field("from_seq"))?,
             "to_seq" => a.to_seq = Some(s.u64(Place::field("to_seq"))?),

@@ -75,6 +75,7 @@ class Database(Shown[plain.Database], Closing):
     router = twin(plain.Database.router, Router)
     watch = made(plain.Database.watch, Watch)
     transaction = made(plain.Database.transaction, Transaction)
+    forget_writer = twin(plain.Database.forget_writer)
     redrive = twin(plain.Database.redrive)
     routers = twin(plain.Database.routers)
     sync = long_twin(plain.Database.sync)

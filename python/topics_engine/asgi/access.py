@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Protocol
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from .cors import Cors
 from .keys import ANYONE, Client, Keys
@@ -19,6 +19,8 @@ from .route import Route, Scope
 
 _HOST = re.compile(rb"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/\s]*))(?::[0-9]*)?\Z")
 _BEARER = re.compile(rb"bearer +(\S+)\Z", re.IGNORECASE)
+# What a page may post without asking first.
+_FORMS = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 _CHALLENGE = (b"www-authenticate", b'Bearer realm="topics"')
 
 
@@ -30,25 +32,65 @@ class Guard(Protocol):
 
 class LoopbackGuard:
     """Only requests that were addressed to a loopback name (DNS rebinding), and that no page from
-    elsewhere has made: a browser sends some of those without asking first, sockets among them."""
+    elsewhere has made. A browser sends many of those without asking first: a GET claims jobs, and
+    opens streams and sockets. So all routes are refused but those that answer without the engine.
+    """
 
     def __init__(self, cors: Cors | None = None) -> None:
         self._cors = cors or Cors("")
 
     def check(self, request: Request, route: Route | None) -> Client:
-        origin = request.headers.get(b"origin")
-        harmless = request.method in ("GET", "HEAD", "OPTIONS")
-        if origin is not None and not (harmless and request.scope["type"] == "http"):
-            own = is_loopback(urlsplit(origin.decode("latin-1")).hostname or "")
-            if not own and not self._cors.allows(origin):
-                message = "a page of another origin made this request: see TOPICS_CORS_ORIGINS"
-                raise HttpError(403, "forbidden", message)
+        if route is None or not (route.open or route.verb == "openapi"):
+            self._refuse_pages(request)
         for name, value in request.scope["headers"]:
             if name == b"host" and not is_loopback_authority(value):
                 shown = value[:100].decode("latin-1")
                 message = f"Host {shown!r} is not a loopback name, and the server has no keys"
                 raise HttpError(403, "forbidden", message)
         return ANYONE
+
+    def _refuse_pages(self, request: Request) -> None:
+        """Refuses what a page of another origin asks for, and what a browser asks for without
+        saying for which page.
+        """
+        headers = request.headers
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if origin is not None and self._cors.allows(origin):
+            return
+        host = headers.get(b"host", b"").strip()
+        if origin is not None and not _is_origin(origin, host):
+            raise _foreign("a page of another origin made this request")
+        if site is not None and site.strip().lower() not in (b"same-origin", b"none"):
+            raise _foreign("a page of another origin made this request")
+        if origin is not None or site is not None:
+            return
+        referer = headers.get(b"referer")
+        if referer is not None:
+            if not _is_origin(b"/".join(referer.split(b"/", 3)[:3]), host):
+                raise _foreign("a page of another origin made this request")
+        elif _is_silent_browser(request):
+            raise _foreign("a browser made this request and does not say for which page")
+
+
+def _foreign(what: str) -> HttpError:
+    message = f"{what}, and the server has no keys: TOPICS_CORS_ORIGINS names the pages that may"
+    return HttpError(403, "forbidden", message)
+
+
+def _is_origin(origin: bytes, host: bytes) -> bool:
+    """Whether an origin is that of the pages which a server with this `Host` serves."""
+    scheme, _, authority = origin.strip().lower().partition(b"://")
+    return scheme in (b"http", b"https") and bool(host) and authority == host.lower()
+
+
+def _is_silent_browser(request: Request) -> bool:
+    """Whether a browser that says nothing of its page may have sent this without asking first.
+
+    Such a request has no body of JSON. Every browser calls itself Mozilla, and so do few others.
+    """
+    kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    plain = request.method in ("GET", "HEAD") or (request.method == "POST" and kind in _FORMS)
+    return plain and request.headers.get(b"user-agent", b"").startswith(b"Mozilla/")
 
 
 class OpenGuard:
@@ -62,14 +104,14 @@ class KeyGuard:
     """Only clients with a key, for what its scopes allow."""
 
     def __init__(self, keys: Keys, *, probes: bool = False) -> None:
-        self._keys = keys
+        self.keys = keys
         self._probes = probes
 
     def check(self, request: Request, route: Route | None) -> Client:
         if route is not None and route.open and not self._probes:
             return ANYONE
         secret = _secret(request, route)
-        client = None if secret is None else self._keys.find(secret)
+        client = None if secret is None else self.keys.find(secret)
         if client is None:
             wrong = "there is no such key" if secret else "a key is needed"
             message = f"{wrong}: send Authorization: Bearer <key>"
@@ -84,7 +126,7 @@ class KeyGuard:
         """The client that an `Authorization` header means, if it may have a route that is not
         open."""
         found = _BEARER.match(authorization.strip())
-        client = None if found is None else self._keys.find(found[1])
+        client = None if found is None else self.keys.find(found[1])
         return None if client is None or _missing(client, route) else client
 
 

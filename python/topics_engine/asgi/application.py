@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
+from collections.abc import Iterator
 
 from .. import _core
-from .access import Guard
+from ..errors import InvalidRequest
+from .access import Guard, KeyGuard
 from .bridge import Answer, LoopBridge
 from .compress import THREADED, Body, Inflater, deflate, wanted
 from .cors import Cors
-from .keys import Client
+from .keys import Client, Keys, Renewal
 from .life import Life
 from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
@@ -36,7 +39,7 @@ from .messages import (
 from .openapi import document
 from .route import Route
 from .settings import Settings
-from .slots import Slots
+from .slots import ByteBudget, Slots
 from .socket import converse, deny
 from .streaming import send_stream
 
@@ -66,8 +69,11 @@ class App:
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Slots("sse_connections", most, per_key)
+        # Of streams and sockets, by the number of their client's grant.
+        self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
+        self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -95,6 +101,13 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        try:
+            await self._respond(request, send)
+        finally:
+            request.release(self.receiving)
+
+    async def _respond(self, request: Request, send: Send) -> None:
+        scope = request.scope
         response: Response | None
         try:
             response = await self._answer(request, send)
@@ -130,6 +143,8 @@ class App:
             raise
         client = self.guard.check(request, found.route)
         offer = negotiate(found.route, request.headers.get(b"accept"))
+        if found.route.verb in ("health", "openapi", "socket"):
+            request.refuse_query()
         if found.route.verb == "health":
             return self.life.health()
         if found.route.verb == "openapi":
@@ -162,6 +177,7 @@ class App:
                 call = _begin(bridge, found, client, request, body.data, flags, key)
                 # The answer may take its time.
                 body.release()
+                request.release(self.receiving)
                 status, answer = await _answer_to(bridge, call, request, waits=route.waits)
         finally:
             body.release()
@@ -173,7 +189,7 @@ class App:
             return Body(b"", 0)
         flags = BODIES[body_type(route, request)]
         limit, seconds = self._settings.max_body_bytes, self._settings.body_timeout_ms / 1000
-        data = await request.body(limit, seconds)
+        data = await request.body(limit, seconds, self.receiving)
         return (
             await self._inflater.inflate(data, flags) if is_packed(request) else Body(data, flags)
         )
@@ -188,13 +204,14 @@ class App:
             client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "sockets are at /v0/ws")
+            request.refuse_query()
             with self._streams.one(client.label), self.life.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:
                     raise HttpError(503, "shutting_down", "the server is going down")
                 await send({"type": "websocket.accept"})
-                with contextlib.suppress(Disconnected, OSError):
-                    await converse(bridge, token, client, receive, send, self._stall)
+                with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
+                    await converse(bridge, token, client, receive, send, self._stall, revoked)
         except HttpError as error:
             await deny(scope, receive, send, error)
 
@@ -224,10 +241,44 @@ class App:
         status, opening = await _answer_to(bridge, opened, request, waits=True)
         if status != 200:
             return core_response(status, opening, JSON)
-        with contextlib.suppress(Disconnected, OSError):
-            extra = self._cors.headers(request)
-            await send_stream(bridge, token, opening, request, send, kind, extra, self._stall)
+        extra = self._cors.headers(request)
+        with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
+            await send_stream(
+                bridge, token, opening, request, send, kind, extra, self._stall, revoked
+            )
         return None
+
+    @contextlib.contextmanager
+    def _revocable(self, client: Client) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when the client's key is revoked."""
+        revoked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        guard = self.guard
+        if isinstance(guard, KeyGuard) and not guard.keys.has(client.grant):
+            revoked.set_result(None)
+        self._revocations[client.grant].add(revoked)
+        try:
+            yield revoked
+        finally:
+            self._revocations[client.grant].discard(revoked)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether clients need a key."""
+        return isinstance(self.guard, KeyGuard)
+
+    def renew_keys(self, keys: Keys) -> Renewal:
+        """Takes these keys instead of those that there are: what a key may no more is refused from
+        the next request on, and its streams end."""
+        guard = self.guard
+        if not isinstance(guard, KeyGuard):
+            raise InvalidRequest("a server that was started without keys serves on without")
+        renewal = guard.keys.renew(keys)
+        if self.life.bridge is not None:
+            self.life.bridge.extend_grants(guard.keys.grants() or [])
+        for grant in renewal.ended:
+            for revoked in self._revocations.pop(grant, ()):
+                revoked.set_result(None)
+        return renewal
 
 
 def _begin(

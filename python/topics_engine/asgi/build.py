@@ -28,7 +28,7 @@ def create_app(
 def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:
     """The same with the server's URL, which is written into the lock file."""
     settings = resolve().settings if settings is None else settings
-    keys = Keys.parse(settings.api_keys)
+    keys = Keys.parse(settings.api_keys, settings.api_keys_file)
     forget(settings.api_keys)
     settings = replace(settings, api_keys="")
     return App(make_life(settings, engine, url, keys), make_guard(settings, keys), settings)

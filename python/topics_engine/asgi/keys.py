@@ -51,42 +51,83 @@ class Key:
         return self.digest.hex()[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What became of the keys: how many are new, changed and revoked, and the numbers of the grants
+    that are not valid any more."""
+
+    new: int
+    changed: int
+    revoked: int
+    ended: frozenset[int]
+
+
 class Keys:
-    """All keys of a server. Empty: it has none."""
+    """All keys of a server. Empty: it has none.
+
+    The number of a grant keeps its meaning for as long as the server runs: a request may hold it
+    while keys are renewed.
+    """
 
     def __init__(self, keys: tuple[Key, ...] = ()) -> None:
-        self._keys = keys
-        self._clients = [Client(i, key.scopes, key.label) for i, key in enumerate(keys)]
+        self._grants = list(keys)
+        self._clients = [(key, Client(i, key.scopes, key.label)) for i, key in enumerate(keys)]
 
     @classmethod
-    def parse(cls, text: str) -> Keys:
-        """The keys of a setting. A malformed entry is an error that does not repeat it."""
-        keys: list[Key] = []
-        for number, entry in enumerate(text.split(","), 1) if text else ():
-            key = _parse(entry.strip(), number)
+    def parse(cls, text: str, file: str = "", others: Keys | None = None) -> Keys:
+        """The keys of a setting, those of a file, and others. A malformed entry is an error that
+        does not repeat it."""
+        keys = [key for key, _ in others._clients] if others is not None else []
+        for where, number, entry in (*_entries(text), *_entries_of(file)):
+            key = _parse(entry.strip(), where, number)
             if any(key.digest == other.digest for other in keys):
-                raise _refuse(number, "the same key stands there twice")
+                raise _refuse(where, number, "the same key stands there twice")
             keys.append(key)
         return cls(tuple(keys))
 
+    def renew(self, other: Keys) -> Renewal:
+        """Takes the keys of another instead. One that is the same but for its scopes or prefixes
+        gets another grant."""
+        before = {key.digest: (key, client) for key, client in self._clients}
+        clients, new, changed = [], 0, 0
+        for key, _ in other._clients:
+            was = before.pop(key.digest, None)
+            if was is not None and was[0] == key:
+                clients.append(was)
+                continue
+            new, changed = new + (was is None), changed + (was is not None)
+            clients.append((key, Client(len(self._grants), key.scopes, key.label)))
+            self._grants.append(key)
+        kept = {client.grant for _, client in clients}
+        ended = frozenset(client.grant for _, client in self._clients) - kept
+        self._clients = clients
+        return Renewal(new, changed, len(before), ended)
+
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
     def __repr__(self) -> str:
-        return f"Keys({list(self._keys)!r})"
+        return f"Keys({[key for key, _ in self._clients]!r})"
 
     def find(self, secret: bytes) -> Client | None:
         """Whose key this is. Compares with every key, each in constant time."""
         digest = hashlib.sha256(secret).digest()
         found = None
-        for key, client in zip(self._keys, self._clients, strict=True):
+        for key, client in self._clients:
             if hmac.compare_digest(digest, key.digest):
                 found = client
         return found
 
+    def has(self, grant: int) -> bool:
+        """Whether a grant is still that of a key."""
+        return any(client.grant == grant for _, client in self._clients)
+
     def grants(self) -> list[tuple[str, list[str], bool]] | None:
         """What the core is told: owner, prefixes, administrator, by number."""
-        made = [(k.label, list(k.prefixes), "admin" in k.scopes) for k in self._keys]
+        made = [(k.label, list(k.prefixes), "admin" in k.scopes) for k in self._grants]
         return made or None
 
 
@@ -96,19 +137,51 @@ def forget(text: str) -> None:
         del os.environ[VARIABLE]
 
 
-def _parse(entry: str, number: int) -> Key:
+def _entries(text: str) -> list[tuple[str, int, str]]:
+    return [(VARIABLE, n, entry) for n, entry in enumerate(text.split(","), 1) if text]
+
+
+def _entries_of(file: str) -> list[tuple[str, int, str]]:
+    """Of a file: an entry a line, or several with commas; a line that begins with # is none."""
+    if not file:
+        return []
+    try:
+        with open(file, encoding="utf-8") as opened:
+            lines = [line.strip() for line in opened]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{VARIABLE}_FILE: {error}") from None
+    entries = [
+        entry.strip()
+        for line in lines
+        if line and not line.startswith("#")
+        for entry in line.split(",")
+    ]
+    if not entries:
+        # To serve everybody is not what somebody meant who named a file.
+        raise InvalidRequest(f"{VARIABLE}_FILE: there is no key in {file}")
+    return [(file, n, entry) for n, entry in enumerate(entries, 1)]
+
+
+def _parse(entry: str, where: str, number: int) -> Key:
     secret, _, rest = entry.partition(":")
-    words, _, names = rest.partition(":")
+    words, colon, names = rest.partition(":")
     if not _KEY.fullmatch(secret):
-        raise _refuse(number, "a key is 1 to 512 printable characters without a colon or a comma")
-    scopes = frozenset(_scopes(words, number)) if words else frozenset(SCOPES)
+        raise _refuse(
+            where, number, "a key is 1 to 512 printable characters without a colon or a comma"
+        )
+    scopes = frozenset(_scopes(words, where, number)) if words else frozenset(SCOPES)
+    if colon and not names:
+        why = "the prefix is empty; name one, or leave the last colon out for a key of all names"
+        raise _refuse(where, number, why)
     prefixes = tuple(names.split("|")) if names else ()
     if not all(_PREFIX.fullmatch(prefix) for prefix in prefixes):
-        raise _refuse(number, "a prefix is the beginning of a topic's name; | stands between two")
+        raise _refuse(
+            where, number, "a prefix is the beginning of a topic's name; | stands between two"
+        )
     return Key(hashlib.sha256(secret.encode()).digest(), scopes, prefixes)
 
 
-def _scopes(words: str, number: int) -> list[Scope]:
+def _scopes(words: str, where: str, number: int) -> list[Scope]:
     letters = {scope[0]: scope for scope in SCOPES}
     found: list[Scope] = []
     for word in words.split("+"):
@@ -117,9 +190,9 @@ def _scopes(words: str, number: int) -> list[Scope]:
         elif word and all(letter in letters for letter in word):
             found += [letters[letter] for letter in word]
         else:
-            raise _refuse(number, f"scopes are {'+'.join(SCOPES)}, or their first letters")
+            raise _refuse(where, number, f"scopes are {'+'.join(SCOPES)}, or their first letters")
     return found
 
 
-def _refuse(number: int, why: str) -> InvalidRequest:
-    return InvalidRequest(f"{VARIABLE}, entry {number}: {why} (key[:scopes[:prefixes]],…)")
+def _refuse(where: str, number: int, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{where}, entry {number}: {why} (key[:scopes[:prefixes]],…)")

@@ -9,7 +9,8 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import unquote_to_bytes
 
 from .. import _core
 
@@ -29,7 +30,18 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 # all of its body before it reads gets the answer instead of a reset.
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
-LINGERING = frozenset({413})
+LINGERING = frozenset({413, 429})
+# Headers of which a second one would be passed over, or would win over the first.
+SINGLE = (
+    b"authorization",
+    b"content-encoding",
+    b"content-type",
+    b"host",
+    b"idempotency-key",
+    b"last-event-id",
+    b"origin",
+    b"sec-fetch-site",
+)
 MAX_HEADERS = 128
 MAX_HEADER_BYTES = 64 << 10
 
@@ -91,10 +103,18 @@ def when_again(status: int, body: bytes) -> list[Header]:
 CLOSE: Header = (b"connection", b"close")
 
 
+class Budget(Protocol):
+    """Bytes that all requests share."""
+
+    def take(self, size: int) -> bool: ...
+    def give(self, size: int) -> None: ...
+    def full(self) -> HttpError: ...
+
+
 class Request:
     """One HTTP request: its headers once as a dict, its body on demand."""
 
-    __slots__ = ("_receive", "body_read", "headers", "method", "scope")
+    __slots__ = ("_receive", "body_read", "headers", "method", "received", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -102,6 +122,8 @@ class Request:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.body_read = False
+        # Bytes of its body, of which a `Budget` knows.
+        self.received = 0
 
     def check_headers(self) -> None:
         """Refuses header blocks that no client of this API needs."""
@@ -109,6 +131,23 @@ class Request:
         if len(headers) > MAX_HEADERS or sum(map(_header_size, headers)) > MAX_HEADER_BYTES:
             message = f"at most {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes of them"
             raise HttpError(431, "headers_too_large", message, headers=[CLOSE])
+        if len(headers) > len(self.headers):
+            for name in SINGLE:
+                if sum(name == given for given, _ in headers) > 1:
+                    message = f"the header {name.decode()} is there twice: send one"
+                    raise HttpError(400, "invalid_request", message)
+
+    def refuse_query(self) -> None:
+        """Refuses any parameter: of a route that has none, and is answered here."""
+        query: bytes = self.scope.get("query_string", b"")
+        for pair in filter(None, query.split(b"&")):
+            raw = unquote_to_bytes(pair.partition(b"=")[0].replace(b"+", b" "))
+            try:
+                name = raw.decode()[:100]
+            except UnicodeDecodeError:
+                name = "\ufffd"
+            message = f"unknown query parameter `{name}`; there are none here"
+            raise HttpError(400, "invalid_request", message, {"field": name})
 
     def has_body(self) -> bool:
         """Whether the client announced a body that is not empty."""
@@ -118,30 +157,38 @@ class Request:
         # HTTP/2 needs neither header; there, and only there, the first message tells.
         return b"transfer-encoding" in self.headers or self.scope["http_version"] == "2"
 
-    async def body(self, limit: int, seconds: float) -> bytes:
-        """The whole body, at most `limit` bytes unless that is 0, within `seconds`."""
+    async def body(self, limit: int, seconds: float, budget: Budget) -> bytes:
+        """The whole body, at most `limit` bytes unless that is 0, within `seconds`. What came of it
+        is taken from a budget until `release`.
+        """
         limit = limit or sys.maxsize
         length = self.headers.get(b"content-length", b"").strip()
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)
         try:
             async with asyncio.timeout(seconds):
-                return await self._read(limit)
+                return await self._read(limit, budget)
         except TimeoutError:
             raise body_too_slow(seconds) from None
 
-    async def _read(self, limit: int) -> bytes:
-        first = await self._next()
-        if self.body_read and len(first) <= limit:
-            return first
-        parts, size = [first], len(first)
-        while size <= limit and not self.body_read:
+    async def _read(self, limit: int, budget: Budget) -> bytes:
+        parts: list[bytes] = []
+        while self.received <= limit and not self.body_read:
             part = await self._next()
-            size += len(part)
+            if not budget.take(len(part)):
+                self.release(budget)
+                raise budget.full()
+            self.received += len(part)
             parts.append(part)
-        if size > limit:
+        if self.received > limit:
+            self.release(budget)
             raise _too_large(limit)
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def release(self, budget: Budget) -> None:
+        """Its body is not kept any more."""
+        budget.give(self.received)
+        self.received = 0
 
     async def _next(self) -> bytes:
         """The next piece of the body; after the last one `body_read` is set."""
@@ -192,7 +239,8 @@ async def respond(request: Request, response: Response, send: Send) -> None:
         *response.headers,
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    if response.status in LINGERING and not request.body_read and request.has_body():
+    lingers = response.status in LINGERING and CLOSE in response.headers
+    if lingers and not request.body_read and request.has_body():
         await send({"type": "http.response.body", "body": body, "more_body": True})
         await request.drain()
         body = b""

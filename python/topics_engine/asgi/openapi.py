@@ -34,7 +34,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "string or array of strings": {"type": ["string", "array"], "items": {"type": "string"}},
     "string or integer": {"type": ["string", "integer"]},
 }
-_NULLABLE = ("priority", "dead_letter", "delay_ms")
+_NULLABLE = ("priority", "dead_letter")
 PARAMETER = re.compile(r":(\w+)")
 
 
@@ -63,7 +63,7 @@ def describe(version: str) -> dict[str, Any]:
         "components": {
             "schemas": {
                 "Error": _ERROR,
-                "Config": schema_of(CONFIG, extra=False),
+                "Config": schema_of(CONFIG, strict=True),
                 "Match": _TAG,
             },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -131,27 +131,47 @@ def _body(route: Route, kind: bytes) -> dict[str, Any]:
         return {"type": "string", "format": "binary"}
     if kind == NDJSON:
         return {"type": "string", "description": "one JSON value a line"}
-    return schema_of(route.body or ())
+    made = schema_of(route.body or ())
+    if ARROW in route.offers and JSON in route.offers:
+        # An answer of columns takes the fields of a scan, too.
+        del made["additionalProperties"]
+    return made
 
 
-def schema_of(given: Iterable[Field], *, extra: bool = True) -> dict[str, Any]:
-    """An object of these fields; others are passed over, unless `extra` says otherwise."""
+def schema_of(given: Iterable[Field], *, strict: bool = False) -> dict[str, Any]:
+    """An object of these fields and no other; `null` is one that is absent, unless `strict`."""
     given = tuple(given)
-    made: dict[str, Any] = {
-        "type": "object",
-        "properties": {f.name: schema(f) | {"description": f.summary} for f in given},
-    }
+    properties = {}
+    for field in given:
+        value = schema(field)
+        if not (strict or field.required):
+            value = _or_null(value)
+        properties[field.name] = value | {"description": field.summary}
+    made = {"type": "object", "properties": properties, "additionalProperties": False}
     required = [f.name for f in given if f.required]
     if required:
         made["required"] = required
-    if not extra:
-        made["additionalProperties"] = False
     return made
+
+
+def _or_null(value: dict[str, Any]) -> dict[str, Any]:
+    if not value or "null" in value.get("type", ()):
+        return value
+    if "type" not in value:
+        return {"anyOf": [value, {"type": "null"}]}
+    kinds = value["type"]
+    return value | {"type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def schema(field: Field) -> dict[str, Any]:
     """The schema of one value."""
     kind = dict(_KINDS[field.kind])
+    if field.of and field.kind == "array of objects":
+        kind["items"] = schema_of(field.of)
+    elif field.of:
+        # By name; or an array of names.
+        kind = {"type": ["object", "array"], "additionalProperties": schema_of(field.of)}
+        kind["items"] = {"type": "string"}
     if field.name in _NULLABLE:
         kind["type"] = [kind["type"], "null"]
     elif kind.get("type") == "integer":

@@ -32,14 +32,21 @@ class Field:
     kind: Kind
     summary: str = ""
     required: bool = False
+    of: tuple[Field, ...] = ()
+    """The fields of the objects in it."""
 
 
-def fields(*lines: str) -> tuple[Field, ...]:
-    """Fields written one to a line: `name!: kind: summary`; `!` marks one that must be there."""
+def fields(*lines: str, **of: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Fields written one to a line: `name!: kind: summary`; `!` marks one that must be there. `of`
+    are, by name, the fields of the objects in a field.
+    """
     made = []
     for line in lines:
         name, kind, summary = (part.strip() for part in line.split(":", 2))
-        made.append(Field(name.rstrip("!"), kind, summary, name.endswith("!")))  # type: ignore[arg-type]
+        plain = name.rstrip("!")
+        inner = of.pop(plain, ())
+        made.append(Field(plain, kind, summary, name.endswith("!"), inner))  # type: ignore[arg-type]
+    assert not of, of
     return tuple(made)
 
 
@@ -101,11 +108,10 @@ BODY = ("invalid_request", "payload_too_large", "request_timeout", "unsupported_
 
 
 def _common(route: Route) -> frozenset[str]:
-    codes = {*ALWAYS, "unauthorized", "forbidden"}
+    # Any query may have a parameter that is not known.
+    codes = {*ALWAYS, "unauthorized", "forbidden", "invalid_request"}
     if route.verb not in ("health", "openapi"):
         codes.update(ENGINE)
     if route.body is not None:
         codes.update(BODY)
-    if route.named or route.query:
-        codes.add("invalid_request")
     return frozenset(codes)

@@ -30,6 +30,18 @@ FRAMES = fields(
     "max_batch_bytes: integer: payload bytes of an event, 256 KiB unless given, at most 8 MiB",
     "heartbeat_ms: integer: a comment when idle for so long, 15000 unless given, 1000 to 60000",
 )
+RECORD = fields(
+    "data: any: JSON, or else `data_b64`",
+    "data_b64: string: bytes as base64",
+    "tag: string: for filters",
+    "node: string: its origin",
+    "meta: object: strings by name",
+    "ttl_ms: integer: it expires after this",
+    "lane: integer: queue: 0 to 9, the lowest first",
+    "group: string: queue: one job of a group at a time",
+    "delay_ms: integer: queue: claimable after this",
+    "deliver_at: integer: queue: claimable at this time, ms",
+)
 WRITE = fields(
     "records!: array of objects: `data` or `data_b64`, `tag`, `node`, `meta`, `ttl_ms`; in a queue "
     "also `lane`, `group`, `delay_ms`, `deliver_at`",
@@ -40,6 +52,7 @@ WRITE = fields(
     "create: boolean: create the topic when it is missing",
     "config: config: config at creation",
     "disable_backpressure: boolean: wait for room instead of being refused",
+    records=RECORD,
 )
 CONFIG = fields(
     'type: string: "log" or "queue"',
@@ -105,6 +118,18 @@ WORK = fields(
     "expect_heads: object: topic to the head that it must have",
     "commits: array of objects: `topic`, `consumer`, `seq`",
     "acks: array of objects: `queue`, `node`, `seqs`, `lease_ids`",
+    commits=fields(
+        "topic!: string: what was read",
+        "consumer!: string: by whom",
+        "seq!: integer: everything up to it is dealt with",
+    ),
+    acks=fields("queue!: string: of the jobs") + HELD,
+)
+APPEND = fields(
+    "topic!: string: where to",
+    "records!: array of objects: as in a write",
+    "node: string: origin of the records that name none",
+    records=RECORD,
 )
 TXN = (
     *"txn_incomplete stale_epoch topic_not_found consumer_not_found topic_full".split(),
@@ -123,6 +148,11 @@ ROUTER = fields(
 WATCH = fields(
     "topics: object: name to `{from_seq}`, `{tail}` or `{}`; an array of names begins at the tail",
     "patterns: array of strings: prefixes with a `*`, topics to come included",
+    topics=fields(
+        'from_seq: string or integer: events after this, or "earliest"',
+        "tail: integer: begin so many records before the head",
+        "topic_id: integer: the id that the cursor was made with",
+    ),
 )
 READ = fields(
     "max_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB",
@@ -395,6 +425,7 @@ TXNS: tuple[Route, ...] = (
             "idempotency_key: string: a repeat returns the first answer, for two minutes",
             "writer: string: a repeat of its last epoch returns the first answer",
             "epoch: integer: of the writer, rising; the one after its last unless given",
+            appends=APPEND + fields("expect_head: integer: refuse unless this is the head"),
         ) + WORK,
         codes=(*TXN[1:], "idempotency_mismatch"), answer="committed deduped topics",
     ),
@@ -408,13 +439,19 @@ TXNS: tuple[Route, ...] = (
         codes=("txn_not_found", "invalid_request"), answer="writer last_epoch staged",
     ),
     Route(
+        "DELETE", "/v0/txn/:writer", "txn_forget", ("delete",),
+        "forget a writer: its next commit may have any epoch, what it has staged is given up",
+        codes=("invalid_request",), answer="writer forgotten",
+    ),
+    Route(
         "POST", "/v0/txn/:writer/stage/:id", "txn_stage", ("write",),
         "rows that a commit will publish",
         query=fields(
             "part!: integer: of the stage, from 0; one that is staged already stays as it is",
             "topic: string: of Arrow rows that have no column `topic`",
         ),
-        body=fields("appends!: array of objects: `topic`, `records`, `node`"), takes=(JSON, ARROW),
+        body=fields("appends!: array of objects: `topic`, `records`, `node`", appends=APPEND),
+        takes=(JSON, ARROW),
         codes=("batch_too_large", "record_too_large"), answer="staged bytes deduped",
     ),
     Route(
@@ -428,13 +465,18 @@ TXNS: tuple[Route, ...] = (
         body=fields(
             "epoch!: integer: of the writer, rising; its last one again answers as the first time",
             "stages: array of objects: `id`, `parts`, `records`",
+            stages=fields(
+                "id!: string: of the stage",
+                "parts!: integer: how many it has",
+                "records: integer: rows in all of them",
+            ),
         ) + WORK,
         codes=TXN, answer="committed deduped topics",
     ),
 )
 
 _HEALTH = "status version uptime_ms"
-_READY = "status wal_replay_complete topics"
+_READY = "status wal_replay_complete topics loop_panics"
 
 SERVER: tuple[Route, ...] = (
     Route(

@@ -14,6 +14,8 @@ from typing import Any
 from .. import settings as engine_settings
 from ..errors import InvalidRequest
 
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
 
 def _setting(default: Any, help_text: str, *, repr: bool = True) -> Any:
     return field(default=default, repr=repr, metadata={"help": help_text})
@@ -37,11 +39,14 @@ class Settings:
     hot_protocol: bool = _setting(True, "serve hot requests in the native protocol")
     allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
     api_keys: str = _setting("", "keys, scopes and prefixes of clients", repr=False)
+    api_keys_file: str = _setting("", "file of further keys, an entry a line")
     probe_auth: bool = _setting(False, "health and readiness need a key too")
     cors_origins: str = _setting("", "origins of web pages that may read answers")
+    log_level: str = _setting("warning", "messages below this level are left out")
     max_sse_connections: int = _setting(10_000, "open event streams and sockets")
     max_sse_connections_per_key: int = _setting(1000, "the same for one key")
     max_inflight_per_key: int = _setting(1000, "open requests of one key")
+    max_receiving_bytes: int = _setting(256 << 20, "bytes of all bodies that are being received")
     data_dir: str = engine_settings.DATA_DIR
     engine: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,6 +77,10 @@ def resolve(
     server = engine_settings.resolve(
         mine, environ, file, known=SERVER, others=engine_settings.defaults()
     )
+    if server["log_level"] not in LOG_LEVELS:
+        allowed = ", ".join(LOG_LEVELS)
+        source = server.sources["log_level"]
+        raise InvalidRequest(f"log_level ({source}): {server['log_level']!r} is none of {allowed}")
     if int(server["port"]) >= 1 << 16:
         raise InvalidRequest(f"port ({server.sources['port']}): {server['port']} is not a port")
     values: dict[str, Any] = dict(server)

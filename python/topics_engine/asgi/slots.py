@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 
-from .messages import HttpError
+from .messages import CLOSE, HttpError
 
 RETRY_MS = 1000
 
@@ -49,6 +49,34 @@ class Slots:
         self.taken[label] -= 1
         if not self.taken[label]:
             del self.taken[label]
+
+
+class ByteBudget:
+    """Bytes of all bodies that are being received, at most so many in all; 0 is no limit."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self.taken = 0
+
+    def take(self, size: int) -> bool:
+        """Counts bytes; false, and nothing counted, when they are too many."""
+        if self._most and self.taken + size > self._most:
+            return False
+        self.taken += size
+        return True
+
+    def give(self, size: int) -> None:
+        """So many are not held any more."""
+        self.taken -= size
+
+    def full(self) -> HttpError:
+        """What a request is told whose bytes are too many. It ends its connection: what is still to
+        come of its body is not kept.
+        """
+        error = _full(self._name, self._most)
+        error.headers.append(CLOSE)
+        return error
 
 
 def _full(limit: str, most: int) -> HttpError:

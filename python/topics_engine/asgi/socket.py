@@ -12,6 +12,7 @@ from .messages import HttpError, Receive, Scope, Send
 from .streaming import END, MORE
 
 DENIED_SECONDS = 0.2
+REVOKED = '{"op":"error","code":"unauthorized","message":"the key of this socket was revoked"}'
 GOING_AWAY, NOT_TEXT, LET_GO = 1001, 1003, 1008
 
 
@@ -34,14 +35,27 @@ async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> 
 
 
 async def converse(
-    bridge: LoopBridge, token: int, client: Client, receive: Receive, send: Send, stall: float
+    bridge: LoopBridge,
+    token: int,
+    client: Client,
+    receive: Receive,
+    send: Send,
+    stall: float,
+    revoked: asyncio.Future[None],
 ) -> None:
-    """Answers a client until it leaves. A message is taken when what was to be sent is sent: who
-    does not read is not read from."""
+    """Answers a client until it leaves, or its key is revoked. A message is taken when what was to
+    be sent is sent: who does not read is not read from."""
     wake = bridge.wake_of(token)
+    revoked.add_done_callback(lambda _: wake.set())
     incoming = _next(receive, wake.set)
     try:
         while True:
+            if revoked.done():
+                async with asyncio.timeout(stall):
+                    await send({"type": "websocket.send", "text": REVOKED})
+                close = {"type": "websocket.close", "code": LET_GO, "reason": "unauthorized"}
+                await send(close)
+                return
             if not await _send_all(bridge, token, send, stall):
                 await send({"type": "websocket.close", "code": GOING_AWAY})
                 return

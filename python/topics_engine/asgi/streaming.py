@@ -30,6 +30,13 @@ PUMP = "topics.pump"
 MORE, WAIT, END, FAIL = 0, 1, 2, 3
 
 
+REVOKED = (
+    b"event: error\ndata: "
+    b'{"code":401,"error":"unauthorized","message":"the key of this stream was revoked"}\n\n'
+)
+"""The last event of a stream whose key is not valid any more."""
+
+
 class Closing(Protocol):
     """What writes a stream, until it is closed."""
 
@@ -49,12 +56,22 @@ async def send_stream(
     kind: bytes,
     extra: list[Header],
     stall: float,
+    revoked: asyncio.Future[None],
 ) -> None:
-    """Sends a stream until it ends, its client goes, or takes nothing for `stall` seconds."""
+    """Sends a stream until it ends, its client goes, its key is revoked, or nothing is taken for
+    `stall` seconds."""
     # The body has been read, or is passed over: what comes next is the client's leaving.
     gone = asyncio.ensure_future(request.disconnected())
     wake = bridge.wake_of(token)
-    gone.add_done_callback(lambda _: wake.set())
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(_: object) -> None:
+        if not over.done():
+            over.set_result(None)
+        wake.set()
+
+    gone.add_done_callback(end)
+    revoked.add_done_callback(end)
     try:
         headers = [*HEADERS[kind], *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -67,12 +84,15 @@ async def send_stream(
             await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
         if pump is None:
-            whole = await _pull(bridge, token, send, gone, wake, stall)
+            whole = await _pull(bridge, token, send, over, wake, stall)
         else:
-            whole = await _pumped(bridge, token, pump["begin"], gone)
+            whole = await _pumped(bridge, token, pump["begin"], over)
+        if revoked.done() and kind == EVENTS and not gone.done():
+            await _send(send, REVOKED, stall)
         if not whole and kind == ARROW and not gone.done():
             # The client learns it when it asks for the rest.
-            log.warning("%s breaks off: %s", request.scope["path"], bridge.failure(token))
+            why = "its key was revoked" if revoked.done() else bridge.failure(token)
+            log.warning("%s breaks off: %s", request.scope["path"], why)
             # Whoever looks only at the framing of the response sees it, too.
             if end_connection(request, "close"):
                 return
@@ -89,12 +109,12 @@ async def _pull(
     bridge: LoopBridge,
     token: int,
     send: Send,
-    gone: asyncio.Future[None],
+    over: asyncio.Future[None],
     wake: Wake,
     stall: float,
 ) -> bool:
     """Whether the stream came to its end."""
-    while not gone.done():
+    while not over.done():
         pulled = bridge.pull(token)
         if pulled is None:
             break
@@ -112,7 +132,7 @@ async def _pumped(
     bridge: LoopBridge,
     token: int,
     begin: Callable[..., Closing],
-    gone: asyncio.Future[None],
+    over: asyncio.Future[None],
 ) -> bool:
     """The connection's server writes the stream, and ends a client that takes nothing; whether it
     came to its end."""
@@ -123,7 +143,7 @@ async def _pumped(
             ended.set_result(whole)
 
     pump = bridge.pump(begin, token, end)
-    gone.add_done_callback(lambda _: end(False))
+    over.add_done_callback(lambda _: end(False))
     try:
         return await ended
     finally:

@@ -27,6 +27,8 @@ def part_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
     _queue_arguments(family("queue", "look at queues, and bring dead jobs back"))
     _consumer_arguments(family("consumer", "durable consumers"))
     _router_arguments(family("router", "routers"))
+    forget = family("txn", "transaction writers")("forget", "forget a writer's last epoch", "writer")
+    forget.description = "Its next commit may have any epoch; what it has staged is given up."
 
 
 def _queue_arguments(add: Any) -> None:

@@ -22,7 +22,13 @@ from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.messages import body_too_slow
 from ..asgi.routes import ROUTES
 from ..asgi.slots import Slots
-from .limits import GOODBYE_SECONDS, Limits, headers_too_slow, unsent
+from .limits import (
+    GOODBYE_SECONDS,
+    MIN_BYTES_PER_SECOND,
+    Limits,
+    headers_too_slow,
+    unsent,
+)
 from .protocol import farewell
 from .pumped import PumpedProtocol
 
@@ -42,8 +48,13 @@ class HotProtocols:
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
             max_body=settings.max_body_bytes or sys.maxsize,
+            receiving=app.receiving,
             ticks=tuple(  # type: ignore[arg-type]
                 round(seconds / self._tick) for seconds in (*ticks, GOODBYE_SECONDS)
+            ),
+            drain=(
+                round(limits.stall / self._tick),
+                max(1, round(MIN_BYTES_PER_SECOND * self._tick)),
             ),
             unsent=unsent,
             too_slow_head=farewell(headers_too_slow(limits.header)),

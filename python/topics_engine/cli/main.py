@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
         return verbs.add_parser(name, help=summary, description=summary, parents=[common])
 
     _server_arguments(verb("serve", "serve a data directory over HTTP"))
+    verb("reload", "have the server of a directory read keys, certificate and log level again")
     verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
     _topic_arguments(verb)
     part_arguments(verb, common)
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     out = Output(json_lines=args.json)
     if args.url and args.data_dir:
         raise InvalidRequest("--url and --data-dir: a command works on one of them")
-    resolved = resolve({name: getattr(args, name, None) for name in ARGUMENTS})
+    resolved = resolve(_given(args))
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
     if args.command in HERE:
         return HERE[args.command](args, resolved, url, out)
@@ -166,6 +167,11 @@ def run(args: argparse.Namespace) -> int:
     verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))
     with connect(url, settings, create=verb in CREATES) as db:
         return COMMANDS[verb](db, args, out)
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings among the arguments."""
+    return {name: getattr(args, name, None) for name in ARGUMENTS}
 
 
 ARGUMENTS = ("data_dir", "host", "port", "tls_cert", "tls_key")
@@ -195,7 +201,26 @@ def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
     # uvicorn is imported by those who serve only.
     from .serve import serve as until_told
 
-    return until_told(resolved.settings, hints=args.hints, access_log=args.access_log)
+    def read_again() -> Settings:
+        return resolve(_given(args)).settings
+
+    settings = resolved.settings
+    from_environment = resolved.sources["api_keys"].startswith("environment")
+    return until_told(
+        settings,
+        read_again,
+        fixed_keys=settings.api_keys if from_environment else "",
+        hints=args.hints,
+        access_log=args.access_log,
+    )
+
+
+def reload(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    if url:
+        raise InvalidRequest("a reload is of a server on this machine: give its --data-dir")
+    from .reload import tell
+
+    return tell(resolved.settings.data_dir, out)
 
 
 def config(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
@@ -251,7 +276,13 @@ def verify(db: Database, args: argparse.Namespace, out: Output) -> int:
     return tools.report(found, out)
 
 
-HERE = {"serve": serve, "config": config, "repair": repair, "completion": completion}
+HERE = {
+    "serve": serve,
+    "reload": reload,
+    "config": config,
+    "repair": repair,
+    "completion": completion,
+}
 """What needs neither a server nor an open directory."""
 
 COMMANDS: dict[str, commands.Command] = {

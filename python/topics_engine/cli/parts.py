@@ -137,6 +137,12 @@ def _must_be(db: Database, args: argparse.Namespace) -> None:
         raise NotFound(message, "consumer_not_found")
 
 
+def txn_forget(db: Database, args: argparse.Namespace, out: Output) -> int:
+    forgotten = db.forget_writer(args.writer)
+    out.fields({"writer": args.writer, "forgotten": forgotten})
+    return Exit.OK
+
+
 PART_COMMANDS: dict[str, Command] = {
     "lag": lag,
     "queue stats": queue_stats,
@@ -146,6 +152,7 @@ PART_COMMANDS: dict[str, Command] = {
     "router show": router_show,
     "router create": router_create,
     "router drop": router_drop,
+    "txn forget": txn_forget,
     "consumer ls": lag,
     "consumer create": consumer_create,
     "consumer peek": consumer_peek,

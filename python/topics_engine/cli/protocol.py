@@ -23,6 +23,7 @@ from .limits import Limits, Outflow, headers_too_slow
 
 DEFAULTS = Limits()
 WS = b"websocket"
+_CODED = "Invalid `Transfer-Encoding`"
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -74,6 +75,9 @@ class BoundedProtocol(HttpToolsProtocol):
         # Only a request ends the time that a connection may be idle: neither blank lines before it
         # nor the rest of a body that was answered early.
         self._unset_keepalive_if_required()
+        if self._coding() is not None:
+            # Not a request: the parser stops, and what is wrong is said there.
+            raise ValueError
         self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
         if self._declined:
             return
@@ -129,8 +133,19 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.handle_websocket_upgrade()
             elif self._declined:
                 self._decline_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            # Some of what is coded otherwise the parser refuses before it tells of the header.
+            if self._coding() is None and not str(error).startswith(_CODED):
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            message = "of Transfer-Encoding only chunked is known: send the body so, or its length"
+            self._refuse(HttpError(501, "not_implemented", message))
+
+    def _coding(self) -> bytes | None:
+        """How a body is encoded for its way, if that is not known here."""
+        given = [value for name, value in self.headers or () if name == b"transfer-encoding"]
+        coding = b", ".join(given)
+        return None if not given or coding.strip().lower() == b"chunked" else coding
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Takes a request as if it had not asked for another protocol.
@@ -208,11 +223,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._headers_are_here()
         if self.transport.is_closing():
             return
-        # Answers to earlier requests of the connection are not to be mixed with this one.
-        if self.cycle is None or self.cycle.response_complete:
+        if self._is_next_to_be_answered():
             self.transport.write(farewell(error))
         self.transport.close()
         self._closing()
+
+    def _is_next_to_be_answered(self) -> bool:
+        """Whether what is wrong is wrong with the request that is answered next: answers to earlier
+        ones are not to be mixed with this one. A request whose body is wrong is given up.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        if self.pipeline or cycle.response_started or not cycle.more_body:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return True
 
 
 def farewell(error: HttpError) -> bytes:

@@ -27,7 +27,8 @@ from .hot import HotProtocols
 from .limits import Limits, expect
 from .output import complain
 from .protocol import BoundedProtocol
-from .tls import Config, TlsRefused, context
+from .reload import Reloader, set_level
+from .tls import Certificate, Config, TlsRefused
 from .websocket import BoundedWebSocket
 
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
@@ -53,9 +54,14 @@ Try, in another terminal:
 class Server(uvicorn.Server):
     """uvicorn's server, which tells the application of its end before it waits for requests."""
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, reloader: Reloader) -> None:
         super().__init__(config)
         self._app = app
+        self._reloader = reloader
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._reloader.install()
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before uvicorn waits for open requests: those that wait on purpose end now.
@@ -124,13 +130,23 @@ def url_of(sock: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit code."""
+def serve(
+    settings: Settings,
+    read_again: Callable[[], Settings],
+    *,
+    fixed_keys: str = "",
+    hints: bool = False,
+    access_log: bool = False,
+) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code. On SIGHUP `read_again` gives the
+    settings as they are then; of the keys, `fixed_keys` stay."""
+    # Until there is a loop that can read it again, nothing has to be.
+    signal.signal(signal.SIGHUP, _ignore)
     # A malformed key stops the start before anything listens.
-    keys = bool(Keys.parse(settings.api_keys))
+    keys = bool(Keys.parse(settings.api_keys, settings.api_keys_file))
     check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
     try:
-        tls = context(settings.tls_cert, settings.tls_key)
+        tls = Certificate.of(settings.tls_cert, settings.tls_key)
     except TlsRefused as refusal:
         complain(str(refusal))
         return Exit.USAGE
@@ -150,6 +166,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     most = take_descriptors()
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_level(settings.log_level)
 
     limit = most - engine_descriptors(settings, most)
     app = build(settings, url=url)
@@ -158,7 +175,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
     plain = partial(BoundedProtocol, limits=limits)
     config = Config(
         app,
-        tls=tls,
+        tls=tls.listener if tls else None,
         limits=limits,
         http=leaving_some(HotProtocols(app, settings) if hot else plain, limit),
         ws=partial(BoundedWebSocket, limits=limits),
@@ -173,7 +190,7 @@ def serve(settings: Settings, *, hints: bool = False, access_log: bool = False) 
         timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
         backlog=2048,
     )
-    server = Server(config, app)
+    server = Server(config, app, Reloader(app, tls, read_again, fixed_keys=fixed_keys))
 
     def failed(_: BaseException) -> None:
         server.should_exit = True

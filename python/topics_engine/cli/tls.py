@@ -35,6 +35,29 @@ def context(certificate: str, key: str) -> ssl.SSLContext | None:
     return made
 
 
+class Certificate:
+    """What clients of new connections are shown, which can be renewed while the server listens."""
+
+    def __init__(self, shown: ssl.SSLContext, listener: ssl.SSLContext) -> None:
+        self._shown = shown
+        self.listener = listener
+        listener.sni_callback = self._choose
+
+    @classmethod
+    def of(cls, certificate: str, key: str) -> Certificate | None:
+        """Of these files; `None` without a certificate."""
+        shown, listener = context(certificate, key), context(certificate, key)
+        return None if shown is None or listener is None else cls(shown, listener)
+
+    def renew(self, shown: ssl.SSLContext) -> None:
+        """Shows another one from the next connection on."""
+        self._shown = shown
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        # Called in every handshake, whether the client names a server or not.
+        connection.context = self._shown
+
+
 class Loop(uvloop.Loop):
     """A loop whose clients of TLS have the time that those without have."""
 

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
             commits: list[tuple[str, str, int]] = ...,
             acks: list[_Acks] = ...,
         ) -> _Committed: ...
+        def forget(self, writer: str) -> bool: ...
 
     class Backend(_Verbs, Protocol):
         """Verbs, here or elsewhere."""

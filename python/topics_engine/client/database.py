@@ -162,6 +162,12 @@ class Database(Closing):
         """
         return Transaction(transactions_of(self._backend), writer, epoch, key)
 
+    def forget_writer(self, writer: str) -> bool:
+        """Forgets a transaction writer: its next commit may have any epoch, and what it has staged is
+        given up. What it published stays. False when there is none.
+        """
+        return transactions_of(self._backend).forget(writer)
+
     def sync(self) -> None:
         """Returns when everything acked before is durable."""
         self._backend.sync()

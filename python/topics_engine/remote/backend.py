@@ -266,7 +266,7 @@ class Remote(Elsewhere):
         found: list[dict[str, Any]] = []
         cursor = None
         while True:
-            query = with_query(path, prefix=prefix, page_size=1000, cursor=cursor, touch=False)
+            query = with_query(path, prefix=prefix, page_size=1000, cursor=cursor)
             page = self.caller.json("GET", query)
             found += page[member]
             cursor = page.get("next_cursor")

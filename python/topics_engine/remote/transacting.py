@@ -66,6 +66,10 @@ class Transactions(Elsewhere):
         deduped = answer["deduped"] and (key is not None or writer is not None)
         return epoch or 0, deduped, topics
 
+    def forget(self, writer: str) -> bool:
+        answer = self._caller.json("DELETE", f"/v0/txn/{quote(writer, safe='')}")
+        return bool(answer["forgotten"])
+
     def _last_epoch(self, writer: str) -> int:
         try:
             state = self._caller.json("GET", f"/v0/txn/{quote(writer, safe='')}")

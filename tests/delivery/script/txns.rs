@@ -56,13 +56,21 @@ pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
         let stages = unit.stages.iter();
         let stages = stages.map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None });
         let stages: Vec<TxnStage<'_>> = stages.collect();
-        let req = CommitRequest { epoch: unit.epoch.unwrap_or(1), stages: &stages, work };
+        let req =
+            CommitRequest { epoch: unit.epoch.unwrap_or(1), stages: &stages, work, owner: "" };
         return engine.commit(unit.writer.unwrap_or("w"), &req);
     }
     let rows = records(&unit.rows);
     let key = unit.key.as_bytes();
     let rows = lend(&rows);
-    engine.transact(&TxnRequest { writer: unit.writer, epoch: unit.epoch, key, rows: &rows, work })
+    engine.transact(&TxnRequest {
+        writer: unit.writer,
+        epoch: unit.epoch,
+        key,
+        owner: "",
+        rows: &rows,
+        work,
+    })
 }
 
 /// Stages a part.

@@ -164,11 +164,13 @@ def test_every_route_reaches_its_verb(route: Any) -> None:
         path = re.sub("/:[a-z]+(?=/.*:)", "/b%2E", path)
         path = re.sub("/:[a-z]+", "/c%2Fd", path)
         body = b"{}" if route.method in ("POST", "PUT") else b""
+        # What is answered here has no parameters.
+        query = b"" if route.verb in ("health", "openapi", "socket") else b"touch=true"
         sent = await driver.request(
             route.method,
             path,
             body,
-            query=b"touch=true",
+            query=query,
             headers={"last-event-id" if route.streams else "idempotency-key": "k"},
         )
         if route.verb == "socket":

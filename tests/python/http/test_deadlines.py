@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from benches.demo.server import Server
+from topics_engine.cli import limits
+from topics_engine.cli.limits import MIN_BYTES_PER_SECOND, Outflow
 
 from .conftest import once, running
 from .test_abuse import (
@@ -277,3 +279,77 @@ def test_a_server_ends_with_every_such_connection_open(
         # Twice what requests are given: those of clients, and the application's end; then it
         # closes.
         assert seconds < 5
+
+
+class Clock:
+    """A loop whose time is the test's."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, Clock.Handle]] = []
+
+    class Handle:
+        def __init__(self, call: Callable[[], None]) -> None:
+            self.call: Callable[[], None] | None = call
+
+        def cancel(self) -> None:
+            self.call = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Clock.Handle:
+        handle = Clock.Handle(call)
+        self._due.append((self.now + seconds, handle))
+        return handle
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        ready = [handle for at, handle in self._due if at <= self.now]
+        self._due = [(at, handle) for at, handle in self._due if at > self.now]
+        for handle in ready:
+            if handle.call is not None:
+                handle.call()
+
+
+class Transport:
+    """A transport whose client takes a byte a second."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.aborted = self.closing = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize("closing", [False, True], ids=["open", "closing"])
+def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, closing: bool
+) -> None:
+    monkeypatch.setattr(limits, "unsent", Transport.get_write_buffer_size)
+    clock, transport = Clock(), Transport(1 << 20)
+    outflow = Outflow(clock, transport, 30)  # type: ignore[arg-type]
+    transport.closing = closing
+    (outflow.closing if closing else outflow.pause_writing)()
+    while not transport.aborted and clock.now < 10_000:
+        clock.advance(1)
+        transport.size -= 1
+    assert clock.now == 30 + (1 << 20) / MIN_BYTES_PER_SECOND
+
+
+def test_a_client_that_takes_what_there_is_stays() -> None:
+    clock, transport = Clock(), Transport(1 << 20)
+    outflow = Outflow(clock, transport, 30)  # type: ignore[arg-type]
+    for _ in range(100):
+        outflow.pause_writing()
+        clock.advance(100)
+        outflow.resume_writing()
+    clock.advance(10_000)
+    assert not transport.aborted

@@ -18,7 +18,7 @@ from topics_engine import _core
 from topics_engine.asgi import Settings, build
 from topics_engine.asgi.messages import CLOSE, HttpError
 from topics_engine.cli.hot import HotProtocols
-from topics_engine.cli.limits import Limits
+from topics_engine.cli.limits import GOODBYE_SECONDS, MIN_BYTES_PER_SECOND, Limits
 
 from .conftest import LIMITS
 
@@ -335,6 +335,35 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
             assert hot.handed_over == []
             connection.connection_lost(None)
             assert hot.state.connections == set()
+
+    asyncio.run(go())
+
+
+def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        left = 100_000
+
+        def unsent(_: Any) -> int:
+            nonlocal left
+            left -= 1
+            return left
+
+        monkeypatch.setattr("topics_engine.cli.hot.unsent", unsent)
+        async with Hot(tmp_path / "d", stall_timeout_ms=1000) as hot:
+            connection, transport = hot.connect()
+            connection.data_received(request("t", one(1)))
+            await hot.answers(transport, 1)
+            connection.shutdown()
+            assert transport.closed
+            sweeps = 0
+            while not transport.abort.called and sweeps < 10_000:
+                hot.gate.sweep()
+                sweeps += 1
+            seconds = 1 + 100_000 / MIN_BYTES_PER_SECOND
+            # It is looked at when a goodbye may have come.
+            assert seconds <= sweeps * hot.protocols._tick <= seconds + 2 * GOODBYE_SECONDS
 
     asyncio.run(go())
 

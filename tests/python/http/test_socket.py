@@ -164,7 +164,7 @@ def test_answers_of_a_socket(socket: Socket, topic: str) -> None:
     assert set(socket.ask("dance", "error")) == {"op", "request_id", "code", "message", "detail"}
     for op, fields in {
         "subscribe": [{"topic": 5}, {"topics": "x"}, {"topics": [5]}, {"tail": -1}, {"limit": "x"},
-                      {"from_seq": 0, "tail": 1}, {"topic": topic, "heartbeat_ms": None},
+                      {"from_seq": 0, "tail": 1}, {"topic": topic, "heartbeat_ms": "x"},
                       {"topic": topic, "include_data": 1}, {"topic": topic, "request_id": 5}],
         "publish": [{}, {"topics": [topic, topic]}, one | {"records": [{}]}, one | {"topic": "a b"},
                     one | {"sync": 1}, one | {"return_seqs": 1}, one | {"config": {"x": 1}}],
@@ -175,9 +175,9 @@ def test_answers_of_a_socket(socket: Socket, topic: str) -> None:
     half = '{"op":"ping","request_id":"\\ud800"}'
     for text in ("", "[]", "5", "null", '{"op":5}', '{"op":"ping"', '{"op":"ping"}x', half):
         assert socket.refused(text) == "invalid_request", text
-    assert socket.refused('{"op":"ping","x":' + "[" * 128 + "]" * 128 + "}") == "invalid_request"
-    socket.send('{"op":"ping","x":' + "[" * 127 + "]" * 127 + "}")
-    assert socket.take() == {"op": "pong"}
+    for depth, says in ((128, "nested deeper"), (127, "unknown field `x`")):
+        socket.send('{"op":"ping","x":' + "[" * depth + "]" * depth + "}")
+        assert says in socket.take("error")["message"]
 
 
 @HTTP1
@@ -193,7 +193,7 @@ def test_a_socket_has_64_subscriptions_and_messages_a_size(
     assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["ended"] == 64
     socket.ask("subscribe", "subscribed", topic=topic)
     most = 200_000
-    head = '{"op":"ping","x":"'
+    head = '{"op":"ping","request_id":"'
     socket.send(head + "y" * (most - len(head) - 2) + '"}')
     assert socket.take("pong")
     socket.send(head + "y" * (most - len(head) - 1) + '"}')
@@ -253,13 +253,44 @@ def test_pages_from_elsewhere_get_no_socket(server: Server, api: Http) -> None:
     with pytest.raises(InvalidStatus) as refused:
         Socket(server.port, origin="https://evil.example")
     assert refused.value.response.status_code == 403
-    own = Socket(server.port, origin=f"http://localhost:{server.port}")
+    own = Socket(server.port, origin=f"http://127.0.0.1:{server.port}")
     assert own.ask("ping", "pong")
     own.close()
     # Nor may they post: a browser sends such a request without asking first.
     page = {"Origin": "https://evil.example"}
     assert api("POST", "/v0/sync", headers=page).code == "forbidden"
     assert api("GET", "/v0/health", headers=page).status == 200
+
+
+@HTTP1
+def test_unknown_fields_of_messages_are_refused(
+    server: Server, api: Http, socket: Socket, topic: str
+) -> None:
+    one = {"topic": topic, "records": [{"data": 1}]}
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("subscribe", {"topic": topic, "from_sqe": 0}, "from_seq"),
+        ("subscribe", {"topic": topic, "incldue_tags": True}, "include_tags"),
+        ("unsubscribe", {"tpoic": topic}, "topic"),
+        ("unsubscribe", {"topic": topic, "reqest_id": "x"}, "request_id"),
+        ("publish", {**one, "idempotency_kye": "k"}, "idempotency_key"),
+        ("publish", {**one, "records": [{"data": 1, "tga": "t"}]}, "tag"),
+        ("publish", {**one, "config": {"durabilty": "fsync"}}, "durability"),
+        ("ping", {"reqest_id": "x"}, "request_id"),
+    ]
+    for op, fields, name in wrong:
+        refused = socket.ask(op, "error", **fields)
+        assert refused["code"] == "invalid_request", refused
+        assert f"did you mean `{name}`?" in refused["message"], refused
+    assert api("GET", f"/v0/topics/{topic}").status == 404, "a refusal leaves nothing behind"
+    with pytest.raises(InvalidStatus) as unknown:
+        Socket(server.port, "?topic=a")
+    assert unknown.value.response.status_code == 400
+    # A null is as if it were not there.
+    nulls = {"idempotency_key": None, "node": None, "expect_head": None, "return_seqs": None}
+    assert socket.ask("publish", "ack", **one, **nulls)["last_seq"] == 1
+    socket.ask("subscribe", "subscribed", topic=topic, from_seq=0, tail=None, limit=None)
+    assert socket.take("record")["to_seq"] == 1
+    assert socket.ask("unsubscribe", "unsubscribed", topic=topic, topics=None)["ended"] == 1
 
 
 def test_keys_of_sockets(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use topics_env::Panicked;
 use topics_env::sync::atomic::Ordering;
 
 use super::frame::WatchOptions;
@@ -50,9 +51,24 @@ pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
         }
     }
     for router in interest.routers() {
-        router::run(core, &router, &topic);
+        let at = || format!("router {:?}", router.definition().name);
+        let run = core.env.guards.run("router", at, || router::run(core, &router, &topic));
+        if let Err(panicked) = run {
+            router.fail(Error::Internal(format!("stopped until the next open: {panicked}")));
+        }
     }
     topic.gate.head() > target
+}
+
+/// Serving a topic has panicked: it is closed, and its watchers are told.
+pub(super) fn fail(interest: &Arc<Interest>, panicked: &Panicked) {
+    let Some(topic) = interest.topic() else { return };
+    topic.close_broken(panicked);
+    let detail = format!("delivery of topic {:?}: {panicked}", topic.name);
+    let error = Error::StorageUnavailable { reason: "io", detail };
+    interest.dismiss(|s, part| {
+        s.over(part, topic.id(), Some(error.clone()));
+    });
 }
 
 /// A deleted topic's name: a new one joins, also one that came before the stream expected it.

@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use topics_env::Clock;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
+use topics_env::{Clock, Guards};
 use topics_storage::StorageError;
 
 use super::governor::{Governor, SAMPLE_NS};
@@ -77,6 +77,7 @@ pub(crate) struct Shared {
 /// [`Shared`] and its threads.
 pub(crate) struct Delivery {
     shared: Arc<Shared>,
+    guards: Arc<Guards>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -155,7 +156,12 @@ impl Shared {
         self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
         w.item.begin(now);
-        let more = service::serve(core, &w.item);
+        let at = || w.item.topic().map_or_else(String::new, |t| format!("topic {:?}", t.name));
+        let served = core.env.guards.run("delivery", at, || service::serve(core, &w.item));
+        let more = served.unwrap_or_else(|panicked| {
+            service::fail(&w.item, &panicked);
+            false
+        });
         let now = self.now();
         core.metrics.delivery.record(now.saturating_sub(w.since));
         if w.item.end(more) {
@@ -213,7 +219,7 @@ impl Shared {
 
 impl Delivery {
     /// A delivery without threads yet: they start with the first watcher.
-    pub(crate) fn new(clock: Arc<dyn Clock>, workers: usize) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, guards: Arc<Guards>, workers: usize) -> Self {
         let shared = Shared {
             clock,
             shards: (0..workers.max(1)).map(|_| Shard::default()).collect(),
@@ -231,7 +237,7 @@ impl Delivery {
             lagging: Mutex::default(),
             sessions: Sessions::default(),
         };
-        Self { shared: Arc::new(shared), threads: Mutex::default() }
+        Self { shared: Arc::new(shared), guards, threads: Mutex::default() }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -280,7 +286,11 @@ impl Delivery {
         for i in 0..self.shared.shards.len() {
             let (shared, core) = (self.shared.clone(), Arc::downgrade(core));
             let name = format!("topics-deliver-{i}");
-            let thread = thread::Builder::new().name(name).spawn(move || run(&shared, i, &core));
+            let run = move |guards: Arc<Guards>| {
+                guards.run_loop("delivery-worker", || run(&shared, i, &core));
+            };
+            let guards = self.guards.clone();
+            let thread = thread::Builder::new().name(name).spawn(move || run(guards));
             threads.push(
                 thread.map_err(|e| Error::from(StorageError::io("start a delivery thread", e)))?,
             );

@@ -84,6 +84,14 @@ impl Router {
         work.at = at.max(work.at);
     }
 
+    /// It has panicked. What it had written is in the log, and the next open goes on behind it: until
+    /// then it copies nothing, so that nothing is copied twice.
+    pub(crate) fn fail(&self, error: Error) {
+        let mut work = self.work.lock();
+        work.ended = true;
+        work.stopped_by = Some(error);
+    }
+
     pub(super) fn end(&self) {
         self.work.lock().ended = true;
     }
@@ -118,7 +126,10 @@ impl Router {
                 assert!(to >= work.at, "I7: a router's cursor goes back");
                 work.at = to;
                 work.forwarded += copies;
-                (work.pause_ms, work.not_before, work.stopped_by) = (0, 0, None);
+                (work.pause_ms, work.not_before) = (0, 0);
+                if !work.ended {
+                    work.stopped_by = None;
+                }
                 if copies > 0 {
                     work.batch = (work.batch * 2).min(BATCH);
                 }

@@ -1,6 +1,8 @@
 //! A staged batch on its way: what becomes of it changes the topic.
 
 use std::sync::Arc;
+// Nothing is decided on it but what its own batch does once: no model schedules it.
+use std::sync::atomic::AtomicBool;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
@@ -50,15 +52,18 @@ pub(super) struct Flight {
     pub birth: bool,
     /// What a delete or eviction in it did.
     pub removed: Removed,
+    /// Whether it is staged and its outcome not known.
+    pub pending: AtomicBool,
 }
 
 impl Commit for Flight {
     fn apply(&self, placed: &Placed<'_>) {
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
-        if let Err(e) = apply(&self.core, &placed.into(), Some(&live)) {
+        let apply = || apply(&self.core, &placed.into(), Some(&live));
+        if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
             // The log has it and memory does not: nothing of this topic may be shown or decided
             // on until recovery has replayed it.
-            self.topic.close_broken(&e.to_string());
+            self.topic.close_broken(&e);
         }
         if let Undo::Write { .. } = self.undo {
             self.core.metrics.appends.add(1);
@@ -69,23 +74,40 @@ impl Commit for Flight {
     fn failed(&self, error: &StorageError) {
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
         self.core.metrics.failed_batches.add(1);
-        let undone = {
-            let mut a = self.topic.append.lock();
-            a.closed |= self.birth;
-            self.undo(&mut a)
+        let undo = || {
+            let undone = {
+                let mut a = self.topic.append.lock();
+                a.closed |= self.birth;
+                self.undo(&mut a)
+            };
+            if self.birth {
+                self.topic.die(&self.core);
+            }
+            undone
         };
-        if let Err(e) = undone {
-            self.topic.close_broken(&e.to_string());
-        }
-        if self.birth {
-            self.topic.die(&self.core);
+        // What a panic leaves half undone is closed too.
+        if let Err(e) = self.core.guarded("undo", &self.topic, undo) {
+            self.topic.close_broken(&e);
         }
         self.landed();
     }
 }
 
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.pending.load(Ordering::Acquire) {
+            // A leader that panicked had it. Whether the log has it is known at the next open.
+            self.topic.close_broken(&"a batch was given up without an outcome");
+            self.landed();
+        }
+    }
+}
+
 impl Flight {
     fn landed(&self) {
+        if !self.pending.swap(false, Ordering::AcqRel) {
+            return;
+        }
         if let Undo::Delete = self.undo {
             self.topic.deletes.fetch_sub(1, Ordering::AcqRel);
         }
@@ -194,6 +216,7 @@ impl Flight {
             commit: flight.clone(),
         };
         flight.topic.in_flight.fetch_add(1, Ordering::AcqRel);
+        flight.pending.store(true, Ordering::Release);
         match flight.core.wal.stage(batch, permit) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
@@ -201,6 +224,7 @@ impl Flight {
                 Ok((ticket, flight))
             }
             Err(e) => {
+                flight.pending.store(false, Ordering::Release);
                 flight.topic.in_flight.fetch_sub(1, Ordering::AcqRel);
                 Err(e.into())
             }
@@ -225,14 +249,6 @@ pub(super) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
 }
 
 impl Topic {
-    /// What memory says of the topic is not what its log says: nothing of it is read or written
-    /// until the next open.
-    fn close_broken(&self, why: &str) {
-        log::error!("topic {:?} is closed until the next open: {why}", self.name);
-        self.broken.store(true, Ordering::Release);
-        self.gate.release();
-    }
-
     /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
     pub(crate) fn die(&self, core: &crate::core::Base) {
         self.set_life(Life::Dead);

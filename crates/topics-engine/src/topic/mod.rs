@@ -171,10 +171,27 @@ impl Topic {
         self.key.topic_id
     }
 
+    /// Memory may not be what the log says: nothing of the topic is shown or decided on until
+    /// recovery has replayed it.
+    pub(crate) fn close_broken(&self, why: &dyn fmt::Display) {
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            log::error!("topic {:?} is closed until the next open: {why}", self.name);
+        }
+        // Whoever waits for it looks again, and is refused.
+        self.gate.release();
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
     /// Refuses when memory is not what the log says.
     pub(crate) fn check_sound(&self) -> Result<()> {
         if self.broken.load(Ordering::Acquire) {
-            let detail = format!("topic {:?} could not be brought up to its log", self.name);
+            let detail = format!(
+                "topic {:?} is closed until the next open: memory may not be what its log says",
+                self.name
+            );
             return Err(Error::StorageUnavailable { reason: "io", detail });
         }
         Ok(())

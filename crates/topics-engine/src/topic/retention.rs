@@ -6,6 +6,7 @@
 mod caps;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
@@ -357,6 +358,7 @@ impl Flight {
             undo,
             birth: false,
             removed: Removed::default(),
+            pending: AtomicBool::new(false),
         }
     }
 }

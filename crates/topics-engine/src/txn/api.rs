@@ -85,6 +85,8 @@ pub struct CommitRequest<'a> {
     pub epoch: u64,
     /// The stages, in the order in which their rows are to appear.
     pub stages: &'a [TxnStage<'a>],
+    /// Names the API key that asks; its writers are limited. Empty: none.
+    pub owner: &'a str,
     /// The rest.
     pub work: TxnWork<'a>,
 }
@@ -99,6 +101,9 @@ pub struct TxnRequest<'a> {
     /// Idempotency key, at most 256 bytes, without a writer only; empty is none. Remembered for
     /// two minutes.
     pub key: &'a [u8],
+    /// Names the API key that asks: keys of another are other ones, and its writers are limited.
+    /// Empty: none.
+    pub owner: &'a str,
     /// The rows.
     pub rows: &'a [TxnRows<'a>],
     /// The rest.

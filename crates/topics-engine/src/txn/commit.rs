@@ -12,6 +12,7 @@ use super::gather::{self, Gathered};
 use super::publish::{self, Ready};
 use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, nobody};
+use super::writers;
 use crate::api::Append;
 use crate::config::ConfigPatch;
 use crate::core::{Core, Wait};
@@ -20,8 +21,6 @@ use crate::name;
 use crate::queue::api::Held;
 use crate::topic::{self, Alone, Applied, Conditions, Key, Life, Part, PartRows, Topic};
 
-/// Most writers that are remembered.
-const MAX_WRITERS: usize = 100_000;
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
 /// The longest decision: it is one frame.
@@ -36,7 +35,7 @@ pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) ->
         return Ok(answer);
     }
     let gathered = gather::stages(core, writer, req.stages)?;
-    decide(core, (writer, req.epoch), gathered, &req.work)
+    decide(core, (writer, req.epoch, req.owner), gathered, &req.work)
 }
 
 /// A transaction in one call.
@@ -67,7 +66,7 @@ pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committ
         gather::add(&mut gathered.rows, rows);
         charge = Some(taken);
     }
-    let outcome = decide(core, (&writer, epoch), gathered, &req.work);
+    let outcome = decide(core, (&writer, epoch, req.owner), gathered, &req.work);
     drop(charge);
     outcome.map(shown)
 }
@@ -94,8 +93,20 @@ fn identity(core: &Core, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> 
         None if req.key.is_empty() => {
             Ok((format!("{NAMELESS}{:016x}", core.env.rng.next_u64()), Some(1)))
         }
-        None => Ok((format!("{KEYED}{:032x}", xxh3_128(req.key)), Some(request_hash(req)))),
+        None => Ok((format!("{KEYED}{:032x}", key_hash(req)), Some(request_hash(req)))),
     }
+}
+
+/// The key as it is remembered: keys of different API keys are different ones.
+fn key_hash(req: &TxnRequest<'_>) -> u128 {
+    if req.owner.is_empty() {
+        return xxh3_128(req.key);
+    }
+    let mut h = Xxh3::new();
+    h.update(&(req.owner.len() as u64).to_le_bytes());
+    h.update(req.owner.as_bytes());
+    h.update(req.key);
+    h.digest128()
 }
 
 /// What a repeat under a key must have in common with the first call.
@@ -203,21 +214,28 @@ fn wants<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<Wants<'a>> {
 /// Checks, decides, publishes. The caller has the writer's turn.
 fn decide(
     core: &Arc<Core>,
-    who: (&str, u64),
+    (writer, epoch, owner): (&str, u64, &str),
     gathered: Gathered,
     work: &TxnWork<'_>,
 ) -> Result<Committed> {
     let Gathered { files, rows, staged } = gathered;
+    let who = (writer, epoch);
     let mut tried = false;
-    let decided = check(core, who.0, rows, work).and_then(|held| {
+    // Kept until the end is applied, which counts what is remembered.
+    let admission = writers::admit(core, writer, owner);
+    let admitted = admission.as_ref().map_err(Clone::clone);
+    let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|held| {
         tried = true;
-        log(core, &TxnCommit { files: files.clone(), ..body(who, &held) }).inspect_err(|_| {
-            // Of a shard that has failed nobody knows what it will say after a restart: jobs that
-            // may be acked then are not given to others.
-            if core.wal.poisoned(0).is_none() {
-                held.iter().for_each(|h| topic::release_acks(&h.topic, &h.part.acks));
-            }
-        })?;
+        let owner = owner.to_owned();
+        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &held) }).inspect_err(
+            |_| {
+                // Of a shard that has failed nobody knows what it will say after a restart: jobs that
+                // may be acked then are not given to others.
+                if core.wal.poisoned(0).is_none() {
+                    held.iter().for_each(|h| topic::release_acks(&h.topic, &h.part.acks));
+                }
+            },
+        )?;
         Ok(held)
     });
     let held = match decided {
@@ -241,18 +259,7 @@ fn decide(
 }
 
 /// Takes every topic alone and checks everything. What is returned can only fail by the disk.
-fn check(
-    core: &Arc<Core>,
-    writer: &str,
-    rows: gather::ByTopic,
-    work: &TxnWork<'_>,
-) -> Result<Vec<Ready>> {
-    let now = core.time.steady();
-    if core.txns.writers() >= MAX_WRITERS && core.txns.last(writer, now).is_none() {
-        core.metrics.throttled.add(1);
-        let max = MAX_WRITERS as u64;
-        return Err(Error::Throttled { limit: "txn_writers", max, retry_after_ms: 1000 });
-    }
+fn check(core: &Arc<Core>, rows: gather::ByTopic, work: &TxnWork<'_>) -> Result<Vec<Ready>> {
     let mut wants = wants(rows, work)?;
     if wants.is_empty() {
         return Ok(Vec::new());

@@ -8,6 +8,7 @@
 //! | `gather` | the rows of a commit, from files or from the request |
 //! | `commit` | checks everything, decides |
 //! | `publish` | carries a decision out: live, at a repeat, in recovery |
+//! | `writers` | which writers are remembered |
 //! | `verbs` | the façade |
 //!
 //! What a transaction does in one topic is `topic::part`. Locks, in order: the writer's turn → topics
@@ -22,6 +23,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod verbs;
+mod writers;
 
 pub use api::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,

@@ -110,18 +110,20 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
         last_seq: *last_seq,
     });
     let answer = Committed { epoch, deduped: false, topics: answer.collect() };
-    log_end(core, &TxnDone { writer: writer.to_owned(), epoch, topics })?;
+    let owner = open.body.owner.clone();
+    let body = TxnDone { writer: writer.to_owned(), epoch, topics, owner, forgets: false };
+    log_end(core, &body, Level::Written)?;
     Ok(answer)
 }
 
-fn log_end(core: &Arc<Core>, body: &TxnDone) -> Result<()> {
+pub(super) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a transaction's end"));
     let batch = Batch::control(head, core.time.wall(), Level::Written, commit);
     let batch = Batch { frees_space: true, ..batch };
     let ticket = core.stage_control(0, batch, Wait::Exclusive)?;
-    core.wait(ticket, Level::Written)
+    core.wait(ticket, level)
 }
 
 /// After recovery has replayed every shard, before anything else is written.
@@ -134,7 +136,9 @@ pub(crate) fn recovered(core: &Arc<Core>) -> Result<()> {
             Err(e @ Error::Corrupt { .. }) if core.options.recovery == RecoveryMode::Salvage => {
                 log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
                 // The parts that are there stay, the others never come.
-                log_end(core, &TxnDone { writer, epoch, topics: Vec::new() })?;
+                let (topics, owner) = (Vec::new(), String::new());
+                let body = TxnDone { writer, epoch, topics, owner, forgets: false };
+                log_end(core, &body, Level::Written)?;
             }
             Err(e @ (Error::StorageUnavailable { .. } | Error::Throttled { .. })) => {
                 // Readers may come; a pass, a repeat or the next open goes on.

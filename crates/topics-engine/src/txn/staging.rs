@@ -135,6 +135,19 @@ impl Staging {
         parts.into_iter().flatten().map(|(n, p)| (*n, p.rows, p.number, p.len)).collect()
     }
 
+    /// Whether a writer has staged anything.
+    pub(super) fn has_rows(&self, writer: &str) -> bool {
+        let table = self.table.lock();
+        let mut from = table.range((writer.to_owned(), String::new())..);
+        from.next().is_some_and(|((w, _), _)| w == writer)
+    }
+
+    /// Gives up all that a writer has staged; whether there was anything.
+    pub(super) fn abort_all(&self, txns: &Txns, writer: &str) -> bool {
+        let stages = self.state(writer);
+        stages.iter().filter(|s| self.abort(txns, writer, &s.stage)).count() > 0
+    }
+
     /// What a writer has staged.
     pub(super) fn state(&self, writer: &str) -> Vec<StagedState> {
         let table = self.table.lock();

@@ -13,6 +13,7 @@ use topics_storage::snapshot::Section;
 
 use super::api::{Committed, CommittedTopic};
 use crate::error::{Error, Result};
+use crate::quota::{Charge, Quota};
 
 /// The section of a snapshot that holds transactions.
 pub(crate) const SECTION: u16 = 2;
@@ -40,6 +41,35 @@ pub(super) struct Open {
 struct Last {
     body: TxnDone,
     ts: u64,
+    /// Of an idempotency key: its part of the limit of all.
+    _charge: Option<Arc<Charge>>,
+}
+
+/// How many writers are remembered; 0: any number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriterLimits {
+    pub all: u64,
+    pub per_key: u64,
+}
+
+/// There is no room for another writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full {
+    /// Its API key has as many as it may have.
+    pub per_key: bool,
+}
+
+/// A place for a writer that commits for the first time, until it is remembered.
+#[derive(Debug)]
+pub(super) struct NewWriter<'a> {
+    all: &'a Txns,
+    writer: String,
+}
+
+impl Drop for NewWriter<'_> {
+    fn drop(&mut self) {
+        self.all.inner.lock().reserved.remove(&self.writer);
+    }
 }
 
 impl Last {
@@ -63,6 +93,10 @@ struct Inner {
     /// `None`: the replay is over.
     early: Option<BTreeMap<(String, u64), BTreeMap<u64, u64>>>,
     last: BTreeMap<String, Last>,
+    /// The writers that somebody named, by owner: (time of the last commit, writer).
+    idle: BTreeMap<String, BTreeSet<(u64, String)>>,
+    /// Owners of writers whose first commit is on its way.
+    reserved: BTreeMap<String, String>,
     /// Files that may go when shard 0 is synced up to this lsn.
     spent: BTreeMap<String, u64>,
 }
@@ -70,16 +104,37 @@ struct Inner {
 /// The transactions of an engine.
 #[derive(Debug)]
 pub(crate) struct Txns {
+    /// Idempotency keys, those of topics too.
+    keys: Arc<Quota>,
     inner: Mutex<Inner>,
     turns: Mutex<BTreeSet<String>>,
     freed: Condvar,
 }
 
-impl Default for Txns {
-    fn default() -> Self {
-        let inner = Inner { early: Some(BTreeMap::new()), ..Inner::default() };
-        Self { inner: Mutex::new(inner), turns: Mutex::default(), freed: Condvar::default() }
+impl Inner {
+    fn remember(&mut self, writer: &str, last: Last) {
+        self.forget(writer);
+        if is_named(writer) {
+            let owner = self.idle.entry(last.body.owner.clone()).or_default();
+            owner.insert((last.ts, writer.to_owned()));
+        }
+        self.last.insert(writer.to_owned(), last);
     }
+
+    fn forget(&mut self, writer: &str) {
+        let Some(old) = self.last.remove(writer) else { return };
+        if let Some(owner) = self.idle.get_mut(&old.body.owner) {
+            owner.remove(&(old.ts, writer.to_owned()));
+            if owner.is_empty() {
+                self.idle.remove(&old.body.owner);
+            }
+        }
+    }
+}
+
+/// Whether somebody gave a writer its name.
+fn is_named(writer: &str) -> bool {
+    !writer.starts_with('$')
 }
 
 /// Its holder is the only one who does something for a writer.
@@ -97,6 +152,73 @@ impl Drop for Turn<'_> {
 }
 
 impl Txns {
+    /// Nothing yet; `keys` limits the idempotency keys that are remembered.
+    pub(crate) fn new(keys: Arc<Quota>) -> Self {
+        let inner = Inner { early: Some(BTreeMap::new()), ..Inner::default() };
+        Self { keys, inner: Mutex::new(inner), turns: Mutex::default(), freed: Condvar::default() }
+    }
+
+    /// A place for a writer; `None`: it is known, or nobody named it.
+    pub(super) fn reserve(
+        &self,
+        writer: &str,
+        owner: &str,
+        limits: WriterLimits,
+    ) -> std::result::Result<Option<NewWriter<'_>>, Full> {
+        let mut inner = self.inner.lock();
+        if !is_named(writer) || inner.last.contains_key(writer) {
+            return Ok(None);
+        }
+        let on_its_way = |of: Option<&str>| {
+            let all = inner.reserved.iter().filter(|(w, _)| !inner.last.contains_key(*w));
+            all.filter(|(_, o)| of.is_none_or(|of| of == **o)).count() as u64
+        };
+        let of_owner =
+            inner.idle.get(owner).map_or(0, |w| w.len() as u64) + on_its_way(Some(owner));
+        if !owner.is_empty() && limits.per_key > 0 && of_owner >= limits.per_key {
+            return Err(Full { per_key: true });
+        }
+        let named = inner.idle.values().map(|w| w.len() as u64).sum::<u64>() + on_its_way(None);
+        if limits.all > 0 && named >= limits.all {
+            return Err(Full { per_key: false });
+        }
+        inner.reserved.insert(writer.to_owned(), owner.to_owned());
+        Ok(Some(NewWriter { all: self, writer: writer.to_owned() }))
+    }
+
+    /// The writer, of one owner or of all, whose last commit is the oldest, and no later than
+    /// `before`. Those with an open decision, and those that are `kept`, do not count.
+    pub(super) fn oldest_idle(
+        &self,
+        owner: Option<&str>,
+        before: u64,
+        kept: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let inner = self.inner.lock();
+        let is_open = |w: &str| {
+            let mut from = inner.open.range((w.to_owned(), 0)..);
+            from.next().is_some_and(|((writer, _), _)| writer == w)
+        };
+        let owners = inner.idle.iter().filter(|(o, _)| owner.is_none_or(|owner| owner == *o));
+        let oldest = owners.filter_map(|(_, writers)| {
+            let due = writers.iter().take_while(|(at, _)| *at <= before);
+            due.into_iter().find(|(_, w)| !kept(w) && !is_open(w))
+        });
+        oldest.min().map(|(_, writer)| writer.clone())
+    }
+
+    /// When a writer committed last.
+    pub(super) fn idle_since(&self, writer: &str) -> Option<u64> {
+        self.inner.lock().last.get(writer).map(|last| last.ts)
+    }
+
+    /// Whose a writer is, if it has committed for somebody.
+    pub(super) fn owner(&self, writer: &str) -> Option<String> {
+        let inner = self.inner.lock();
+        let owner = &inner.last.get(writer)?.body.owner;
+        (!owner.is_empty()).then(|| owner.clone())
+    }
+
     /// Waits for the turn of a writer, or of whatever has a name.
     pub(super) fn turn(&self, of: &str) -> Turn<'_> {
         let mut turns = self.turns.lock();
@@ -143,11 +265,17 @@ impl Txns {
     /// A transaction has ended, by a frame with this time and lsn: its files are spent.
     pub(crate) fn done(&self, body: TxnDone, ts: u64, lsn: u64) {
         let mut inner = self.inner.lock();
+        if body.forgets {
+            inner.forget(&body.writer);
+            return;
+        }
         if let Some(open) = inner.open.remove(&(body.writer.clone(), body.epoch)) {
             inner.spent.extend(open.body.files.iter().map(|f| (f.name.clone(), lsn)));
         }
         if !body.writer.starts_with(NAMELESS) {
-            inner.last.insert(base(&body.writer).to_owned(), Last { body, ts });
+            let writer = base(&body.writer).to_owned();
+            let charge = writer.starts_with(KEYED).then(|| Arc::new(self.keys.force(1)));
+            inner.remember(&writer, Last { body, ts, _charge: charge });
         }
     }
 
@@ -191,7 +319,8 @@ impl Txns {
         named.map(|(writer, last)| (writer.clone(), last.body.epoch)).collect()
     }
 
-    /// How many writers are remembered.
+    /// How many writers and keys are remembered.
+    #[cfg(test)]
     pub(super) fn writers(&self) -> usize {
         self.inner.lock().last.len()
     }
@@ -290,12 +419,17 @@ pub(super) fn nobody() -> TxnCommit {
         topics: Vec::new(),
         commits: Vec::new(),
         acks: Vec::new(),
+        owner: String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn txns() -> Txns {
+        Txns::new(Quota::new("idempotency_keys", 0))
+    }
 
     fn commit(writer: &str, epoch: u64) -> TxnCommit {
         let files = vec![TxnFile { name: format!("{writer}{epoch}"), len: 1, checksum: 2 }];
@@ -307,7 +441,13 @@ mod tests {
     }
 
     fn done(writer: &str, epoch: u64) -> TxnDone {
-        TxnDone { writer: writer.into(), epoch, topics: vec![(7, "t".into(), epoch, epoch)] }
+        TxnDone {
+            writer: writer.into(),
+            epoch,
+            topics: vec![(7, "t".into(), epoch, epoch)],
+            owner: String::new(),
+            forgets: false,
+        }
     }
 
     #[test]
@@ -322,14 +462,14 @@ mod tests {
             &|t| t.part(part("w", 2), 7, 2),
             &|t| t.part(part("w", 2), 8, 0),
         ];
-        let all = Txns::default();
+        let all = txns();
         frames.iter().for_each(|f| f(&all));
         let want = all.capture().unwrap();
         assert_eq!(all.all_open(None), [("w".to_owned(), 2)]);
         // The snapshot reflects everything, and any suffix that begins with a decision's frame, but
         // without the parts of other shards, is replayed over it.
         for from in [0, 3, 5] {
-            let again = Txns::default();
+            let again = txns();
             assert!(again.restore(&want).unwrap());
             for (i, f) in frames.iter().enumerate().skip(from) {
                 if ![1, 6, 7].contains(&i) {
@@ -344,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_part_may_be_replayed_before_its_decision() {
-        let t = Txns::default();
+        let t = txns();
         t.part(part("w", 1), 7, 3);
         t.part(part("w", 2), 7, 5);
         t.committed(commit("w", 1));
@@ -357,7 +497,7 @@ mod tests {
 
     #[test]
     fn transactions_of_a_key_are_told_apart() {
-        let t = Txns::default();
+        let t = txns();
         let key = format!("{KEYED}{:032x}", 7);
         let (first, second) = (format!("{key}.1"), format!("{key}.2"));
         t.part(part(&first, 9), 7, 3);
@@ -371,7 +511,7 @@ mod tests {
 
     #[test]
     fn keys_are_forgotten_and_writers_are_not() {
-        let t = Txns::default();
+        let t = txns();
         t.done(done("$k.1", 9), 1000, 1);
         t.done(done("w", 9), 1000, 2);
         assert!(t.last("$k.1", 1000 + WINDOW_MS - 1).is_some());
@@ -383,7 +523,7 @@ mod tests {
 
     #[test]
     fn files_are_spent_when_the_end_is_durable() {
-        let t = Txns::default();
+        let t = txns();
         t.committed(commit("w", 1));
         assert_eq!(t.named().len(), 1);
         t.done(done("w", 1), 0, 12);
@@ -395,7 +535,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        let t = Txns::default();
+        let t = txns();
         let section = |kind, version, bytes: &[u8]| Section { kind, version, bytes: bytes.into() };
         assert!(!t.restore(&section(1, 1, b"")).unwrap());
         assert_eq!(t.restore(&section(SECTION, 2, b"")).unwrap_err().code(), "version");

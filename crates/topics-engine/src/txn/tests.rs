@@ -35,7 +35,7 @@ impl World {
             .iter()
             .map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None })
             .collect();
-        self.engine().commit("w", &CommitRequest { epoch, stages: &stages, work })
+        self.engine().commit("w", &CommitRequest { epoch, stages: &stages, work, owner: "" })
     }
 
     fn once(&self, topic: &str, data: &[&str], key: &[u8]) -> Result<Committed> {
@@ -387,7 +387,7 @@ fn what_stands_against_it_is_found_before_anything_happens() {
     assert_eq!(code(&[("ok", 2)], TxnWork::default()), "txn_incomplete");
     assert_eq!(code(&[("gone", 1)], TxnWork::default()), "txn_incomplete");
     let miscounted = [TxnStage { stage: "ok", parts: 1, records: Some(2) }];
-    let req = CommitRequest { epoch: FIRST, stages: &miscounted, work: TxnWork::default() };
+    let req = CommitRequest { epoch: FIRST, stages: &miscounted, ..CommitRequest::default() };
     assert_eq!(w.engine().commit("w", &req).unwrap_err().code(), "txn_incomplete");
     assert_eq!((w.data("disk"), w.data("full").len()), (vec!["before".to_owned()], 2));
     assert_eq!(w.cursor(), 0);
@@ -412,7 +412,7 @@ fn every_stage_of_a_commit_is_checked_before_the_first_is_read() {
     w.env().fs.remove_file(&txn.join(first)).unwrap();
     let refused = |second: TxnStage<'_>| {
         let stages = [TxnStage { stage: "read", parts: 1, records: Some(2) }, second];
-        let req = CommitRequest { epoch: FIRST, stages: &stages, work: TxnWork::default() };
+        let req = CommitRequest { epoch: FIRST, stages: &stages, ..CommitRequest::default() };
         w.engine().commit("w", &req).unwrap_err().to_string()
     };
     let second = |stage, parts, records| refused(TxnStage { stage, parts, records });
@@ -711,4 +711,100 @@ fn appends_wait_while_a_transaction_is_decided() {
             assert_eq!(pair[1], "row 2", "I5: the rows of a commit are one batch");
         }
     });
+}
+
+impl World {
+    fn of(&self, owner: &str, writer: &str, epoch: u64) -> std::result::Result<bool, String> {
+        let rows = [TxnRows { topic: "t", records: &[rec("1")], ..TxnRows::default() }];
+        let (writer, epoch) = (Some(writer), Some(epoch));
+        let req = TxnRequest { writer, epoch, owner, rows: &rows, ..TxnRequest::default() };
+        let limit = |e: Error| match e {
+            Error::Throttled { limit, .. } => limit.to_owned(),
+            e => e.code().to_owned(),
+        };
+        self.engine().transact(&req).map(|c| c.deduped).map_err(limit)
+    }
+
+    fn known(&self) -> Vec<String> {
+        self.engine().writers("", None).into_iter().map(|w| w.writer).collect()
+    }
+}
+
+/// What ends the life of an engine, one way or another.
+const ENDS: [fn(&mut World); 3] = [World::reopen, World::kill, |w| {
+    w.checkpoint();
+    w.kill();
+}];
+
+#[test]
+fn writers_are_bounded_in_all_and_for_each_key() {
+    const DAY: u64 = 86_400_000;
+    for end in ENDS {
+        let mut w = World::with(Options {
+            max_txn_writers: 4,
+            max_txn_writers_per_key: 2,
+            txn_writer_ttl: Duration::from_millis(DAY),
+            txn_ttl: Duration::from_millis(10 * DAY),
+            ..small()
+        });
+        for (owner, writer) in [("a", "a1"), ("a", "a2"), ("b", "b1")] {
+            assert_eq!(w.of(owner, writer, 7), Ok(false));
+            w.clock.advance_ms(1_000);
+        }
+        end(&mut w);
+        assert_eq!(w.of("a", "a3", 1), Err("max_txn_writers_per_key".into()));
+        assert_eq!(w.of("", "free", 1), Ok(false), "only keys have a limit of their own");
+        assert_eq!(w.of("b", "b2", 1), Err("max_txn_writers".into()));
+        assert_eq!(w.of("a", "a1", 7), Ok(true), "a known one is always taken");
+        assert_eq!(w.of("a", "a1", 6), Err("stale_epoch".into()));
+        assert_eq!(w.engine().writer_owner("a1").as_deref(), Some("a"));
+        // Room is made by the one that is idle for longest, of the key where that is full; who has
+        // staged rows stays.
+        w.clock.advance_ms(DAY);
+        let rows = [TxnRows { topic: "t", records: &[rec("1")], ..TxnRows::default() }];
+        let stage = StageRequest { stage: "s", part: 0, rows: &rows };
+        w.engine().stage("a1", &stage).unwrap();
+        assert_eq!(w.of("a", "a3", 1), Ok(false));
+        assert_eq!(w.known(), ["a1", "a3", "b1", "free"]);
+        assert_eq!(w.of("b", "b2", 1), Ok(false));
+        assert_eq!(w.known(), ["a1", "a3", "b2", "free"]);
+        end(&mut w);
+        assert_eq!(w.known(), ["a1", "a3", "b2", "free"], "who is forgotten stays so");
+        // A forgotten one begins anew, where there is room.
+        assert_eq!(w.of("a", "a2", 1), Err("max_txn_writers_per_key".into()));
+        assert!(w.engine().forget_writer("a1").unwrap());
+        assert!(!w.engine().forget_writer("a1").unwrap());
+        assert_eq!(w.engine().writer_state("a1").unwrap_err().code(), "txn_not_found");
+        end(&mut w);
+        assert_eq!(w.of("a", "a2", 1), Ok(false));
+        assert_eq!(w.known(), ["a2", "a3", "b2", "free"]);
+    }
+}
+
+#[test]
+fn keys_of_transactions_are_scoped_and_count_against_the_limit_of_keys() {
+    for end in ENDS {
+        let mut w = World::with(Options { max_idempotency_keys: 3, max_txn_writers: 1, ..small() });
+        w.create("t", ConfigPatch::default());
+        let once = |w: &World, owner: &str, key: &str, data: &str| {
+            let rows = [TxnRows { topic: "t", records: &[rec(data)], ..TxnRows::default() }];
+            let key = key.as_bytes();
+            let req = TxnRequest { key, owner, rows: &rows, ..TxnRequest::default() };
+            w.engine().transact(&req).map(|c| c.deduped).map_err(|e| e.to_string())
+        };
+        for owner in ["", "a", "b"] {
+            assert_eq!(once(&w, owner, "k", owner), Ok(false), "another's key is another one");
+        }
+        end(&mut w);
+        let full = once(&w, "a", "l", "1").unwrap_err();
+        assert!(full.contains("idempotency_keys"), "{full}");
+        assert_eq!(once(&w, "a", "k", "a"), Ok(true));
+        assert!(once(&w, "a", "k", "other").is_err());
+        assert_eq!(w.data("t"), ["", "a", "b"]);
+        // No writer is used up by them, and what is over makes room.
+        assert_eq!(w.of("", "w", 1), Ok(false));
+        w.clock.advance_ms(120_000);
+        w.engine().tick().unwrap();
+        assert_eq!(once(&w, "a", "l", "1"), Ok(false));
+    }
 }

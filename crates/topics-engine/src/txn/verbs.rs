@@ -6,7 +6,7 @@ use super::api::{
     CommitRequest, Committed, StageRequest, Staged, TxnRequest, TxnStage, WriterState,
     WriterSummary,
 };
-use super::{commit, gather, staging};
+use super::{commit, gather, staging, writers};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::name;
@@ -46,6 +46,18 @@ impl Engine {
             return Err(Error::TxnNotFound(writer.to_owned()));
         }
         Ok(WriterState { last_epoch: last.map(|l| l.epoch), staged })
+    }
+
+    /// Forgets a writer by hand: its next commit may have any epoch. What it has staged is given up,
+    /// what it published stays. False when there is none.
+    pub fn forget_writer(&self, writer: &str) -> Result<bool> {
+        writers::forget(self.core(), writer)
+    }
+
+    /// Names the API key whose a writer is, if it has committed under one.
+    #[must_use]
+    pub fn writer_owner(&self, writer: &str) -> Option<String> {
+        self.core().txns.owner(writer)
     }
 
     /// The topics of the rows that stages of a writer hold: of those parts that are there.

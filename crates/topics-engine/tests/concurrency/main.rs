@@ -10,7 +10,7 @@
 //! `TOPICS_REPLAY` gives one back to the model that is named as the argument.
 
 // All of it is a test, though no function says so.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod breaking;
 mod jobs;

@@ -174,7 +174,9 @@ impl CrashCursor {
     /// Whether a random choice made this survival of the present point.
     fn is_sampled(&self, survival: Survival) -> bool {
         match survival {
-            Survival::RandomNames { .. } | Survival::Sectors { .. } | Survival::Pages { .. } => true,
+            Survival::RandomNames { .. } | Survival::Sectors { .. } | Survival::Pages { .. } => {
+                true
+            }
             Survival::Torn { cut, .. } => {
                 let last = self.at.checked_sub(1).and_then(|i| self.journal.get(i));
                 let Some(Op::Write { offset, .. }) = last else { return false };

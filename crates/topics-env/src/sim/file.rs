@@ -22,6 +22,10 @@ impl LockGuard for SimLock {
         self.file.set_len(0)?;
         self.file.write_all_at(content, 0)
     }
+
+    fn is_named(&self) -> io::Result<bool> {
+        Ok(self.file.is_named())
+    }
 }
 
 impl Drop for SimLock {
@@ -39,6 +43,10 @@ pub(super) struct SimShared {
 impl LockGuard for SimShared {
     fn describe(&self, _content: &[u8]) -> io::Result<()> {
         Ok(())
+    }
+
+    fn is_named(&self) -> io::Result<bool> {
+        Ok(self.file.is_named())
     }
 }
 
@@ -63,6 +71,11 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
+    /// Whether its path still names it.
+    fn is_named(&self) -> bool {
+        self.state.lock().seen.resolve(&self.path) == Some(self.ino)
+    }
+
     fn writable(&self) -> io::Result<()> {
         if self.writable { Ok(()) } else { Err(Errno::BADF.into()) }
     }

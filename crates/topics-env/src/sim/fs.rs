@@ -197,6 +197,19 @@ impl Fs for SimFs {
         Ok(Box::new(guard))
     }
 
+    fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
+        let path = normal(path).map_err(LockError::Io)?;
+        let mut state = self.state.lock();
+        state.opening(CallKind::Lock, &path).map_err(LockError::Io)?;
+        let found = state.seen.resolve(&path);
+        let ino = found.ok_or_else(|| LockError::Io(Errno::NOENT.into()))?;
+        if state.shared.contains_key(&ino) || !state.locks.insert(ino) {
+            return Err(LockError::Held(Vec::new()));
+        }
+        let file = self.handle(&mut state, ino, path, true);
+        Ok(Box::new(SimLock { file }))
+    }
+
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let path = normal(path).map_err(LockError::Io)?;
         let mut state = self.state.lock();

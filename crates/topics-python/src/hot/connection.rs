@@ -50,11 +50,10 @@ enum Phase {
     Closed,
 }
 
-/// A request on its way: its token, where to cancel it, and whose slot it has.
+/// A request that the engine has taken: its token, and where to cancel it.
 struct Taken {
     token: u64,
     http: Py<Http>,
-    label: Option<Py<PyAny>>,
 }
 
 struct Io {
@@ -65,8 +64,14 @@ struct Io {
     need: usize,
     /// The request that the engine has taken.
     taken: Option<Taken>,
+    /// Whose slot the request has, whose body is being received or which the engine has taken.
+    slot: Option<Py<PyAny>>,
+    /// Bytes that the body which is being received counts for.
+    received: usize,
     phase: Phase,
     since: u64,
+    /// When a closed client is given up, whatever it takes until then.
+    close_by: u64,
     paused: bool,
     /// No request follows the one that is being answered.
     last: bool,
@@ -94,8 +99,11 @@ impl Connection {
             buffer: Vec::new(),
             need: 0,
             taken: None,
+            slot: None,
+            received: 0,
             phase: Phase::First,
             since: 0,
+            close_by: 0,
             paused: false,
             last: false,
         };
@@ -121,12 +129,12 @@ impl Connection {
             let mut io = me.io.lock();
             (io.transport.take(), io.taken.take())
         };
-        if let Some(Taken { token, http, label }) = taken {
+        if let Some(Taken { token, http }) = taken {
             let http = http.get();
             drop(http.queue.hot.0.lock().remove(&token));
             http.service.cancel(token);
-            me.gate.get().give_slot(py, label.as_ref());
         }
+        me.release(py);
         if transport.is_none() {
             return Ok(());
         }
@@ -138,8 +146,8 @@ impl Connection {
     }
 
     fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
-        let (me, bytes) = (slf.get(), data.as_bytes());
-        let (held, pause) = {
+        let (me, bytes, py) = (slf.get(), data.as_bytes(), slf.py());
+        let (held, pause, body) = {
             let mut io = me.io.lock();
             if io.phase == Phase::Closed {
                 return Ok(());
@@ -148,12 +156,19 @@ impl Connection {
             if held {
                 io.buffer.extend_from_slice(bytes);
             }
-            let pause = io.phase == Phase::Busy && io.buffer.len() > AHEAD && !io.paused;
+            let waits = io.phase == Phase::Busy || !me.writable.load(Ordering::Relaxed);
+            let pause = waits && io.buffer.len() > io.need.max(AHEAD) && !io.paused;
             io.paused |= pause;
-            (held, pause)
+            (held, pause, io.phase == Phase::Body)
         };
+        if body && !me.count(py, bytes.len()) {
+            // The application says what there is too much of.
+            let held = std::mem::take(&mut me.io.lock().buffer);
+            me.release(py);
+            return Self::hand_over(slf, &held);
+        }
         if pause {
-            me.transport(slf.py(), "pause_reading");
+            me.transport(py, "pause_reading");
         }
         match held {
             true => Self::go_on(slf),
@@ -212,10 +227,13 @@ impl Connection {
 
     /// No request is taken any more. The client has what it is owed as fast as it takes it.
     fn close(&self, py: Python<'_>) {
-        let since = self.gate.get().now();
+        let gate = self.gate.get();
+        let since = gate.now();
+        let unsent = self.peer(py).map_or(0, |transport| gate.unsent(py, &transport));
         {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Closed, since);
+            io.close_by = since + gate.patience().closing(unsent);
         }
         self.transport(py, "close");
     }
@@ -233,9 +251,44 @@ impl Connection {
         Ok(())
     }
 
+    /// Counts bytes of a body that is being received; false when there are too many of all.
+    fn count(&self, py: Python<'_>, bytes: usize) -> bool {
+        let counted = self.gate.get().take_bytes(py, bytes);
+        if counted {
+            self.io.lock().received += bytes;
+        }
+        counted
+    }
+
+    /// Gives back what the request holds.
+    fn release(&self, py: Python<'_>) {
+        let (slot, received) = {
+            let mut io = self.io.lock();
+            (io.slot.take(), std::mem::take(&mut io.received))
+        };
+        let gate = self.gate.get();
+        if let Some(slot) = slot {
+            gate.give_slot(py, &slot);
+        }
+        if received > 0 {
+            gate.give_bytes(py, received);
+        }
+    }
+
+    /// Takes a slot for a request; without keys there are none.
+    fn hold(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
+        if let Some(label) = label {
+            self.gate.get().take_slot(py, &label);
+            self.io.lock().slot = Some(label);
+        }
+    }
+
     /// Answers what has been received meanwhile.
     fn go_on(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
+        if !me.writable.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut held = {
             let mut io = me.io.lock();
             let waits = matches!(io.phase, Phase::Busy | Phase::Closed);
@@ -244,6 +297,8 @@ impl Connection {
             }
             std::mem::take(&mut io.buffer)
         };
+        // It is here, and asks for what it needs anew.
+        me.release(slf.py());
         let left = Self::serve(slf, &held)?;
         held.drain(..held.len() - left);
         let resume = {
@@ -274,6 +329,11 @@ impl Connection {
             };
             let total = head.size + head.length;
             if rest.len() < total {
+                if !me.count(py, rest.len()) {
+                    Self::hand_over(slf, rest)?;
+                    return Ok(0);
+                }
+                me.hold(py, admitted.label);
                 let mut io = me.io.lock();
                 if io.phase != Phase::Body {
                     (io.phase, io.since) = (Phase::Body, gate.now());
@@ -291,9 +351,9 @@ impl Connection {
             let body = &request[head.size..];
             let Some(reply) = gate.call(py, &admitted, &head, body, token) else {
                 let Admitted { http, label, .. } = admitted;
-                gate.take_slot(py, label.as_ref());
+                me.hold(py, label);
                 http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
-                me.io.lock().taken = Some(Taken { token, http, label });
+                me.io.lock().taken = Some(Taken { token, http });
                 break;
             };
             if me.answer(py, &reply)? {
@@ -336,9 +396,8 @@ impl Connection {
     fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
         let me = slf.get();
         let taken = me.io.lock().taken.take();
-        if let Some(taken) = taken {
-            me.gate.get().give_slot(slf.py(), taken.label.as_ref());
-        }
+        drop(taken);
+        me.release(slf.py());
         let outcome = me.answer(slf.py(), reply).and_then(|last| match last {
             true => Ok(()),
             false => Self::go_on(slf),
@@ -404,11 +463,12 @@ impl Connection {
         self.close(py);
     }
 
-    /// Ends a closed connection when its client has all that it is owed. One that takes nothing is
-    /// the kernel's to end.
+    /// Ends a closed connection when its client has all that it is owed, or is too slow with it. One
+    /// that takes nothing is the kernel's to end.
     fn see_off(&self, py: Python<'_>, gate: &Gate, now: u64) {
         let Some(transport) = self.peer(py) else { return };
-        if gate.unsent(py, &transport) == 0 {
+        let close_by = self.io.lock().close_by;
+        if now >= close_by || gate.unsent(py, &transport) == 0 {
             return self.transport(py, "abort");
         }
         self.io.lock().since = now;

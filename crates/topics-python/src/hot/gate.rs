@@ -54,6 +54,8 @@ pub(crate) struct Gate {
     status_lines: HashMap<u16, Vec<u8>>,
     loopback: bool,
     keys: Option<Keys>,
+    /// Counts the bytes of all bodies that are being received: `take(size)` and `give(size)`.
+    receiving: Py<PyAny>,
     max_body: usize,
     /// Ticks of `sweep` that a body, the first request and the next request may take, and a client
     /// that has all and does not say goodbye.
@@ -74,31 +76,46 @@ pub(super) struct Patience {
     pub first: u64,
     pub next: u64,
     pub goodbye: u64,
+    /// A closed client that is owed something, beyond the ticks that its bytes have.
+    pub stall: u64,
+    /// Bytes of which a closed client has a tick each.
+    pub bytes: u64,
+}
+
+impl Patience {
+    /// Ticks until a closed client of which so much is unsent is given up, whatever it takes of it.
+    pub fn closing(&self, unsent: usize) -> u64 {
+        self.stall + unsent as u64 / self.bytes.max(1)
+    }
 }
 
 #[pymethods]
 impl Gate {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, ticks, unsent, too_slow_head, too_slow_body, keys=None))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, ticks, drain, unsent, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
+        receiving: Py<PyAny>,
         ticks: (u64, u64, u64, u64),
+        drain: (u64, u64),
         unsent: Py<PyAny>,
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
         keys: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
         let (body, first, next, goodbye) = ticks;
+        let (stall, bytes) = drain;
         Ok(Self {
             open: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
             keys: keys.map(|(admit, slots)| Keys { admit, slots }),
+            receiving,
             max_body,
-            patience: Patience { body, first, next, goodbye },
+            patience: Patience { body, first, next, goodbye, stall, bytes },
             unsent,
             too_slow_head,
             too_slow_body,
@@ -189,21 +206,36 @@ impl Gate {
         }
     }
 
-    /// The request of a client with this label begins or ends to wait.
-    fn slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>, what: &str) {
-        if let (Some(keys), Some(label)) = (&self.keys, label)
+    /// The client with this label has one request more, or less.
+    fn slot(&self, py: Python<'_>, label: &Py<PyAny>, what: &str) {
+        if let Some(keys) = &self.keys
             && let Err(e) = keys.slots.call_method1(py, what, (label,))
         {
             e.write_unraisable(py, None);
         }
     }
 
-    pub(super) fn take_slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>) {
+    pub(super) fn take_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
         self.slot(py, label, "take");
     }
 
-    pub(super) fn give_slot(&self, py: Python<'_>, label: Option<&Py<PyAny>>) {
+    pub(super) fn give_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
         self.slot(py, label, "give");
+    }
+
+    /// Counts bytes that were received of a body; false when that are too many.
+    pub(super) fn take_bytes(&self, py: Python<'_>, size: usize) -> bool {
+        let taken = self.receiving.call_method1(py, intern!(py, "take"), (size,));
+        taken.and_then(|taken| taken.extract(py)).unwrap_or_else(|e| {
+            e.write_unraisable(py, None);
+            false
+        })
+    }
+
+    pub(super) fn give_bytes(&self, py: Python<'_>, size: usize) {
+        if let Err(e) = self.receiving.call_method1(py, intern!(py, "give"), (size,)) {
+            e.write_unraisable(py, None);
+        }
     }
 
     /// Answers, or takes the request: then its reply comes with this token.
@@ -220,6 +252,7 @@ impl Gate {
         let Some(grant) = http.grant(admitted.grant) else {
             return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
         };
+        let grant = &*grant;
         let request = Request { route, name, query, body, key, grant, token, ..Request::default() };
         let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {

@@ -145,7 +145,7 @@ impl Opening {
         Ok(opening)
     }
 
-    fn new(env: Env, paths: Paths, lock: DirLock, options: WalOptions) -> Result<Self> {
+    fn new(env: Env, paths: Paths, mut lock: DirLock, options: WalOptions) -> Result<Self> {
         // The mount is looked at before the first write, so that a later `sync_fs` reports errors
         // of every write of this open.
         let mount = env.fs.mount_id(paths.root());
@@ -154,6 +154,7 @@ impl Opening {
             mount.map_err(|e| StorageError::io("read the mount id", e))?,
         );
         let (store, _) = Store::open_or_create(&env, &paths)?;
+        lock.lock_store(&env, &paths)?;
         for dir in [paths.wal(), paths.topics(), paths.txn()] {
             create_dir(&env, "dir.names", &dir)?;
         }

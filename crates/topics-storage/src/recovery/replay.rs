@@ -182,6 +182,7 @@ impl Opening {
             starts,
             elsewhere,
         )?;
+        wal.watch_lock(self.lock.watch());
         Ok(Opened {
             lock: self.lock,
             wal,

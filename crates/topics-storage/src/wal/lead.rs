@@ -48,7 +48,7 @@ enum Fault {
 impl Shard {
     /// Leads one group. `own` is what the caller itself waits for: if that is a sync and none is
     /// in flight, the write may be linked to it.
-    pub fn lead<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
+    pub fn lead_group<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
         st.leading = true;
         st.lead_wanted = false;
         if st.failure_waits() {
@@ -156,6 +156,7 @@ impl Shard {
                 },
             )?;
             took = env.clock.mono_ns().saturating_sub(started);
+            self.shared.check_lock().map_err(Fault::Sync)?;
         } else {
             let done = w.file.file.write_all_at(&built.bytes, w.offset);
             done.map_err(|e| Fault::Write(io("write", &w.file, e)))?;

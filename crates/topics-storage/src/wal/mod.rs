@@ -39,7 +39,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use self::shard::Shard;
 pub use self::shard::StagingPermit;
 pub use self::space::{LogFile, SpaceHold};
-use crate::dir::Paths;
+use crate::dir::{LockWatch, Paths};
 use crate::format::record::Group;
 use crate::format::wal_file::WalFileHeader;
 use crate::{Result, StorageError};
@@ -239,6 +239,15 @@ struct Shared {
     next_key: AtomicU32,
     /// Least time from one sync to the next while several wait for it, ns.
     commit_window: AtomicU64,
+    /// The lock of the directory: looked at after each sync, before it acks anything.
+    lock: std::sync::OnceLock<LockWatch>,
+}
+
+impl Shared {
+    /// Fails once the directory's lock file was removed or replaced.
+    fn check_lock(&self) -> Result<()> {
+        self.lock.get().map_or(Ok(()), LockWatch::check)
+    }
 }
 
 /// The log of a directory.
@@ -265,7 +274,9 @@ impl Wal {
         let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
         let commit_window = AtomicU64::new(0);
-        let shared = Arc::new(Shared { env, paths, options, linked, next_key, commit_window });
+        let lock = std::sync::OnceLock::new();
+        let shared =
+            Arc::new(Shared { env, paths, options, linked, next_key, commit_window, lock });
         let elsewhere = elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
@@ -274,16 +285,26 @@ impl Wal {
         let mut threads = Vec::new();
         if background {
             for shard in &shards {
-                for (what, run) in [("sync", Shard::run as fn(&Shard)), ("ahead", Shard::run_ahead)]
+                for (what, run) in
+                    [("wal-sync", Shard::run as fn(&Shard)), ("wal-ahead", Shard::run_ahead)]
                 {
                     let shard = shard.clone();
-                    let name = format!("topics-{what}-{}", shard.id);
-                    let thread = thread::Builder::new().name(name).spawn(move || run(&shard));
+                    let name = format!("topics-{}-{}", what.trim_start_matches("wal-"), shard.id);
+                    let thread =
+                        thread::Builder::new().name(name).spawn(move || shard.thread(what, run));
                     threads.push(thread.map_err(|e| StorageError::io("start a log's thread", e))?);
                 }
             }
         }
         Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
+    }
+
+    /// From now on nothing is acked once this lock is lost: a shard that notices, at its next sync,
+    /// is poisoned with [`StorageError::LockLost`].
+    pub fn watch_lock(&self, lock: LockWatch) {
+        if let Some(shard) = self.shards.first() {
+            let _ = shard.shared.lock.set(lock);
+        }
     }
 
     /// Number of shards.

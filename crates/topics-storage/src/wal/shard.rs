@@ -10,13 +10,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use topics_env::Panicked;
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Condvar, Instant, Mutex, MutexGuard, RwLock, thread, thread_local};
 
 use super::cache::TailCache;
 use super::outcome::{Callback, Waiter};
 use super::state::{Effect, Queued, State, Thread};
-use super::{Batch, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile};
+use super::{
+    Batch, Commit, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile,
+};
 use crate::format::wal_file;
 use crate::{Result, StorageError};
 
@@ -87,17 +90,17 @@ impl Drop for StagingPermit {
     }
 }
 
-/// Poisons the shard if the thread unwinds while it holds a flag: a commit that panics must not
-/// leave the others waiting for ever.
+/// Poisons the shard if the thread unwinds while it holds a flag: what it was at is half done, and
+/// must not leave the others waiting for ever.
 struct Unwind<'a>(&'a Shard);
 
 impl Drop for Unwind<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            let error = StorageError::Poisoned { detail: "a commit panicked".into() };
-            let mut st = self.0.state.lock();
-            st.abandon(&error);
-            drop(self.0.settle(st));
+            let shard = self.0;
+            let abandon = || shard.abandon("a thread panicked in the log");
+            // A second panic must not end the process.
+            let _ = shard.shared.env.guards.run("wal", || format!("shard {}", shard.id), abandon);
         }
     }
 }
@@ -131,6 +134,41 @@ impl Shard {
 
     pub fn background(&self) -> bool {
         self.shared.options.background
+    }
+
+    /// Leads one group: see [`Self::lead_group`]. A panic poisons the shard.
+    pub fn lead<'a>(&'a self, st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
+        self.unwinding(|| self.lead_group(st, own))
+    }
+
+    /// Syncs what has been written: see [`Self::sync_written`]. A panic poisons the shard.
+    pub fn run_sync<'a>(&'a self, st: Guard<'a>) -> Guard<'a> {
+        self.unwinding(|| self.sync_written(st))
+    }
+
+    /// Runs what takes the lock along; the lock is free again when a panic gets here.
+    fn unwinding<R>(&self, f: impl FnOnce() -> R) -> R {
+        let unwind = Unwind(self);
+        let r = f();
+        std::mem::forget(unwind);
+        r
+    }
+
+    /// A thread panicked in the middle of something: the shard is poisoned, its flags are free,
+    /// everybody is told.
+    fn abandon(&self, what: &str) {
+        let error = StorageError::Poisoned { detail: what.to_owned() };
+        let mut st = self.state.lock();
+        st.release_flags();
+        drop(self.poison(st, &[], &error));
+    }
+
+    /// The body of a thread of the shard. It ends with the shard, or by a panic, which poisons it.
+    pub fn thread(&self, name: &'static str, run: fn(&Self)) {
+        let at = || format!("shard {}", self.id);
+        if let Err(panicked) = self.shared.env.guards.run(name, at, || run(self)) {
+            self.abandon(&format!("the thread {name}: {panicked}"));
+        }
     }
 
     /// Runs `f` without the lock; if it panics the shard is poisoned instead of stuck.
@@ -313,8 +351,12 @@ impl Shard {
     pub fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         while !st.draining && !st.effects.is_empty() {
             let effects = st.begin_drain();
-            self.unlocked(&mut st, || self.run_effects(&effects));
+            let panicked = self.unlocked(&mut st, || self.run_effects(&effects));
             st.end_drain(effects);
+            if let Some(panicked) = panicked {
+                let detail = format!("a commit was not told: {panicked}");
+                return self.poison(st, &[], &StorageError::Poisoned { detail });
+            }
         }
         if st.gathering && (!st.alive() || st.closing || st.sync_wanted) {
             self.company.notify_all();
@@ -334,21 +376,32 @@ impl Shard {
                     w.notify_one();
                 }
                 for (done, outcome) in due {
-                    done(outcome);
+                    self.tell("callback", || done(outcome));
                 }
             });
         }
         st
     }
 
-    fn run_effects(&self, effects: &VecDeque<Effect>) {
+    /// Tells commits, in order. One that panics does not keep the others from being told.
+    fn run_effects(&self, effects: &VecDeque<Effect>) -> Option<Panicked> {
+        let mut first = None;
         for effect in effects {
-            match effect {
-                Effect::Apply(p) => p.apply(self.id),
-                Effect::Fail(f) => f.commits.iter().for_each(|c| c.failed(&f.error)),
-                Effect::Written(_) | Effect::Synced(_) => {}
-            }
+            let panicked = match effect {
+                Effect::Apply(p) => self.tell("commit", || p.apply(self.id)),
+                Effect::Fail(f) => {
+                    let told = |c: &Arc<dyn Commit>| self.tell("commit", || c.failed(&f.error));
+                    f.commits.iter().filter_map(told).reduce(|first, _| first)
+                }
+                Effect::Written(_) | Effect::Synced(_) => None,
+            };
+            first = first.or(panicked);
         }
+        first
+    }
+
+    fn tell(&self, what: &'static str, f: impl FnOnce()) -> Option<Panicked> {
+        self.shared.env.guards.run(what, || format!("shard {}", self.id), f).err()
     }
 
     pub fn notify(&self, n: u64, level: Level, done: Callback) {
@@ -447,7 +500,7 @@ impl Shard {
     ) -> Guard<'a> {
         let first = st.poisoned.is_none();
         let error = match error {
-            e @ StorageError::Poisoned { .. } => e.clone(),
+            e @ (StorageError::Poisoned { .. } | StorageError::LockLost) => e.clone(),
             e => StorageError::Poisoned { detail: e.to_string() },
         };
         let error = st.poisoned.get_or_insert(error).clone();
@@ -455,6 +508,9 @@ impl Shard {
         st.fail_all(from, taken, &error);
         if first {
             log::error!("shard {} refuses writes until the next open: {error}", self.id);
+        }
+        // Behind a lost lock the folder may be another engine's.
+        if first && !matches!(error, StorageError::LockLost) {
             let mark = self.dir.join(wal_file::POISON_MARK);
             self.unlocked(&mut st, || {
                 if let Err(e) = self.shared.env.fs.open(&mark, topics_env::OpenMode::Truncate) {

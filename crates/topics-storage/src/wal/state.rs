@@ -471,18 +471,11 @@ impl State {
         woken
     }
 
-    /// After a panic within a commit: nothing more is known, so nothing more is promised.
-    pub fn abandon(&mut self, error: &StorageError) {
-        self.poisoned.get_or_insert_with(|| error.clone());
+    /// After a panic: whoever held a flag does not give it back.
+    pub fn release_flags(&mut self) {
         (self.leading, self.syncing, self.draining, self.preparing) = (false, false, false, false);
-        self.unsynced.clear();
-        self.effects.clear();
+        self.gathering = false;
         self.applying_from = None;
-        let queue: Vec<Queued> = self.queue.drain(..).collect();
-        self.release(&queue);
-        self.written_ticket = self.last_ticket;
-        self.outcomes.fail(self.synced_ticket + 1, self.last_ticket, error);
-        self.outcomes.end(error);
     }
 }
 

@@ -19,7 +19,7 @@ const STAGED_DELAY: Duration = Duration::from_millis(1);
 impl Shard {
     /// Syncs what has been written when it begins. At most one sync is in flight; when it fails
     /// nothing above the last success is ever acked (I10).
-    pub fn run_sync<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub fn sync_written<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.sync_wanted = false;
         st.hurry = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
@@ -37,12 +37,14 @@ impl Shard {
         }
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
-            let outcome = env.sync("wal.group", &*file.file);
-            (outcome, env.clock.mono_ns().saturating_sub(started))
+            let synced = env.sync("wal.group", &*file.file);
+            let synced = synced
+                .map_err(|e| StorageError::Poisoned { detail: format!("sync {}: {e}", file.name) });
+            let took = env.clock.mono_ns().saturating_sub(started);
+            (synced.and_then(|()| self.shared.check_lock()), took)
         });
         st.syncing = false;
-        if let Err(e) = outcome {
-            let error = StorageError::Poisoned { detail: format!("sync {}: {e}", file.name) };
+        if let Err(error) = outcome {
             return self.poison(st, &[], &error);
         }
         if let Some(e) = st.poisoned.clone() {

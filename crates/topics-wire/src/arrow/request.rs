@@ -4,7 +4,7 @@ use topics_engine::{Engine, NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMa
 
 use super::Columns;
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner};
+use crate::json::{Fields, Place, Reader, Scanner};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, Diff};
 use crate::small::body;
@@ -123,15 +123,33 @@ impl ScanRequest {
     }
 }
 
+const FIELDS: Fields = Fields::of(&[
+    "from_seq",
+    "to_seq",
+    "columns",
+    "node",
+    "nodes",
+    "match",
+    "ts_from",
+    "ts_to",
+    "consistency",
+    "topic_id",
+    "data_type",
+]);
+
 /// `{from_seq?, to_seq?, columns?, node?, nodes?, match?, ts_from?, ts_to?, consistency?,
 /// topic_id?, data_type?}`.
 pub fn parse(bytes: &[u8]) -> Result<ScanRequest, Failure> {
+    parse_of(bytes, FIELDS)
+}
+
+fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     let (from, batch_bytes) = (ReadFrom::After(0), BATCH_BYTES);
     let mut r = ScanRequest { from, batch_bytes, ..ScanRequest::default() };
     if bytes.is_empty() {
         return Ok(r);
     }
-    body(bytes, |s, key| {
+    body(bytes, fields, |s, key| {
         match key {
             "from_seq" => r.from = read::from_seq(s)?,
             "to_seq" => r.upto = Some(s.u64(Place::field("to_seq"))?),
@@ -155,7 +173,7 @@ pub fn parse(bytes: &[u8]) -> Result<ScanRequest, Failure> {
 pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
     let asked = &diff.request;
     let (limit, batch_bytes) = (Some(asked.limit), asked.max_bytes);
-    Ok(ScanRequest { from: asked.from, limit, batch_bytes, ..parse(bytes)? })
+    Ok(ScanRequest { from: asked.from, limit, batch_bytes, ..parse_of(bytes, read::ARROW_FIELDS)? })
 }
 
 pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
@@ -200,7 +218,7 @@ mod tests {
         let r = parse(
             br#"{"from_seq":7,"to_seq":9,"columns":["data","seq"],"node":"a","nodes":["b","c"],
             "match":["tag","Glob","x*"],"ts_from":1,"ts_to":2,"consistency":"strong","topic_id":3,
-            "data_type":"binary","unknown":[]}"#,
+            "data_type":"binary"}"#,
         )
         .unwrap();
         assert_eq!((r.from, r.upto, r.topic_id), (ReadFrom::After(7), Some(9), Some(3)));

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::scan::{Scanner, Text};
 use crate::error::Failure;
+use crate::nearest::unknown;
 
 /// Which value a refusal is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,60 @@ impl fmt::Display for Place {
             f.write_str(".")?;
         }
         f.write_str(self.field)
+    }
+}
+
+/// The fields that an object of a request may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields {
+    /// Their names.
+    pub known: &'static [&'static str],
+    /// Those that they have besides.
+    pub more: &'static [&'static str],
+    /// Those in which `null` is a value. Any other that is `null` is as if it were absent.
+    pub nullable: &'static [&'static str],
+}
+
+impl Fields {
+    /// Fields of which none takes `null`.
+    #[must_use]
+    pub const fn of(known: &'static [&'static str]) -> Self {
+        Self { known, more: &[], nullable: &[] }
+    }
+
+    /// The same with more fields, none of which takes `null`.
+    #[must_use]
+    pub const fn and(self, more: &'static [&'static str]) -> Self {
+        Self { more, ..self }
+    }
+
+    /// The same with fields in which `null` is a value.
+    #[must_use]
+    pub const fn nullable(self, nullable: &'static [&'static str]) -> Self {
+        Self { nullable, ..self }
+    }
+
+    /// Reads the object that comes next: refuses a field that is none of these, and has `each` read
+    /// the value of every other.
+    pub fn read<'a>(
+        self,
+        s: &mut Scanner<'a>,
+        place: Place,
+        mut each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        s.object(|s, key| {
+            let name = key.decode();
+            let mut all = self.known.iter().chain(self.more);
+            let Some(known) = all.find(|known| name.as_deref() == Some(**known)) else {
+                let (path, given) = (place.to_string(), name.as_deref().unwrap_or("\u{fffd}"));
+                let all = [self.known, self.more].concat();
+                return Err(unknown("field", &path, place.index, given, &all));
+            };
+            if s.peek() == Some(b'n') && !self.nullable.contains(known) {
+                return Ok(s.skip()?);
+            }
+            each(s, known)
+        })
     }
 }
 

@@ -92,12 +92,20 @@ impl Service {
         if let Some(topic) = &topic {
             r.grant.check(topic)?;
         }
+        // A cursor names a topic and a consumer; whoever sends one says so, like any other name.
+        let after = match &page.after {
+            None => None,
+            Some(after) => Some(after.split_once('\n').ok_or_else(small::foreign_cursor)?),
+        };
+        if let Some((topic, _)) = after {
+            r.grant.check(topic)?;
+        }
+        let after = after.map(|(topic, name)| (topic.to_owned(), name.to_owned()));
         let grant = r.grant.clone();
         self.later(r, move |s, named| {
             let one = if named.is_empty() { topic } else { Some(named.to_owned()) };
             let (mut found, size) = (Vec::new(), page.size + 1);
-            // A cursor names a topic and a consumer.
-            let after = page.after.as_deref().and_then(|a| a.split_once('\n'));
+            let after = after.as_ref().map(|(topic, name)| (topic.as_str(), name.as_str()));
             match one {
                 Some(topic) => s.consumers_of(&topic, after, &page.prefix, size, &mut found)?,
                 None => {

@@ -131,7 +131,8 @@ impl Service {
         limits: Limits,
         sink: Arc<dyn Sink>,
     ) -> Arc<Self> {
-        let timer = Timer::new(clock.clone(), sink.clone());
+        let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
+        let pool = Pool::new(engine.guards());
         Arc::new(Self {
             born_ns: clock.mono_ns(),
             engine,
@@ -145,7 +146,7 @@ impl Service {
             sessions: Sessions::default(),
             writers: Writers::default(),
             timer,
-            pool: Pool::default(),
+            pool,
             ready: AtomicBool::new(true),
             staged: AtomicBool::new(false),
             pending: Arc::new(AtomicUsize::new(0)),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use topics_env::Guards;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -18,14 +19,22 @@ struct State {
     stopped: bool,
 }
 
-/// Runs jobs in the order they came, on a few threads that start when they are needed.
-#[derive(Default)]
-pub struct Pool(Arc<(Mutex<State>, Condvar)>);
+/// Runs jobs in the order they came, on a few threads that start when they are needed. A job that
+/// panics ends no thread.
+pub struct Pool(Arc<(Mutex<State>, Condvar)>, Arc<Guards>);
 
 impl Pool {
+    /// A pool without threads yet; `guards` count the jobs that panic.
+    #[must_use]
+    pub fn new(guards: Arc<Guards>) -> Self {
+        Self(Arc::default(), guards)
+    }
+
     /// Queues a job. After [`Pool::stop`], and when no thread can be had, it runs here.
     pub fn run(&self, job: Job) {
         let (state, wake) = &*self.0;
+        let guards = self.1.clone();
+        let job: Job = Box::new(move || drop(guards.run("verbs", || "a verb".into(), job)));
         let mut s = state.lock();
         if s.stopped {
             drop(s);
@@ -78,5 +87,31 @@ impl Pool {
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("threads", &self.0.0.lock().threads).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_job_that_panics_ends_no_thread() {
+        let guards = Arc::<Guards>::default();
+        let pool = Pool::new(guards.clone());
+        let (done, all) = channel();
+        for i in 0..3 * THREADS {
+            let done = done.clone();
+            pool.run(Box::new(move || {
+                assert!(!i.is_multiple_of(3), "a bug in a verb");
+                done.send(i).unwrap();
+            }));
+        }
+        drop(done);
+        assert_eq!(all.iter().count(), 2 * THREADS);
+        pool.stop();
+        let panics = guards.panics();
+        assert_eq!((panics[0].name, panics[0].count), ("verbs", THREADS as u64));
     }
 }

@@ -34,12 +34,14 @@ impl Service {
         Some(match r.route {
             "claim" => self.claim(r, start_ns),
             "ack" => self.ack(r, start_ns),
-            "nack" => self.settle(r, start_ns, "nacked", |s, queue, asked| {
+            "nack" => self.settle(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
                 s.engine.nack(queue, &asked.held(), asked.delay_ms)
             }),
-            "extend" => self.settle(r, start_ns, "extended", |s, queue, asked| {
-                s.engine.extend(queue, &asked.held(), asked.lease_ms)
-            }),
+            "extend" => {
+                self.settle(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
+                    s.engine.extend(queue, &asked.held(), asked.lease_ms)
+                })
+            }
             "jobs" => self.jobs(r, start_ns),
             "redrive" => self.redrive(r, start_ns),
             _ => return None,
@@ -124,7 +126,7 @@ impl Service {
     }
 
     fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let asked = queue::held(r.body)?;
+        let asked = queue::ack(r.body)?;
         let (service, topic) = (self.clone(), r.name.to_owned());
         let answer = self.staging(r.token, |done| {
             let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
@@ -151,10 +153,11 @@ impl Service {
         self: &Arc<Self>,
         r: &Request<'_>,
         start_ns: u64,
+        asked: Result<queue::Held, Failure>,
         done: &'static str,
         verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
     ) -> Answer {
-        let asked = queue::held(r.body)?;
+        let asked = asked?;
         if self.engine.leases_at_once(r.name)? {
             let settled = verb(self, r.name, &asked)?;
             return Ok(Some(self.settled(r.name, done, &settled, start_ns)));

@@ -7,6 +7,7 @@ use topics_engine::{Error, RouterInfo};
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
 use crate::error::Failure;
+use crate::grant::Grant;
 use crate::query::Query;
 use crate::render::{self, Object};
 use crate::{routers, small};
@@ -17,14 +18,12 @@ impl Service {
             "router_put" => self.put_router(r, start_ns),
             "router" => {
                 let found = self.engine.router(r.name).map_err(Failure::from);
-                found.and_then(|info| self.now(render::router(&info), start_ns))
+                found.and_then(|info| {
+                    check(&info, r.grant)?;
+                    self.now(render::router(&info), start_ns)
+                })
             }
-            "router_drop" => self.later(r, move |s, router| {
-                let deleted = s.engine.delete_router(router)?;
-                let mut o = Object::new(96);
-                o.name("router", router).flag("deleted", deleted);
-                Ok(Reply::ok(s.timed(o.finish(), start_ns)))
-            }),
+            "router_drop" => self.drop_router(r, start_ns),
             "routers" => self.list_routers(r).and_then(|body| self.now(body, start_ns)),
             _ => return None,
         })
@@ -34,11 +33,33 @@ impl Service {
         let asked = routers::parse(r.body)?;
         r.grant.check(&asked.source)?;
         r.grant.check(&asked.dest)?;
+        let grant = r.grant.clone();
         self.later(r, move |s, router| {
-            let created = s.engine.create_router(router, &asked)?;
+            s.check_router(router, &grant)?;
+            let created = s.engine.create_router(router, &asked);
+            let created = created.map_err(|e| without_others(e, &grant))?;
             let (status, body) = routers::created(&s.engine.router(router)?, created);
             Ok(Reply { status, body: s.timed(body, start_ns) })
         })
+    }
+
+    fn drop_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let grant = r.grant.clone();
+        self.later(r, move |s, router| {
+            s.check_router(router, &grant)?;
+            let deleted = s.engine.delete_router(router)?;
+            let mut o = Object::new(96);
+            o.name("router", router).flag("deleted", deleted);
+            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+        })
+    }
+
+    /// Refuses a router that is there and between topics of others.
+    fn check_router(&self, router: &str, grant: &Grant) -> Result<(), Failure> {
+        match self.engine.router(router) {
+            Ok(info) => check(&info, grant),
+            Err(_) => Ok(()),
+        }
     }
 
     fn list_routers(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
@@ -47,11 +68,41 @@ impl Service {
         }
         let wanted = routers::wanted(&Query::new(r.query))?;
         let all = self.engine.routers(&wanted.page.prefix).into_iter();
-        let seen = |i: &RouterInfo| r.grant.covers(&i.router) && wanted.takes(i);
+        let seen = |i: &RouterInfo| covers(i, r.grant) && wanted.takes(i);
         let mut found: Vec<_> = all.filter(seen).take(wanted.page.size + 1).collect();
         let more = found.len() > wanted.page.size;
         found.truncate(wanted.page.size);
         let next = found.last().filter(|_| more).map(|i| small::cursor(&i.router));
         Ok(render::routers(&found, next.as_deref()))
+    }
+}
+
+/// Whether a router and both of its topics are the client's.
+fn covers(info: &RouterInfo, grant: &Grant) -> bool {
+    [&info.router, &info.request.source, &info.request.dest].iter().all(|name| grant.covers(name))
+}
+
+fn check(info: &RouterInfo, grant: &Grant) -> Result<(), Failure> {
+    if covers(info, grant) {
+        return Ok(());
+    }
+    let router = &info.router;
+    let message = format!("router {router:?} has a topic that this key does not cover");
+    Err(Failure::new("forbidden", message))
+}
+
+/// A refusal without the names of others.
+fn without_others(e: Error, grant: &Grant) -> Error {
+    let shown = |name: String| if grant.covers(&name) { name } else { "…".to_owned() };
+    match e {
+        Error::RouterCycle { router, path } => {
+            Error::RouterCycle { router, path: path.into_iter().map(shown).collect() }
+        }
+        Error::TopicExistsIncompatible { topic, field, actual, wanted }
+            if field == "router_dest_fan_in" =>
+        {
+            Error::TopicExistsIncompatible { topic, field, actual: shown(actual), wanted }
+        }
+        e => e,
     }
 }

@@ -12,7 +12,7 @@ use super::verbs::Answer;
 use super::{Request, Service};
 use crate::error::Failure;
 use crate::grant::Grant;
-use crate::json::{Place, Reader, Scanner, push_str};
+use crate::json::{Fields, Place, Reader, Scanner, push_str};
 use crate::render::Object;
 use crate::small::body;
 use crate::watch::{self, Asked, frames};
@@ -40,19 +40,31 @@ struct Head {
     topics: Vec<String>,
 }
 
+/// Reads what every message has; what else it may have, its op says.
 fn head(message: &[u8]) -> Result<Head, Failure> {
     let mut h = Head { op: String::new(), request_id: None, topics: Vec::new() };
-    body(message, |s, key| {
-        match key {
-            "op" => h.op = s.text(Place::field("op"))?.into_owned(),
-            "request_id" => h.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
-            "topic" => h.topics.push(s.text(Place::field("topic"))?.into_owned()),
-            "topics" if s.peek() == Some(b'[') => names(s, &mut h.topics)?,
+    let mut s = Scanner::new(message)?;
+    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+    s.object(|s, key| {
+        match key.decode().as_deref() {
+            Some("op") => h.op = s.text(Place::field("op"))?.into_owned(),
+            Some("request_id" | "topic") if s.null()? => {}
+            Some("request_id") => {
+                h.request_id = Some(s.text(Place::field("request_id"))?.into_owned());
+            }
+            Some("topic") => h.topics.push(s.text(Place::field("topic"))?.into_owned()),
+            Some("topics") if s.peek() == Some(b'[') => names(s, &mut h.topics)?,
             _ => s.skip()?,
         }
-        Ok(())
+        Ok::<_, Failure>(())
     })?;
+    s.end()?;
     Ok(h)
+}
+
+/// Refuses what a message that is read by its head alone does not have.
+fn only(message: &[u8], fields: Fields) -> Result<(), Failure> {
+    body(message, fields, |s, _| Ok(s.skip()?))
 }
 
 fn names(s: &mut Scanner<'_>, out: &mut Vec<String>) -> Result<(), Failure> {
@@ -191,9 +203,13 @@ impl Service {
                 };
                 let outcome = allowed.and_then(|()| match h.op.as_str() {
                     "subscribe" => self.subscribe(token, socket, text).map(Some),
-                    "unsubscribe" => Ok(Some(unsubscribe(socket, &h))),
+                    "unsubscribe" => {
+                        let known = &["op", "request_id", "topic", "topics"];
+                        only(text, Fields::of(known)).map(|()| Some(unsubscribe(socket, &h)))
+                    }
                     "publish" => self.publish(token, socket, &h, text).map(|()| None),
-                    "ping" => Ok(Some(message("pong", h.request_id.as_deref()).finish())),
+                    "ping" => only(text, Fields::of(&["op", "request_id"]))
+                        .map(|()| Some(message("pong", h.request_id.as_deref()).finish())),
                     _ => {
                         let known = "must be one of subscribe, unsubscribe, publish, ping";
                         Err(Place::field("op").refuse(known))

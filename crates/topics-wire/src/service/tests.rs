@@ -298,3 +298,20 @@ fn a_publish_without_backpressure_waits_for_room_and_holds_its_place() {
     assert_eq!(["3", "4", "5", "6"].map(acked), [2, 3, 4, 5]);
     w.service.close();
 }
+
+/// Whoever asks needs no key: the answer names loops, and nothing of what they were at.
+#[test]
+fn ready_names_the_loops_that_have_panicked() {
+    let mut w = World::new();
+    let ready = |w: &mut World| w.ask("ready", "", json!(null));
+    assert_eq!(ready(&mut w)["loop_panics"], json!({}));
+    let guards = w.service.engine.guards();
+    let at = || "topic \"secret\"".to_owned();
+    assert!(guards.run("sweep", at, || panic!("a bug in a sweep")).is_err());
+    let answer = ready(&mut w);
+    assert_eq!(
+        (&answer["status"], &answer["loop_panics"]),
+        (&json!("ready"), &json!({"sweep": 1}))
+    );
+    assert!(!answer.to_string().contains("secret"));
+}

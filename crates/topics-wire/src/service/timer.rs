@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use topics_env::Clock;
+use topics_env::{Clock, Guards};
 
 use super::Sink;
 
@@ -22,15 +22,16 @@ struct Shared {
     wake: Condvar,
     clock: Arc<dyn Clock>,
     sink: Arc<dyn Sink>,
+    guards: Arc<Guards>,
 }
 
 /// Deadlines of tokens. The thread starts with the first one.
 pub(super) struct Timer(Arc<Shared>);
 
 impl Timer {
-    pub fn new(clock: Arc<dyn Clock>, sink: Arc<dyn Sink>) -> Self {
+    pub fn new(clock: Arc<dyn Clock>, sink: Arc<dyn Sink>, guards: Arc<Guards>) -> Self {
         let (state, wake) = (Mutex::new(State::default()), Condvar::new());
-        Self(Arc::new(Shared { state, wake, clock, sink }))
+        Self(Arc::new(Shared { state, wake, clock, sink, guards }))
     }
 
     /// Calls [`Sink::due`] with the token at this time.
@@ -82,12 +83,51 @@ impl Shared {
                 None => self.wake.wait(&mut s),
                 Some((at, token)) if at <= now => {
                     s.due.pop_first();
-                    self.sink.due(token);
+                    let due = || self.sink.due(token);
+                    // What it is told of a token that panics concerns that token only.
+                    let _ = self.guards.run("timer", || format!("token {token}"), due);
                 }
                 Some((at, _)) => {
                     self.wake.wait_for(&mut s, Duration::from_nanos(at - now));
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use topics_env::sim::SimClock;
+
+    use super::*;
+    use crate::service::Reply;
+
+    struct Odd(Mutex<Sender<u64>>);
+
+    impl Sink for Odd {
+        fn reply(&self, _: u64, _: Reply) {}
+
+        fn due(&self, token: u64) {
+            assert!(token % 2 == 1, "a bug in what is due");
+            self.0.lock().send(token).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_panics_ends_no_other() {
+        let guards = Arc::<Guards>::default();
+        let (sender, due) = channel();
+        let sink = Arc::new(Odd(Mutex::new(sender)));
+        let timer = Timer::new(Arc::new(SimClock::new(0)), sink, guards.clone());
+        for token in [2, 3, 4, 5] {
+            timer.set(0, token);
+        }
+        let wait = Duration::from_secs(60);
+        assert_eq!([due.recv_timeout(wait), due.recv_timeout(wait)], [Ok(3), Ok(5)]);
+        timer.stop();
+        assert_eq!((guards.panics()[0].name, guards.panics()[0].count), ("timer", 2));
     }
 }

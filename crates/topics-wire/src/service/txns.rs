@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use topics_engine::{Error, TxnStage};
+use topics_engine::{CommitRequest, Engine, Error, TxnRequest, TxnStage};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
@@ -16,24 +16,34 @@ use crate::render::Object;
 use crate::small;
 use crate::write::{Body, Table, txn};
 
-/// Whose a writer is: of the key that used it first since the start. Without keys nobody's.
+/// Whose a writer is that has not committed: of the key that used it first since the start. Whose
+/// the others are the engine knows. Without keys nobody's.
 #[derive(Default)]
 pub(super) struct Writers(Mutex<HashMap<String, String>>);
 
+/// Above so many, those that the engine knows nothing of are let go of.
+const PRUNED_FROM: usize = 1024;
+
 impl Writers {
     /// Takes a writer for a key; whether it is new, or a refusal when it is another's.
-    fn bind(&self, writer: &str, grant: &Grant) -> Result<bool, Failure> {
+    fn bind(&self, engine: &Engine, writer: &str, grant: &Grant) -> Result<bool, Failure> {
         if grant.owner.is_empty() {
             return Ok(false);
         }
+        let known = engine.writer_owner(writer);
         let mut all = self.0.lock();
-        match all.get(writer) {
+        match known.as_ref().or(all.get(writer)) {
             Some(owner) if *owner == grant.owner => Ok(false),
             Some(_) => {
                 let message = format!("writer {writer:?} is another key's: choose another name");
                 Err(Failure::new("forbidden", message))
             }
             None => {
+                if all.len() >= PRUNED_FROM && all.len().is_power_of_two() {
+                    all.retain(|w, _| {
+                        engine.writer_owner(w).is_none() && engine.writer_state(w).is_ok()
+                    });
+                }
                 all.insert(writer.to_owned(), grant.owner.clone());
                 Ok(true)
             }
@@ -46,8 +56,23 @@ impl Writers {
     }
 
     /// Whether a key may know of a writer.
-    fn shows(&self, writer: &str, grant: &Grant) -> bool {
-        grant.owner.is_empty() || self.0.lock().get(writer).is_none_or(|o| *o == grant.owner)
+    fn shows(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
+        grant.owner.is_empty() || self.is_owner(engine, writer, grant).unwrap_or(true)
+    }
+
+    /// Whether a writer is this key's; `None` where nothing says whose it is.
+    fn is_owner(&self, engine: &Engine, writer: &str, grant: &Grant) -> Option<bool> {
+        match engine.writer_owner(writer) {
+            Some(owner) => Some(owner == grant.owner),
+            None => self.0.lock().get(writer).map(|o| *o == grant.owner),
+        }
+    }
+
+    /// Whether a list shows a key this writer. One that nothing says the owner of may have written
+    /// to topics that a key with prefixes does not cover.
+    fn lists(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
+        self.shows(engine, writer, grant)
+            && (grant.prefixes.is_empty() || self.is_owner(engine, writer, grant) == Some(true))
     }
 }
 
@@ -58,6 +83,7 @@ impl Service {
             "txn_commit" => self.commit(r, start_ns),
             "txn_abort" => self.abort(r, start_ns),
             "txn_writer" => self.writer(r, start_ns),
+            "txn_forget" => self.forget_writer(r, start_ns),
             "txns" => self.list_writers(r, start_ns),
             "txn" => self.transact(r, start_ns),
             _ => return None,
@@ -71,7 +97,7 @@ impl Service {
         grant: &Grant,
         run: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let new = self.writers.bind(writer, grant)?;
+        let new = self.writers.bind(&self.engine, writer, grant)?;
         let outcome = run();
         if let Err(failure) = &outcome
             && new
@@ -128,7 +154,8 @@ impl Service {
             let mut committed = s.as_writer(&writer, &grant, || {
                 t.with_commit(|request| {
                     s.check_staged(&writer, request.stages, &grant)?;
-                    Ok(s.engine.commit(&writer, request)?)
+                    let request = CommitRequest { owner: &grant.owner, ..*request };
+                    Ok(s.engine.commit(&writer, &request)?)
                 })
             })?;
             // The answer of an epoch that another key committed, before the server was restarted.
@@ -152,17 +179,38 @@ impl Service {
     }
 
     fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let state = self.engine.writer_state(r.part)?;
-        if !self.writers.shows(r.part, r.grant) {
+        let mut state = self.engine.writer_state(r.part)?;
+        if !self.writers.shows(&self.engine, r.part, r.grant) {
             return Err(Error::TxnNotFound(r.part.to_owned()).into());
         }
+        state.staged.retain(|staged| {
+            let named = TxnStage { stage: &staged.stage, parts: 0, records: None };
+            self.check_staged(r.part, &[named], r.grant).is_ok()
+        });
         self.now(txn::writer(r.part, &state), start_ns)
+    }
+
+    /// Forgets a writer by hand. An administrator of all names may forget that of a key which is
+    /// gone.
+    fn forget_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (writer, grant) = (r.part.to_owned(), r.grant.clone());
+        self.later(r, move |s, _| {
+            let run = || Ok(s.engine.forget_writer(&writer)?);
+            let forgotten = match grant.admin && grant.prefixes.is_empty() {
+                true => run()?,
+                false => s.as_writer(&writer, &grant, run)?,
+            };
+            s.writers.release(&writer);
+            let mut o = Object::new(96);
+            o.name("writer", &writer).flag("forgotten", forgotten);
+            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+        })
     }
 
     fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let page = small::page(&Query::new(r.query))?;
         let mut found = self.engine.writers(&page.prefix, page.after.as_deref());
-        found.retain(|w| self.writers.shows(&w.writer, r.grant));
+        found.retain(|w| self.writers.lists(&self.engine, &w.writer, r.grant));
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|w| small::cursor(&w.writer));
@@ -174,7 +222,11 @@ impl Service {
         self.later(r, move |s, _| {
             let t = txn::whole(&body, &key, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
-            let run = || Ok(t.with_whole(|request| s.engine.transact(request))?);
+            let run = || {
+                Ok(t.with_whole(|request| {
+                    s.engine.transact(&TxnRequest { owner: &grant.owner, ..*request })
+                })?)
+            };
             let committed = match t.writer() {
                 Some(writer) => s.as_writer(writer, &grant, run)?,
                 None => run()?,

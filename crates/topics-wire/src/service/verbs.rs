@@ -21,6 +21,7 @@ impl Service {
         if !r.name.is_empty() {
             r.grant.check(r.name)?;
         }
+        Query::new(r.query).only(parameters(r.route, !r.name.is_empty()))?;
         let families = [
             Self::topics,
             Self::queues,
@@ -50,15 +51,15 @@ impl Service {
             "create" => self.create(r, start_ns),
             "drop" => self.drop_topic(r, start_ns),
             "delete" => self.delete(r, start_ns),
-            "sync" => self.later(r, move |s, _| {
+            "sync" => self.bare(r, move |s, _| {
                 s.engine.sync()?;
                 Ok(Reply::ok(s.timed(done("synced"), start_ns)))
             }),
-            "checkpoint" => self.later(r, move |s, _| {
+            "checkpoint" => self.bare(r, move |s, _| {
                 s.engine.checkpoint()?;
                 Ok(Reply::ok(s.timed(done("checkpointed"), start_ns)))
             }),
-            "verify" => self.later(r, move |s, _| {
+            "verify" => self.bare(r, move |s, _| {
                 Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
             }),
             // All topics are looked at.
@@ -96,8 +97,11 @@ impl Service {
 
     fn drop_topic(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let if_empty = Query::new(r.query).flag("if_empty")?.unwrap_or(false);
+        let grant = r.grant.clone();
         self.later(r, move |s, topic| {
-            let body = render::dropped(topic, &s.engine.delete_topic(topic, if_empty)?);
+            let mut dropped = s.engine.delete_topic(topic, if_empty)?;
+            dropped.routers_removed.retain(|router| grant.covers(router));
+            let body = render::dropped(topic, &dropped);
             Ok(Reply::ok(s.timed(body, start_ns)))
         })
     }
@@ -137,6 +141,16 @@ impl Service {
         verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
     ) -> Answer {
         self.on_pool(r.token, r.name, move |s, topic| verb(s, topic))
+    }
+
+    /// The same of a verb whose body has no fields.
+    fn bare(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Answer {
+        small::nothing(r.body)?;
+        self.later(r, verb)
     }
 
     /// The same for a call that has waited.
@@ -301,7 +315,35 @@ impl Service {
         let mut o = Object::new(96);
         o.name("status", "ready").flag("wal_replay_complete", true);
         o.int("topics", self.engine.metrics().topics);
+        // Names only: whoever asks needs no key. What they were at is in the log.
+        let mut loops = Object::new(32);
+        for p in self.engine.loop_panics() {
+            loops.int(p.name, p.count);
+        }
+        o.raw("loop_panics", &loops.finish());
         self.now(o.finish(), start_ns)
+    }
+}
+
+/// The parameters that the query of a route may have. `named`: its path names a topic.
+///
+/// `token` is a stream's key, for a server that has none.
+fn parameters(route: &str, named: bool) -> &'static [&'static str] {
+    match route {
+        "list" => &["prefix", "page_size", "cursor", "touch"],
+        "state" => &["touch"],
+        "drop" => &["if_empty"],
+        "write" => &["return_seqs", "tag", "node", "key"],
+        "txn_stage" => &["part", "topic"],
+        "jobs" => &["state", "max"],
+        "work" => &["node", "max", "lease_ms", "heartbeat_ms", "token"],
+        "watch_create" => &["lenient"],
+        "watch" => &["token"],
+        "watch_query" => crate::watch::PARAMETERS,
+        "routers" => &["prefix", "page_size", "cursor", "source", "dest"],
+        "consumers" if !named => &["prefix", "page_size", "cursor", "topic"],
+        "consumers" | "txns" => &["prefix", "page_size", "cursor"],
+        _ => &[],
     }
 }
 

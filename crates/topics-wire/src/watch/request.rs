@@ -4,7 +4,7 @@ use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 
 use crate::error::Failure;
 use crate::grant::Grant;
-use crate::json::{Place, Reader, Scanner};
+use crate::json::{Fields, Place, Reader, Scanner};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
@@ -22,10 +22,22 @@ pub struct Asked {
     pub request_id: Option<String>,
 }
 
+const OPTIONS: Fields = Fields::of(&[
+    "node",
+    "match",
+    "limit",
+    "max_batch_bytes",
+    "heartbeat_ms",
+    "include_tags",
+    "include_meta",
+    "include_data",
+    "consistency",
+]);
+
 /// The body of a new session.
 pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
     let mut a = begin(lenient);
-    body(bytes, |s, key| {
+    body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
         match key {
             "topics" => topics(s, &mut a.watch.topics, l)?,
             "patterns" => patterns(s, &mut a.watch.patterns, l)?,
@@ -38,15 +50,18 @@ pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result
 
 /// A message of a socket: one `topic` or several `topics`, all from the same place.
 pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+    let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
     let mut start = Start::default();
-    body(bytes, |s, key| {
+    body(bytes, fields, |s, key| {
         match key {
             "topic" => {
                 let name = s.text(Place::field("topic"))?.into_owned();
                 a.watch.topics.push((name, WatchStart::default()));
             }
             "topics" => names(s, &mut a.watch.topics, l)?,
+            // What every message has.
+            "op" => s.skip()?,
             "from_seq" => start.from = Some(from_seq(s)?),
             "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
             "request_id" => a.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
@@ -58,6 +73,24 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failu
     a.watch.topics.iter_mut().for_each(|t| t.1 = start);
     check(a, l, grant)
 }
+
+/// What the query of a stream without a session may have.
+pub const PARAMETERS: &[&str] = &[
+    "topic",
+    "from_seq",
+    "tail",
+    "lenient",
+    "limit",
+    "max_batch_bytes",
+    "heartbeat_ms",
+    "include_tags",
+    "include_meta",
+    "include_data",
+    "node",
+    "match",
+    "consistency",
+    "token",
+];
 
 /// `?topic=a&topic=b&from_seq=…`: a stream without a session.
 pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
@@ -191,6 +224,8 @@ fn room(len: usize, l: &Limits) -> Result<(), Failure> {
     if full { Err(Failure::invalid(watch_names(l.watch_topics))) } else { Ok(()) }
 }
 
+const START: Fields = Fields::of(&["from_seq", "tail", "topic_id"]);
+
 /// `{topic: {from_seq?, tail?, topic_id?}}`, or names alone, which begin at the tail.
 fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
     if s.peek() == Some(b'[') {
@@ -204,14 +239,14 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
         let at = Place { within: "topics", ..Place::default() };
         s.must_be(place, "an object of objects", |b| b == b'{')?;
         let (mut start, mut topic_id) = (Start::default(), None);
-        s.object(|s, key| {
-            match key.decode().as_deref() {
-                Some("from_seq") => start.from = Some(from_seq(s)?),
-                Some("tail") => start.tail = Some(s.u64(at.at("tail"))?),
-                Some("topic_id") => topic_id = Some(s.u64(at.at("topic_id"))?),
+        START.read(s, at, |s, key| {
+            match key {
+                "from_seq" => start.from = Some(from_seq(s)?),
+                "tail" => start.tail = Some(s.u64(at.at("tail"))?),
+                "topic_id" => topic_id = Some(s.u64(at.at("topic_id"))?),
                 _ => s.skip()?,
             }
-            Ok::<_, Failure>(())
+            Ok(())
         })?;
         out.push((name.into_owned(), WatchStart { topic_id, ..start.resolve()? }));
         Ok(())

@@ -10,10 +10,11 @@ use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
 use crate::base64;
 use crate::config;
 use crate::error::Failure;
-use crate::json::{DATA_DEPTH, Place, Reader, Scanner, SyntaxError, Text};
+use crate::json::{DATA_DEPTH, Fields, Place, Reader, Scanner, SyntaxError, Text};
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::query::Query;
 use crate::render::{Object, Performance};
+use crate::small;
 
 pub use table::Table;
 
@@ -49,6 +50,25 @@ pub struct Write<'a> {
     pub return_seqs: bool,
 }
 
+/// The fields of a body.
+const WRITE: Fields = Fields::of(&[
+    "records",
+    "node",
+    "idempotency_key",
+    "expect_head",
+    "sync",
+    "create",
+    "config",
+    "disable_backpressure",
+]);
+/// The same of a socket's message.
+const PUBLISH: Fields = WRITE.and(&["op", "request_id", "topic", "return_seqs"]);
+/// The fields of one of its records; data may be `null`.
+const RECORD: Fields =
+    Fields::of(&["data", "data_b64", "tag", "node", "meta", "ttl_ms", "lane", "group"])
+        .and(&["delay_ms", "deliver_at"])
+        .nullable(&["data"]);
+
 /// What the body of a write is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
@@ -74,7 +94,7 @@ pub fn parse<'a>(
     let mut w = Write { key: header_key.into(), ..Write::default() };
     w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
     match kind {
-        Body::Json => json(&mut w, body, limits)?,
+        Body::Json => json(&mut w, body, WRITE, limits)?,
         Body::Lines => lines(&mut w, body, limits)?,
         Body::Octets => {
             let data = Cow::Borrowed(body);
@@ -83,6 +103,13 @@ pub fn parse<'a>(
         Body::Arrow => return Err(Failure::new("internal", "columns are read as a table")),
     }
     finish(kind, w, query, limits)
+}
+
+/// The same of a message of a socket, which has the parameters of the query, too.
+pub fn parse_publish<'a>(text: &'a [u8], limits: &Limits) -> Result<Write<'a>, Failure> {
+    let mut w = Write::default();
+    json(&mut w, text, PUBLISH, limits)?;
+    finish(Body::Json, w, &Query::new(b""), limits)
 }
 
 /// The same for rows of a table.
@@ -106,8 +133,9 @@ fn finish<'a>(
     query: &Query<'a>,
     limits: &Limits,
 ) -> Result<Write<'a>, Failure> {
-    if kind != Body::Json {
-        from_query(&mut w, query)?;
+    match kind {
+        Body::Json => not_in_query(query)?,
+        _ => from_query(&mut w, query)?,
     }
     check_size("idempotency_key", w.key.len(), KEY_BYTES)?;
     check_size("node", w.node.len(), limits.node_bytes)?;
@@ -120,30 +148,34 @@ fn finish<'a>(
     Ok(w)
 }
 
-fn json<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
-    let mut s = Scanner::new(body)?;
-    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+fn json<'a>(
+    w: &mut Write<'a>,
+    body: &'a [u8],
+    fields: Fields,
+    limits: &Limits,
+) -> Result<(), Failure> {
     let mut named = false;
-    s.object(|s, key| {
-        match key.decode().as_deref() {
-            Some("records") => {
+    small::body(body, fields, |s, key| {
+        match key {
+            "records" => {
                 named = true;
                 records(w, s, limits)?;
             }
-            Some("node") => w.node = s.text(Place::field("node"))?,
-            Some("idempotency_key") => w.key = body_key(s)?,
-            Some("expect_head") => w.expect_head = Some(s.u64(Place::field("expect_head"))?),
-            Some("sync") => w.sync = s.bool(Place::field("sync"))?,
-            Some("create") => w.create = Some(s.bool(Place::field("create"))?),
-            Some("config") => w.config = Some(config::read(s, "config")?),
-            Some("disable_backpressure") => {
+            "node" => w.node = s.text(Place::field("node"))?,
+            "idempotency_key" => w.key = body_key(s)?,
+            "expect_head" => w.expect_head = Some(s.u64(Place::field("expect_head"))?),
+            "sync" => w.sync = s.bool(Place::field("sync"))?,
+            "create" => w.create = Some(s.bool(Place::field("create"))?),
+            "config" => w.config = Some(config::read(s, "config")?),
+            "disable_backpressure" => {
                 w.disable_backpressure = s.bool(Place::field("disable_backpressure"))?;
             }
+            "return_seqs" => w.return_seqs = s.bool(Place::field("return_seqs"))?,
+            // Of a message: read with its head.
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
-    s.end()?;
     if named { Ok(()) } else { Err(Place::field("records").refuse("is missing")) }
 }
 
@@ -172,21 +204,21 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> 
     let mut r = Record::default();
     let mut data = None;
     let mut data_b64 = None;
-    s.object(|s, key| {
-        match key.decode().as_deref() {
-            Some("data") => data = Some(s.value()?),
-            Some("data_b64") => data_b64 = Some(octets(s, place.at("data_b64"))?),
-            Some("tag") => r.tag = s.text(place.at("tag"))?,
-            Some("node") => r.node = s.text(place.at("node"))?,
-            Some("meta") => r.meta = meta(s, place.at("meta"))?.into(),
-            Some("ttl_ms") => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
-            Some("delay_ms") => r.delay_ms = s.u64(place.at("delay_ms"))?,
-            Some("deliver_at") => r.deliver_at = s.u64(place.at("deliver_at"))?,
-            Some("group") => r.group = s.text(place.at("group"))?,
-            Some("lane") => r.lane = Some(lane(s, place.at("lane"))?),
+    RECORD.read(s, place, |s, key| {
+        match key {
+            "data" => data = Some(s.value()?),
+            "data_b64" => data_b64 = Some(octets(s, place.at("data_b64"))?),
+            "tag" => r.tag = s.text(place.at("tag"))?,
+            "node" => r.node = s.text(place.at("node"))?,
+            "meta" => r.meta = meta(s, place.at("meta"))?.into(),
+            "ttl_ms" => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
+            "delay_ms" => r.delay_ms = s.u64(place.at("delay_ms"))?,
+            "deliver_at" => r.deliver_at = s.u64(place.at("deliver_at"))?,
+            "group" => r.group = s.text(place.at("group"))?,
+            "lane" => r.lane = Some(lane(s, place.at("lane"))?),
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
     match (data, data_b64) {
         (Some(data), None) => r.data = data.as_bytes().into(),
@@ -252,6 +284,19 @@ fn lines<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), F
         let value = crate::json::validate(line)
             .map_err(|e: SyntaxError| place.refuse(format_args!("is not one JSON value: {e}")))?;
         w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
+    }
+    Ok(())
+}
+
+/// What says of records how they are written stands in the body, if that is JSON.
+fn not_in_query(query: &Query<'_>) -> Result<(), Failure> {
+    for (name, field) in [("tag", "records[].tag"), ("node", "node"), ("key", "idempotency_key")] {
+        if query.get(name)?.is_some() {
+            let message = format!(
+                "query parameter `{name}` is for bodies that are no JSON; use the field `{field}`"
+            );
+            return Err(Failure::invalid(message));
+        }
     }
     Ok(())
 }

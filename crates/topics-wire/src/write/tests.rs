@@ -12,9 +12,8 @@ fn refused(body: &str) -> Failure {
 fn every_field() {
     let w = parse_json(
         r#" {"records":[{"data": {"a": [1, 2.50]} ,"tag":"t","node":"n","meta":{"k":"v"},"ttl_ms":5},
-            {"data_b64":"/wA=","x":{"y":[]}}],"node":"N","idempotency_key":"k","expect_head":7,
-            "sync":true,"create":false,"config":{"cap_records":9},"disable_backpressure":true,
-            "unknown":[{"a":null}]} "#,
+            {"data_b64":"/wA="}],"node":"N","idempotency_key":"k","expect_head":7,
+            "sync":true,"create":false,"config":{"cap_records":9},"disable_backpressure":true} "#,
     )
     .unwrap();
     w.with_append(|a| {
@@ -39,6 +38,53 @@ fn defaults() {
         assert!(a.key.is_empty() && a.node.is_empty() && a.expect_head.is_none());
         assert!(!a.sync && a.create.is_none() && a.config.is_none() && !a.disable_backpressure);
     });
+}
+
+#[test]
+fn null_is_as_if_the_field_were_absent() {
+    let w = parse_json(
+        r#"{"records":[{"data":1,"data_b64":null,"tag":null,"node":null,"meta":null,"ttl_ms":null,
+            "lane":null,"group":null,"delay_ms":null,"deliver_at":null}],"node":null,
+            "idempotency_key":null,"expect_head":null,"sync":null,"create":null,"config":null,
+            "disable_backpressure":null}"#,
+    )
+    .unwrap();
+    w.with_append(|a| {
+        let r = a.records[0];
+        assert!(r.tag.is_empty() && r.node.is_empty() && r.meta.is_empty() && r.group.is_empty());
+        assert_eq!((r.ttl_ms, r.lane, r.delay_ms, r.deliver_at), (0, None, 0, 0));
+        assert!(a.key.is_empty() && a.node.is_empty() && a.expect_head.is_none());
+        assert!(!a.sync && a.create.is_none() && a.config.is_none() && !a.disable_backpressure);
+    });
+    assert_eq!(refused(r#"{"records":null}"#).message, "records is missing");
+}
+
+#[test]
+fn unknown_fields_are_refused_with_the_nearest() {
+    for (body, says) in [
+        (r#"{"idempotency_kye":"k"}"#, "`idempotency_kye`; did you mean `idempotency_key`?"),
+        (r#"{"return_seqs":true}"#, "`return_seqs`; known are config,"),
+        (r#"{"records":[{},{"tga":1}]}"#, "`records[1].tga`; did you mean `tag`?"),
+        (r#"{"records":[],"config":{"ttlms":1}}"#, "`config.ttlms`; did you mean `ttl_ms`?"),
+    ] {
+        // The first record has nothing that counts before what is unknown.
+        let body = body.replace("[{},", r#"[{"data":1},"#);
+        let message = refused(&body).message;
+        assert!(message.starts_with("unknown ") && message.contains(says), "{message}");
+    }
+    let publish = br#"{"op":"publish","request_id":"r","topic":"t","records":[{"data":1}],
+        "return_seqs":true}"#;
+    assert!(parse_publish(publish, &Limits::default()).unwrap().return_seqs);
+}
+
+#[test]
+fn what_json_says_itself_is_not_in_the_query() {
+    let body = br#"{"records":[{"data":1}]}"#;
+    for query in [&b"key=k"[..], b"tag=t", b"node=n", b"key"] {
+        let failure = parse(Body::Json, body, &Query::new(query), b"", &Limits::default());
+        assert!(failure.unwrap_err().message.contains("use the field"));
+        assert!(parse(Body::Octets, body, &Query::new(query), b"", &Limits::default()).is_ok());
+    }
 }
 
 #[test]
@@ -74,7 +120,6 @@ fn the_key_of_the_body_wins() {
 fn a_wrong_type_names_the_field_and_the_record() {
     let rows = [
         ("tag", "1", "a string"),
-        ("tag", "null", "a string"),
         ("node", "{}", "a string"),
         ("meta", "[]", "an object of strings"),
         ("meta", r#"{"a":1}"#, "an object of strings"),
@@ -101,7 +146,7 @@ fn a_wrong_type_names_the_field_and_the_record() {
         ("idempotency_key", "1"),
         ("expect_head", "\"1\""),
         ("sync", "1"),
-        ("create", "null"),
+        ("create", "0"),
         ("config", "[]"),
         ("disable_backpressure", "\"true\""),
         ("records", "{}"),

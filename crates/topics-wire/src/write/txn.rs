@@ -9,9 +9,10 @@ use topics_engine::{
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner};
+use crate::json::{Fields, Place, Reader, Scanner};
 use crate::limits::{KEY_BYTES, Limits};
 use crate::render::Object;
+use crate::small;
 
 /// Rows of one topic.
 #[derive(Debug, Default)]
@@ -50,6 +51,28 @@ enum Kind {
     Stage,
     Commit,
     Whole,
+}
+
+impl Kind {
+    fn fields(self) -> Fields {
+        let own = Fields::of(match self {
+            Self::Stage => &["appends"],
+            Self::Commit => &["epoch", "stages"],
+            Self::Whole => &["appends", "idempotency_key", "writer", "epoch"],
+        });
+        match self {
+            Self::Stage => own,
+            Self::Commit | Self::Whole => own.and(&["expect_heads", "commits", "acks"]),
+        }
+    }
+
+    /// Of one of its appends.
+    fn append_fields(self) -> Fields {
+        Fields::of(match self {
+            Self::Whole => &["topic", "records", "node", "expect_head"],
+            Self::Stage | Self::Commit => &["topic", "records", "node"],
+        })
+    }
 }
 
 /// `{appends: [{topic, records, node?}]}`.
@@ -108,32 +131,22 @@ pub fn whole<'a>(
 
 fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let mut t = Txn::default();
-    let mut s = Scanner::new(body)?;
-    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
-    s.object(|s, key| {
-        let key = key.decode();
-        match (kind, key.as_deref()) {
-            (Kind::Stage | Kind::Whole, Some("appends")) => {
-                list(s, "appends", &mut t.rows, |s, place| {
-                    append(s, place, limits, kind == Kind::Whole, &mut t.heads)
-                })?;
-            }
-            (Kind::Commit, Some("stages")) => list(s, "stages", &mut t.stages, one_stage)?,
-            (Kind::Commit | Kind::Whole, Some("commits")) => {
-                list(s, "commits", &mut t.commits, cursor)?;
-            }
-            (Kind::Commit | Kind::Whole, Some("acks")) => list(s, "acks", &mut t.acks, ack)?,
-            (Kind::Commit | Kind::Whole, Some("expect_heads")) => heads(s, &mut t.heads)?,
-            (Kind::Commit | Kind::Whole, Some("epoch")) => {
-                t.epoch = Some(s.u64(Place::field("epoch"))?);
-            }
-            (Kind::Whole, Some("writer")) => t.writer = Some(s.text(Place::field("writer"))?),
-            (Kind::Whole, Some("idempotency_key")) => t.key = body_key(s)?,
+    small::body(body, kind.fields(), |s, key| {
+        match key {
+            "appends" => list(s, "appends", &mut t.rows, |s, place| {
+                append(s, place, limits, kind.append_fields(), &mut t.heads)
+            })?,
+            "stages" => list(s, "stages", &mut t.stages, one_stage)?,
+            "commits" => list(s, "commits", &mut t.commits, cursor)?,
+            "acks" => list(s, "acks", &mut t.acks, ack)?,
+            "expect_heads" => heads(s, &mut t.heads)?,
+            "epoch" => t.epoch = Some(s.u64(Place::field("epoch"))?),
+            "writer" => t.writer = Some(s.text(Place::field("writer"))?),
+            "idempotency_key" => t.key = body_key(s)?,
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
-    s.end()?;
     Ok(t)
 }
 
@@ -167,20 +180,20 @@ fn append<'a>(
     s: &mut Scanner<'a>,
     place: Place,
     limits: &Limits,
-    conditional: bool,
+    fields: Fields,
     heads: &mut Vec<(Cow<'a, str>, u64)>,
 ) -> Result<Rows<'a>, Failure> {
     let mut rows = Rows::default();
     let mut head = None;
-    s.object(|s, key| {
-        match key.decode().as_deref() {
-            Some("topic") => rows.topic = s.text(place.at("topic"))?,
-            Some("records") => records(&mut rows.write, s, limits)?,
-            Some("node") => rows.write.node = s.text(place.at("node"))?,
-            Some("expect_head") if conditional => head = Some(s.u64(place.at("expect_head"))?),
+    fields.read(s, place, |s, key| {
+        match key {
+            "topic" => rows.topic = s.text(place.at("topic"))?,
+            "records" => records(&mut rows.write, s, limits)?,
+            "node" => rows.write.node = s.text(place.at("node"))?,
+            "expect_head" => head = Some(s.u64(place.at("expect_head"))?),
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
     if rows.topic.is_empty() {
         return Err(place.at("topic").refuse("is missing"));
@@ -201,14 +214,14 @@ fn one_stage<'a>(
     place: Place,
 ) -> Result<(Cow<'a, str>, u32, Option<u64>), Failure> {
     let (mut id, mut parts, mut records) = (None, None, None);
-    s.object(|s, key| {
-        match key.decode().as_deref() {
-            Some("id") => id = Some(s.text(place.at("id"))?),
-            Some("parts") => parts = Some(s.u64(place.at("parts"))?),
-            Some("records") => records = Some(s.u64(place.at("records"))?),
+    Fields::of(&["id", "parts", "records"]).read(s, place, |s, key| {
+        match key {
+            "id" => id = Some(s.text(place.at("id"))?),
+            "parts" => parts = Some(s.u64(place.at("parts"))?),
+            "records" => records = Some(s.u64(place.at("records"))?),
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
     let id = id.ok_or_else(|| place.at("id").refuse("is missing"))?;
     let parts = parts.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
@@ -221,14 +234,14 @@ fn cursor<'a>(
     place: Place,
 ) -> Result<(Cow<'a, str>, Cow<'a, str>, u64), Failure> {
     let (mut topic, mut consumer, mut seq) = (None, None, None);
-    s.object(|s, key| {
-        match key.decode().as_deref() {
-            Some("topic") => topic = Some(s.text(place.at("topic"))?),
-            Some("consumer") => consumer = Some(s.text(place.at("consumer"))?),
-            Some("seq") => seq = Some(s.u64(place.at("seq"))?),
+    Fields::of(&["topic", "consumer", "seq"]).read(s, place, |s, key| {
+        match key {
+            "topic" => topic = Some(s.text(place.at("topic"))?),
+            "consumer" => consumer = Some(s.text(place.at("consumer"))?),
+            "seq" => seq = Some(s.u64(place.at("seq"))?),
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
     match (topic, consumer, seq) {
         (Some(topic), Some(consumer), Some(seq)) => Ok((topic, consumer, seq)),
@@ -238,15 +251,15 @@ fn cursor<'a>(
 
 fn ack<'a>(s: &mut Scanner<'a>, place: Place) -> Result<Ack<'a>, Failure> {
     let mut a = Ack::default();
-    s.object(|s, key| {
-        match key.decode().as_deref() {
-            Some("queue") => a.queue = s.text(place.at("queue"))?,
-            Some("node") => a.node = s.text(place.at("node"))?,
-            Some("seqs") => a.seqs = numbers(s, place.at("seqs"))?,
-            Some("lease_ids") => a.lease_ids = Some(numbers(s, place.at("lease_ids"))?),
+    Fields::of(&["queue", "node", "seqs", "lease_ids"]).read(s, place, |s, key| {
+        match key {
+            "queue" => a.queue = s.text(place.at("queue"))?,
+            "node" => a.node = s.text(place.at("node"))?,
+            "seqs" => a.seqs = numbers(s, place.at("seqs"))?,
+            "lease_ids" => a.lease_ids = Some(numbers(s, place.at("lease_ids"))?),
             _ => s.skip()?,
         }
-        Ok::<_, Failure>(())
+        Ok(())
     })?;
     if a.queue.is_empty() || a.seqs.is_empty() {
         return Err(place.refuse("names queue, node and seqs"));
@@ -327,14 +340,14 @@ impl Txn<'_> {
             .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
             .collect();
         let epoch = self.epoch.unwrap_or(0);
-        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work }))
+        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work, owner: "" }))
     }
 
     /// Hands a transaction to `run` in the engine's terms.
     pub fn with_whole<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
         let (writer, epoch, key) = (self.writer.as_deref(), self.epoch, &*self.key);
         self.with_rows(|rows| {
-            self.with_work(|work| run(&TxnRequest { writer, epoch, key, rows, work }))
+            self.with_work(|work| run(&TxnRequest { writer, epoch, key, owner: "", rows, work }))
         })
     }
 }
@@ -418,7 +431,7 @@ mod tests {
             {"records":[{"data":"x"}],"topic":"b"}],
             "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
             "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,9]}],
-            "writer":"w","epoch":12,"idempotency_key":"k","unknown":{}}"#;
+            "writer":"w","epoch":12,"idempotency_key":"k"}"#;
         let t = whole(body, b"header", &limits()).unwrap();
         assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);
         t.with_whole(|r| {

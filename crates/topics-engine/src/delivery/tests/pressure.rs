@@ -1,5 +1,10 @@
 //! What the engine does under pressure, by the clock of the simulation.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "permits are what is tested, or held against the log"
+)]
+
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 

@@ -1,5 +1,7 @@
 //! Stage what was decided: the batch goes into the shard's queue, later writes build on it.
 
+use std::sync::atomic::AtomicBool;
+
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
@@ -62,6 +64,7 @@ impl Decision<'_> {
                 },
                 birth: plan.birth,
                 removed: Removed::default(),
+                pending: AtomicBool::new(false),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,

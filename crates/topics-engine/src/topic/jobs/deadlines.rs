@@ -98,7 +98,7 @@ pub(crate) fn announce_again(core: &Arc<Core>, topic: &Arc<Topic>) {
 /// One step of what a queue does when its deadline has passed: leases and delays end, jobs without
 /// deliveries left become dead letters, or are dead here.
 pub(super) fn sweep(core: &Arc<Core>, topic: &Arc<Topic>) {
-    let outcome = step(core, topic);
+    let outcome = core.guarded("deadlines", topic, || step(core, topic));
     if let Err(e) = &outcome {
         log::debug!("topic {:?}: jobs without deliveries left stay for now: {e}", topic.name);
     }

@@ -203,8 +203,9 @@ impl Desk {
     }
 
     fn start(&self, core: &Arc<Core>) -> Option<JoinHandle<()>> {
+        let guards = core.env.guards.clone();
         let (core, inner) = (Arc::downgrade(core), self.inner.clone());
-        let run = move || {
+        let turns = move || {
             loop {
                 let Some(core) = core.upgrade() else { return };
                 core.desk.pass(&core);
@@ -224,6 +225,7 @@ impl Desk {
                 }
             }
         };
+        let run = move || guards.run_loop("claim-worker", turns);
         let spawned = thread::Builder::new().name("topics-queues".into()).spawn(run);
         spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
     }
@@ -377,7 +379,8 @@ fn serve(
     }
     let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
     let wants: Vec<Want> = waiting.iter().map(|w| w.1.want.clone()).collect();
-    let given = match give::give(core, topic, &wants, &order, Dead::Bury) {
+    let give = || give::give(core, topic, &wants, &order, Dead::Bury);
+    let given = match core.guarded("claims", topic, give) {
         Ok(given) => given,
         Err(e) => {
             waiting.into_iter().for_each(|w| drop(finish(core, w, Err(e.clone()))));

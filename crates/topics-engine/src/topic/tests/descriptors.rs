@@ -210,7 +210,7 @@ fn transaction(w: &World) -> bool {
     let rows = [TxnRows { topic: "out", records: &records, ..TxnRows::default() }];
     let stage = StageRequest { stage: "s", part: 0, rows: &rows };
     let stages = [TxnStage { stage: "s", parts: 1, records: None }];
-    let commit = CommitRequest { epoch: 7, stages: &stages, work: Default::default() };
+    let commit = CommitRequest { epoch: 7, stages: &stages, ..CommitRequest::default() };
     went(w.engine().stage("w", &stage)) && went(w.engine().commit("w", &commit))
 }
 

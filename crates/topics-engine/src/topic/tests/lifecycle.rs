@@ -1,5 +1,10 @@
 //! Creating, updating, deleting, listing; fences between lives.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "permits are what is tested, or held against the log"
+)]
+
 use super::*;
 use crate::config::{TopicConfig, TopicType};
 use crate::error::Error;

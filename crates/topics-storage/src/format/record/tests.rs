@@ -41,7 +41,16 @@ fn every_family_round_trips() {
     round_trip(&Lease { event: LeaseEvent::Extend, node: b"w".to_vec(), lease_ms: 5, jobs });
     round_trip(&Consumer { name: "c".into(), mode: 1, cursor: None });
     round_trip(&TxnPart { writer: "w".into(), epoch: 4 });
-    round_trip(&TxnDone { writer: "w".into(), epoch: 4, topics: vec![(1, "t".into(), 2, 9)] });
+    for (owner, forgets) in [("", false), ("key", false), ("", true)] {
+        let (writer, owner) = ("w".into(), owner.into());
+        round_trip(&TxnDone {
+            writer,
+            epoch: 4,
+            topics: vec![(1, "t".into(), 2, 9)],
+            owner,
+            forgets,
+        });
+    }
     round_trip(&Forward {
         router_id: 1,
         source_id: 2,
@@ -59,6 +68,7 @@ fn every_family_round_trips() {
         topics: vec![TxnTopic { topic_id: 1, epoch: 1, rows: 3 }],
         commits: vec![(1, "c".into(), 9)],
         acks: vec![(2, vec![1, 2])],
+        owner: "key".into(),
     });
 }
 

@@ -140,10 +140,14 @@ pub struct TxnCommit {
     pub commits: Vec<(u64, String, u64)>,
     /// Queue acks: topic id, seqs.
     pub acks: Vec<(u64, Vec<u64>)>,
+    /// The API key that commits; empty: none, as in version 1.
+    pub owner: String,
 }
 
 impl Body for TxnCommit {
     const KIND: FrameType = FrameType::TxnCommit;
+    const VERSION: u8 = 2;
+    const SINCE_1: usize = 1;
 }
 
 /// A transaction's part in one topic. The frame's seq is that of the first row, 0 without rows.
@@ -168,8 +172,14 @@ pub struct TxnDone {
     pub epoch: u64,
     /// The topics that got rows: id, name, first seq, last seq.
     pub topics: Vec<(u64, String, u64, u64)>,
+    /// The API key whose the writer is; empty: none, as in version 1.
+    pub owner: String,
+    /// The writer is forgotten, and nothing else; not in version 1.
+    pub forgets: bool,
 }
 
 impl Body for TxnDone {
     const KIND: FrameType = FrameType::TxnDone;
+    const VERSION: u8 = 2;
+    const SINCE_1: usize = 2;
 }

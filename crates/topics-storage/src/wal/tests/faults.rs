@@ -388,11 +388,56 @@ fn a_commit_that_panics_poisons_instead_of_blocking_the_others() {
     let other = put(&wal, batch(&log, 2, 1, Level::Synced)).unwrap();
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let unwound = std::thread::scope(|s| s.spawn(|| wal.wait(t, Level::Written)).join().is_err());
+    assert!(matches!(wal.wait(t, Level::Written), Err(StorageError::Poisoned { .. })));
     std::panic::set_hook(hook);
-    assert!(unwound);
+    assert_eq!(env.guards.panics()[0].count, 1);
     assert!(matches!(wal.wait(other, Level::Synced), Err(StorageError::Poisoned { .. })));
     assert!(put(&wal, batch(&log, 3, 1, Level::Written)).is_err());
+    assert_eq!(*log.told.lock(), [(2, false)], "whoever comes after is told, once");
+    let _ = wal.close(true);
+}
+
+/// A panic anywhere in a thread of the log: everybody is told, and a close ends.
+#[test]
+fn a_thread_of_the_log_that_panics_poisons_the_shard() {
+    for name in ["wal-sync", "wal-ahead"] {
+        let (env, _, _) = sim_env(1);
+        env.guards.inject(name, 1);
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let wal = wal(&env, WalOptions { background: true, ..small() });
+        while wal.poisoned(0).is_none() {
+            std::thread::yield_now();
+        }
+        std::panic::set_hook(hook);
+        let log = Arc::new(Log::default());
+        assert!(put(&wal, batch(&log, 1, 1, Level::Written)).is_err(), "{name}");
+        let _ = wal.close(true);
+        assert_eq!(env.guards.panics()[0].name, name);
+    }
+}
+
+/// A panic of a leader, with the lock or without it: what it took is dropped, the others are told.
+#[test]
+fn a_leader_that_panics_leaves_nobody_waiting() {
+    let (env, _, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
+    wal.drive(0);
+    let second = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
+    wal.shards[0].state.lock().room_bytes = 0;
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    // Arithmetic that overflows stands for any mistake under the lock.
+    let unwound = std::thread::scope(|s| s.spawn(|| wal.drive(0)).join().is_err());
+    std::panic::set_hook(hook);
+    assert!(unwound);
+    for t in [first, second] {
+        assert!(matches!(wal.wait(t, Level::Synced), Err(StorageError::Poisoned { .. })));
+    }
+    assert_eq!(*log.told.lock(), [(2, true), (1, false)], "each is told, once");
+    let _ = wal.close(true);
 }
 
 #[test]

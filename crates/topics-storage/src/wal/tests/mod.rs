@@ -1,3 +1,7 @@
+#![allow(
+    clippy::disallowed_methods,
+    reason = "permits are what is tested, or held against the log"
+)]
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -10,11 +10,9 @@ use topics_engine::{Appended, Error};
 
 use super::{Head, Outbox, Service, Socket, message, refusal};
 use crate::error::Failure;
-use crate::json::{Place, Reader};
-use crate::query::Query;
+use crate::json::Place;
 use crate::render::Performance;
-use crate::small::body;
-use crate::write::{self, Body, Write};
+use crate::write;
 
 /// Bytes of messages that wait in a line, unless one has more.
 const WAITING: usize = 1 << 20;
@@ -76,7 +74,7 @@ impl Publish {
     fn run(self) {
         let Self { text, told } = self;
         let append = || {
-            let w = parse(&told.service, &text)?;
+            let w = write::parse_publish(&text, &told.service.limits)?;
             Ok(w.with_append(|append| told.service.engine.append(&told.topic, append))?)
         };
         let outcome = catch_unwind(AssertUnwindSafe(append));
@@ -123,10 +121,6 @@ impl Line {
     }
 }
 
-fn parse<'a>(service: &Service, text: &'a [u8]) -> Result<Write<'a>, Failure> {
-    write::parse(Body::Json, text, &Query::new(b""), b"", &service.limits)
-}
-
 impl Service {
     pub(super) fn publish(
         self: &Arc<Self>,
@@ -139,7 +133,7 @@ impl Service {
             return Err(Place::field("topic").refuse("is missing: a publish names one"));
         };
         socket.grant.check(topic)?;
-        let write = parse(self, text)?;
+        let write = write::parse_publish(text, &self.limits)?;
         if let Some(config) = &write.config {
             socket.grant.check_config(config)?;
         }
@@ -149,7 +143,7 @@ impl Service {
             token,
             topic: topic.clone(),
             request_id: h.request_id.clone(),
-            return_seqs: seqs(text)?,
+            return_seqs: write.return_seqs,
             start_ns: self.clock.mono_ns(),
         };
         if write.disable_backpressure || socket.line.is_running() {
@@ -163,16 +157,4 @@ impl Service {
         self.staged.store(true, Ordering::Relaxed);
         Ok(())
     }
-}
-
-fn seqs(text: &[u8]) -> Result<bool, Failure> {
-    let mut wanted = false;
-    body(text, |s, key| {
-        match key {
-            "return_seqs" => wanted = s.bool(Place::field("return_seqs"))?,
-            _ => s.skip()?,
-        }
-        Ok(())
-    })?;
-    Ok(wanted)
 }

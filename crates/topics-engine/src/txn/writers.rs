@@ -1,0 +1,94 @@
+//! Which writers are remembered: how many, whose, and which of them may be forgotten.
+//!
+//! A writer's last epoch is what makes its commits exactly-once, so it is kept. When there is no
+//! room for a new one, the writer that has been idle for longest, and for long enough, is forgotten:
+//! of the same API key where the key is at its limit, else of all. A writer with staged rows, or with
+//! a decision that is not carried out, never is. That a writer is forgotten is logged.
+
+use std::sync::Arc;
+
+use topics_storage::format::record::TxnDone;
+use topics_storage::wal::Level;
+
+use super::publish;
+use super::table::{KEYED, NewWriter, WriterLimits};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::name;
+use crate::quota::Charge;
+
+/// What a decision takes of the limits until it is applied.
+#[derive(Debug)]
+pub(super) struct Admission<'a> {
+    _writer: Option<NewWriter<'a>>,
+    _key: Option<Charge>,
+}
+
+/// Makes room for what is remembered of a transaction, or refuses it. The caller has the writer's
+/// turn.
+pub(super) fn admit<'a>(core: &'a Arc<Core>, writer: &str, owner: &str) -> Result<Admission<'a>> {
+    let refused = |_: &Error| core.metrics.throttled.add(1);
+    let key = writer.starts_with(KEYED).then(|| core.keys.take(1)).transpose();
+    let key = key.inspect_err(refused)?;
+    let o = &core.options;
+    let limits = WriterLimits { all: o.max_txn_writers, per_key: o.max_txn_writers_per_key };
+    loop {
+        let full = match core.txns.reserve(writer, owner, limits) {
+            Ok(writer) => return Ok(Admission { _writer: writer, _key: key }),
+            Err(full) => full,
+        };
+        if !forget_idle(core, full.per_key.then_some(owner))? {
+            let (limit, max) = match full.per_key {
+                true => ("max_txn_writers_per_key", limits.per_key),
+                false => ("max_txn_writers", limits.all),
+            };
+            return Err(Error::Throttled { limit, max, retry_after_ms: 1000 }).inspect_err(refused);
+        }
+    }
+}
+
+/// Forgets the writer, of one owner or of all, that is idle for longest; false: none may be.
+fn forget_idle(core: &Arc<Core>, owner: Option<&str>) -> Result<bool> {
+    let ttl = u64::try_from(core.options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
+    let Some(before) = core.time.steady().checked_sub(ttl) else { return Ok(false) };
+    let mut busy: Vec<String> = Vec::new();
+    loop {
+        let kept = |w: &str| core.staging.has_rows(w) || busy.iter().any(|b| b == w);
+        let Some(writer) = core.txns.oldest_idle(owner, before, kept) else { return Ok(false) };
+        match core.txns.try_turn(&writer) {
+            // It may have committed or staged since.
+            Some(_turn)
+                if core.txns.idle_since(&writer).is_some_and(|at| at <= before)
+                    && !core.staging.has_rows(&writer) =>
+            {
+                log::info!("transaction writer {writer:?} is forgotten: it was idle for longest");
+                log_forgotten(core, &writer, Level::Written)?;
+                return Ok(true);
+            }
+            _ => busy.push(writer),
+        }
+    }
+}
+
+/// Forgets a writer, and gives up what it has staged. False when there is none.
+pub(super) fn forget(core: &Arc<Core>, writer: &str) -> Result<bool> {
+    name::check(writer)?;
+    core.check_open()?;
+    core.check_writable()?;
+    let _turn = core.txns.turn(writer);
+    for (writer, epoch) in core.txns.all_open(Some(writer)) {
+        publish::finish(core, &writer, epoch)?;
+    }
+    let staged = core.staging.abort_all(&core.txns, writer);
+    let known = core.txns.idle_since(writer).is_some();
+    if known {
+        log_forgotten(core, writer, Level::Synced)?;
+    }
+    Ok(known || staged)
+}
+
+fn log_forgotten(core: &Arc<Core>, writer: &str, level: Level) -> Result<()> {
+    let (writer, owner) = (writer.to_owned(), String::new());
+    let body = TxnDone { writer, epoch: 0, topics: Vec::new(), owner, forgets: true };
+    publish::log_end(core, &body, level)
+}

@@ -1,0 +1,137 @@
+//! Unwind guards of background loops: a panic is counted and told, the loop goes on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+#[cfg(feature = "sim")]
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A loop that has panicked since the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopPanics {
+    /// The loop.
+    pub name: &'static str,
+    /// How often.
+    pub count: u64,
+    /// What the last panic said, and what the loop was at.
+    pub last: String,
+}
+
+/// What a guard returns instead of a value: the text of the panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panicked(pub String);
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a panic: {}", self.0)
+    }
+}
+
+/// Between a panic of a whole loop and its next turn: one that panics at once takes no time from
+/// others.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The guards of one engine: what they have caught.
+#[derive(Debug, Default)]
+pub struct Guards {
+    caught: Mutex<BTreeMap<&'static str, (u64, String)>>,
+    #[cfg(feature = "sim")]
+    injected: Mutex<BTreeMap<&'static str, usize>>,
+    #[cfg(feature = "sim")]
+    armed: AtomicBool,
+}
+
+impl Guards {
+    /// Runs one turn of a loop. A panic in it is counted under the loop's name and logged with `at`,
+    /// which says what the loop was at.
+    ///
+    /// What `f` changes may be half done after a panic: the caller makes it whole, or closes it.
+    /// Under the scheduler of the concurrency models a panic is a model's verdict and passes.
+    pub fn run<R>(
+        &self,
+        name: &'static str,
+        at: impl FnOnce() -> String,
+        f: impl FnOnce() -> R,
+    ) -> Result<R, Panicked> {
+        let body = || {
+            #[cfg(feature = "sim")]
+            self.fail_if_injected(name);
+            f()
+        };
+        if cfg!(feature = "shuttle") {
+            return Ok(body());
+        }
+        catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let text = text.unwrap_or("no text").to_owned();
+            let at = at();
+            log::error!("{name} panicked at {at}, and goes on: {text}");
+            let mut caught = self.caught.lock().unwrap_or_else(|e| e.into_inner());
+            let entry = caught.entry(name).or_default();
+            entry.0 += 1;
+            entry.1 = format!("{at}: {text}");
+            Panicked(text)
+        })
+    }
+
+    /// Runs the body of a thread again, after a pause, until it ends without a panic.
+    pub fn run_loop(&self, name: &'static str, mut body: impl FnMut()) {
+        while self.run(name, || "between two turns".into(), &mut body).is_err() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The loops that have panicked, by name.
+    #[must_use]
+    pub fn panics(&self) -> Vec<LoopPanics> {
+        let caught = self.caught.lock().unwrap_or_else(|e| e.into_inner());
+        let of = |(name, (count, last)): (&&'static str, &(u64, String))| LoopPanics {
+            name,
+            count: *count,
+            last: last.clone(),
+        };
+        caught.iter().map(of).collect()
+    }
+
+    /// Has the next turns of a loop panic, so many of them.
+    #[cfg(feature = "sim")]
+    pub fn inject(&self, name: &'static str, turns: usize) {
+        self.injected.lock().unwrap_or_else(|e| e.into_inner()).insert(name, turns);
+        self.armed.store(true, Ordering::Release);
+    }
+
+    #[cfg(feature = "sim")]
+    #[allow(clippy::panic, reason = "a test asked for it")]
+    fn fail_if_injected(&self, name: &'static str) {
+        if !self.armed.load(Ordering::Acquire) {
+            return;
+        }
+        let mut injected = self.injected.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(turns) = injected.get_mut(name).filter(|n| **n > 0) {
+            *turns -= 1;
+            drop(injected);
+            panic!("injected into {name}");
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_counted_and_the_next_turn_runs() {
+        let guards = Guards::default();
+        guards.inject("sweep", 2);
+        let turn = || guards.run("sweep", || "topic \"a\"".into(), || 7);
+        assert_eq!((turn(), turn(), turn()).2, Ok(7));
+        let other = guards.run("claims", String::new, || panic!("at {}", 1));
+        assert_eq!(other, Err::<(), _>(Panicked("at 1".into())));
+        let seen: Vec<_> = guards.panics().into_iter().map(|p| (p.name, p.count, p.last)).collect();
+        let sweep = "topic \"a\": injected into sweep".to_owned();
+        assert_eq!(seen, [("claims", 1, ": at 1".to_owned()), ("sweep", 2, sweep)]);
+    }
+}

@@ -1,0 +1,128 @@
+"""A running server reads its keys, its certificate and its log level again: on SIGHUP.
+
+All of it is read before anything is changed: a bad file leaves the server as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from ..asgi import App
+from ..asgi.keys import Keys
+from ..asgi.settings import Settings
+from ..errors import InvalidRequest, NotFound
+from .exits import Exit
+from .output import Output, complain
+from .tls import Certificate, TlsRefused, context
+
+log = logging.getLogger("topics_engine.server")
+
+
+def set_level(level: str) -> None:
+    """Messages below this level are left out, of whatever part of the program."""
+    logging.getLogger().setLevel(level.upper())
+
+
+class Reloader:
+    """What a server read at its start, and reads again when it is told to.
+
+    `read_again` gives the settings as they are now. The keys of the environment are gone from it by
+    then: `fixed_keys` says that they stay, because nothing can change them.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        certificate: Certificate | None,
+        read_again: Callable[[], Settings],
+        *,
+        fixed_keys: str,
+    ) -> None:
+        self._app = app
+        self._certificate = certificate
+        self._read_again = read_again
+        self._fixed = Keys.parse(fixed_keys)
+        self._task: asyncio.Task[None] | None = None
+
+    def install(self) -> None:
+        """Has SIGHUP reload, on the running loop."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._soon)
+
+    def _soon(self) -> None:
+        # Several signals in a row are one.
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._when_open())
+
+    async def _when_open(self) -> None:
+        # Before that nobody is served, and the core does not know the first keys yet.
+        while self._app.life.phase == "opening":
+            await asyncio.sleep(0.02)
+        if self._app.life.phase == "ready":
+            self.reload()
+
+    def reload(self) -> None:
+        """Reads everything, and then changes what has changed."""
+        try:
+            settings = self._read_again()
+            text = "" if self._fixed else settings.api_keys
+            keys = Keys.parse(text, settings.api_keys_file, self._fixed)
+            certificate = context(settings.tls_cert, settings.tls_key)
+            if (certificate is None) != (self._certificate is None):
+                raise InvalidRequest("tls_cert: whether there is TLS is settled at the start")
+            done = [self._renew_keys(keys)]
+        except (InvalidRequest, TlsRefused, OSError) as error:
+            log.error("cannot reload, so nothing was changed: %s", error)
+            return
+        if self._certificate is not None and certificate is not None:
+            self._certificate.renew(certificate)
+            done.append(f"the certificate of {settings.tls_cert}")
+        set_level(settings.log_level)
+        done.append(f"log level {settings.log_level}")
+        log.warning("reloaded: %s", ", ".join(done))
+
+    def _renew_keys(self, keys: Keys) -> str:
+        if not keys and not self._app.has_keys:
+            return "no keys"
+        if not keys:
+            raise InvalidRequest("there is no key any more: a server that has keys stays closed")
+        renewal = self._app.renew_keys(keys)
+        return (
+            f"{len(keys)} keys ({renewal.new} new, {renewal.changed} changed, "
+            f"{renewal.revoked} revoked)"
+        )
+
+
+def tell(data_dir: str, out: Output) -> int:
+    """`topics reload`: tells the server of a directory on this machine."""
+    path = Path(data_dir) / ".topics.lock"
+    if not Path(data_dir).is_dir():
+        raise NotFound(f"{data_dir} is not a directory")
+    holder = _holder(path)
+    if holder is None:
+        complain(f"no server serves {data_dir}: there is nobody to tell")
+        return Exit.FAILED
+    pid, url = holder
+    os.kill(pid, signal.SIGHUP)
+    out.fields({"told": pid, "url": url})
+    return Exit.OK
+
+
+def _holder(path: Path) -> tuple[int, str] | None:
+    """The process that has a directory open and serves it, by its lock file: what an old one says
+    may be another process by now, and an engine without a server would die of the signal."""
+    try:
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid, url, *_ = [*lock.read().splitlines(), "", ""]
+                return (int(pid), url) if pid.isdigit() and url else None
+    except FileNotFoundError:
+        pass
+    return None
