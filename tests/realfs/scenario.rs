@@ -298,7 +298,7 @@ fn together(client: &Client, dice: &mut Dice, refusals: u64, work: &[&Work<'_>])
         scope.spawn(move || {
             let mut cursor = 0;
             while !writers.iter().all(thread::ScopedJoinHandle::is_finished) {
-                match client.view("t", cursor) {
+                match client.view("t", cursor, None) {
                     Ok(next) => cursor = next,
                     Err(_) => thread::sleep(Duration::from_millis(1)),
                 }
