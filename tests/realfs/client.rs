@@ -210,10 +210,11 @@ impl Client {
         self.engine.nack(queue, &held, Some(0)).map(drop)
     }
 
-    /// Reads on from a cursor and journals what is shown; the next cursor.
-    pub fn view(&self, topic: &str, after: u64) -> Result<u64, Error> {
+    /// Reads on from a cursor, up to a seq, and journals what is shown; the next cursor.
+    pub fn view(&self, topic: &str, after: u64, upto: Option<u64>) -> Result<u64, Error> {
         let request = ReadRequest {
             from: ReadFrom::After(after),
+            upto,
             limit: 1000,
             max_bytes: 8 << 20,
             ..ReadRequest::default()

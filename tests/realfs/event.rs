@@ -50,6 +50,9 @@ pub enum End {
     PowerCut,
 }
 
+/// The count of a topic that changed while it was read.
+pub const UNKNOWN: u64 = u64::MAX;
+
 /// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

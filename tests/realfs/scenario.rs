@@ -260,11 +260,15 @@ pub fn free(client: &Client, parts: u64) {
         let records = topic.head_seq + 1 - topic.earliest_seq;
         let before = topic.earliest_seq + records / parts;
         // Small topics lose nothing, so that more can be judged.
-        if records > 0 && topic.bytes > 1 << 20 {
-            if let Err(e) = client.delete(&topic.topic, before) {
-                // What frees space is taken whatever the disk says.
-                client.journal.problem(format!("delete below {before} of {}: {e}", topic.topic));
-            }
+        if records == 0 || topic.bytes <= 1 << 20 {
+            continue;
+        }
+        let Err(e) = client.delete(&topic.topic, before) else { continue };
+        // What frees space is taken whatever the disk says.
+        client.journal.problem(format!("delete below {before} of {}: {e}", topic.topic));
+        if !until(|| client.delete(&topic.topic, before).is_ok()) {
+            client.journal.problem(format!("{}: no delete within {LIMIT:?}", topic.topic));
+            return;
         }
     }
 }
@@ -294,7 +298,7 @@ fn together(client: &Client, dice: &mut Dice, refusals: u64, work: &[&Work<'_>])
         scope.spawn(move || {
             let mut cursor = 0;
             while !writers.iter().all(thread::ScopedJoinHandle::is_finished) {
-                match client.view("t", cursor) {
+                match client.view("t", cursor, None) {
                     Ok(next) => cursor = next,
                     Err(_) => thread::sleep(Duration::from_millis(1)),
                 }
