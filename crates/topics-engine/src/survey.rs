@@ -80,12 +80,15 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
     Ok(all)
 }
 
+/// A consumer's name, and how many records it is behind.
+type ConsumerLag = (Arc<str>, u64);
+
 fn add_awake(
     core: &Core,
     all: &mut Survey,
     topic: &Arc<Topic>,
     lags: usize,
-) -> (Option<QueueState>, usize, Vec<(Arc<str>, u64)>) {
+) -> (Option<QueueState>, usize, Vec<ConsumerLag>) {
     let (kind, (consumers, lags)) = {
         let state = topic.state.read();
         all.by_class[state.config.durability as usize] += 1;

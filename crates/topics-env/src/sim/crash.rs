@@ -180,7 +180,7 @@ impl CrashCursor {
             Survival::Torn { cut, .. } => {
                 let last = self.at.checked_sub(1).and_then(|i| self.journal.get(i));
                 let Some(Op::Write { offset, .. }) = last else { return false };
-                cut > 0 && (offset + cut as u64) % SECTOR != 0
+                cut > 0 && !(offset + cut as u64).is_multiple_of(SECTOR)
             }
             _ => false,
         }
