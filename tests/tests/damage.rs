@@ -69,7 +69,7 @@ fn sample<T>(damages: &mut Vec<T>) {
         let mut n = random_seed() % step;
         damages.retain(|_| {
             n += 1;
-            n % step == 0
+            n.is_multiple_of(step)
         });
     }
 }

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 fn selected() -> Vec<&'static Workload> {
-    harness::selected("TOPICS_WORKLOAD", &ALL, |w| w.name)
+    harness::selected("TOPICS_WORKLOAD", ALL, |w| w.name)
 }
 
 fn wanted() -> usize {

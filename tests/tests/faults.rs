@@ -39,7 +39,7 @@ fn jobs(wanted: fn(CallKind) -> bool, step: usize) -> Vec<Job> {
     // Which calls fail differs from run to run.
     let random = (random_seed() % 1_000_000) as usize;
     let mut jobs = Vec::new();
-    for w in harness::selected("TOPICS_WORKLOAD", &ALL, |w| w.name) {
+    for w in harness::selected("TOPICS_WORKLOAD", ALL, |w| w.name) {
         let rec = w.run(seed(), HookSpec::None);
         for (call, n) in calls(&rec).into_iter().filter(|(k, _)| wanted(*k)) {
             for (i, kind) in kinds(call).into_iter().enumerate() {

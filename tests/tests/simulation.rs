@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn selected() -> std::vec::IntoIter<&'static Workload> {
-    harness::selected("TOPICS_WORKLOAD", &ALL, |w| w.name).into_iter()
+    harness::selected("TOPICS_WORKLOAD", ALL, |w| w.name).into_iter()
 }
 
 fn recorded(w: &Workload) -> Result<Recording, String> {

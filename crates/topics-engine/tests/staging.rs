@@ -19,6 +19,9 @@ use topics_engine::{
 };
 use topics_env::sim::{SimClock, SimFs, env_on};
 
+/// What a thread does again and again beside the transactions.
+type Verb = Box<dyn Fn(&Program) + Send>;
+
 /// How long the slowest of these programs may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
@@ -99,7 +102,7 @@ fn run(
     shards: u32,
     topics: &'static [&'static str],
     furnish: impl FnOnce(&Program),
-    verbs: Vec<Box<dyn Fn(&Program) + Send>>,
+    verbs: Vec<Verb>,
 ) {
     let program = Program::open(shards);
     furnish(&program);
@@ -134,7 +137,7 @@ fn run(
 }
 
 /// A verb that is called until the transactions are done.
-fn verb(f: impl Fn(&Engine) -> Result<()> + Send + 'static) -> Box<dyn Fn(&Program) + Send> {
+fn verb(f: impl Fn(&Engine) -> Result<()> + Send + 'static) -> Verb {
     Box::new(move |p| p.repeat(&f))
 }
 
@@ -170,7 +173,7 @@ fn consumers_beside_large_transactions() {
                 let c = c.unwrap();
                 let n = AtomicUsize::new(0);
                 p.repeat(|_| call(&c, n.fetch_add(1, Ordering::SeqCst) as u64));
-            }) as Box<dyn Fn(&Program) + Send>
+            }) as Verb
         };
         let (once, again) = (ConsumerMode::AtMostOnce, ConsumerMode::AtLeastOnce);
         let verbs = [
@@ -225,7 +228,7 @@ fn leases_beside_large_transactions() {
         Ok(got.iter().map(|(lease, _)| lease.seq).collect())
     }
     for shards in [1, 2] {
-        let verbs: [(&str, Box<dyn Fn(&Program) + Send>); 5] = [
+        let verbs: [(&str, Verb); 5] = [
             ("claim", verb(|e| some(e, b"a", 0).map(drop))),
             ("waiting claim", verb(|e| some(e, b"b", 1).map(drop))),
             (

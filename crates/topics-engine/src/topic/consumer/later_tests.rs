@@ -173,7 +173,7 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
         move |all: &mut Consumers| {
             let s = all.0.get("auto").unwrap();
             let (name, mode) = ("auto".to_owned(), 0);
-            Ok((seq > s.planned).then(|| record::Consumer { name, mode, cursor: Some(seq) }))
+            Ok((seq > s.planned).then_some(record::Consumer { name, mode, cursor: Some(seq) }))
         }
     };
     stage_cursor(&core, &topic, "auto", Wait::No, body(5)).unwrap().unwrap();
