@@ -243,6 +243,7 @@ impl Hand {
     /// The engine's owner gives it a turn: every 5 s it looks at everything.
     pub fn tick(&mut self) -> Outcome {
         ok(self.engine().tick())?;
+        self.exhaust();
         let now = self.mono();
         if self.model.swept_at.is_none_or(|at| now - at >= 5_000) {
             self.model.swept_at = Some(now);

@@ -57,6 +57,13 @@ impl Hand {
         self.model.queue.sweep(mono, wall);
     }
 
+    /// What the engine's timer does: leases and delays end, jobs without deliveries left are dead.
+    pub fn exhaust(&mut self) {
+        self.sweep();
+        let over = self.model.queue.exhausted();
+        self.bury(&over);
+    }
+
     /// What has expired goes: to the dead letters, where the queue has some.
     pub fn expire(&mut self) {
         let (mono, wall) = (self.mono(), self.wall());

@@ -160,6 +160,23 @@ impl Queue {
         given
     }
 
+    /// Released jobs without deliveries left, claimed or not: those that go to the dead letters are
+    /// returned, without dead letters they are dead.
+    pub fn exhausted(&mut self) -> Vec<u64> {
+        let (limit, letters) = (self.max_deliveries, self.letters);
+        let mut over = Vec::new();
+        for (seq, job) in &mut self.jobs {
+            let released = matches!(job.phase, Phase::Waiting | Phase::Delayed(_));
+            if limit > 0 && released && u64::from(job.deliveries) >= limit {
+                over.push(*seq);
+                if !letters {
+                    (job.phase, job.lapsed) = (Phase::Dead, None);
+                }
+            }
+        }
+        if letters { over } else { Vec::new() }
+    }
+
     /// The jobs that have expired.
     pub fn gone(&self, wall: u64) -> Vec<u64> {
         self.jobs.iter().filter(|(_, j)| j.expired(wall)).map(|(s, _)| *s).collect()
@@ -179,7 +196,7 @@ impl Queue {
             }
             match job.phase {
                 Phase::Scheduled(_) => {}
-                // Whether a job is dead is found out by the next claim.
+                // Whether a job is dead is found out by the next claim or tick.
                 Phase::Dead => job.phase = Phase::Waiting,
                 _ if !self.durable => job.phase = Phase::Waiting,
                 _ => {}
