@@ -142,8 +142,10 @@ pub enum Body {
     OpenFailed(String),
     /// The shards of the engine that is opened first.
     Shards(u32),
-    /// The clock was moved.
-    Clock,
+    /// The clocks were moved: both by `passed` ms, or the wall clock alone, where that is 0.
+    Clock {
+        passed: u64,
+    },
     /// A call of the disk failed, which need not have shown in an answer.
     Trouble,
 }

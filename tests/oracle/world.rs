@@ -50,6 +50,9 @@ pub struct World {
     /// Every topic id ever acked or shown, and the event that told it.
     pub ids: BTreeMap<u64, usize>,
     pub wall: u64,
+    /// The earliest time that the engine may go by.
+    pub min_wall: u64,
+    /// The latest.
     pub max_wall: u64,
     /// Events so far.
     pub events: usize,
@@ -66,10 +69,16 @@ impl World {
     pub fn apply(&mut self, event: &Event) {
         self.events += 1;
         self.wall = event.wall;
-        self.max_wall = self.max_wall.max(event.wall);
-        if let Body::Clock = event.body {
+        if self.events == 1 {
+            self.min_wall = event.wall;
+        }
+        self.min_wall = self.min_wall.min(event.wall);
+        // The engine's time goes on where the wall clock has been set back.
+        let passed = if let Body::Clock { passed } = event.body { passed } else { 0 };
+        self.max_wall = (self.max_wall + passed).max(event.wall);
+        if let Body::Clock { .. } = event.body {
             for a in self.attempts.iter_mut().filter(|a| a.open > 0) {
-                (a.wall, a.latest) = (a.wall.min(event.wall), a.latest.max(event.wall));
+                (a.wall, a.latest) = (a.wall.min(event.wall), a.latest.max(self.max_wall));
             }
         }
         match &event.body {
@@ -89,7 +98,7 @@ impl World {
             }
             Body::OpenFailed(_) | Body::Trouble => self.troubled = true,
             Body::Shards(n) => self.shards = *n,
-            Body::Clock => {}
+            Body::Clock { .. } => {}
         }
     }
 
@@ -116,7 +125,7 @@ impl World {
                     key: key.clone(),
                     begun: self.events,
                     wall: self.wall,
-                    latest: self.wall,
+                    latest: self.max_wall,
                     state: AttemptState::Pending,
                     open: 0,
                     acked: false,
@@ -126,7 +135,7 @@ impl World {
             a.open += 1;
             if a.state == AttemptState::Dead {
                 a.state = AttemptState::Pending;
-                (a.begun, a.wall, a.latest) = (self.events, self.wall, self.wall);
+                (a.begun, a.wall, a.latest) = (self.events, self.wall, self.max_wall);
             }
         }
         self.open.insert(id, (self.events, op.clone()));
@@ -297,8 +306,8 @@ impl World {
         let AttemptState::Settled { id, first, class } = place else { return };
         let at = self.events;
         let a = self.attempts[attempt].clone();
-        // The engine's clock does not follow the wall back.
-        let walls = (a.wall.min(self.wall), self.max_wall);
+        // The engine's clock does not follow the wall back, nor far ahead.
+        let walls = (self.min_wall, self.max_wall);
         self.attempts[attempt].state = place;
         let last = first + a.recs.len() as u64 - 1;
         let mut clash = None;
@@ -351,6 +360,17 @@ impl World {
         let config = inc.config().clone();
         let expires = |s: &Slot| attempts[s.attempt].recs[s.index].ttl_ms > 0;
         let recs = |s: &Slot| attempts[s.attempt].recs.clone();
+        // A write and a delete that were in flight together are ordered either way: whether the
+        // delete took it, and so whether it counts, is not known.
+        let raced = |seq: u64, s: &Slot| {
+            inc.dels.iter().any(|d| {
+                d.begun <= s.at
+                    && attempts[s.attempt].begun < d.ended
+                    && selects(&d.req, seq, &attempts[s.attempt].recs[s.index].tag)
+            })
+        };
+        let unclear =
+            unclear || inc.slots.iter().any(|(seq, s)| s.mark.is_none() && raced(*seq, s));
         if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
             // What has expired counts until it is swept.
             let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);

@@ -401,13 +401,13 @@ impl Driver {
     /// Time passes.
     pub fn pass(&mut self, ms: u64) {
         self.clock.advance_ms(ms);
-        self.log().push(Body::Clock);
+        self.log().push(Body::Clock { passed: ms });
     }
 
     /// The wall clock is set; no time passes.
     pub fn step_wall(&mut self, ms: i64) {
         self.clock.step_wall_ms(ms);
-        self.log().push(Body::Clock);
+        self.log().push(Body::Clock { passed: 0 });
     }
 
     /// Reads everything, judges and learns.

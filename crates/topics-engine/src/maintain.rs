@@ -81,11 +81,11 @@ impl Topic {
     fn rest(&self, core: &Core) {
         let keys = {
             let state = self.state.read();
-            state.window.is_some() || state.dedupe.is_some()
+            !state.windows.is_empty() || state.dedupe.is_some()
         };
         if keys {
             let mut state = self.state.write();
-            state.window = None;
+            state.windows = Vec::new();
             if let Some(dedupe) = &mut state.dedupe {
                 dedupe.expire(core.time.steady());
                 if dedupe.is_empty() {

@@ -354,7 +354,7 @@ fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(
             let mut none = Planned::default();
             let outlook = none.outlook(&state);
             let eviction = retention::evict_to_fit(&state, &none, outlook, (0, &[]), &caps);
-            let windows = state.window.iter().cloned().collect();
+            let windows = state.windows.clone();
             eviction.map(|e| e.map(|e| (e.floor, Hints { windows, ..Hints::default() })))
         };
         match found {

@@ -30,6 +30,11 @@ impl Window {
         let n = usize::try_from((to + 1).saturating_sub(from)).ok()?;
         self.sizes.get(a..a.checked_add(n)?)
     }
+
+    /// The first seq behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.from + self.sizes.len() as u64
+    }
 }
 
 /// What a verb read ahead for apply.

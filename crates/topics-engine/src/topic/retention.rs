@@ -52,7 +52,12 @@ pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
     match *need {
         Need::Sizes(meta, from, to) => {
             let window = loader.window(&meta, from, to)?;
-            topic.state.write().window = Some(window);
+            let mut state = topic.state.write();
+            // An eviction may pass through several segments record by record, and then needs the
+            // sizes of all of them together.
+            let floor = state.floor;
+            state.windows.retain(|w| w.file_no != meta.file_no && w.end() > floor);
+            state.windows.push(window);
         }
         Need::Dead(file_no) => {
             let meta = {

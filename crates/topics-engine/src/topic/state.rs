@@ -98,8 +98,8 @@ pub(crate) struct State {
     pub queue: Option<Box<Queue>>,
     /// Stored cursors by consumer.
     pub consumers: Option<Box<Consumers>>,
-    /// Sizes of the oldest records of a segment, for eviction by bytes.
-    pub window: Option<Arc<Window>>,
+    /// Sizes of the oldest records of segments, for eviction record by record.
+    pub windows: Vec<Arc<Window>>,
     /// A record and its commit time: expiry need not look while that is the first live one.
     pub oldest: (u64, u64),
     /// Raised when segments are installed or replaced.
@@ -139,7 +139,7 @@ impl State {
             dedupe: None,
             queue: None,
             consumers: None,
-            window: None,
+            windows: Vec::new(),
             oldest: (0, 0),
             structure: 0,
             since_plan: None,
@@ -162,7 +162,8 @@ impl State {
     pub(crate) fn empty(&mut self) {
         self.index = Index::default();
         (self.count, self.bytes) = (0, 0);
-        (self.tags, self.expiries, self.dedupe, self.window) = (None, None, None, None);
+        (self.tags, self.expiries, self.dedupe) = (None, None, None);
+        self.windows = Vec::new();
         (self.queue, self.consumers) = (None, None);
         (self.earliest, self.earliest_exact) = (self.indexed_to + 1, true);
     }

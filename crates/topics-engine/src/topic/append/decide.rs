@@ -203,7 +203,7 @@ impl Decision<'_> {
                 Ok(eviction) => plan.eviction = eviction,
                 Err(need) => return Ok(Err(need)),
             }
-            plan.hints.windows.extend(state.window.clone());
+            plan.hints.windows.extend(state.windows.iter().cloned());
         }
         plan.sizes = Some(sizes);
         Ok(Ok(plan))

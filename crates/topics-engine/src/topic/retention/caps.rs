@@ -140,8 +140,8 @@ impl Walk {
             if self.fits() {
                 return Ok(());
             }
-            let window = state.window.as_ref();
-            let sizes = window.and_then(|w| w.get(seg.meta.file_no, from, seq));
+            let mut windows = state.windows.iter();
+            let sizes = windows.find_map(|w| w.get(seg.meta.file_no, from, seq));
             let Some(size) = sizes.and_then(<[u32]>::last) else {
                 // Twice as far as has been of use.
                 let to = seg.meta.last_seq.min(seq + AHEAD.max(seq - from));

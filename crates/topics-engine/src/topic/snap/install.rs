@@ -39,7 +39,7 @@ impl State {
         }
         self.cut_tags();
         self.structure += 1;
-        self.window = None;
+        self.windows = Vec::new();
         self.earliest_exact = false;
         self.move_earliest();
     }
@@ -138,7 +138,7 @@ impl State {
         }
         self.index.segs.splice(at..at + old.len(), [seg]);
         self.structure += 1;
-        self.window = None;
+        self.windows = Vec::new();
         true
     }
 }
