@@ -308,3 +308,21 @@ fn idle_reservations_are_lowered() {
     assert_eq!((s.head_seq, s.gaps.len(), s.next_seq), (1, 0, 2));
     assert_eq!(w.put("t", &["2"]).first_seq, 2);
 }
+
+#[test]
+fn an_eviction_through_several_segments_record_by_record_ends() {
+    // Two segments of five records; what is staged has counted part of each off already, so that an
+    // eviction needs the sizes of the records of both.
+    let w = World::new();
+    w.create("t", ConfigPatch { cap_records: Some(10), ..ConfigPatch::default() });
+    w.put("t", &["a"; 10]);
+    w.checkpoint();
+    let records: Vec<_> = ["b"; 7].iter().map(|d| rec(d)).collect();
+    for n in [3, 4, 7] {
+        let req = Append { records: &records[..n], ..Append::default() };
+        w.engine().append_async("t", &req, Box::new(|answer| drop(answer.unwrap())));
+    }
+    w.engine().drive();
+    let s = w.state("t");
+    assert_eq!((s.count, s.earliest_seq, s.head_seq), (10, 15, 24));
+}
