@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from unittest.mock import MagicMock
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -47,8 +48,10 @@ def test_headers_without_end_are_431(server: Server) -> None:
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-def test_headers_that_stop_are_408() -> None:
+def test_headers_that_stop_are_408(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer of a connection, on an event loop whose time the test moves."""
+    # Its transport has no socket that could be asked.
+    monkeypatch.setattr("topics_engine.cli.limits.unsent", lambda transport: 0)
     loop = StoppedLoop()
     protocol = BoundedProtocol(uvicorn.Config(app), ServerState(), {}, _loop=loop)  # type: ignore[arg-type]
     transport = Recorder()
@@ -73,6 +76,9 @@ class StoppedLoop:
 
     def __init__(self) -> None:
         self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return 0.0
 
     def call_later(self, seconds: float, work: Callable[[], None]) -> MagicMock:
         self.timers.append((seconds, work))
