@@ -62,13 +62,17 @@ impl Program {
         self.engine.append(topic, &req).unwrap();
     }
 
-    /// Transactions of more bytes than may be staged, one after the other, into these topics.
+    /// Transactions of more bytes than may be staged, one after the other, into these topics; more
+    /// of them until a verb has run beside them.
     fn transact(&self, topics: &[&str]) {
         let (_, bytes, n) = sizes();
         let data = vec![b'7'; bytes / 4];
         let record = NewRecord { data: &data, ..NewRecord::default() };
         let records = [record; 4];
-        for _ in 0..n {
+        for i in 0.. {
+            if i >= n && self.rounds.load(Ordering::SeqCst) > 0 {
+                break;
+            }
             let rows: Vec<_> = topics
                 .iter()
                 .map(|topic| TxnRows { topic, records: &records, ..TxnRows::default() })
