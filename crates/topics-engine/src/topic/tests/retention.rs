@@ -320,7 +320,7 @@ fn an_eviction_through_several_segments_record_by_record_ends() {
     let records: Vec<_> = ["b"; 7].iter().map(|d| rec(d)).collect();
     for n in [3, 4, 7] {
         let req = Append { records: &records[..n], ..Append::default() };
-        w.engine().append_async("t", &req, Box::new(|answer| drop(answer.unwrap())));
+        w.engine().append_async("t", &req, Box::new(|answer| assert!(answer.is_ok())));
     }
     w.engine().drive();
     let s = w.state("t");
