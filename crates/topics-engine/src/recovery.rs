@@ -3,7 +3,7 @@
 //! Recovery only applies: what was decided is in the log.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use topics_env::Env;
@@ -35,6 +35,7 @@ pub(crate) fn open(
     options: Options,
     progress: Arc<RecoveryProgress>,
 ) -> Result<Arc<Core>> {
+    let dir = &absolute(dir)?;
     let paths = Paths::new(dir);
     let mode = match options.recovery {
         RecoveryMode::Strict => Mode::Strict,
@@ -91,6 +92,14 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
     let core = open(env.read_only(), dir, options, Arc::default())?;
     core.freeze();
     Ok(core)
+}
+
+/// The directory whatever the process makes its working directory later: files are made, and the
+/// lock file is looked at, by their paths for as long as it is open.
+fn absolute(dir: &Path) -> Result<PathBuf> {
+    std::path::absolute(dir).map_err(|e| {
+        Error::InvalidRequest(format!("the data directory {:?}: {e}", dir.display().to_string()))
+    })
 }
 
 /// Makes a data directory when it is missing, and looks at whether it can be one: for who wants to

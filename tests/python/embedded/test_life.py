@@ -354,3 +354,20 @@ def test_errors_for_servers() -> None:
     assert _core.retry_after(b'{"error":{}}') == 1
     with pytest.raises(te.InvalidRequest):
         _core.error_body("internal", "x", b"{")
+
+
+def test_a_relative_path_is_that_of_the_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with te.open("data") as db:
+        t = db.topic("t", durability="fsync")
+        t.append(1)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        # More than the log file in use has room for, and a segment of it.
+        t.append_batch([b"x" * 100_000] * 30)
+        db.checkpoint()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    with te.open(tmp_path / "data") as db:
+        assert db["t"].state().head_seq == 31

@@ -140,9 +140,12 @@ def test_a_field_of_another_kind_is_refused_by_its_name(
         assert api("GET", "/v0/topics/fields").status == 404, "a refusal leaves nothing behind"
 
 
-@pytest.mark.parametrize(
+each_within = pytest.mark.parametrize(
     ("verb", "array", "one", "fields"), WITHIN, ids=[f"{w[0]}.{w[1]}" for w in WITHIN]
 )
+
+
+@each_within
 def test_what_stands_within_a_field_is_refused_by_its_place(
     clients: dict[str, Http],
     verb: str,
@@ -209,9 +212,7 @@ def test_an_unknown_field_is_refused_with_the_one_that_was_meant(
         assert api("GET", "/v0/topics/unknown").status == 404, "a refusal leaves nothing behind"
 
 
-@pytest.mark.parametrize(
-    ("verb", "array", "one", "fields"), WITHIN, ids=[f"{w[0]}.{w[1]}" for w in WITHIN]
-)
+@each_within
 def test_an_unknown_field_within_a_field_is_refused_by_its_place(
     clients: dict[str, Http],
     verb: str,
