@@ -217,6 +217,15 @@ fn stage(
 /// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
 /// the same ones.
 pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+    loop {
+        if let Some(planned) = try_plan(core, topic, body)? {
+            return Ok(planned);
+        }
+    }
+}
+
+/// The same; `None` if a segment went while it was being read.
+fn try_plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
     let loader = Loader::ahead(&core.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
@@ -247,7 +256,8 @@ pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<
             let hits = match &body.matching {
                 Some((kind, pattern)) if meta.first_seq < tags_from => {
                     let want = TopicMatch::from_record(*kind, pattern);
-                    let hits = loader.tag_seqs(&meta, want.as_tags(), below - 1)?;
+                    let hits = loader.tag_seqs(&meta, want.as_tags(), below - 1);
+                    let Some(hits) = topic.unless_gone(&meta, hits)? else { return Ok(None) };
                     hints.tagged.push((meta.file_no, hits.clone()));
                     hits
                 }
@@ -267,9 +277,11 @@ pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<
         if topic.state.read().unknown_dead(meta.file_no) {
             retention::provide(core, topic, &Need::Dead(meta.file_no))?;
         }
-        hints.windows.push(loader.window(&meta, from, to)?);
+        let window = topic.unless_gone(&meta, loader.window(&meta, from, to))?;
+        let Some(window) = window else { return Ok(None) };
+        hints.windows.push(window);
     }
-    Ok((hints, structure))
+    Ok(Some((hints, structure)))
 }
 
 /// The ends of what ranges have in common with a segment.
@@ -282,14 +294,19 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
 
 /// Takes the tags of the active segment, as it was when the engine opened, into memory.
 pub(super) fn load_active_tags(core: &Core, topic: &Topic) -> Result<()> {
-    let active = {
-        let state = topic.state.read();
-        let last = state.index.segs.last();
-        last.filter(|s| !s.meta.sealed && s.meta.first_seq < state.tags_from && s.meta.has_tags)
-            .map(|s| s.meta)
+    let (meta, tags) = loop {
+        let active = {
+            let state = topic.state.read();
+            let last = state.index.segs.last();
+            last.filter(|s| !s.meta.sealed && s.meta.first_seq < state.tags_from && s.meta.has_tags)
+                .map(|s| s.meta)
+        };
+        let Some(meta) = active else { return Ok(()) };
+        let tags = core.segments.segment(topic.key, meta).scan_side();
+        if let Some((tags, _)) = topic.unless_gone(&meta, tags)? {
+            break (meta, tags);
+        }
     };
-    let Some(meta) = active else { return Ok(()) };
-    let (tags, _) = core.segments.segment(topic.key, meta).scan_side()?;
     let mut state = topic.state.write();
     if meta.first_seq >= state.tags_from {
         return Ok(());

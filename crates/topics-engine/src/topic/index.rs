@@ -184,6 +184,11 @@ impl Index {
     }
 
     /// The segment of this file number.
+    /// Whether a segment with this file number is here.
+    pub(crate) fn has(&self, file_no: u64) -> bool {
+        self.segs.iter().any(|s| s.meta.file_no == file_no)
+    }
+
     pub(crate) fn seg_numbered(&mut self, file_no: u64) -> Option<&mut Seg> {
         self.segs.iter_mut().find(|s| s.meta.file_no == file_no)
     }

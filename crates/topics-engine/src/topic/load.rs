@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 use topics_storage::segment::{Segment, SegmentMeta, Segments, TagMatch, TopicKey};
+use topics_storage::{Result, StorageError};
 
+use super::Topic;
 use super::index::Dead;
-use crate::error::Result;
 use crate::metrics::Counter;
 
 /// Payload bytes of consecutive records of a segment; 0 for a hole.
@@ -43,6 +44,23 @@ pub(crate) struct Hints {
     pub windows: Vec<Arc<Window>>,
     /// Ascending seqs that a delete matches, by segment.
     pub tagged: Vec<(u64, Vec<u64>)>,
+}
+
+impl Topic {
+    /// What was read of a segment without the state's lock. `None` if the segment has left the index
+    /// since it was looked up, and a checkpoint has removed its files: the caller looks again.
+    pub(crate) fn unless_gone<T>(
+        &self,
+        meta: &SegmentMeta,
+        read: Result<T>,
+    ) -> crate::error::Result<Option<T>> {
+        match read {
+            Err(StorageError::Missing { .. }) if !self.state.read().index.has(meta.file_no) => {
+                Ok(None)
+            }
+            other => Ok(Some(other?)),
+        }
+    }
 }
 
 /// Reads segments, looking into hints first.
@@ -103,7 +121,7 @@ impl<'a> Loader<'a> {
             return Ok(seqs.iter().copied().filter(|s| *s <= upto).collect());
         }
         self.count();
-        Ok(self.segment(meta).tag_seqs(want, upto)?)
+        self.segment(meta).tag_seqs(want, upto)
     }
 
     /// The dead records of a segment: deleted ones and holes.

@@ -46,12 +46,14 @@ impl Topic {
     }
 }
 
-/// Reads what a decision needs, and gives it to the topic.
+/// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
+/// more: whoever decides sees the index as it is now.
 pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::ahead(&core.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
-            let window = loader.window(&meta, from, to)?;
+            let window = loader.window(&meta, from, to);
+            let Some(window) = topic.unless_gone(&meta, window)? else { return Ok(()) };
             let mut state = topic.state.write();
             // An eviction may pass through several segments record by record, and then needs the
             // sizes of all of them together.
@@ -64,8 +66,9 @@ pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
                 let mut state = topic.state.write();
                 state.index.seg_numbered(file_no).map(|s| s.meta)
             };
-            if let Some(meta) = meta {
-                let dead = loader.dead(&meta)?;
+            if let Some(meta) = meta
+                && let Some(dead) = topic.unless_gone(&meta, loader.dead(&meta))?
+            {
                 topic.state.write().set_dead(file_no, dead);
             }
         }
@@ -164,9 +167,11 @@ pub(super) fn with_expired<T>(
             (Look::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
             (Look::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
-                let (seq, _) = segment.seek_ts(cutoff)?;
+                let found = segment.seek_ts(cutoff).and_then(|(seq, _)| {
+                    Ok((seq, segment.entries(seq, seq)?.first().map_or(0, |e| e.ts)))
+                });
+                let Some((seq, oldest)) = topic.unless_gone(&meta, found)? else { continue };
                 seek = Some((meta.file_no, seq));
-                let oldest = segment.entries(seq, seq)?.first().map_or(0, |e| e.ts);
                 topic.state.write().oldest = (seq, oldest);
             }
         }
@@ -247,7 +252,9 @@ pub(super) fn log_expired(
                 provide(core, topic, &Need::Dead(meta.file_no))?;
             }
             let loader = Loader::ahead(&core.segments, topic.key);
-            hints.windows.push(loader.window(&meta, from, found.floor - 1)?);
+            let window = loader.window(&meta, from, found.floor - 1);
+            let Some(window) = topic.unless_gone(&meta, window)? else { continue };
+            hints.windows.push(window);
         }
         let mut body = Vec::new();
         let reason = Evicted::TTL.code();
@@ -315,7 +322,9 @@ fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     };
     for meta in segs {
         let loader = Loader::ahead(&core.segments, topic.key);
-        let table = loader.segment(&meta).attrs()?;
+        let table = loader.segment(&meta).attrs();
+        // The next sweep looks at what has taken its place.
+        let Some(table) = topic.unless_gone(&meta, table)? else { continue };
         let rows = table.ordered(AttrOrder::Expiry).filter(|r| r.expires_at != 0);
         let mut next = 0;
         let mut hits = Vec::new();

@@ -171,6 +171,18 @@ impl Log {
         let bytes: u64 = logs.map(|e| len(&e.name)).sum();
         assert_eq!(self.wal.bytes_on_disk(), bytes);
     }
+
+    /// The file that `CURRENT` names is the one in use, or was made ready behind it: recovery looks
+    /// for the file before an empty one, which is trimmed once it is not the one in use.
+    fn chained(&self) {
+        let in_use = (0..100).filter_map(|key| self.wal.file(0, FileKey(key))).last().unwrap();
+        let dir = paths().shard(0);
+        let newest = wal_file::read_current(&self.env, &dir).unwrap();
+        let Some(newest) = newest.filter(|n| *n != in_use.name) else { return };
+        let file = self.env.fs.open(&dir.join(&newest), OpenMode::Read).unwrap();
+        let header = WalFileHeader::read(&self.env, &*file, &newest).unwrap();
+        assert_eq!(header.prior, in_use.header.ordinal, "{newest} is behind {}", in_use.name);
+    }
 }
 
 fn level() -> Level {
@@ -204,6 +216,7 @@ pub fn commit() {
     }
     join(threads);
     log.settled(&all());
+    log.chained();
     log.wal.close(true).unwrap();
     log.sized();
     let at = log.wal.positions(0);

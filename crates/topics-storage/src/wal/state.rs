@@ -121,6 +121,7 @@ pub(super) struct State {
     pub leading: bool,
     pub syncing: bool,
     pub draining: bool,
+    /// The next file is being made ready, or begun.
     pub preparing: bool,
     pub file: Option<Arc<WalFile>>,
     pub offset: u64,

@@ -197,7 +197,11 @@ impl Shard {
             return (st, Err(space::held()));
         }
         let (first_lsn, broken) = (st.next_lsn, st.broken);
+        // The next file is neither in use nor ready now: nobody may make another one ready behind
+        // the old one, since a file that is ready names the one before it.
+        st.preparing = true;
         let begun = self.unlocked(&mut st, || self.begin(&next, first_lsn, need, broken));
+        st.preparing = false;
         match begun {
             Ok(capacity) => self.go_on(&mut st, next, first_lsn, capacity),
             Err(Fault::Grow(e)) => {

@@ -34,7 +34,7 @@ impl State {
             let (file_no, dead) = (seg.meta.file_no, loader.dead(&seg.meta)?);
             self.set_dead(file_no, dead);
         }
-        self.raise_floor(floor, |meta, from, to| loader.sizes(meta, from, to))
+        self.raise_floor(floor, |meta, from, to| Ok(loader.sizes(meta, from, to)?))
     }
 
     pub(super) fn apply_delete(

@@ -508,16 +508,9 @@ pub(super) fn load(core: &Core, topic: &Topic) -> Result<()> {
             if topic.state.read().unknown_dead(meta.file_no) {
                 retention::provide(core, topic, &Need::Dead(meta.file_no))?;
             }
-            match core.segments.segment(topic.key, meta).attrs() {
-                Ok(table) => rows.extend_from_slice(table.rows()),
-                // It was replaced meanwhile: look again.
-                Err(topics_storage::StorageError::Missing { .. })
-                    if topic.state.read().structure != structure =>
-                {
-                    break;
-                }
-                Err(e) => return Err(e.into()),
-            }
+            let table = core.segments.segment(topic.key, meta).attrs();
+            let Some(table) = topic.unless_gone(&meta, table)? else { continue };
+            rows.extend_from_slice(table.rows());
         }
         let mut state = topic.state.write();
         if state.structure != structure {

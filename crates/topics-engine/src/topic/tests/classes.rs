@@ -444,10 +444,14 @@ fn writers_in_many_threads() {
         let p = ConfigPatch { cap_records: Some(50), ..class(c) };
         w.create("capped", p);
         w.create("t", class(c));
+        // The reader ends with the writers, whatever became of them.
+        let writers = Arc::new(());
         std::thread::scope(|s| {
             for thread in 0..4u64 {
+                let writer = writers.clone();
                 let engine = w.engine().clone();
                 s.spawn(move || {
+                    let _writer = writer;
                     for i in 0..100 {
                         let data = format!("{thread}-{i}");
                         let records = [NewRecord { tag: b"a", ..rec(&data) }, rec("second")];
@@ -477,12 +481,14 @@ fn writers_in_many_threads() {
                 let mut at = 0;
                 let mut want = 1;
                 while want <= 800 {
+                    let over = Arc::strong_count(&writers) == 1;
                     let b = engine.read("t", &after(at)).unwrap();
                     assert!(b.tombstone.is_none());
                     for r in b.iter() {
                         assert_eq!(r.seq, want, "I4");
                         want += 1;
                     }
+                    assert!(!over || b.next_from_seq > at, "the writers ended before {want}");
                     at = b.next_from_seq;
                     std::thread::yield_now();
                 }

@@ -1,6 +1,7 @@
 //! Caps, expiry, clock steps.
 
 use topics_env::sim::{CallKind, FaultKind};
+use topics_storage::StorageError;
 
 use super::*;
 use crate::config::Discard;
@@ -325,4 +326,31 @@ fn an_eviction_through_several_segments_record_by_record_ends() {
     w.engine().drive();
     let s = w.state("t");
     assert_eq!((s.count, s.earliest_seq, s.head_seq), (10, 15, 24));
+}
+
+#[test]
+fn what_left_the_index_before_it_was_read_is_no_damage() {
+    use crate::topic::retention::{Need, provide};
+    let w = World::new();
+    w.create("t", caps(5, 0));
+    w.put("t", &["x"; 5]);
+    w.checkpoint();
+    let topic = w.engine().find("t").unwrap();
+    let first = topic.state.read().index.segs[0].meta;
+    w.put("t", &["x"; 8]);
+    // Its files go with the last snapshot that names it.
+    for _ in 0..3 {
+        w.put("t", &["x"]);
+        w.checkpoint();
+    }
+    let core = &w.engine().core;
+    assert!(!topic.state.read().index.has(first.file_no));
+    assert!(core.segments.segment(topic.key, first).entries(1, 1).is_err(), "its files are gone");
+    for need in [Need::Sizes(first, 1, 1), Need::Dead(first.file_no)] {
+        provide(core, &topic, &need).unwrap();
+    }
+    let there = topic.state.read().index.segs[0].meta;
+    let lost = Err::<(), _>(StorageError::Missing { what: "a file".into() });
+    let e = topic.unless_gone(&there, lost);
+    assert!(matches!(e, Err(Error::Corrupt { .. })), "what the index names must be there: {e:?}");
 }
