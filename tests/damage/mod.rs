@@ -6,6 +6,7 @@ mod corpus;
 mod forged;
 mod judge;
 mod kinds;
+mod lock;
 mod rot;
 mod staged;
 

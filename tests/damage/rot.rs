@@ -8,7 +8,7 @@ use topics_env::sim::{CrashOptions, DiskImage};
 use topics_env::{Fs, OpenMode};
 
 use super::corpus::files;
-use super::{active, forged, staged};
+use super::{active, forged, lock, staged};
 use crate::oracle::{Observation, observe_damaged};
 use crate::run::{Driver, HookSpec, Setup, Tuning, batch};
 use crate::workloads::class;
@@ -17,7 +17,7 @@ use crate::workloads::class;
 pub type Rot = (&'static str, fn(u64, &HookSpec) -> Vec<String>);
 
 /// All of them.
-pub const ROTS: [Rot; 19] = [
+pub const ROTS: [Rot; 21] = [
     ("read", read),
     ("copied", copied),
     ("salvaged", salvaged),
@@ -34,6 +34,8 @@ pub const ROTS: [Rot; 19] = [
     ("foreign", forged::foreign),
     ("hole", active::hole),
     ("bad_place", active::bad_place),
+    ("lock_removed", lock::removed),
+    ("lock_replaced", lock::replaced),
     ("staged_header", staged::header),
     ("staged_rows", staged::rows),
     ("staged_otherwise", staged::otherwise),
@@ -81,7 +83,7 @@ fn look(d: &Driver) -> Result<Observation, String> {
 }
 
 /// An engine that serves records from a log whose groups are all proven to be durable.
-fn started(seed: u64, hook: &HookSpec) -> Driver {
+pub(super) fn started(seed: u64, hook: &HookSpec) -> Driver {
     let setup = Setup { workload: "rot", seed, hook: hook.clone(), faults: false };
     let mut d = Driver::new(setup);
     d.tuning = Tuning { segment_records: 8, ..Tuning::default() };

@@ -51,6 +51,8 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Rename("wal.file.rename"), &[Crash("rotation")]),
     (Site::Check("checkpoint.frame"), &[Rot("copied")]),
     (Site::Check("checkpoint.synced"), &[Crash("checkpoints")]),
+    (Site::Check("lock.named"), &[Rot("lock_replaced")]),
+    (Site::Check("lock.store"), &[Rot("lock_removed")]),
     (Site::Check("read.frame"), &[Rot("read")]),
     (Site::Check("recovery.batch"), &[Rot("half_batch")]),
     (Site::Check("recovery.chain"), &[Damage("missing_files", "wal")]),

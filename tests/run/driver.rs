@@ -174,18 +174,24 @@ impl Driver {
         self.log().faults = false;
     }
 
-    /// Opens with the present tuning; false when the open fails.
-    pub fn open(&mut self) -> bool {
+    /// An engine on the directory, whether or not one has it open.
+    pub fn another(&mut self) -> Result<Engine, Error> {
         let fs = self.fs();
         self.opens += 1;
         let seed = self.setup.seed ^ (self.opens << 32);
         let env = self.setup.hook.on(env_on(&fs, &self.clock, seed), &fs);
-        self.tunings.push(((self.lives.len() - 1, fs.ops_len()), self.tuning));
+        Engine::open(env, Path::new(DIR), self.tuning.options())
+    }
+
+    /// Opens with the present tuning; false when the open fails.
+    pub fn open(&mut self) -> bool {
+        let at = (self.lives.len() - 1, self.fs().ops_len());
+        self.tunings.push((at, self.tuning));
         if self.log().events.is_empty() {
             let shards = self.tuning.shards;
             self.log().push(Body::Shards(shards));
         }
-        match Engine::open(env, Path::new(DIR), self.tuning.options()) {
+        match self.another() {
             Ok(engine) => {
                 self.engine = Some(engine);
                 self.opened();

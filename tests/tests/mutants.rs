@@ -67,10 +67,11 @@ fn sources(dir: &Path, named: &mut BTreeSet<String>) {
 }
 
 fn is_site(text: &str) -> bool {
-    const AREAS: [&str; 11] = [
+    const AREAS: [&str; 12] = [
         "checkpoint",
         "damaged",
         "dir",
+        "lock",
         "read",
         "recovery",
         "segment",

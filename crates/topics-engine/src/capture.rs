@@ -51,7 +51,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
-    core.disk.check_lock()?;
+    core.disk.check_lock(&core.env)?;
     let logged = core.wal.counters().bytes;
     let changed = core.replaced.load(Ordering::Relaxed)
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);

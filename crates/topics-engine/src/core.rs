@@ -226,9 +226,9 @@ pub(crate) struct Disk {
 impl Disk {
     /// Refuses once the lock file was removed or replaced: what lies under the directory's names may
     /// be another engine's.
-    pub(crate) fn check_lock(&self) -> Result<()> {
+    pub(crate) fn check_lock(&self, env: &Env) -> Result<()> {
         let watch = self.lock.lock().as_ref().map(DirLock::watch);
-        watch.map_or(Ok(()), |watch| Ok(watch.check()?))
+        watch.map_or(Ok(()), |watch| Ok(watch.check(env)?))
     }
 }
 

@@ -246,7 +246,7 @@ struct Shared {
 impl Shared {
     /// Fails once the directory's lock file was removed or replaced.
     fn check_lock(&self) -> Result<()> {
-        self.lock.get().map_or(Ok(()), LockWatch::check)
+        self.lock.get().map_or(Ok(()), |lock| lock.check(&self.env))
     }
 }
 
