@@ -43,9 +43,11 @@ pub(super) fn replaced(seed: u64, hook: &HookSpec) -> Vec<String> {
     let acked = d.append("safe", &batch(1)).is_some();
     let synced = d.engine.as_ref().is_some_and(|e| e.sync().is_ok());
     drop(other);
-    let told = |what: &str| format!("{what} though another engine has the directory of this name");
-    [(acked, "an append is acked"), (synced, "a sync is acked")]
-        .into_iter()
-        .filter_map(|(wrong, what)| wrong.then(|| told(what)))
-        .collect()
+    let mut out = Vec::new();
+    for (wrong, what) in [(acked, "an append is acked"), (synced, "a sync is acked")] {
+        if wrong {
+            out.push(format!("{what} though another engine has the directory of this name"));
+        }
+    }
+    out
 }
