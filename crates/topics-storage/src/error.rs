@@ -59,7 +59,10 @@ pub enum StorageError {
         url: Option<String>,
     },
     /// The lock file of the open directory was removed or replaced: nothing more is acked.
-    #[error("the lock file of the data directory was removed or replaced while it was open")]
+    #[error(
+        "the lock file of the data directory was removed or replaced while it was open: end this \
+         process, make sure that the directory is the right one, and open it again"
+    )]
     LockLost,
     /// The data directory cannot be made, or cannot be one.
     #[error("the data directory {dir} cannot be used: {detail}")]

@@ -356,6 +356,44 @@ def test_errors_for_servers() -> None:
         _core.error_body("internal", "x", b"{")
 
 
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_no_ack_after_the_lock_file_went_is_lost(data_dir: Path, durability: str) -> None:
+    """A writing process whose lock file another one removes, while a third one tries to open."""
+    code = """
+        import sys, topics_engine as te
+        db = te.open(sys.argv[1])
+        t = db.topic("t", durability=sys.argv[2])
+        for i in range(1000000):
+            try:
+                seq = t.append(i).first_seq
+            except te.Unavailable as e:
+                print(e.detail["reason"], flush=True)
+                sys.stdin.read()
+                break
+            print(seq, flush=True)
+    """
+    writer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), data_dir, durability],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    with writer, writer.stdin as end, writer.stdout as out:
+        lines = [next(out) for _ in range(20)]
+        (data_dir / ".topics.lock").unlink()
+        with pytest.raises(te.Locked, match="end that process first"):
+            te.open(data_dir)
+        while lines[-1] != "lock_lost\n":
+            lines.append(next(out))
+        end.close()
+    acked = [int(line) for line in lines[:-1]]
+    with te.open(data_dir) as db:
+        held = db.topic("t").state().head_seq
+        assert held >= acked[-1], f"{len(acked)} acked, {held} there"
+
+
 def test_a_relative_path_is_that_of_the_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
