@@ -12,11 +12,11 @@ with te.open("./topics-data") as db:
 """
 
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _sys.platform == "win32":
     raise ImportError("topics_engine runs on Linux, and on macOS for development; not on Windows")
 
-from . import aio
 from ._core import __version__
 from .client import (
     EARLIEST,
@@ -64,7 +64,10 @@ from .errors import (
     Unauthorized,
     Unavailable,
 )
-from .remote import connect
+
+if _TYPE_CHECKING:
+    from . import aio
+    from .remote import connect
 
 __all__ = [
     "EARLIEST",
@@ -113,3 +116,19 @@ __all__ = [
     "open",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`aio` and `connect`, which not every program uses: asyncio and ssl are loaded with them."""
+    import importlib
+
+    if name == "aio":
+        return importlib.import_module(".aio", __name__)
+    if name == "connect":
+        found = globals()[name] = importlib.import_module(".remote", __name__).connect
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

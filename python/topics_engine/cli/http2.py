@@ -28,8 +28,6 @@ from ..asgi.messages import MAX_HEADER_BYTES, MAX_HEADERS, Header
 from .http2_stream import Stream, describe, refuse
 from .limits import Limits, Outflow
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
 STREAM_WINDOW = 256 << 10
 CONNECTION_WINDOW = 1 << 20
 UNSENT = 16 << 20

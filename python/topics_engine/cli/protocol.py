@@ -18,11 +18,11 @@ from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
 from ..asgi.streaming import ABORT, WAITING
-from .http2 import PREFACE, Http2Protocol
 from .limits import Limits, Outflow, headers_too_slow
 
 DEFAULTS = Limits()
 WS = b"websocket"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _CODED = "Invalid `Transfer-Encoding`"
 
 
@@ -167,6 +167,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._feed(b"".join((*lines, b"\r\n", rest)))
 
     def _become_http2(self, data: bytes) -> None:
+        # h2 takes as long to import as all else: only who is asked for HTTP/2 pays for it.
+        from .http2 import Http2Protocol
+
         self._headers_are_here()
         self.connections.discard(self)
         state = (self.config, self.server_state, self.app_state, self.loop)

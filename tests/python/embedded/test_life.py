@@ -356,6 +356,17 @@ def test_errors_for_servers() -> None:
         _core.error_body("internal", "x", b"{")
 
 
+def test_an_import_loads_what_every_program_uses() -> None:
+    code = """
+        import sys, topics_engine as te
+        print(*sorted({"asyncio", "ssl", "pyarrow", "uvicorn", "h2"} & set(sys.modules)))
+        assert {"aio", "connect", "open"} <= set(dir(te))
+        te.connect, te.aio.open
+        print(*sorted({"asyncio", "ssl", "pyarrow", "uvicorn", "h2"} & set(sys.modules)))
+    """
+    assert run(code).stdout.splitlines() == ["", "asyncio ssl"]
+
+
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_no_ack_after_the_lock_file_went_is_lost(data_dir: Path, durability: str) -> None:
     """A writing process whose lock file another one removes, while a third one tries to open."""
