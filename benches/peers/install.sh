@@ -52,7 +52,7 @@ spark-kafka() {
   [ -d "$dir/spark-kafka" ] && return
   maven || { without "Spark's connector to Kafka" "it needs Java and Maven"; return; }
   local spark
-  spark=$(sed -n 's/^pyspark==//p' "$here/../../spark/requirements.txt")
+  spark=$(sed -n 's/^ *"pyspark==\(.*\)",$/\1/p' "$here/../../pyproject.toml")
   jars spark-kafka spark-kafka.xml -Dconnector.version="$spark" -Dprovider.version="$spark" ||
     jars spark-kafka spark-kafka.xml -Dconnector.version=4.2.0 -Dprovider.version=4.0.0 ||
     without "Spark's connector to Kafka" "see $dir/spark-kafka.log"

@@ -54,7 +54,10 @@ def expect(sock: Any, seconds: float) -> None:
 
     The kernel ends the connection. It sees each byte that is taken; a transport sees some when a
     good part of the kernel's buffer has been, and over TLS only what has not been encrypted yet.
+    Only Linux has such a limit: elsewhere, which is for development, the transport's view decides.
     """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
 
 

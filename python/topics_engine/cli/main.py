@@ -15,6 +15,7 @@ from ..asgi.access import BindRefused
 from ..asgi.settings import Resolved, Settings, resolve
 from ..client import Database
 from ..errors import InvalidRequest, NotFound
+from ..extras import extra
 from ..settings import variable
 from . import commands, measure, tools, transfer
 from .completion import SHELLS, script
@@ -136,6 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (advice := advice_for(failure)) is not None:
             complain(advice)
         return exit_for(failure)
+    except ModuleNotFoundError as missing:
+        complain(str(missing))
+        return Exit.FAILED
     except (BindRefused, ValueError) as wrong:
         complain(str(wrong))
         return Exit.USAGE
@@ -198,8 +202,8 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
 
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
-    # uvicorn is imported by those who serve only.
-    from .serve import serve as until_told
+    with extra("server", "serve"):
+        from .serve import serve as until_told
 
     def read_again() -> Settings:
         return resolve(_given(args)).settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import EARLIEST, Database, Record
 from ..client.columns import rows_of
-from ..errors import InvalidRequest, TopicsError
+from ..errors import InvalidRequest
+from ..extras import extra
 from ..remote.leasing import matcher
 from ..remote.page import Page
 from .exits import Exit
@@ -274,11 +276,5 @@ def _rows(parts: Iterator[Any], args: argparse.Namespace, skipped: list[int]) ->
 
 
 def _pyarrow(name: str) -> Any:
-    """The module, or what to do about its absence."""
-    import importlib
-
-    try:
+    with extra("arrow", "arrow and parquet"):
         return importlib.import_module(name)
-    except ModuleNotFoundError:
-        message = "arrow and parquet need pyarrow: pip install 'topics-engine[arrow]'"
-        raise TopicsError(message, "not_installed") from None

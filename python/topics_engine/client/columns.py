@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
+from ..extras import extra
 from .encoding import dump
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ COLUMNS = ("data", "tag", "node", "meta")
 
 def written(table: Any) -> Any:
     """The columns that are written, as a `pyarrow.Table`."""
-    import pyarrow
+    with extra("arrow", "append of a table"):
+        import pyarrow
 
     if isinstance(table, pyarrow.RecordBatchReader):
         table = table.read_all()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import Closed, DataLoss, InvalidRequest
+from ..extras import extra
 from .backend import scan_of
 from .closing import Closing
 from .ending import Ending
@@ -231,7 +232,8 @@ class Read(Closing, Iterator[Item]):
 
     def to_arrow(self) -> Any:
         """What is left as a `pyarrow.Table`."""
-        import pyarrow
+        with extra("arrow", "to_arrow"):
+            import pyarrow
 
         reader = pyarrow.RecordBatchReader.from_stream(self._scan())
         batches, rows = [], 0
@@ -263,7 +265,8 @@ class Read(Closing, Iterator[Item]):
 
     def to_polars(self) -> Any:
         """What is left as a `polars.DataFrame`."""
-        import polars
+        with extra("polars", "to_polars"):
+            import polars
 
         plain = self._left is None and self._on_gap == "yield"
         if not plain:
@@ -274,7 +277,9 @@ class Read(Closing, Iterator[Item]):
 
     def to_pandas(self) -> Any:
         """What is left as a `pandas.DataFrame`."""
-        return self.to_arrow().to_pandas()
+        table = self.to_arrow()
+        with extra("pandas", "to_pandas"):
+            return table.to_pandas()
 
     def _scan(self) -> Any:
         if self._items or self._closed:

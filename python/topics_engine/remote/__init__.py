@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..client.database import Database
+from ..extras import extra
 from .wire import Options, Verify
 
 __all__ = ["Options", "Verify", "connect", "over_loops"]
@@ -30,8 +31,9 @@ def connect(
     request keeps `pool` connections. Streams are dead when nothing came in two and a half times
     `heartbeat`. `verify` is of TLS: True, False, a file of authorities or an `ssl.SSLContext`.
     """
-    from .backend import Remote
-    from .threads import ThreadWire
+    with extra("client", "connect"):
+        from .backend import Remote
+        from .threads import ThreadWire
 
     options = Options(url, key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
     return Database(Remote(ThreadWire(options), options, at_once=True))
@@ -39,8 +41,9 @@ def connect(
 
 def over_loops(url: str, key: str | None, **given: Any) -> Database:
     """The same for calls that are spawned in tasks; `topics_engine.aio` makes handles of it."""
-    from .backend import Remote
-    from .loops import LoopWire
+    with extra("client", "aio.connect"):
+        from .backend import Remote
+        from .loops import LoopWire
 
     options = Options(url, key, **given)
     return Database(Remote(LoopWire(options), options, at_once=False))

@@ -139,7 +139,7 @@ def test_files_that_are_none(
     assert failed("export", topic, str(tmp_path / "none" / "x"))[0] == 1
 
     def absent(name: str) -> Any:
-        raise ModuleNotFoundError(name)
+        raise ModuleNotFoundError(name, name=name)
 
     monkeypatch.setattr("importlib.import_module", absent)
     code, said = failed("export", topic, str(out))
