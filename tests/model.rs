@@ -56,9 +56,11 @@ pub enum Step {
     Wall {
         ms: i64,
     },
-    Reopen {
-        shards: u32,
+    /// The next open, whatever comes before it, is with so many shards.
+    Shards {
+        n: u32,
     },
+    Reopen,
     Kill,
     Power {
         pick: u64,
@@ -153,7 +155,7 @@ fn shortage(d: &mut Dice) -> Step {
 fn step(d: &mut Dice, wild: bool) -> Step {
     let topic = d.below(TOPICS.len() as u64) as usize;
     match d.below(64) {
-        0..24 => {
+        0..23 => {
             let batch = shape(d, wild);
             Step::Append { topic, wait: d.below(3) > 0, batch }
         }
@@ -176,9 +178,10 @@ fn step(d: &mut Dice, wild: bool) -> Step {
         51..53 => Step::Pass { ms: d.below(2_000) },
         53 if wild => Step::Wall { ms: d.below(1 << 39) as i64 - (1 << 38) },
         53 => Step::Wall { ms: d.below(4_000) as i64 - 2_000 },
-        54..56 => Step::Reopen { shards: 1 + d.below(3) as u32 },
-        56..58 => Step::Kill,
-        58..60 => Step::Power { pick: d.roll() },
+        23 | 54 => Step::Shards { n: 1 + d.below(3) as u32 },
+        55..57 => Step::Reopen,
+        57..59 => Step::Kill,
+        59..61 => Step::Power { pick: d.roll() },
         _ => Step::Look,
     }
 }
@@ -308,15 +311,11 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
         Step::Tick => drop(d.tick()),
         Step::Pass { ms } => d.pass(*ms),
         Step::Wall { ms } => d.step_wall(*ms),
-        Step::Reopen { shards } => {
+        Step::Shards { n } => d.tuning.shards = *n,
+        Step::Reopen => {
             d.settle();
-            // A change of the layout behind a close that is short of something is not judged yet.
-            if *shards != d.tuning.shards {
-                heal(d);
-            }
             d.close();
             heal(d);
-            d.tuning.shards = *shards;
             d.open();
         }
         Step::Kill => {

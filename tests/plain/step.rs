@@ -6,7 +6,8 @@ use crate::run::Dice;
 /// Ten years, ms.
 const YEARS: i64 = 10 * 365 * 86_400_000;
 
-/// One operation. `pick` chooses among what there is then.
+/// One operation. `pick` chooses among what there is then. `Shards` is of the next open, whatever
+/// comes before it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Append { topic: usize, n: usize, tag: usize },
@@ -48,6 +49,7 @@ pub enum Step {
     Abort { writer: usize, stage: usize },
     Transact { id: Id, to: usize, n: usize, delay: u64, with: With },
     StepWall { ms: i64 },
+    Shards { n: u32 },
     Reopen,
     Kill,
     Power { pick: u64 },
@@ -111,7 +113,7 @@ pub fn steps(seed: u64, most: usize) -> Vec<Step> {
     let (jobs, readers, txns) =
         [(25, 25, 22), (72, 0, 0), (0, 72, 0), (15, 12, 45), (36, 0, 36)][d.below(5) as usize];
     (0..n)
-        .map(|_| match d.below(jobs + readers + txns + 14) {
+        .map(|_| match d.below(jobs + readers + txns + 16) {
             x if x < jobs => job(&mut d),
             x if x < jobs + readers => reader(&mut d),
             x if x < jobs + readers + txns => txn(&mut d),
@@ -121,7 +123,8 @@ pub fn steps(seed: u64, most: usize) -> Vec<Step> {
 }
 
 fn common(d: &mut Dice) -> Step {
-    match d.below(14) {
+    match d.below(16) {
+        14..16 => Step::Shards { n: 1 + d.below(3) as u32 },
         0..2 => Step::Sync,
         2..5 => Step::Checkpoint,
         5..7 => Step::Reopen,

@@ -100,8 +100,6 @@ fn write(
     let mut moved = false;
     if everything {
         copy(core, &spared, Copied::Everything).map_err(|(e, _)| e)?;
-        // Lsns of the layout before say nothing about where a topic's frames go from now on.
-        core.registry.each(|t| t.state.write().applied_lsn = 0);
     } else {
         moved = space::copy_what_fits(core, &spared, held)?;
     }

@@ -55,15 +55,16 @@ pub(crate) fn open(
         None,
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone(), progress);
+    let snapshot_layout = opening.snapshot().map(|b| b.layout);
     let replay = Replay::of(&base, &opening, topics, closed)?;
     let lost: Vec<_> = replay.lost(&base, &opening).iter().map(Lost::frame).collect();
     let opened = opening.finish(&lost)?;
     let core = start(base, paths, segments, opened, closed)?;
     core.ids.recovered();
-    // Also when an earlier open changed the layout and got no further.
-    let moved = replay.oldest_layout.is_some_and(|l| l != core.disk.layout);
-    if moved {
-        core.registry.each(|t| t.moved());
+    // Before the first write the newest snapshot is one of the layout in force, whatever of the log
+    // was replayed; also when an earlier open changed the layout and got no further.
+    let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
+    if layouts.any(|l| l != core.disk.layout) {
         capture::relay(&core)?;
     }
     for topic in core.registry.outlived() {
@@ -282,7 +283,7 @@ impl Replay {
     fn batch(&mut self, base: &Base, layout: u64, placed: &Placed<'_>) -> Result<()> {
         let oldest = self.oldest_layout.get_or_insert(layout);
         *oldest = layout.min(*oldest);
-        let at = Placement { layout, ..Placement::from(placed) };
+        let at = Placement::new(layout, placed);
         if let Ok((f, _)) = frame::parse(at.bytes)
             && f.topic_id != 0
         {

@@ -38,19 +38,20 @@ pub(crate) struct Placement<'a> {
     pub lsn: u64,
     /// Whole frames.
     pub bytes: &'a [u8],
-    /// The layout that they were logged in; recovery passes over what a snapshot reflects.
+    /// The layout that they were logged in: their lsns mean nothing without it.
     pub layout: u64,
 }
 
-impl<'a> From<&Placed<'a>> for Placement<'a> {
-    fn from(p: &Placed<'a>) -> Self {
+impl<'a> Placement<'a> {
+    /// What was placed by a log of this layout.
+    pub(crate) fn new(layout: u64, p: &Placed<'a>) -> Self {
         Self {
             shard: p.shard as u32,
             file: p.file,
             offset: p.offset,
             lsn: p.first_lsn,
             bytes: p.bytes,
-            layout: u64::MAX,
+            layout,
         }
     }
 }
@@ -133,7 +134,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
     while let Some(next) = cursor.peek()? {
         let id = next.frame.topic_id;
         if !of_topic(&next.frame) {
-            apply_global(base, &next, live)?;
+            apply_global(base, &next, at.layout, live)?;
             cursor.pass(next.len);
             continue;
         }
@@ -169,6 +170,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
                 cursor.pass(next.len);
             } else if next.frame.kind == FrameType::Append {
                 let n = state.apply_appends(next, &mut cursor, &place, live.is_some())?;
+                state.applied = ReplayPos { layout: at.layout, lsn: cursor.lsn - 1 };
                 base.metrics.append_records.add(n);
             } else {
                 let (gone, seen) = state.apply(base, &next, &loader, here)?;
@@ -203,7 +205,7 @@ impl State {
         here: ReplayPos,
     ) -> Result<(u64, u64)> {
         let f = &at.frame;
-        self.applied_lsn = at.lsn;
+        self.applied = here;
         match f.kind {
             FrameType::Delete => {
                 let body = record::Delete::decode(f)?;
@@ -307,7 +309,6 @@ impl State {
                 _ => break,
             }
         }
-        self.applied_lsn = cursor.lsn - 1;
         Ok(new)
     }
 

@@ -10,7 +10,7 @@ use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, StagingPermit, Ticket};
 
 use super::append::AppendState;
-use super::apply::{Live, Removed, apply};
+use super::apply::{Live, Placement, Removed, apply};
 use super::load::Hints;
 use super::state::State;
 use super::{Life, Topic};
@@ -69,7 +69,8 @@ impl Commit for Flight {
     fn apply(&self, placed: &Placed<'_>) {
         let _landing = Landing(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
-        let apply = || apply(&self.core, &placed.into(), Some(&live));
+        let at = Placement::new(self.core.disk.layout, placed);
+        let apply = || apply(&self.core, &at, Some(&live));
         if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
             // The log has it and memory does not: nothing of this topic may be shown or decided
             // on until recovery has replayed it.
@@ -179,7 +180,8 @@ impl Applied {
 
 impl Commit for Applied {
     fn apply(&self, placed: &Placed<'_>) {
-        if let Err(e) = apply(&self.core, &placed.into(), None) {
+        let at = Placement::new(self.core.disk.layout, placed);
+        if let Err(e) = apply(&self.core, &at, None) {
             log::error!("{} cannot be applied: {e}", self.what);
         }
     }

@@ -15,9 +15,9 @@ const QUEUE: u16 = 1;
 const CONSUMERS: u16 = 2;
 
 impl State {
-    /// The sections at monotonic time `mono`.
-    pub(super) fn sections(&self, mono: u64) -> Vec<Section> {
-        let (durable, lsn) = (self.config.leases_durable, self.applied_lsn);
+    /// The sections at monotonic time `mono`, for a snapshot of this layout.
+    pub(super) fn sections(&self, mono: u64, layout: u64) -> Vec<Section> {
+        let (durable, lsn) = (self.config.leases_durable, self.applied_in(layout));
         let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono, lsn));
         let queue = queue.map(|(version, bytes)| Section { kind: QUEUE, version, bytes });
         let consumers = self.consumers.as_ref().and_then(|c| consumer::encode(c));

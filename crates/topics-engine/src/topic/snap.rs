@@ -176,7 +176,7 @@ impl Topic {
     pub(crate) fn capture(&self, layout: u64, mono: u64) -> (TopicSnap, Option<u64>) {
         let state = self.state.read();
         let outstanding = state.outstanding();
-        let lsn = outstanding.map_or(state.applied_lsn, |lsn| lsn - 1);
+        let lsn = outstanding.map_or_else(|| state.applied_in(layout), |lsn| lsn - 1);
         let mut snap = TopicSnap {
             topic_id: self.key.topic_id,
             epoch: self.key.epoch,
@@ -211,7 +211,7 @@ impl Topic {
                 .collect();
             snap.idempotency.sort_unstable_by_key(|k| k.key);
         }
-        snap.sections = state.sections(mono);
+        snap.sections = state.sections(mono, layout);
         (snap, outstanding)
     }
 

@@ -107,8 +107,9 @@ pub(crate) struct State {
     pub since_plan: Option<Box<SincePlan>>,
     /// What a snapshot reflects: recovery does not apply it again.
     pub reflected: ReplayPos,
-    /// The last lsn applied to this topic.
-    pub applied_lsn: u64,
+    /// The last frame applied to this topic. Without its layout the lsn says nothing: in another
+    /// layout the topic may be on another shard, whose lsns are others.
+    pub applied: ReplayPos,
     /// Whether the topic was of a class that does not survive since its last record.
     pub volatile: bool,
 }
@@ -144,9 +145,16 @@ impl State {
             structure: 0,
             since_plan: None,
             reflected: ReplayPos::default(),
-            applied_lsn: 0,
+            applied: ReplayPos::default(),
             volatile,
         }
+    }
+
+    /// Up to which lsn of this layout the state reflects the topic's frames; 0 where the last of
+    /// them is of an earlier layout, whose frames are all in segments before the first write of the
+    /// next one.
+    pub(crate) fn applied_in(&self, layout: u64) -> u64 {
+        if self.applied.layout == layout { self.applied.lsn } else { 0 }
     }
 
     /// The head that readers may see: nothing above a synced reservation, except where everything

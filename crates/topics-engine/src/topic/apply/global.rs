@@ -5,6 +5,7 @@ use std::sync::Arc;
 use topics_storage::format::frame::FrameType;
 use topics_storage::format::record::{self, Body};
 use topics_storage::segment::TopicKey;
+use topics_storage::snapshot::ReplayPos;
 
 use super::super::{Life, Topic};
 use super::{At, Live};
@@ -14,7 +15,12 @@ use crate::error::{Error, Result};
 use crate::router::{COPIES_LOGGED, Definition};
 
 /// A frame of no topic, or of a topic's birth or death.
-pub(super) fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) -> Result<()> {
+pub(super) fn apply_global(
+    base: &Base,
+    at: &At<'_>,
+    layout: u64,
+    live: Option<&Live<'_>>,
+) -> Result<()> {
     let f = &at.frame;
     match f.kind {
         FrameType::TopicCreate => {
@@ -32,7 +38,7 @@ pub(super) fn apply_global(base: &Base, at: &At<'_>, live: Option<&Live<'_>>) ->
                 state.reserved_to = body.reserved_to;
                 // Not synced by itself: if it is lost, so is the topic.
                 state.reserved_synced = body.reserved_to;
-                state.applied_lsn = at.lsn;
+                state.applied = ReplayPos { layout, lsn: at.lsn };
                 state.visible()
             };
             base.ids.seen(f.topic_id);

@@ -75,7 +75,7 @@ impl State {
                 dead.push(offset);
                 if !then.dead() && now.is_some() {
                     // Deleted since it was copied.
-                    let first_lsn = since.first_delete.unwrap_or(self.applied_lsn);
+                    let first_lsn = since.first_delete.unwrap_or(self.applied.lsn);
                     let dirty = seg
                         .dirty
                         .get_or_insert_with(|| Box::new(Dirty { first_lsn, ..Dirty::default() }));

@@ -36,12 +36,6 @@ impl Topic {
         state.state_lost(state.indexed_to, state.reserved_to, same_boot)
     }
 
-    /// The topic is on another shard, or in a new layout: the lsns before say nothing any more, to
-    /// the next snapshot either.
-    pub(crate) fn moved(&self) {
-        self.state.write().applied_lsn = 0;
-    }
-
     /// Recovery is done, and everything that was replayed is synced: writes may begin.
     pub(crate) fn recovered(&self, base: &Base) {
         let mut a = self.append.lock();
@@ -77,7 +71,7 @@ impl State {
         self.last_write_ts = snap.last_write_ts;
         self.reserved_to = snap.reserved_to;
         self.reflected = snap.replay;
-        self.applied_lsn = snap.replay.lsn;
+        self.applied = snap.replay;
         for g in &snap.gaps {
             let reason = GapReason::from_code(g.reason)
                 .ok_or_else(|| Error::Internal(format!("gap reason {}", g.reason)))?;

@@ -10,6 +10,7 @@ mod clock;
 mod closing;
 mod delete;
 mod descriptors;
+mod layout;
 mod lifecycle;
 mod lock;
 mod model;
