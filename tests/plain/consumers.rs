@@ -97,7 +97,7 @@ impl Hand {
         h.next = next;
         h.reads += 1;
         // What is stored by itself is visible when it is logged.
-        if auto { ok(self.engine().sync()) } else { Ok(()) }
+        if auto { self.sync() } else { Ok(()) }
     }
 
     fn commit(&mut self, which: usize, back: u64) -> Outcome {
@@ -154,7 +154,7 @@ impl Hand {
         if let (Some(done), Some(c)) = (h.done, self.model.cursors.get_mut(&which)) {
             c.stored = c.stored.max(done);
         }
-        ok(self.engine().sync())
+        self.sync()
     }
 
     pub fn close_handles(&mut self) -> Outcome {

@@ -210,7 +210,7 @@ impl Hand {
             Step::Append { topic, n, tag } => self.append(*topic, *n, TAGS[*tag])?,
             Step::DeleteRecords { topic, back } => self.delete_records(*topic, *back)?,
             Step::DropTopic { topic } => self.drop_topic(*topic)?,
-            Step::Sync => ok(self.engine().sync())?,
+            Step::Sync => self.sync()?,
             Step::Checkpoint => ok(self.engine().checkpoint())?,
             Step::Pass { ms } => {
                 self.clock.advance_ms(*ms);

@@ -18,6 +18,7 @@ impl Hand {
         self.watch = None;
         self.model.watch = None;
         ok(self.engine().close())?;
+        self.keyed.iter_mut().flatten().for_each(|k| k.durable = true);
         self.begin();
         self.restarted()
     }
@@ -31,7 +32,7 @@ impl Hand {
     pub fn power(&mut self, pick: u64) -> Outcome {
         let forgets = self.flawed(Flaw::LosesSynced);
         if self.class == Durability::Disk && !forgets {
-            ok(self.engine().sync())?;
+            self.sync()?;
         }
         let mut cursor = self.fs.crash_cursor();
         let upto = if forgets { self.fs.ops_len() * 3 / 4 } else { usize::MAX };
@@ -39,7 +40,9 @@ impl Hand {
         let survivals = cursor.survivals(self.seed, &CrashOptions::default());
         let survival = survivals[(pick % survivals.len() as u64) as usize];
         let image = cursor.image(survival);
-        self.another_life(&image)
+        self.another_life(&image)?;
+        self.ends_again();
+        Ok(())
     }
 
     fn another_life(&mut self, image: &DiskImage) -> Outcome {

@@ -64,7 +64,7 @@ impl Hand {
     fn progress(&mut self) -> Outcome {
         for _ in 0..4 {
             self.tick()?;
-            ok(self.engine().sync())?;
+            self.sync()?;
         }
         self.tick()?;
         let wall = self.wall();

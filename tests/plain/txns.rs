@@ -38,6 +38,48 @@ pub struct Keyed {
     pub until: u64,
     /// In which life it was found to be over.
     pub forgotten_in: Option<u64>,
+    /// Whether a sync has covered its end.
+    pub durable: bool,
+    /// A power cut may have taken its end: the open that finished it again may have logged another,
+    /// from which on it is remembered. Until when it may be, then.
+    pub perhaps_until: u64,
+}
+
+/// Whether the engine still has the transaction of a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Memory {
+    Has,
+    Lost,
+    /// Its answer tells.
+    Perhaps,
+}
+
+impl Keyed {
+    fn memory(&self, now: u64, life: u64) -> Memory {
+        match self.forgotten_in {
+            None if now < self.until => Memory::Has,
+            // With the clock put back, another process may know again what one has forgotten.
+            Some(of) if now < self.until && of < life => Memory::Perhaps,
+            _ if now < self.perhaps_until => Memory::Perhaps,
+            _ => Memory::Lost,
+        }
+    }
+}
+
+/// What is known of a transaction before it is asked for: its epoch, and the answer or the error.
+struct Known {
+    epoch: u64,
+    answer: Result<Got, &'static str>,
+    /// The engine knows it too; otherwise its answer tells.
+    sure: bool,
+}
+
+/// Whether an answer shows that the engine has the transaction of the key.
+fn remembers(answer: &topics_engine::Result<Committed>) -> bool {
+    match answer {
+        Ok(committed) => committed.deduped,
+        Err(e) => e.code() == "idempotency_mismatch",
+    }
 }
 
 fn target(row: &Row) -> &'static str {
@@ -271,7 +313,8 @@ impl Hand {
         let sent = if repeats && self.flawed(Flaw::RepeatsEpoch) { n + 1 } else { n };
         let (name, epoch) = (Some(WRITERS[writer]), epoch.map(|_| sent));
         let req = TxnRequest { writer: name, epoch, ..TxnRequest::default() };
-        if let Some(got) = self.transact(&req, ask, known.map(|k| (n, k)))? {
+        let known = known.map(|answer| Known { epoch: n, answer, sure: true });
+        if let Some(got) = self.transact(&req, ask, known)? {
             self.model.writers[writer].last = Some((n, got));
         }
         Ok(())
@@ -281,21 +324,39 @@ impl Hand {
         let name = [b'k', key as u8];
         let req = TxnRequest { key: &name, ..TxnRequest::default() };
         let wall = self.wall();
-        let before = self.keyed[key].clone().filter(|k| k.until > wall);
-        // With the clock put back, what was forgotten may be known again to another process.
-        if before.as_ref().is_some_and(|k| k.forgotten_in.is_some_and(|life| life < self.opens)) {
-            return Ok(());
-        }
-        let before = before.filter(|k| k.forgotten_in.is_none());
-        let (ask, known) = match before {
-            Some(k) if again || ask.says(&k.ask) => (k.ask, Some(Ok(k.got))),
-            Some(_) => (ask, Some(Err("idempotency_mismatch"))),
-            None => (ask, None),
+        let before = self.keyed[key].clone();
+        let before = before.map(|k| (k.memory(wall, self.opens), k));
+        let (ask, known, sure) = match before.filter(|(memory, _)| *memory != Memory::Lost) {
+            // What may be carried out a second time is asked as a new one would be.
+            Some((memory, k)) if ask.says(&k.ask) || again && memory == Memory::Has => {
+                (k.ask, Some(Ok(k.got)), memory == Memory::Has)
+            }
+            Some((memory, _)) => (ask, Some(Err("idempotency_mismatch")), memory == Memory::Has),
+            None => (ask, None, true),
         };
-        if let Some(got) = self.transact(&req, ask.clone(), known.map(|k| (0, k)))? {
-            self.keyed[key] = Some(Keyed { ask, got, until: wall + KEY_MS, forgotten_in: None });
+        let known = known.map(|k| Known { epoch: 0, answer: k, sure });
+        if let Some(got) = self.transact(&req, ask.clone(), known)? {
+            let until = wall + KEY_MS;
+            let (forgotten_in, durable, perhaps_until) = (None, false, 0);
+            self.keyed[key] = Some(Keyed { ask, got, until, forgotten_in, durable, perhaps_until });
         }
         Ok(())
+    }
+
+    /// Everything that was answered is durable.
+    pub fn sync(&mut self) -> Outcome {
+        ok(self.engine().sync())?;
+        self.keyed.iter_mut().flatten().for_each(|k| k.durable = true);
+        Ok(())
+    }
+
+    /// Power failed: the open has finished transactions whose end was not durable, and has logged
+    /// the end again.
+    pub fn ends_again(&mut self) {
+        let until = self.wall() + KEY_MS;
+        for k in self.keyed.iter_mut().flatten().filter(|k| !k.durable) {
+            k.perhaps_until = k.perhaps_until.max(until);
+        }
     }
 
     /// A transaction in one call, as this writer or under this key.
@@ -303,11 +364,11 @@ impl Hand {
         &mut self,
         who: &TxnRequest<'_>,
         ask: Ask,
-        known: Option<(u64, Result<Got, &'static str>)>,
+        known: Option<Known>,
     ) -> Result<Option<Got>, String> {
         let named = who.writer.is_some();
         let epoch = match (&known, who.epoch) {
-            (Some(k), _) => k.0,
+            (Some(k), _) => k.epoch,
             (None, Some(epoch)) => epoch,
             (None, None) => 0,
         };
@@ -324,7 +385,8 @@ impl Hand {
         });
         let auto = named && who.epoch.is_none();
         let epoch = if auto { answer.as_ref().map_or(0, |a| a.epoch) } else { epoch };
-        self.judge(&ask, answer, known.map(|k| k.1), ask.error(), epoch)
+        let known = known.filter(|k| k.sure || remembers(&answer)).map(|k| k.answer);
+        self.judge(&ask, answer, known, ask.error(), epoch)
     }
 
     /// Judges an answer. What was carried out now is done in the model.

@@ -25,7 +25,10 @@ pub(super) const KEYED: &str = "$k.";
 pub(super) const NAMELESS: &str = "$t.";
 /// The length of the name of a key: what follows tells its transactions apart.
 const KEYED_LEN: usize = KEYED.len() + 32;
-/// How long an idempotency key is remembered, ms.
+/// How long an idempotency key is remembered, ms, counted from the end of its transaction. One that
+/// an open or a repeat finishes has its end there: whoever asks again after an outage of any length
+/// finds what was decided, once (a window that began with the decision would be over by then). The
+/// frame of an end that was answered and not synced may be lost with the power; the open logs another.
 const WINDOW_MS: u64 = 120_000;
 
 /// A decision that is not carried out.

@@ -472,6 +472,28 @@ fn one_call_with_and_without_a_name() {
 }
 
 #[test]
+fn the_window_of_a_key_begins_with_the_end_of_its_transaction() {
+    let mut w = World::new();
+    let first = w.once("t", &["1"], b"k").unwrap();
+    // The decision is durable, its end is not: the open finishes it, long after the decision.
+    w.clock.advance_ms(600_000);
+    w.power_cut();
+    let again = w.once("t", &["1"], b"k").unwrap();
+    assert_eq!((again.deduped, &again.topics, w.data("t").len()), (true, &first.topics, 1));
+    // From there on it is remembered for the window, and no longer.
+    w.clock.advance_ms(119_000);
+    assert_eq!(w.once("t", &["2"], b"k").unwrap_err().code(), "idempotency_mismatch");
+    w.clock.advance_ms(1_000);
+    assert!(!w.once("t", &["2"], b"k").unwrap().deduped);
+    // An end that is durable stays where it is.
+    w.engine().sync().unwrap();
+    w.clock.advance_ms(120_000);
+    w.power_cut();
+    assert!(!w.once("t", &["3"], b"k").unwrap().deduped);
+    assert_eq!(w.data("t"), ["1", "2", "3"]);
+}
+
+#[test]
 fn what_is_given_up_after_a_refusal_stays_so() {
     let mut w = World::new();
     w.put("a", &["1"]);
