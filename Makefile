@@ -33,10 +33,10 @@ PY_DIRS := python tests/python benches tools docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
 timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
-# What hangs fails: a suite of cargo after half an hour, a test of pytest (it prints its stacks) as
+# What hangs fails: a suite of cargo after three quarters of an hour, a test of pytest (it prints its stacks) as
 # pyproject.toml says. At the release gate both may take hours.
 ifneq ($(TOPICS_GATE),release)
-limited = timeout --kill-after=30 1800
+limited = timeout --kill-after=30 2700
 else
 PYTEST_ARGS += -o faulthandler_timeout=0
 endif
