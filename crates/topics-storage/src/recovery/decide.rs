@@ -207,8 +207,10 @@ impl Walk<'_> {
         let most = u.len.saturating_sub(FIRST) / (FRAME_HEADER + FRAME_TRAILER) as u64;
         let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
         let to_lsn = from_lsn + most.max(1) - 1;
+        let before = self.folder.files.get(..u.at).and_then(|f| f.last());
         let loss = Loss {
             shard: self.folder.shard,
+            layouts: (before.map_or(0, |f| f.header.layout), u64::MAX),
             file: folder_name(self.folder.shard, &u.name),
             offset: 0,
             bytes: (0, u64::MAX),
@@ -333,6 +335,15 @@ impl Walk<'_> {
         self.cut_short(link.file + 1, next.file)
     }
 
+    /// The layouts between what precedes a lost range in the log and what follows it.
+    fn layouts_of(&self, (n, link): (usize, &Link), at: &Stop, to: u64) -> (u64, u64) {
+        let layout = |l: &Link| self.folder.files[l.file].header.layout;
+        let next = self.plan.links.get(n + 1).filter(|l| l.first <= to + 1);
+        // What precedes the first file is not there.
+        let first = if at.lsn < link.first { 0 } else { layout(link) };
+        (first, next.map_or(layout(link), layout))
+    }
+
     /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
     /// precedes the damage too. `bytes` hold what is given up.
     fn give_up(
@@ -346,6 +357,7 @@ impl Walk<'_> {
         let range = (self.complete.max(self.reflected.replay_lsn) + 1, to);
         let mut loss = Loss {
             shard: self.folder.shard,
+            layouts: self.layouts_of((n, link), at, to),
             file: self.folder.shown(&self.folder.files[link.file]),
             offset: at.offset,
             bytes,

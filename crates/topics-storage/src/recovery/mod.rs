@@ -23,6 +23,8 @@ pub(crate) mod survey;
 mod tests;
 mod verify;
 
+use std::collections::BTreeSet;
+
 use topics_env::Env;
 
 use self::chain::Folder;
@@ -53,6 +55,9 @@ pub enum Mode {
 pub struct Loss {
     /// The shard.
     pub shard: u32,
+    /// The first and the last layout in which what is lost may have been logged: they say which
+    /// topics the shard had, and what a position means beside the range.
+    pub layouts: (u64, u64),
     /// The file, relative to the data directory.
     pub file: String,
     /// Where the damage begins in it.
@@ -242,6 +247,16 @@ impl Opening {
     #[must_use]
     pub fn layout(&self) -> u64 {
         self.layout.0
+    }
+
+    /// Every layout that the log and the snapshot know, with its shard count, ascending.
+    #[must_use]
+    pub fn layouts(&self) -> Vec<(u64, u32)> {
+        let logs = self.shards.iter().flat_map(|s| &s.folder.files);
+        let logs = logs.map(|f| (f.header.layout, f.header.shards));
+        let snapshot = self.snapshot().map(|b| (b.layout, b.shards.len() as u32));
+        let all: BTreeSet<_> = logs.chain(snapshot).chain([self.layout]).collect();
+        all.into_iter().collect()
     }
 
     /// The damage that was given up, now or by an earlier recovery.
