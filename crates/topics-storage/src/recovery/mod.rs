@@ -32,7 +32,7 @@ use self::plan::{NoWatch, ShardPlan};
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
-use crate::dir::{DirLock, Paths, Store, create_dir, show};
+use crate::dir::{DirLock, Paths, Store, create_dir, reserve, show};
 use crate::format::wal_file::{self, WalFileHeader};
 use crate::snapshot::{self, Loaded, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
@@ -347,16 +347,45 @@ impl Opening {
             let header = self.header(id, shards, layout);
             let (folder, plan) = (&shard.folder, &shard.plan);
             let (env, paths, options) = (&self.env, &self.paths, &self.options);
-            let new = match NewFile::begin(env, paths, options, header.clone(), folder, plan) {
-                Err(StorageError::Full { .. }) => {
-                    self.give_space_up();
-                    NewFile::begin_from_reserve(env, paths, options, header, folder, plan)?
+            let begin = || NewFile::begin(env, paths, options, header.clone(), folder, plan);
+            let new = match self.has_space_to_copy(i).then(begin) {
+                None | Some(Err(StorageError::Full { .. })) => {
+                    self.begin_on_full_disk(i, header)?
                 }
-                other => other?,
+                Some(other) => other?,
             };
             self.shards[i].new = Some((key, new));
         }
         Ok(())
+    }
+
+    /// Whether a copy of a shard's tail leaves what the rest of the open needs.
+    fn has_space_to_copy(&self, i: usize) -> bool {
+        let Shard { folder, plan, .. } = &self.shards[i];
+        let copied = plan.copied.map_or(0, |extent| {
+            let end = match &plan.tail {
+                Some((file, stop)) if *file == extent.file => stop.offset,
+                _ => folder.files[extent.file].file.len().unwrap_or(0),
+            };
+            end.saturating_sub(extent.offset)
+        });
+        // What cannot be told is found out by the copy.
+        let free = self.env.fs.free_space(self.paths.root()).unwrap_or(u64::MAX);
+        copied == 0 || free >= copied + self.options.file_initial + reserve::SLACK
+    }
+
+    /// Begins a shard's file where a copy of its tail finds no room: behind the tail, which is made
+    /// durable where it is.
+    fn begin_on_full_disk(&mut self, i: usize, header: WalFileHeader) -> Result<NewFile> {
+        self.give_space_up();
+        let shard = &mut self.shards[i];
+        if let Some(extent) = shard.plan.copied {
+            copy::rewrite(&self.env, &self.paths, &shard.folder, extent)?;
+            shard.plan.keep_in_place();
+        }
+        let (folder, plan) = (&shard.folder, &shard.plan);
+        let (env, paths, options) = (&self.env, &self.paths, &self.options);
+        NewFile::begin_from_reserve(env, paths, options, header, folder, plan)
     }
 
     /// The files that were made ready and hold nothing are the reserve of a full disk: they keep
