@@ -23,6 +23,8 @@ pub(crate) mod survey;
 mod tests;
 mod verify;
 
+use std::path::Path;
+
 use topics_env::Env;
 
 use self::chain::Folder;
@@ -32,8 +34,10 @@ use self::plan::{NoWatch, ShardPlan};
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
+use crate::checkpoint::Checkpoints;
 use crate::dir::{DirLock, Paths, Store, create_dir, reserve, show};
 use crate::format::wal_file::{self, WalFileHeader};
+use crate::segment::{SegmentOptions, Segments};
 use crate::snapshot::{self, Loaded, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
@@ -377,7 +381,7 @@ impl Opening {
     /// Begins a shard's file where a copy of its tail finds no room: behind the tail, which is made
     /// durable where it is.
     fn begin_on_full_disk(&mut self, i: usize, header: WalFileHeader) -> Result<NewFile> {
-        self.give_space_up();
+        self.release_space();
         let shard = &mut self.shards[i];
         if let Some(extent) = shard.plan.copied {
             copy::rewrite(&self.env, &self.paths, &shard.folder, extent)?;
@@ -388,20 +392,50 @@ impl Opening {
         NewFile::begin_from_reserve(env, paths, options, header, folder, plan)
     }
 
-    /// The files that were made ready and hold nothing are the reserve of a full disk: they keep
-    /// their names, because `CURRENT` names one of them, and their headers.
-    fn give_space_up(&self) {
-        for shard in &self.shards {
-            let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
-            let files = shard.folder.files.iter().enumerate();
-            for (_, log) in files.filter(|(i, log)| !holds(*i) && log.found.is_none()) {
-                let path = self.paths.shard(shard.folder.shard).join(&log.name);
-                let cut = self.env.fs.open(&path, topics_env::OpenMode::Write);
-                if let Err(e) = cut.and_then(|f| f.set_len(wal_file::WAL_HEADER as u64)) {
+    /// Frees what nothing needs: files that were made ready and hold nothing, those of an unfinished
+    /// preparation, the space behind the end of the log, and segments of an unfinished checkpoint,
+    /// for which the reserve may have been given up. The files of the log keep their names, because
+    /// `CURRENT` names one of them and no name is given twice, and their headers.
+    fn release_space(&self) {
+        let header = wal_file::WAL_HEADER as u64;
+        for Shard { folder, plan, .. } in &self.shards {
+            let holds = |i: usize| plan.links.iter().any(|l| l.file == i);
+            let files = folder.files.iter().enumerate();
+            let unused = files.filter(|(i, log)| !holds(*i) && log.found.is_none());
+            let unused = unused.map(|(_, log)| (&log.name, header));
+            let stray = folder.stray.iter().map(|name| (name, header));
+            let last = plan.tail.as_ref().map(|(i, stop)| (&folder.files[*i].name, stop.offset));
+            for (name, len) in unused.chain(stray).chain(last) {
+                let path = self.paths.shard(folder.shard).join(name);
+                if let Err(e) = self.truncate(&path, len) {
                     log::warn!("{} cannot be cut: {e}", path.display());
                 }
             }
         }
+        if let Err(e) = self.sweep_segments() {
+            log::warn!("what a checkpoint did not finish stays: {e}");
+        }
+    }
+
+    /// Cuts a file that is longer.
+    fn truncate(&self, path: &Path, len: u64) -> std::io::Result<()> {
+        let file = self.env.fs.open(path, topics_env::OpenMode::Write)?;
+        if file.len()? > len { file.set_len(len) } else { Ok(()) }
+    }
+
+    /// Removes segment files that no kept snapshot names. Where a newer snapshot is invalid they
+    /// stay, because that one may be repaired.
+    fn sweep_segments(&self) -> Result<()> {
+        if !self.loaded.rejected.is_empty() {
+            return Ok(());
+        }
+        let (env, paths, id) = (&self.env, &self.paths, self.store.id);
+        let options = SegmentOptions::default();
+        let segments =
+            Segments::new(env.clone(), paths.clone(), id, self.generation, options, None);
+        let topics = segments.list_topics()?.into_iter().collect();
+        let checkpoints = Checkpoints::new(env.clone(), paths.clone(), id, segments, &self.loaded);
+        checkpoints.sweep(&topics).map(drop)
     }
 
     /// Makes sure that shards `0..shards` have a folder.

@@ -3,6 +3,7 @@
 use topics_env::sim::{CallKind, FaultKind, PageFate, Survival};
 
 use super::*;
+use crate::segment::{Part, SegmentName};
 
 fn names(image: &DiskImage) -> Vec<String> {
     image.files().into_iter().map(|f| f.0).collect()
@@ -202,4 +203,35 @@ fn i1_i5_every_crash_is_opened_on_a_full_disk_and_opened_again() {
         lossy += u64::from(s.image.lost_something());
     });
     assert!(states > 100 && cut > 5 && lossy > 20, "{states} states, {cut} cut, {lossy} lossy");
+}
+
+/// A kill while the next file was made ready, within a checkpoint, or before the file in use ended.
+#[test]
+fn an_open_takes_the_space_of_what_was_not_finished() {
+    let (env, fs, _) = sim_env(7);
+    long_tail(&env, &fs);
+    let image = fs.kill_image();
+    let paths = Paths::new(Path::new("/db"));
+    let segment = SegmentName { topic_id: 7, first_seq: 1, file_no: 1 };
+    let in_use = paths.shard(0).join(wal_file::name(1, 1));
+    let unfinished = [
+        paths.shard(0).join(format!("{}.tmp", wal_file::name(1, 2))),
+        paths.segment(&segment, Part::Data),
+        in_use.clone(),
+    ];
+    let opening = begin(&mount(&image).0, 1, Mode::Strict).unwrap();
+    let end = opening.shards[0].plan.tail.as_ref().unwrap().1.offset;
+    for path in unfinished {
+        let (env, fs) = mount(&image);
+        create_dir(&env, "test", &paths.topic(7)).unwrap();
+        env.fs.open(&in_use, OpenMode::Write).unwrap().set_len(end).unwrap();
+        let create = |_| env.fs.open(&path, OpenMode::CreateNew);
+        let file = env.fs.open(&path, OpenMode::Write).or_else(create).unwrap();
+        file.allocate_written(64 << 10).unwrap();
+        drop(file);
+        fs.set_free_space(Some(0));
+        let (kept, opened) = open(&env, 1);
+        assert_eq!(kept.len(), 801, "{}", path.display());
+        put(&opened.wal, 0, 802, 1, Level::Synced);
+    }
 }
