@@ -287,6 +287,8 @@ impl Walk<'_> {
             if let Some(group) = Group::of(&f.frame) {
                 self.proven = self.proven.max(group.synced_lsn);
                 let end = f.lsn.saturating_add(u64::from(group.frames));
+                // A later Start may void the end of a group.
+                let end = until.map_or(end, |u| end.min(u - 1));
                 self.tails.push_back(Tail { file: index, lsn: f.lsn, offset: f.offset, end });
                 while self.tails.front().is_some_and(|t| t.end <= self.proven) {
                     self.tails.pop_front();
