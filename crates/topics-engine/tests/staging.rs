@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use topics_engine::{
     Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, DeleteRequest,
@@ -24,6 +24,9 @@ type Verb = Box<dyn Fn(&Program) + Send>;
 
 /// How long the slowest of these programs may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// What the engine's clock goes on at a time.
+const STEP: Duration = Duration::from_millis(5);
 
 /// (staging bytes, bytes of a transaction, transactions).
 fn sizes() -> (usize, usize, usize) {
@@ -125,10 +128,14 @@ fn run(
         writer.done.store(true, Ordering::SeqCst);
         ended.send("transactions".into()).unwrap();
     });
-    let mut seen = Vec::new();
-    for _ in 0..threads {
-        match all.recv_timeout(WATCHDOG) {
+    let (began, mut seen) = (Instant::now(), Vec::new());
+    while seen.len() < threads {
+        match all.recv_timeout(STEP) {
             Ok(name) => seen.push(name),
+            // Claims that wait go by this clock.
+            Err(RecvTimeoutError::Timeout) if began.elapsed() < WATCHDOG => {
+                program.clock.advance_ms(STEP.as_millis() as u64);
+            }
             Err(RecvTimeoutError::Timeout) => panic!("{what} hangs: only {seen:?} ended"),
             Err(RecvTimeoutError::Disconnected) => {
                 panic!("{what}: a thread failed, {seen:?} ended")
