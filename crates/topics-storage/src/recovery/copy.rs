@@ -60,7 +60,7 @@ fn rewrite_once(env: &Env, paths: &Paths, folder: &Folder, extent: Extent) -> Re
         }
     }
     file.write_all_at(&bytes, at).map_err(io)?;
-    env.sync("recovery.wal.rewrite", &*file).map_err(io)
+    env.sync("recovery.wal.sync", &*file).map_err(io)
 }
 
 /// The error of a frame that was valid when the shard's log was decided on, and is not now.
