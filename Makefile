@@ -87,7 +87,7 @@ test: test-build test-rust test-python test-spark ## the tests of the gate, `qui
 
 # The suites of the crash programme; the exhaustive ones run with them at the release gate.
 SUITES := --lib --test simulation --test delivery --test model --test faults --test damage \
-	--test mutants --test compatibility --test power_cut
+	--test mutants --test compatibility --test full_disk --test power_cut
 
 # The models of concurrency build env, storage and engine once more, over a scheduler.
 MODELS := --release -p topics-engine --features shuttle --test concurrency

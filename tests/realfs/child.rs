@@ -141,8 +141,10 @@ fn load(task: &Task, client: &Client) {
 
 /// The disk is as the process before left it: what is freed is room again.
 fn reopen(task: &Task, client: &Client) {
+    // Nothing goes that no audit has seen: transactions may still be carried out meanwhile.
+    let topics = client.topics();
     audit(client, "reopened", false);
-    free(client, 1);
+    free(client, &topics, 1);
     task.scenario.goes_on(client);
     task.scenario.settle(client);
     audit(client, "settled", true);
@@ -150,6 +152,7 @@ fn reopen(task: &Task, client: &Client) {
 
 /// The disk has no space at all: everything is there, and whatever is refused is not there.
 fn full(task: &Task, client: &Client) {
+    let topics = client.topics();
     audit(client, "full-disk", false);
     for i in 0..20 {
         let _ = client.append("fill", &[if i % 4 == 0 { 400_000 } else { 100 }], false);
@@ -160,7 +163,7 @@ fn full(task: &Task, client: &Client) {
     if std::io::stdin().read_line(&mut line).is_err() {
         return client.journal.problem("the parent is gone");
     }
-    free(client, 1);
+    free(client, &topics, 1);
     task.scenario.goes_on(client);
     task.scenario.settle(client);
     audit(client, "settled", true);

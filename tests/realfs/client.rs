@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use topics_engine::{
     Append, Appended, Claim, Committed, ConfigPatch, DeleteRequest, Durability, Engine, Error,
-    Held, NewRecord, ReadFrom, ReadRequest, TxnRequest, TxnRows,
+    Held, NewRecord, ReadFrom, ReadRequest, TopicSummary, TxnRequest, TxnRows,
 };
 
 use super::event::{Call, Event, Placed, Run};
@@ -135,6 +135,12 @@ impl Client {
         let (journal, placed) = (self.journal.clone(), place(topic));
         let done = Box::new(move |outcome| journal.end(op, &outcome, placed));
         self.engine.append_async(topic, &request, done);
+    }
+
+    /// All topics.
+    #[must_use]
+    pub fn topics(&self) -> Vec<TopicSummary> {
+        self.engine.list("", None, usize::MAX)
     }
 
     /// A transaction with rows of these sizes.

@@ -23,8 +23,9 @@ use crate::wal::scan::Scan;
 use crate::{Result, StorageError};
 
 const CHUNK: usize = 1 << 20;
-/// The size of a file on a full disk.
+/// The size of a file on a full disk, and the least there: a hundred deletes.
 const SMALL: u64 = 64 << 10;
+const SMALLEST: u64 = 16 << 10;
 
 /// Makes the frames of `extent` durable where they are: writes the same bytes to the same place and
 /// syncs them. A page that an earlier, failed sync left clean in memory is written with the others.
@@ -59,7 +60,7 @@ fn rewrite_once(env: &Env, paths: &Paths, folder: &Folder, extent: Extent) -> Re
         }
     }
     file.write_all_at(&bytes, at).map_err(io)?;
-    env.sync("recovery.wal.rewrite", &*file).map_err(io)
+    env.sync("recovery.wal.sync", &*file).map_err(io)
 }
 
 /// The error of a frame that was valid when the shard's log was decided on, and is not now.
@@ -140,8 +141,10 @@ impl NewFile {
             reserve::give(env, paths, least)?;
             made = attempt(least);
         }
-        if full(&made) && least > SMALL {
-            made = attempt(SMALL);
+        let mut size = SMALL.min(least);
+        while full(&made) && size >= SMALLEST {
+            made = attempt(size);
+            size /= 2;
         }
         made
     }

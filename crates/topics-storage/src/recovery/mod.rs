@@ -387,9 +387,12 @@ impl Opening {
             };
             end.saturating_sub(extent.offset)
         });
+        if copied == 0 {
+            return true;
+        }
         // What cannot be told is found out by the copy.
         let free = self.env.fs.free_space(self.paths.root()).unwrap_or(u64::MAX);
-        copied == 0 || free >= copied + self.options.file_initial + reserve::SLACK
+        free >= copied + self.options.file_initial + reserve::SLACK
     }
 
     /// Begins a shard's file where a copy of its tail finds no room: behind the tail, which is made

@@ -157,6 +157,34 @@ fn a_tail_for_whose_copy_there_is_no_room_stays_where_it_is() {
     }
 }
 
+/// Room for a file of the least size, the lock file and `CURRENT`.
+#[test]
+fn a_directory_opens_where_there_is_hardly_any_room() {
+    let (env, fs, _) = sim_env(7);
+    long_tail(&env, &fs);
+    let (env, fs) = mount(&fs.kill_image());
+    let end = begin(&env, 1, Mode::Strict).unwrap().shards[0].plan.tail.as_ref().unwrap().1.offset;
+    let paths = Paths::new(Path::new("/db"));
+    let in_use = paths.shard(0).join(wal_file::name(1, 1));
+    env.fs.open(&in_use, OpenMode::Write).unwrap().set_len(end).unwrap();
+    fs.set_free_space(Some(6 * 4096));
+    let options = WalOptions { file_initial: 256 << 10, ..options(1) };
+    let opening = Opening::begin(env, paths, 1, options, Mode::Strict).unwrap();
+    assert_eq!(replayed(&opening).len(), 801);
+    let opened = opening.finish(&[]).unwrap();
+    let stage = |b: Batch| {
+        let permit = opened.wal.reserve(0, b.bytes(), None)?;
+        let ticket = opened.wal.stage(b, permit)?;
+        opened.wal.wait(ticket, Level::Synced)
+    };
+    let ordinary = stage(batch(802, 1));
+    assert!(matches!(ordinary, Err(StorageError::Full { .. })), "{ordinary:?}");
+    stage(Batch { frees_space: true, ..batch(802, 1) }).unwrap();
+    fs.set_free_space(None);
+    assert!(!opened.wal.full(0));
+    stage(batch(803, 1)).unwrap();
+}
+
 /// After a failed sync its pages read well, and no later sync writes them.
 #[test]
 fn i10_a_tail_whose_sync_failed_is_written_again_where_it_is() {
