@@ -145,6 +145,7 @@ impl Consumer {
         if self.topic.life() != Life::Live {
             return Err(Error::TopicNotFound(self.topic.name.to_string()));
         }
+        self.topic.check_sound()?;
         stored(&self.topic, &self.name).ok_or_else(|| no_consumer(&self.topic, &self.name))
     }
 
@@ -393,6 +394,7 @@ impl Topic {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ConsumerInfo>> {
+        self.check_sound()?;
         let page: Vec<(Arc<str>, Stored)> = {
             let state = self.state.read();
             let all = state.consumers.iter().flat_map(|c| c.page(prefix, after));
@@ -403,6 +405,7 @@ impl Topic {
 
     /// One consumer.
     pub(crate) fn consumer(&self, core: &Core, name: &str) -> Result<ConsumerInfo> {
+        self.check_sound()?;
         let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;
         self.consumer_info(core, name, &s)
     }
@@ -428,6 +431,7 @@ pub(crate) fn delete_consumer(
     topic: &Arc<Topic>,
     consumer: &str,
 ) -> Result<bool> {
+    topic.check_sound()?;
     let Some(s) = stored(topic, consumer) else { return Ok(false) };
     log(core, topic, consumer, Some(false), |_| {
         let (name, mode) = (consumer.to_owned(), s.mode as u8);

@@ -371,6 +371,7 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
         return Ok(DeletedTopic::default());
     };
+    topic.check_sound()?;
     if if_empty {
         retention::expire(core, &topic)?;
     }

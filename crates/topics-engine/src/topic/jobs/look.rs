@@ -38,6 +38,7 @@ pub(crate) fn counts(core: &Core, topic: &Topic) -> QueueState {
 
 /// The exact counts.
 pub(crate) fn queue_state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<QueueState> {
+    topic.check_sound()?;
     load(core, topic)?;
     Ok(counts(core, topic))
 }

@@ -79,6 +79,7 @@ fn now(base: &Base) -> Now {
 
 /// The config of a topic that must be a queue.
 fn config_of(topic: &Topic) -> Result<Arc<TopicConfig>> {
+    topic.check_sound()?;
     let config = topic.state.read().config.clone();
     match config.kind {
         TopicType::Queue => Ok(config),

@@ -5,6 +5,7 @@
 
 mod append;
 mod asleep;
+mod broken;
 mod classes;
 mod clock;
 mod closing;
