@@ -288,7 +288,8 @@ fn a_commit_that_another_one_covers_waits_for_it() {
     let once = w.engine().consumer("t", "once", ONCE, ConsumerStart::Start, false).unwrap();
     once.store(5, Some(false)).unwrap();
     once.commit(5).unwrap();
-    (drop(once), drop(c));
+    drop(once);
+    drop(c);
     w.power_cut();
     let of = |c: &ConsumerInfo| (c.name.clone(), c.cursor);
     let stored: Vec<_> = w.engine().consumers("t").unwrap().iter().map(of).collect();
