@@ -222,6 +222,7 @@ impl Hand {
                 self.clock.step_wall_ms(*ms);
                 self.stepped_at = self.mono();
             }
+            Step::Shortage { of, work } => self.shortage(*of, *work)?,
             Step::Reopen => self.reopen()?,
             Step::Kill => self.kill()?,
             Step::Power { pick } => self.power(*pick)?,
