@@ -223,6 +223,7 @@ impl Hand {
                 self.stepped_at = self.mono();
             }
             Step::Shards { n } => self.shards = *n,
+            Step::Shortage { of, work } => self.shortage(*of, *work)?,
             Step::Reopen => self.reopen()?,
             Step::Kill => self.kill()?,
             Step::Power { pick } => self.power(*pick)?,

@@ -8,6 +8,7 @@
 //! * `jobs`, `readers`, `consumers`, `txns`: the steps of queues, of routers and watches, of
 //!   consumers, of transactions.
 //! * `model`, `queue`: the model; that of the queue.
+//! * `shortage`: what is done while something cannot be had.
 //! * `step`: the operations and their choice.
 
 mod check;
@@ -19,6 +20,7 @@ mod lives;
 mod model;
 mod queue;
 mod readers;
+mod shortage;
 mod step;
 mod txns;
 

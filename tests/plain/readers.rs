@@ -61,7 +61,7 @@ impl Hand {
     }
 
     /// Lets the routers copy everything, the second what the first has copied.
-    fn progress(&mut self) -> Outcome {
+    pub fn progress(&mut self) -> Outcome {
         for _ in 0..4 {
             self.tick()?;
             self.sync()?;

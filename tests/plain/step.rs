@@ -1,6 +1,7 @@
 //! The operations and their choice. Everything in a step is decided when it is made, so that a
 //! run without some of its steps is a run.
 
+use super::shortage::Work;
 use crate::run::Dice;
 
 /// Ten years, ms.
@@ -10,49 +11,170 @@ const YEARS: i64 = 10 * 365 * 86_400_000;
 /// comes before it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    Append { topic: usize, n: usize, tag: usize },
-    Put { n: usize, lane: Option<u8>, group: usize, delay: u64, ttl: u64 },
-    DeleteRecords { topic: usize, back: u64 },
-    DropTopic { topic: usize },
+    Append {
+        topic: usize,
+        n: usize,
+        tag: usize,
+    },
+    Put {
+        n: usize,
+        lane: Option<u8>,
+        group: usize,
+        delay: u64,
+        ttl: u64,
+    },
+    DeleteRecords {
+        topic: usize,
+        back: u64,
+    },
+    DropTopic {
+        topic: usize,
+    },
     Sync,
     Checkpoint,
-    Pass { ms: u64 },
-    Configure { lease_ms: u64, paused: bool, max_deliveries: u64 },
-    Claim { node: usize, max: usize, lease_ms: Option<u64> },
-    Ack { pick: u64, n: usize, fenced: bool },
-    Nack { pick: u64, delay: Option<u64> },
-    Extend { pick: u64, ms: u64 },
-    Stale { pick: u64 },
-    UseUp { node: usize },
-    Redrive { letters: bool, limit: Option<usize> },
-    Peek { state: usize, max: usize },
-    WorkOpen { node: usize, max: usize },
+    Pass {
+        ms: u64,
+    },
+    Configure {
+        lease_ms: u64,
+        paused: bool,
+        max_deliveries: u64,
+    },
+    Claim {
+        node: usize,
+        max: usize,
+        lease_ms: Option<u64>,
+    },
+    Ack {
+        pick: u64,
+        n: usize,
+        fenced: bool,
+    },
+    Nack {
+        pick: u64,
+        delay: Option<u64>,
+    },
+    Extend {
+        pick: u64,
+        ms: u64,
+    },
+    Stale {
+        pick: u64,
+    },
+    UseUp {
+        node: usize,
+    },
+    Redrive {
+        letters: bool,
+        limit: Option<usize>,
+    },
+    Peek {
+        state: usize,
+        max: usize,
+    },
+    WorkOpen {
+        node: usize,
+        max: usize,
+    },
     WorkNext,
     WorkClose,
-    CreateRouter { router: usize },
-    DeleteRouter { router: usize },
+    CreateRouter {
+        router: usize,
+    },
+    DeleteRouter {
+        router: usize,
+    },
     Ticks,
-    WatchOpen { from: usize },
+    WatchOpen {
+        from: usize,
+    },
     WatchNext,
     WatchClose,
     WatchResume,
-    ConsumerOpen { which: usize, end: bool },
-    ConsumerRead { which: usize, max: usize },
-    ConsumerPeek { which: usize, max: usize },
-    ConsumerCommit { which: usize, back: u64 },
-    ConsumerSeek { which: usize, to: u64 },
-    ConsumerSeekTime { which: usize, back: u64 },
-    ConsumerClose { which: usize },
-    ConsumerDelete { which: usize },
-    Stage { writer: usize, stage: usize, part: u32, to: usize, n: usize, delay: u64 },
-    Commit { writer: usize, stages: usize, epoch: Epoch, with: With },
-    Abort { writer: usize, stage: usize },
-    Transact { id: Id, to: usize, n: usize, delay: u64, with: With },
-    StepWall { ms: i64 },
-    Shards { n: u32 },
+    ConsumerOpen {
+        which: usize,
+        end: bool,
+    },
+    ConsumerRead {
+        which: usize,
+        max: usize,
+    },
+    ConsumerPeek {
+        which: usize,
+        max: usize,
+    },
+    ConsumerCommit {
+        which: usize,
+        back: u64,
+    },
+    ConsumerSeek {
+        which: usize,
+        to: u64,
+    },
+    ConsumerSeekTime {
+        which: usize,
+        back: u64,
+    },
+    ConsumerClose {
+        which: usize,
+    },
+    ConsumerDelete {
+        which: usize,
+    },
+    Stage {
+        writer: usize,
+        stage: usize,
+        part: u32,
+        to: usize,
+        n: usize,
+        delay: u64,
+    },
+    Commit {
+        writer: usize,
+        stages: usize,
+        epoch: Epoch,
+        with: With,
+    },
+    Abort {
+        writer: usize,
+        stage: usize,
+    },
+    Transact {
+        id: Id,
+        to: usize,
+        n: usize,
+        delay: u64,
+        with: With,
+    },
+    StepWall {
+        ms: i64,
+    },
+    Shards {
+        n: u32,
+    },
+    /// Something cannot be had while this is done.
+    Shortage {
+        of: Lack,
+        work: Work,
+    },
     Reopen,
     Kill,
-    Power { pick: u64 },
+    Power {
+        pick: u64,
+    },
+}
+
+/// What cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lack {
+    /// Space for a log file, or for more of one.
+    NextFile,
+    /// A descriptor for a new file.
+    Descriptors,
+    /// Space for the nth write to the log.
+    Group(usize),
+    /// More than so many bytes.
+    Space(u64),
 }
 
 /// Which epoch a commit names.
@@ -123,8 +245,9 @@ pub fn steps(seed: u64, most: usize) -> Vec<Step> {
 }
 
 fn common(d: &mut Dice) -> Step {
-    match d.below(16) {
+    match d.below(18) {
         14..16 => Step::Shards { n: 1 + d.below(3) as u32 },
+        16.. => shortage(d),
         0..2 => Step::Sync,
         2..5 => Step::Checkpoint,
         5..7 => Step::Reopen,
@@ -141,6 +264,17 @@ fn common(d: &mut Dice) -> Step {
         },
         _ => Step::Pass { ms: d.below(15_000) },
     }
+}
+
+fn shortage(d: &mut Dice) -> Step {
+    let of = match d.below(5) {
+        0..2 => Lack::NextFile,
+        2 => Lack::Descriptors,
+        3 => Lack::Group(1 + d.below(4) as usize),
+        _ => Lack::Space(d.below(5) * 4096),
+    };
+    let (topic, writes, to) = (d.below(2) as usize, d.below(4) as usize, d.below(8) as usize);
+    Step::Shortage { of, work: Work { topic, writes, size: *d.pick(&[10, 400, 3_000, 9_000]), to } }
 }
 
 fn job(d: &mut Dice) -> Step {

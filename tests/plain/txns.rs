@@ -105,7 +105,7 @@ fn record(row: &Row) -> NewRecord<'_> {
 }
 
 /// Rows by topic, in their order.
-fn with_rows<R>(rows: &[Row], f: impl FnOnce(&[TxnRows<'_>]) -> R) -> R {
+pub fn with_rows<R>(rows: &[Row], f: impl FnOnce(&[TxnRows<'_>]) -> R) -> R {
     let mut by: Vec<(&str, Vec<NewRecord<'_>>)> = Vec::new();
     for row in rows {
         match by.iter_mut().find(|b| b.0 == target(row)) {
@@ -446,6 +446,21 @@ impl Hand {
             cursor.stored = cursor.stored.max(*seq);
         }
         Ok(got)
+    }
+
+    /// Rows for these targets, one each.
+    pub fn new_rows(&mut self, to: usize) -> Vec<Row> {
+        self.rows(to, 1, 0)
+    }
+
+    /// The first writer's transaction of these rows and nothing else is done.
+    pub fn published(&mut self, epoch: u64, rows: &[Row], answer: &Committed) -> Outcome {
+        let want = self.carry_out(&Ask { rows: rows.to_vec(), ..Ask::default() })?;
+        let told: Vec<_> = answer.topics.iter().map(|t| (&*t.topic, span(t))).collect();
+        let list: Vec<_> = want.iter().map(|(t, got)| (*t, *got)).collect();
+        must!(told == list, "a transaction gives {told:?}, not {list:?}");
+        self.model.writers[0].last = Some((epoch, want));
+        Ok(())
     }
 
     /// A log that the engine has made by itself gets our class.

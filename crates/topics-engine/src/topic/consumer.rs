@@ -19,10 +19,10 @@ use topics_storage::wal::{Level, Ticket};
 use self::api::MAX_RECORDS;
 pub use self::api::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
 pub(crate) use self::stored::Consumers;
-use self::stored::{Stored, Turn, TurnGuard, log, no_consumer, stage_cursor, stored, unplan};
 pub(super) use self::stored::{
-    VERSION, check_cursor, decode, encode, plan_cursors, unplan_cursors,
+    PlannedCursor, VERSION, check_cursor, decode, encode, plan_cursors, unplan_cursors,
 };
+use self::stored::{Staged, Stored, Turn, TurnGuard, log, no_consumer, stage_cursor, stored};
 use super::{Life, Topic, read, seek};
 use crate::api::{ReadBatch, ReadFrom, ReadRequest};
 use crate::core::{Core, Wait};
@@ -192,15 +192,14 @@ impl Consumer {
     /// The cursor is stored, durably, before anything is handed out.
     fn read_once(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let (batch, staged) = self.take(req, Wait::Bounded)?;
-        if let Some((ticket, _)) = staged {
-            let outcome = self.core.wait(ticket, Level::Synced);
-            outcome.inspect_err(|_| unplan(&self.topic, &self.name))?;
+        if let Some(ticket) = staged {
+            self.core.wait(ticket, Level::Synced)?;
         }
         Ok(batch)
     }
 
     /// Reads from the stored cursor on and stages the one behind, whose sync must be waited for.
-    fn take(&self, req: &ConsumerRead, wait: Wait) -> Result<(ReadBatch, Option<(Ticket, Level)>)> {
+    fn take(&self, req: &ConsumerRead, wait: Wait) -> Result<(ReadBatch, Option<Ticket>)> {
         let from = self.stored()?.cursor;
         let batch = self.fetch(from, req)?;
         if !req.checkpoint || batch.next_from_seq == from {
@@ -218,7 +217,11 @@ impl Consumer {
             let (name, cursor) = (self.name.to_string(), Some(to));
             Ok(Some(record::Consumer { name, mode, cursor }))
         })?;
-        Ok((batch, staged))
+        let ticket = match staged {
+            Staged::Frame(ticket, _) => Some(ticket),
+            Staged::Nothing(_) => None,
+        };
+        Ok((batch, ticket))
     }
 
     fn busy(&self) -> Error {

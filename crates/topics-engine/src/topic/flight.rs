@@ -11,6 +11,7 @@ use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, StagingPermit, Ti
 
 use super::append::AppendState;
 use super::apply::{Live, Placement, Removed, apply};
+use super::consumer::PlannedCursor;
 use super::load::Hints;
 use super::state::State;
 use super::{Life, Topic};
@@ -39,6 +40,8 @@ pub(super) enum Undo {
     },
     /// A delete.
     Delete,
+    /// The stored cursor of a consumer.
+    Cursor(PlannedCursor),
 }
 
 /// A batch of one topic. Exactly one of apply and failed is called, once.
@@ -128,6 +131,9 @@ impl Flight {
     fn undo(&self, a: &mut AppendState) -> Result<()> {
         let mut state = self.topic.state.write();
         a.reserve.lost(state.reserved_to.max(a.synced_to));
+        if let (Undo::Cursor(planned), Some(consumers)) = (&self.undo, &mut state.consumers) {
+            consumers.undo(planned);
+        }
         let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
             return Ok(());
         };

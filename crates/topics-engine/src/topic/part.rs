@@ -254,6 +254,21 @@ pub(crate) fn publish_part(
     topic: &Arc<Topic>,
     alone: &Alone,
     writer: (&str, u64),
+    part: Part,
+) -> Result<Option<Sent>> {
+    let cursors = part.cursors.clone();
+    let sent = stage_part(core, topic, alone, writer, part);
+    if !matches!(sent, Ok(Some(_))) {
+        consumer::unplan_cursors(topic, &cursors);
+    }
+    sent
+}
+
+fn stage_part(
+    core: &Arc<Core>,
+    topic: &Arc<Topic>,
+    alone: &Alone,
+    writer: (&str, u64),
     mut part: Part,
 ) -> Result<Option<Sent>> {
     topic.check_sound()?;

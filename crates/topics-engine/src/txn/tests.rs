@@ -7,7 +7,7 @@ use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, 
 use topics_env::{Hook, Site};
 
 use super::*;
-use crate::api::{Append, Durability, NewRecord};
+use crate::api::{Append, Durability, NewRecord, TopicMatch};
 use crate::config::{ConfigPatch, Discard, TopicType};
 use crate::error::{Error, Result};
 use crate::options::{AutoCreate, Options};
@@ -584,6 +584,35 @@ fn a_full_disk_delays_what_was_decided() {
         }
         assert_eq!(times(&w, "finished"), 1);
     }
+}
+
+#[test]
+fn cursors_of_a_part_that_has_to_read_first_move_with_it() {
+    let mut w = World::with(Options { wal_shards: 2, ..small() });
+    let names = ["in", "in2", "in3", "in4"];
+    names.iter().for_each(|name| w.create(name, class(Durability::Disk)));
+    let core = w.engine().core();
+    let shard = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+    let topic = *names.iter().find(|t| shard(t) == 1).unwrap();
+    // Full, and with deletes in its segments: a write has to read them to know what it evicts.
+    w.create(topic, ConfigPatch { cap_records: Some(20), ..ConfigPatch::default() });
+    w.tagged(topic, &["x", "y", "x", "y", "x", "x", "y", "x", "y", "x", "y", "y"]);
+    w.checkpoint();
+    w.delete(topic, None, Some(TopicMatch::Eq(b"y".to_vec())));
+    w.put(topic, &["z"; 14]);
+    w.engine().consumer(topic, "c", None, ConsumerStart::Start, false).unwrap();
+    w.checkpoint();
+    w.stage("a", 0, &[(topic, &["row"; 3])]).unwrap();
+    w.engine().sync().unwrap();
+    // Decided, and not published before the process is killed.
+    w.fs.fail_from(CallFilter::on_path(CallKind::Write, "shard-01"), 1, FaultKind::ENOSPC);
+    let commits = [TxnCursor { topic, consumer: "c", seq: 2 }];
+    let e = w.commit(FIRST, &[("a", 1)], whole(&commits, &[])).unwrap_err();
+    assert_eq!(e.code(), "storage_unavailable");
+    w.kill();
+    let cursor = w.engine().consumers(topic).unwrap()[0].cursor;
+    assert_eq!((w.data(topic).iter().filter(|d| *d == "row").count(), cursor), (3, 2));
+    assert!(w.commit(FIRST, &[("a", 1)], whole(&commits, &[])).unwrap().deduped);
 }
 
 #[test]

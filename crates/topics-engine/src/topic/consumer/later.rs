@@ -7,7 +7,7 @@ use topics_env::sync::Mutex;
 use topics_storage::wal::Level;
 
 use super::super::Life;
-use super::{Consumer, ConsumerMode, ConsumerRead, TurnGuard, unplan};
+use super::{Consumer, ConsumerMode, ConsumerRead, TurnGuard};
 use crate::api::ReadBatch;
 use crate::core::Wait;
 use crate::engine::Completion;
@@ -50,7 +50,7 @@ impl Consumer {
                 }
                 let turn = TurnGuard(s.turn);
                 let (batch, staged) = self.take(req, Wait::No)?;
-                Ok((batch, staged.map(|(ticket, _)| (ticket, turn))))
+                Ok((batch, staged.map(|ticket| (ticket, turn))))
             }
         });
         let (batch, ticket, turn) = match begun {
@@ -58,11 +58,7 @@ impl Consumer {
             Ok((batch, None)) => return done(Ok(batch)),
             Ok((batch, Some((ticket, turn)))) => (batch, ticket, turn),
         };
-        let (topic, name) = (self.topic.clone(), self.name.clone());
         let synced = move |outcome: topics_storage::Result<()>| {
-            if outcome.is_err() {
-                unplan(&topic, &name);
-            }
             // The next reader begins behind this one, whoever that is.
             drop(turn);
             done(outcome.map(|()| batch).map_err(Error::from));

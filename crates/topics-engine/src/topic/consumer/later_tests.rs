@@ -1,7 +1,10 @@
 //! Reads that wait for nothing, over the simulated disk.
 
+use topics_env::sim::{CallFilter, CallKind, FaultKind};
+
 use super::super::super::tests::*;
 use super::super::*;
+use crate::api::Durability;
 use crate::config::ConfigPatch;
 use crate::engine::Completion;
 
@@ -176,11 +179,119 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
             Ok((seq > s.planned).then_some(record::Consumer { name, mode, cursor: Some(seq) }))
         }
     };
-    stage_cursor(&core, &topic, "auto", Wait::No, body(5)).unwrap().unwrap();
+    let stage = |seq| stage_cursor(&core, &topic, "auto", Wait::No, body(seq));
+    assert!(matches!(stage(5), Ok(Staged::Frame(..))));
     topic.append.lock().held = true;
-    assert!(stage_cursor(&core, &topic, "auto", Wait::No, body(6)).is_err());
+    assert!(stage(6).is_err());
     topic.append.lock().held = false;
-    assert!(stage_cursor(&core, &topic, "auto", Wait::No, body(3)).unwrap().is_none());
+    assert!(matches!(stage(3), Ok(Staged::Nothing(Some(_)))));
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 5);
+}
+
+/// A cursor is staged and not waited for; whether there was something to do.
+fn stage_to(w: &World, seq: u64) -> Option<Ticket> {
+    let core = w.engine().core();
+    let topic = core.registry.named("t").unwrap();
+    let staged = stage_cursor(core, &topic, "c", Wait::Bounded, |all| {
+        let s = all.0.get("c").unwrap();
+        let (name, mode) = ("c".to_owned(), 0);
+        Ok((seq > s.planned).then_some(record::Consumer { name, mode, cursor: Some(seq) }))
+    });
+    match staged.unwrap() {
+        Staged::Frame(ticket, _) => Some(ticket),
+        Staged::Nothing(_) => None,
+    }
+}
+
+fn fails(w: &World, ticket: Ticket) {
+    let e = w.engine().core().wait(ticket, Level::Written).unwrap_err();
+    assert_eq!(e.code(), "storage_unavailable");
+}
+
+/// A consumer at 0 of a topic with six records, and a write of the log that fails next.
+fn on_a_full_disk(class: Durability) -> (World, Consumer) {
+    let w = World::new();
+    w.create("t", ConfigPatch { durability: Some(class), ..ConfigPatch::default() });
+    w.put("t", &["1", "2", "3", "4", "5", "6", "7"]);
+    let c = w.engine().consumer("t", "c", None, ConsumerStart::Start, false).unwrap();
+    w.engine().sync().unwrap();
+    (w, c)
+}
+
+fn next_write_fails(w: &World) {
+    w.fs.fail_nth(CallFilter::on_path(CallKind::Write, "wal-"), 1, FaultKind::ENOSPC);
+}
+
+#[test]
+fn i8_a_commit_that_fails_late_leaves_the_one_behind_it_on_its_way() {
+    let (w, c) = on_a_full_disk(Durability::Disk);
+    let first = stage_to(&w, 5).unwrap();
+    next_write_fails(&w);
+    w.engine().drive();
+    // Its owner has not looked yet.
+    assert!(stage_to(&w, 7).is_some());
+    fails(&w, first);
+    assert!(stage_to(&w, 6).is_none(), "7 is on its way");
+    w.engine().sync().unwrap();
+    assert_eq!(c.cursor().unwrap(), 7);
+}
+
+#[test]
+fn i8_a_commit_that_fails_leaves_the_one_before_it_on_its_way() {
+    let (w, c) = on_a_full_disk(Durability::Fsync);
+    assert!(stage_to(&w, 5).is_some());
+    // Written, and not synced yet.
+    w.engine().drive();
+    next_write_fails(&w);
+    let failed = [stage_to(&w, 6).unwrap(), stage_to(&w, 7).unwrap()];
+    w.engine().drive();
+    failed.into_iter().for_each(|ticket| fails(&w, ticket));
+    assert!(stage_to(&w, 3).is_none(), "5 is on its way");
+    w.engine().sync().unwrap();
+    assert_eq!(c.cursor().unwrap(), 5);
+}
+
+#[test]
+fn a_commit_behind_one_that_failed_unnoticed_is_stored() {
+    let (w, c) = on_a_full_disk(Durability::Disk);
+    assert!(stage_to(&w, 5).is_some());
+    next_write_fails(&w);
+    w.engine().drive();
+    c.commit(4).unwrap();
+    assert_eq!(c.cursor().unwrap(), 4);
+}
+
+#[test]
+fn a_commit_that_another_one_covers_waits_for_it() {
+    for class in [Durability::Disk, Durability::Fsync] {
+        let (mut w, c) = on_a_full_disk(class);
+        assert!(stage_to(&w, 5).is_some());
+        c.commit(3).unwrap();
+        assert_eq!(c.cursor().unwrap(), 5, "{class:?}");
+        drop(c);
+        if class == Durability::Fsync {
+            w.power_cut()
+        } else {
+            w.kill()
+        }
+        assert_eq!(w.engine().consumers("t").unwrap()[0].cursor, 5, "{class:?}");
+    }
+    let (w, c) = on_a_full_disk(Durability::Disk);
+    assert!(stage_to(&w, 5).is_some());
+    next_write_fails(&w);
+    assert_eq!(c.commit(3).unwrap_err().code(), "storage_unavailable");
+    c.commit(3).unwrap();
+    assert_eq!(c.cursor().unwrap(), 3);
+    // At most once: durable, whatever the class.
+    let mut w = w;
+    let once = w.engine().consumer("t", "once", ONCE, ConsumerStart::Start, false).unwrap();
+    once.store(5, Some(false)).unwrap();
+    once.commit(5).unwrap();
+    drop(once);
+    drop(c);
+    w.power_cut();
+    let of = |c: &ConsumerInfo| (c.name.clone(), c.cursor);
+    let stored: Vec<_> = w.engine().consumers("t").unwrap().iter().map(of).collect();
+    assert!(stored.contains(&("once".into(), 5)), "{stored:?}");
 }

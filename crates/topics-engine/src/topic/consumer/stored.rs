@@ -9,7 +9,7 @@ use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
 use super::super::Topic;
-use super::super::flight::Frames;
+use super::super::flight::{Frames, Undo};
 use super::super::jobs::stage_with;
 use super::super::state::State;
 use super::ConsumerMode;
@@ -44,15 +44,28 @@ impl Drop for TurnGuard {
 pub(super) struct Stored {
     pub mode: ConsumerMode,
     pub cursor: u64,
-    /// Where it will be when what is staged is applied.
+    /// Where it will be when what is staged is applied (I8: a commit must be above it). Every frame
+    /// that fails takes itself back before the topic's next batch is staged, so this is never a
+    /// position that will not be reached, nor one below what is on its way.
     pub planned: u64,
+    /// How often a row of staged frames was taken back.
+    round: u32,
     pub turn: Arc<Turn>,
 }
 
 impl Stored {
     pub fn new(mode: ConsumerMode, cursor: u64) -> Self {
-        Self { mode, cursor, planned: cursor, turn: Arc::default() }
+        Self { mode, cursor, planned: cursor, round: 0, turn: Arc::default() }
     }
+}
+
+/// A staged cursor, for its failure.
+#[derive(Clone, Debug)]
+pub(in super::super) struct PlannedCursor {
+    name: String,
+    /// Where the cursor was to be before.
+    before: u64,
+    round: u32,
 }
 
 /// The consumers of a topic by name, and what they take of the limit of all.
@@ -166,50 +179,77 @@ impl Consumers {
     pub(in super::super) fn recovered(&mut self) {
         self.0.values_mut().for_each(|s| s.planned = s.cursor);
     }
+
+    /// Plans a cursor.
+    fn plan(&mut self, name: &str, to: u64) -> Option<PlannedCursor> {
+        let s = self.0.get_mut(name)?;
+        let before = std::mem::replace(&mut s.planned, to);
+        Some(PlannedCursor { name: name.to_owned(), before, round: s.round })
+    }
+
+    /// A frame was not logged, nor were those of the topic behind it, which come to here next: the
+    /// first of them says where the cursor will be.
+    pub(in super::super) fn undo(&mut self, planned: &PlannedCursor) {
+        if let Some(s) = self.0.get_mut(planned.name.as_str()).filter(|s| s.round == planned.round)
+        {
+            s.planned = planned.before;
+            s.round += 1;
+        }
+    }
 }
 
 pub(super) fn stored(topic: &Topic, name: &str) -> Option<Stored> {
     topic.state.read().consumers.as_ref()?.0.get(name).cloned()
 }
 
-/// Stages a `Consumer` frame that `decide` makes under the locks of the topic. `None`: nothing was
-/// to be done.
+/// What became of a decision about a cursor.
+pub(super) enum Staged {
+    /// Its frame is staged; the level of the topic's class.
+    Frame(Ticket, Level),
+    /// There is nothing to be done: the cursor is where it is wanted, or a batch that is staged moves
+    /// it there. The topic's newest batch in the latter case, and the level of its class.
+    Nothing(Option<(Ticket, Level)>),
+}
+
+/// Stages a `Consumer` frame that `decide` makes under the locks of the topic.
 pub(super) fn stage_cursor(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     name: &str,
     wait: Wait,
     decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
-) -> Result<Option<(Ticket, Level)>> {
-    let mut before = None;
-    let staged = stage_with(core, topic, 512, wait, || {
+) -> Result<Staged> {
+    let mut planned = None;
+    let mut covered = None;
+    let staged = stage_with(core, topic, 512, wait, |a| {
         let mut state = topic.state.write();
         let all = state.consumers.get_or_insert_default();
-        let Some(body) = decide(all)? else { return Ok(None) };
-        if let (Some(s), Some(to)) = (all.0.get_mut(name), body.cursor) {
-            before = Some(std::mem::replace(&mut s.planned, to));
-        }
+        let Some(body) = decide(all)? else {
+            let is_on_its_way = all.0.get(name).is_some_and(|s| s.planned != s.cursor);
+            covered = a.last.filter(|_| is_on_its_way);
+            return Ok(None);
+        };
+        let undo = match body.cursor.and_then(|to| all.plan(name, to)) {
+            Some(cursor) => {
+                planned = Some(cursor.clone());
+                Undo::Cursor(cursor)
+            }
+            None => Undo::None,
+        };
         let mut frames = Frames::default();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
-        Ok(Some(frames))
+        Ok(Some((frames, undo)))
     });
-    if staged.is_err()
-        && let Some(before) = before
-        && let Some(all) = &mut topic.state.write().consumers
-        && let Some(s) = all.0.get_mut(name)
-    {
-        // What was staged before this one is still on its way (I8).
-        s.planned = before;
-    }
-    staged
-}
-
-/// What was planned will not be.
-pub(super) fn unplan(topic: &Topic, name: &str) {
-    if let Some(all) = &mut topic.state.write().consumers
-        && let Some(s) = all.0.get_mut(name)
-    {
-        s.planned = s.cursor;
+    match staged {
+        Ok(Some((ticket, level))) => Ok(Staged::Frame(ticket, level)),
+        Ok(None) => Ok(Staged::Nothing(covered)),
+        Err(e) => {
+            // It was not staged: what was staged before it is still on its way (I8).
+            if let (Some(planned), Some(all)) = (planned, &mut topic.state.write().consumers) {
+                all.undo(&planned);
+            }
+            Err(e)
+        }
     }
 }
 
@@ -224,13 +264,23 @@ pub(super) fn log(
 ) -> Result<()> {
     let patience = if wait.is_some() { Wait::Bounded } else { Wait::No };
     let staged = stage_cursor(core, topic, name, patience, decide)?;
-    let Some((ticket, level)) = staged else { return Ok(()) };
     let Some(durable) = wait else {
-        core.wal.lead_later(ticket.shard as usize);
+        if let Staged::Frame(ticket, _) = staged {
+            core.wal.lead_later(ticket.shard as usize);
+        }
         return Ok(());
     };
-    let level = if durable { Level::Synced } else { level };
-    core.wait(ticket, level).inspect_err(|_| unplan(topic, name))
+    let (ticket, level) = match staged {
+        // What covers a cursor may still fail, or be lost.
+        Staged::Frame(ticket, level) | Staged::Nothing(Some((ticket, level))) => (ticket, level),
+        Staged::Nothing(None) => {
+            if durable {
+                core.wal.sync(core.shard(topic.id()))?;
+            }
+            return Ok(());
+        }
+    };
+    core.wait(ticket, if durable { Level::Synced } else { level })
 }
 
 /// Refuses a commit of a cursor that cannot be made.
@@ -244,7 +294,9 @@ pub(in super::super) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Res
     Ok(())
 }
 
-/// The frames that move cursors forwards; the caller stages them (I8: none goes back).
+/// The frames that move cursors forwards (I8: none goes back). The caller has the topic alone and
+/// stages them: nothing of it is on its way, so what counts is where the cursors are, not where an
+/// attempt before this one would have moved them.
 pub(in super::super) fn plan_cursors(
     topic: &Topic,
     cursors: &[(String, u64)],
@@ -256,7 +308,7 @@ pub(in super::super) fn plan_cursors(
     let mut state = topic.state.write();
     let all = state.consumers.get_or_insert_default();
     for (name, seq) in cursors {
-        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.planned) else { continue };
+        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.cursor) else { continue };
         s.planned = *seq;
         let (name, mode) = (name.clone(), s.mode as u8);
         frames.push(record::Consumer { name, mode, cursor: Some(*seq) });
@@ -264,7 +316,7 @@ pub(in super::super) fn plan_cursors(
     frames
 }
 
-/// What [`plan_cursors`] planned was not logged.
+/// What [`plan_cursors`] planned was not staged, or not logged. The caller still has the topic alone.
 pub(in super::super) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
     if let Some(all) = &mut topic.state.write().consumers {
         for (name, _) in cursors {

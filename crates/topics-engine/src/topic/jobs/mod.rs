@@ -43,7 +43,7 @@ pub(crate) use settle::{ack, ack_async, at_once, extend, nack};
 pub(super) use settle::{release_acks, take_acks};
 pub use work::Work;
 
-use super::append::apply_level;
+use super::append::{AppendState, apply_level};
 use super::flight::{Flight, Frames, Order, Undo};
 use super::load::Hints;
 use super::state::State;
@@ -134,17 +134,18 @@ fn stage(
     wait: Wait,
 ) -> Result<(Ticket, Level)> {
     let bytes = frames.head.len();
-    let staged = stage_with(core, topic, bytes, wait, || Ok(Some(frames)))?;
+    let staged = stage_with(core, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
 }
 
-/// The same; `decide` makes the frames, of about so many bytes, under the append lock.
+/// The same; `decide` makes the frames, of about so many bytes, under the append lock, and says what
+/// their failure must undo.
 pub(super) fn stage_with(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     bytes: usize,
     wait: Wait,
-    decide: impl FnOnce() -> Result<Option<Frames>>,
+    decide: impl FnOnce(&AppendState) -> Result<Option<(Frames, Undo)>>,
 ) -> Result<Option<(Ticket, Level)>> {
     let admitted = match wait {
         Wait::No => topic.try_admit(core, bytes, wait)?,
@@ -157,10 +158,10 @@ pub(super) fn stage_with(
     if a.closed || topic.life() != Life::Live {
         return Err(Error::TopicNotFound(topic.name.to_string()));
     }
-    let Some(frames) = decide()? else { return Ok(None) };
+    let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
     let level = apply_level(a.config.durability);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-    let flight = Flight::plain(core, topic, Hints::default(), Undo::None);
+    let flight = Flight::plain(core, topic, Hints::default(), undo);
     let (ticket, _) = a.stage(flight, frames, order)?;
     Ok(Some((ticket, level)))
 }
