@@ -241,6 +241,10 @@ impl Replay {
             return Err(e);
         }
         replayed?;
+        let lost: u64 = opening.losses().map(|l| l.to_lsn + 1 - l.from_lsn).sum();
+        if lost > 0 {
+            base.ids.skip(lost);
+        }
         base.time.resume();
         Ok(replay)
     }

@@ -375,6 +375,15 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
     Ok(Loaded { newest: None, rejected, numbers, bytes: 0 })
 }
 
+/// The store id in a snapshot, whose checksum holds.
+pub(crate) fn store_id(env: &Env, paths: &Paths, n: u64) -> Result<[u8; 16]> {
+    let path = paths.snapshot(n);
+    let bytes = read_file(env, &path, u64::MAX)?;
+    let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
+    let named = bytes.get(HEADER..).and_then(|b| b.first_chunk::<16>()).copied();
+    decode(env, &show(&path), n, named.unwrap_or_default(), bytes).map(|s| s.body.store_id)
+}
+
 /// Reads one snapshot.
 pub fn load(env: &Env, paths: &Paths, n: u64, store_id: [u8; 16]) -> Result<Snapshot> {
     read(env, paths, n, store_id).map(|(found, _)| found)

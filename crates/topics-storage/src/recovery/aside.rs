@@ -85,6 +85,9 @@ pub(super) fn set_aside(
     let dir = paths.shard(folder.shard);
     let copy = |name: &str, bytes| {
         let shown = folder_name(folder.shard, name);
+        if env.fs.exists(&dir.join(name)).is_ok_and(|there| !there) {
+            return true;
+        }
         let copied = env
             .fs
             .open(&dir.join(name), OpenMode::Read)
