@@ -1,6 +1,6 @@
 //! Damaged bytes are kept: a copy of what is given up goes to `damaged/`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use topics_env::{Env, File, OpenMode};
 
@@ -61,13 +61,22 @@ pub fn copy_aside(
     ))
 }
 
-fn write(env: &Env, path: &std::path::Path, bytes: &[u8]) -> Result<()> {
+/// Copies a whole file, if it is there, as [`copy_aside`].
+pub(crate) fn keep(env: &Env, paths: &Paths, path: &Path, shown: &str) -> Result<()> {
+    match env.fs.open(path, OpenMode::Read) {
+        Ok(file) => copy_aside(env, paths, &*file, shown, (0, u64::MAX)).map(drop),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(StorageError::io(format!("read {shown}"), e)),
+    }
+}
+
+fn write(env: &Env, path: &Path, bytes: &[u8]) -> Result<()> {
     let io = |e| StorageError::io(format!("write {}", path.display()), e);
     let out = env.fs.open(path, OpenMode::CreateNew).map_err(io)?;
     out.write_all_at(bytes, 0).map_err(io)
 }
 
-fn sync(env: &Env, path: &std::path::Path, dir: &std::path::Path) -> Result<()> {
+fn sync(env: &Env, path: &Path, dir: &Path) -> Result<()> {
     let io = |e| StorageError::io(format!("sync {}", path.display()), e);
     let file = env.fs.open(path, OpenMode::Write).map_err(io)?;
     env.sync("damaged.sync", &*file).map_err(io)?;

@@ -195,6 +195,10 @@ impl Opening {
         let loaded = snapshot::load_newest(&env, &paths, store.id)?;
         for (n, e) in &loaded.rejected {
             log::warn!("snapshot {n} is invalid, an older one is used: {e}");
+            if access == Access::Change(Mode::Salvage) {
+                let shown = format!("meta/snapshot.{n}.bin");
+                aside::keep(&env, &paths, &paths.snapshot(*n), &shown)?;
+            }
         }
         Ok(Self {
             env,
