@@ -123,9 +123,8 @@ impl Case<'_> {
         plan.tuning.salvage = false;
         let mut other = Mounted::new(&disk.fs.kill_image(), &plan);
         let engine = other.open().map_err(|e| format!("strict refuses after a salvage: {e}"))?;
-        let (again, ..) = self
-            .look(&engine, Some(seen))
-            .map_err(|e| format!("strict after a salvage: {e}"))?;
+        let (again, ..) =
+            self.look(&engine, Some(seen)).map_err(|e| format!("strict after a salvage: {e}"))?;
         for (was, is) in seen.topics.iter().zip(&again.topics) {
             if was.records != is.records || is.state.next_seq < was.state.next_seq {
                 return Err(format!("{}: strict shows something else", was.state.topic));

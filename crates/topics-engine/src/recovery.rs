@@ -408,8 +408,10 @@ impl Replay {
             }
             *meta = damaged.rewrite()?;
             let ranges = damaged.lost.iter().filter(|r| r.1 >= floor);
-            lost.extend(ranges.map(|&(from, to)| {
-                Gap { from: from.max(floor), to, reason: GapReason::Corrupt }
+            lost.extend(ranges.map(|&(from, to)| Gap {
+                from: from.max(floor),
+                to,
+                reason: GapReason::Corrupt,
             }));
         }
         Ok(lost)

@@ -46,6 +46,8 @@ pub(crate) struct Folder {
     /// The highest generation in any name of the folder, stray ones included: a name that is to
     /// be removed must never be given again.
     pub generation: u64,
+    /// `CURRENT` says something that is not so (`salvage` only).
+    pub bad_current: bool,
     /// Why the newest part of the log is known to be missing (`salvage` only).
     pub lost_end: Option<StorageError>,
 }
@@ -82,7 +84,7 @@ impl Folder {
             }
             other => Some(other?),
         };
-        let current_damaged = current.is_none();
+        folder.bad_current = current.is_none();
         let names = env.fs.list(&dir).map_err(|e| StorageError::io(shown(""), e))?;
         let mut logs: Vec<Named> = names
             .iter()
@@ -97,7 +99,7 @@ impl Folder {
             Some(current) => folder.named(env, paths, store_id, (logs, current), known, mode)?,
             None => logs,
         };
-        if logs.is_empty() && (current_damaged || known && mode == Mode::Salvage) {
+        if logs.is_empty() && (folder.bad_current || known && mode == Mode::Salvage) {
             folder.lost_end.get_or_insert(StorageError::Missing { what: shown("CURRENT") });
         }
         for log in logs {
@@ -137,7 +139,7 @@ impl Folder {
             if mode == Mode::Strict {
                 return Err(missing);
             }
-            self.lost_end = Some(missing);
+            (self.bad_current, self.lost_end) = (true, Some(missing));
             return Ok(logs);
         };
         let above = logs.split_off(last + 1);
@@ -149,6 +151,7 @@ impl Folder {
             let file = folder_name(shard, "CURRENT");
             return Err(StorageError::Corrupt { file, offset: 0, detail });
         } else {
+            self.bad_current = true;
             logs.extend(above);
         }
         Ok(logs)
@@ -242,6 +245,7 @@ impl Folder {
             stray: Vec::new(),
             poisoned: false,
             generation: 0,
+            bad_current: false,
             lost_end: None,
         }
     }

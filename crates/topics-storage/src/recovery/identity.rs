@@ -83,7 +83,8 @@ fn repeated(env: &Env, paths: &Paths) -> Result<Vec<[u8; 16]>> {
         let io = |e| StorageError::io(show(&path), e);
         let opened = env.fs.open(&path, OpenMode::Read).map_err(io)?;
         let header = unless_damaged(WalFileHeader::read(env, &*opened, &show(&path)))?;
-        let right = |h: &WalFileHeader| (h.shard, h.generation, h.ordinal) == (shard, name.0, name.1);
+        let right =
+            |h: &WalFileHeader| (h.shard, h.generation, h.ordinal) == (shard, name.0, name.1);
         ids.extend(header.filter(right).map(|h| h.store_id));
     }
     Ok(ids)

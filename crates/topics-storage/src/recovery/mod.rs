@@ -192,12 +192,25 @@ impl Opening {
                 create_dir(&env, "dir.names", &dir)?;
             }
         }
-        let loaded = snapshot::load_newest(&env, &paths, store.id)?;
+        let keep = |n: u64| {
+            aside::keep(&env, &paths, &paths.snapshot(n), &format!("meta/snapshot.{n}.bin"))
+        };
+        let mut view = env.clone();
+        match access {
+            Access::Change(Mode::Strict) => {}
+            Access::Change(Mode::Salvage) => {
+                snapshot::restore_names(&view, &paths, store.id, keep)?;
+            }
+            Access::Look => {
+                view = view.read_only();
+                snapshot::restore_names(&view, &paths, store.id, |_| Ok(()))?;
+            }
+        }
+        let loaded = snapshot::load_newest(&view, &paths, store.id)?;
         for (n, e) in &loaded.rejected {
             log::warn!("snapshot {n} is invalid, an older one is used: {e}");
             if access == Access::Change(Mode::Salvage) {
-                let shown = format!("meta/snapshot.{n}.bin");
-                aside::keep(&env, &paths, &paths.snapshot(*n), &shown)?;
+                keep(*n)?;
             }
         }
         Ok(Self {

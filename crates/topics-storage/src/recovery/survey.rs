@@ -111,9 +111,8 @@ pub(crate) fn missing_shards(env: &Env, folders: &[&Folder]) -> Result<Vec<u32>>
     }
     let Some((layout, shards)) = layout else { return Ok(Vec::new()) };
     let there = |f: &Folder, shard| f.shard == shard && newest(f).is_some_and(|l| l.0 >= layout);
-    let missing = |shard: &u32| {
-        !env.check("recovery.layout", folders.iter().any(|f| there(f, *shard)))
-    };
+    let missing =
+        |shard: &u32| !env.check("recovery.layout", folders.iter().any(|f| there(f, *shard)));
     let mut missing: Vec<u32> = (0..shards).filter(missing).collect();
     if zero.is_none() && missing.first() != Some(&0) {
         missing.insert(0, 0);

@@ -44,8 +44,8 @@ impl Segments {
             return Ok(None);
         }
         let segment = self.segment(topic, *meta);
-        let files = damage(self.check_named(topic, &[*meta], true))?
-            .or(damage(segment.check_header())?);
+        let files =
+            damage(self.check_named(topic, &[*meta], true))?.or(damage(segment.check_header())?);
         let dead = match segment.deleted() {
             Ok(dead) => dead,
             Err(e) => {

@@ -175,9 +175,8 @@ fn a_repair_lists_what_is_lost_before_it_does_it() {
         assert!(plan.files.iter().any(|p| name.ends_with(&p.file)), "{:?}", plan.files);
         assert!(!plan.gaps.is_empty() && plan.losses.is_empty(), "{plan:?}");
         let unchanged = |f: &(String, Vec<u8>)| !f.0.ends_with(".topics.lock");
-        let files = |image: &DiskImage| -> Vec<_> {
-            image.files().into_iter().filter(unchanged).collect()
-        };
+        let files =
+            |image: &DiskImage| -> Vec<_> { image.files().into_iter().filter(unchanged).collect() };
         assert_eq!(files(&w.fs.kill_image()), files(&damaged), "a plan changes nothing");
         let done = repair(w.env(), Path::new(DIR), w.options.clone()).unwrap();
         assert_eq!(done.gaps, plan.gaps);

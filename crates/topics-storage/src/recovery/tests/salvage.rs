@@ -180,6 +180,16 @@ fn a_folder_or_a_log_that_is_gone_is_given_up_to_an_unknown_end() {
         assert_eq!(one, [1], "{named}");
         let other = after.seqs.iter().filter(|s| *s % 100 < 10);
         assert_eq!(other.copied().collect::<Vec<_>>(), [203, 204], "{named}");
+        let now = after.fs.kill_image();
+        if damaged.read(current).as_deref() == Some(b"garbage") {
+            let kept = now.read("/db/damaged/wal.shard-01.CURRENT.0");
+            assert_eq!(kept.as_deref(), Some(&b"garbage"[..]));
+        }
+        let unreadable = damaged.read(&newest.0).filter(|b| !b.is_empty() && *b != newest.1);
+        if let Some(bytes) = unreadable {
+            let kept = now.read(&format!("/db/damaged/{}.0", newest.0[4..].replace('/', ".")));
+            assert!(bytes.starts_with(&kept.unwrap()), "{named}");
+        }
     }
     for (named, whole) in [("wal", false), ("wal", true)] {
         let mut damaged = image.clone();
@@ -244,4 +254,25 @@ fn without_a_snapshot_and_a_log_nothing_is_served() {
         let e = begin(&mount(&damaged).0, 2, mode).err().unwrap().to_string();
         assert!(e.contains("restore a backup") && e.contains("snapshot.2.bin"), "{e}");
     }
+}
+
+#[test]
+fn snapshots_in_each_others_place_get_their_names_back() {
+    let image = directory();
+    let (one, two) = ("/db/meta/snapshot.1.bin", "/db/meta/snapshot.2.bin");
+    let mut damaged = image.clone();
+    assert!(damaged.put(one, &image.read(two).unwrap()));
+    assert!(damaged.put(two, &image.read(one).unwrap()));
+    let (env, fs) = mount(&damaged);
+    assert!(!problems(&env).is_empty());
+    let look = Opening::look(env.clone(), Paths::new("/db"), 1, options(2)).unwrap();
+    assert_eq!(look.snapshots().newest.as_ref().unwrap().0, 2);
+    drop(look);
+    assert_eq!(fs.kill_image().read(one), damaged.read(one), "a look changes nothing");
+    let opening = begin(&env, 2, Mode::Salvage).unwrap();
+    assert_eq!(opening.snapshots().newest.as_ref().unwrap().0, 2);
+    drop(opening.finish(&[]).unwrap());
+    assert_eq!(fs.kill_image().read(two), image.read(two));
+    assert_eq!(fs.kill_image().read("/db/damaged/meta.snapshot.2.bin.0"), image.read(one));
+    assert_eq!(problems(&env), []);
 }
