@@ -186,7 +186,13 @@ impl World {
                 let acked = self.attempts[attempt].acked;
                 self.attempts[attempt].acked |= !deduped;
                 let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
+                // What was only staged when its group failed is given up, and its key with it.
+                let given_up = self.troubled && !deduped;
                 match &self.attempts[attempt].state {
+                    AttemptState::Settled { class: Durability::Memory, .. } if given_up => {
+                        self.settle(attempt, place, keep);
+                        self.caps(&topic, topic_id, keep);
+                    }
                     AttemptState::Settled { id, first, .. } => {
                         if (*id, *first) != (topic_id, first_seq) || (acked && !deduped) {
                             let was = format!("{topic}: attempt {attempt} was at {first} of {id}");
@@ -354,9 +360,11 @@ impl World {
     fn caps(&mut self, name: &str, id: u64, keep: Keep) {
         let unclear = self.possible().any(|(_, o)| o.topic() == Some(name));
         let pending = self.pending_size(name);
-        let (at, attempts) = (self.events, &self.attempts);
+        let (at, attempts, troubled) = (self.events, &self.attempts, self.troubled);
         let incs = self.names.get_mut(name);
         let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == id)) else { return };
+        // What was only staged may have been given up, and counts no more then.
+        let given_up = |s: &Slot| troubled && s.class == Durability::Memory;
         let config = inc.config().clone();
         let expires = |s: &Slot| attempts[s.attempt].recs[s.index].ttl_ms > 0;
         let recs = |s: &Slot| attempts[s.attempt].recs.clone();
@@ -369,8 +377,8 @@ impl World {
                     && selects(&d.req, seq, &attempts[s.attempt].recs[s.index].tag)
             })
         };
-        let unclear =
-            unclear || inc.slots.iter().any(|(seq, s)| s.mark.is_none() && raced(*seq, s));
+        let left = |(seq, s): (&u64, &Slot)| s.mark.is_none() && (given_up(s) || raced(*seq, s));
+        let unclear = unclear || inc.slots.iter().any(left);
         if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
             // What has expired counts until it is swept.
             let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);

@@ -92,10 +92,23 @@ pub fn open(task: &Task, journal: &Arc<Journal>, options: Options) -> Option<Cli
     match opened {
         Ok(engine) => Some(Client { engine, journal: journal.clone() }),
         Err(e) => {
-            journal.problem(format!("open: {e}"));
+            journal.problem(format!("open: {e}; {}", sizes(&task.dir)));
             None
         }
     }
+}
+
+/// The free space, and what the log and the meta folder take: what an open that fails had to go by.
+fn sizes(dir: &Path) -> String {
+    let free = rustix::fs::statvfs(dir).map(|s| s.f_bavail * s.f_frsize);
+    let mut text = format!("free: {free:?}");
+    for folder in ["meta", "wal/shard-00"] {
+        for entry in std::fs::read_dir(dir.join(folder)).into_iter().flatten().flatten() {
+            let len = entry.metadata().map_or(0, |m| m.len());
+            text += &format!(", {} {len}", entry.file_name().to_string_lossy());
+        }
+    }
+    text
 }
 
 /// Runs a task of the full-disk suite.

@@ -229,7 +229,7 @@ impl Scenario {
         }
     }
 
-    /// Waits until routers and dead letters have nothing left to do.
+    /// Waits until routers, dead letters and transactions have nothing left to do.
     pub fn settle(self, client: &Client) {
         let settled = match self {
             Router => until(|| {
@@ -242,6 +242,8 @@ impl Scenario {
                 let state = client.engine.queue_state("queue").unwrap_or_default();
                 jobs.len() == acked && state.ready + state.in_flight + state.delayed == 0
             }),
+            // One whose part found no space is carried out later.
+            Transactions => until(|| client.engine.metrics().txns_open == 0),
             _ => true,
         };
         if !settled {

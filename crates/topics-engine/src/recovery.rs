@@ -230,8 +230,9 @@ enum Access {
 struct Replay {
     /// Up to where the snapshot reflects each topic.
     reflected: HashMap<u64, ReplayPos>,
-    /// Per topic, the lsn of the last record seen: its loss before that is settled.
-    seen: HashMap<u64, u64>,
+    /// Per topic, where its last record was: a loss before that is settled, because a record tells
+    /// which seqs are missing before it. No other frame does.
+    seen: HashMap<u64, ReplayPos>,
     /// Something was given up: what records skip is noted.
     damaged: bool,
     /// Losses that a later record settles, by topic.
@@ -425,9 +426,9 @@ impl Replay {
         if let Ok((f, _)) = frame::parse(at.bytes)
             && f.topic_id != 0
         {
-            self.seen.insert(f.topic_id, at.lsn);
             base.time.met(f.ts);
-            if self.damaged && f.kind == FrameType::Append {
+            if self.damaged && holds_record(at.bytes) {
+                self.seen.insert(f.topic_id, ReplayPos { layout, lsn: at.lsn });
                 return self.noting(base, &at, f.topic_id);
             }
         }
@@ -467,13 +468,14 @@ impl Replay {
             let gap = GapBody { from: loss.from_lsn, to: loss.to_lsn, reason: code };
             out.push(Lost { shard: loss.shard, topic: None, gap });
         }
+        let layouts = opening.layouts();
         base.registry.each(|topic| {
             let shard = shard_of(topic.id(), opening.shard_count());
             let mut gaps = Vec::new();
-            // Which topics a shard outside the layout had is not known any more.
-            let outside = |l: &Loss| l.shard >= opening.shard_count();
-            for loss in losses.iter().filter(|l| l.shard == shard || outside(l)) {
-                gaps.extend(self.given_up(topic, loss));
+            for loss in &losses {
+                if let Some(layout) = last_there(loss, topic.id(), &layouts) {
+                    gaps.extend(self.given_up(topic, loss, layout));
+                }
             }
             let report = reports.get(&shard);
             let spared = report.is_none_or(|r| r.clean || r.same_boot);
@@ -494,11 +496,12 @@ impl Replay {
         out
     }
 
-    /// The gap of a topic whose loss no later record settles: each of the missing lsns may have
-    /// been one of its records.
-    fn given_up(&self, topic: &Topic, loss: &Loss) -> Option<Gap> {
-        let settled = self.seen.get(&topic.id()).is_some_and(|lsn| *lsn > loss.to_lsn)
-            || self.reflected.get(&topic.id()).is_some_and(|p| p.lsn >= loss.to_lsn);
+    /// The gap of a topic whose loss, in a layout, no later record settles: each of the missing lsns
+    /// may have been one of its records.
+    fn given_up(&self, topic: &Topic, loss: &Loss, layout: u64) -> Option<Gap> {
+        let end = ReplayPos { layout, lsn: loss.to_lsn };
+        let settled = self.seen.get(&topic.id()).is_some_and(|p| *p > end)
+            || self.reflected.get(&topic.id()).is_some_and(|p| *p >= end);
         if settled {
             return None;
         }
@@ -513,6 +516,26 @@ fn encode(gap: &GapBody, topic_id: u64) -> Vec<u8> {
     gap.encode_frame(&mut out, topic_id, 0, 0);
     debug_assert_eq!(out.get(4), Some(&(FrameType::Gap as u8)));
     out
+}
+
+/// Whether one of the frames of a batch is a record.
+fn holds_record(mut batch: &[u8]) -> bool {
+    while let Ok((f, len)) = frame::parse(batch) {
+        if f.kind == FrameType::Append {
+            return true;
+        }
+        batch = batch.get(len..).unwrap_or_default();
+    }
+    false
+}
+
+/// The last layout, of those that a loss may be of, in which a topic was on its shard. `None`: none of
+/// the topic's frames were lost.
+fn last_there(loss: &Loss, topic_id: u64, layouts: &[(u64, u32)]) -> Option<u64> {
+    let (first, last) = loss.layouts;
+    let of_loss = layouts.iter().rev().filter(|(l, _)| (first..=last).contains(l));
+    let mut there = of_loss.filter(|(_, shards)| shard_of(topic_id, *shards) == loss.shard);
+    there.next().map(|(layout, _)| *layout)
 }
 
 /// Where a topic's frames lie in a layout of so many shards.

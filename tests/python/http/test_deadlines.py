@@ -243,12 +243,19 @@ def drippers(kind: str) -> dict[str, Dripper]:
 def test_no_byte_renews_a_deadline(strict: Server, kind: str) -> None:
     def one(name: str) -> tuple[str, float | None]:
         dripper = drippers(kind)[name]
-        with begun(strict.port, dripper) as sock:
-            return name, dripped(sock, dripper.piece, SECONDS)
+        try:
+            with begun(strict.port, dripper) as sock:
+                return name, dripped(sock, dripper.piece, SECONDS)
+        except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            # On a slow machine the time may end before the client has begun.
+            late.append(name)
+            return name, 0.0
 
+    late: list[str] = []
     names = drippers(kind)
     with nothing_left_behind(strict), ThreadPoolExecutor(len(names)) as pool:
         took = dict(pool.map(one, names))
+    assert len(late) < len(names) / 4, late
     endless = [name for name, seconds in took.items() if seconds is None]
     assert not endless, f"open for as long as bytes come: {endless}"
     slowest = max(took, key=lambda name: took[name] or 0)

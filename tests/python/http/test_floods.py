@@ -44,6 +44,8 @@ from .test_socket import Socket
 from .tls import TlsServer
 
 MIB = 1 << 20
+pytestmark = pytest.mark.serial
+
 QUICK = 0.1
 """Seconds in which others are answered, but for one in twenty, or one: the machine is not idle."""
 

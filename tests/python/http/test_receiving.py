@@ -122,6 +122,7 @@ def health(server: Server) -> float:
     return slowest
 
 
+@pytest.mark.serial
 def test_all_bodies_together_are_bounded(server: Server, door: str) -> None:
     is_free(server)
     before = server.memory()[1]

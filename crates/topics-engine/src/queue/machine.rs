@@ -436,12 +436,37 @@ impl Queue {
         self.jobs.insert(seq, job);
         if group != 0 && !dead {
             self.groups.join(group, seq);
-            if leased {
-                self.groups.lease(group, seq);
-            } else if moving {
+            let over = if leased { self.lease_in_group(group, seq) } else { None };
+            if moving {
                 self.groups.hold(group, seq);
             }
             self.regroup(group, lane);
+            if let Some(over) = over {
+                self.set(over, Phase::Waiting);
+            }
+        }
+    }
+
+    /// The lease of a job is that of its group (I6). Where the group has another one, the earlier of
+    /// the two is over, and its job is returned. A live engine has no two: it gives none while there
+    /// is one. A replay may meet two on its way, where the snapshot reflects what comes later in the
+    /// log, and so may a load of options, where the end of one was not logged.
+    fn lease_in_group(&mut self, group: u64, seq: u64) -> Option<u64> {
+        let lease = |seq: u64| match &self.jobs.get(&seq)?.phase {
+            Phase::Leased(l) => Some((l.reserved, l.id)),
+            _ => None,
+        };
+        let own = lease(seq);
+        let leased = self.groups.leased(group).filter(|l| *l != seq);
+        let other = leased.and_then(|seq| Some((seq, lease(seq)?.1)));
+        let is_new = own.is_some_and(|(reserved, _)| reserved);
+        assert!(!is_new || leased.is_none(), "I6: two leases in a group");
+        match (other, own) {
+            (Some((_, id)), Some((_, own))) if id > own => Some(seq),
+            (other, _) => {
+                self.groups.lease(group, seq);
+                other.map(|(seq, _)| seq)
+            }
         }
     }
 

@@ -97,9 +97,13 @@ impl Groups {
 
     pub fn lease(&mut self, group: u64, seq: u64) {
         if let Some(g) = self.0.get_mut(&group) {
-            debug_assert!(g.leased.is_none_or(|l| l == seq), "I6: two leases in a group");
             g.leased = Some(seq);
         }
+    }
+
+    /// The job of the group that is leased or being moved.
+    pub fn leased(&self, group: u64) -> Option<u64> {
+        self.0.get(&group)?.leased
     }
 
     /// A job is being moved elsewhere: no other is claimed meanwhile, unless one is leased already.

@@ -25,6 +25,8 @@ struct Bench {
     next: u64,
     now: Now,
     asked: BTreeMap<u64, usize>,
+    /// Everything that was applied, as the log has it.
+    events: Vec<Lease>,
 }
 
 impl Bench {
@@ -32,7 +34,8 @@ impl Bench {
         let mut q = Queue::default();
         q.begin(7);
         let now = Now { mono: 1_000, wall: 1_000_000 };
-        Self { q, log: BTreeMap::new(), next: 1, now, asked: BTreeMap::new() }
+        let (log, asked, events) = Default::default();
+        Self { q, log, next: 1, now, asked, events }
     }
 
     fn put(&mut self, lane: u8, group: u64, visible_at: u64) -> u64 {
@@ -73,7 +76,40 @@ impl Bench {
     }
 
     fn apply(&mut self, event: LeaseEvent, node: &[u8], lease_ms: u64, jobs: Vec<(u64, u64, u32)>) {
-        self.q.apply(&Lease { event, node: node.to_vec(), lease_ms, jobs }, self.now);
+        let event = Lease { event, node: node.to_vec(), lease_ms, jobs };
+        self.q.apply(&event, self.now);
+        self.events.push(event);
+    }
+
+    /// A job is dead; the log has that its lease ran out.
+    fn dead(&mut self, seq: u64) {
+        let (last, n) = (self.q.last_lease(seq), self.q.deliveries(seq));
+        if last != 0 {
+            self.apply(LeaseEvent::Nack, b"", 0, vec![(seq, last, n)]);
+        }
+    }
+
+    /// The queue of another process: a snapshot of this moment, and the lease events from `from` on,
+    /// which it reflects. Options are read before them or, where `late`, after the replay.
+    fn replayed(&self, from: usize, late: bool) -> Queue {
+        let mut q = match codec::encode(&self.q, true, self.now.mono, 0) {
+            Some((version, bytes)) => codec::decode(version, &bytes, self.now.mono, 0).unwrap(),
+            None => Queue::default(),
+        };
+        let options = |q: &mut Queue| self.log.values().for_each(|row| q.special(row));
+        if !late {
+            options(&mut q);
+        }
+        for event in &self.events[from..] {
+            let mut event = event.clone();
+            event.jobs.retain(|(seq, ..)| self.log.contains_key(seq));
+            q.apply(&event, self.now);
+        }
+        q.recovered(self.now, true);
+        if late {
+            options(&mut q);
+        }
+        q
     }
 
     fn nack(&mut self, seq: u64, id: u64, delay: u64) {
@@ -205,6 +241,56 @@ fn a_dead_job_does_not_hold_its_group_up() {
     assert_eq!(b.order(9), [], "revived, it waits for the lease of its group");
     b.ack(second);
     assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 0 }));
+}
+
+#[test]
+fn i6_a_replay_of_what_a_snapshot_reflects_leaves_one_lease_in_a_group() {
+    let mut b = Bench::new();
+    let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
+    // The first job's only delivery runs out, it is dead, the second one is claimed.
+    b.claim(b"n", 100).unwrap();
+    b.pass(100);
+    assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 1 }));
+    b.q.bury(first, b.now);
+    b.dead(first);
+    let (seq, id) = b.claim(b"n", 100).unwrap();
+    assert_eq!(seq, second);
+    for from in 0..=b.events.len() {
+        for late in [false, true] {
+            let mut q = b.replayed(from, late);
+            assert_eq!((q.counts(), q.lease(second)), ((1, 0, 0), Some((id, 1))), "{from} {late}");
+            q.forget(second);
+            let ready = q.preview(9, |_| Ok::<_, Infallible>(None)).unwrap();
+            assert_eq!(ready, [first], "{from} {late}");
+        }
+    }
+}
+
+#[test]
+fn i6_of_two_leases_in_a_group_the_later_counts() {
+    // The end of the first lease was not logged: the setting was another then.
+    for late in [false, true] {
+        for order in [[0, 1], [1, 0]] {
+            let mut b = Bench::new();
+            let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
+            let claims = [vec![(first, 7, 1)], vec![(second, 9, 1)]];
+            b.events = order
+                .map(|i| claims[i].clone())
+                .map(|jobs| Lease {
+                    event: LeaseEvent::Claim,
+                    node: b"n".to_vec(),
+                    lease_ms: 100,
+                    jobs,
+                })
+                .to_vec();
+            let mut q = b.replayed(0, late);
+            assert_eq!((q.counts().0, q.lease(second)), (1, Some((9, 1))), "{order:?} {late}");
+            q.forget(second);
+            assert_eq!(q.deliveries(first), 1);
+            let ready = q.preview(9, |_| Ok::<_, Infallible>(None)).unwrap();
+            assert_eq!(ready, [first], "{order:?} {late}");
+        }
+    }
 }
 
 #[test]
@@ -491,6 +577,8 @@ enum Op {
     Revive(usize),
     Pass(u64),
     Reopen(bool),
+    /// Another process, whose replay begins so many lease events before its snapshot.
+    Replay(usize, bool),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -510,6 +598,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0usize..50).prop_map(Op::Revive),
         3 => prop_oneof![1u64..400, Just(PATIENCE_MS)].prop_map(Op::Pass),
         1 => any::<bool>().prop_map(Op::Reopen),
+        1 => (0usize..40, any::<bool>()).prop_map(|(n, late)| Op::Replay(n, late)),
     ]
 }
 
@@ -548,6 +637,7 @@ impl Duel {
             Op::Bury => {
                 if let Some(t) = self.expected() {
                     self.b.q.bury(t.seq, now);
+                    self.b.dead(t.seq);
                     let lane = self.m.jobs[&t.seq].row.lane;
                     self.m.took(lane, now);
                     self.m.jobs.get_mut(&t.seq).unwrap().phase = Phase::Dead;
@@ -561,8 +651,9 @@ impl Duel {
                 assert_eq!(taken, self.m.exhausted(max));
                 for seq in taken {
                     self.b.q.retire(seq, dead);
-                    if !dead {
-                        self.b.q.undo(seq);
+                    match dead {
+                        true => self.b.dead(seq),
+                        false => self.b.q.undo(seq),
                     }
                     let phase = if dead { Phase::Dead } else { Phase::Waiting };
                     self.m.jobs.get_mut(&seq).unwrap().phase = phase;
@@ -588,8 +679,10 @@ impl Duel {
                 if let Some(&(seq, id, node)) = self.stale.get(i) {
                     // I6: a stale fence fits nothing.
                     assert!(!self.b.q.holds(Fence { node: &[node], seq, id: Some(id) }));
+                    let logged = self.b.events.len();
                     self.b.nack(seq, id, 10);
                     self.b.apply(LeaseEvent::Extend, b"x", 10, vec![(seq, id, 1)]);
+                    self.b.events.truncate(logged);
                 }
             }
             Op::Nack(i, delay) => {
@@ -624,6 +717,7 @@ impl Duel {
             }
             Op::Pass(ms) => self.b.pass(ms),
             Op::Reopen(durable) => self.reopen(durable),
+            Op::Replay(n, late) => self.replay(n, late),
         }
     }
 
@@ -666,6 +760,7 @@ impl Duel {
         q.begin(7 + self.lives);
         q.sweep(now);
         self.b.q = q;
+        self.b.events.clear();
         self.m.passed = Default::default();
         for j in self.m.jobs.values_mut() {
             let lease = self.b.q.shown().find_map(|(s, _, shown)| match shown {
@@ -685,6 +780,56 @@ impl Duel {
             }
         }
         self.m.sweep(now);
+    }
+
+    /// What ran out since the replay's first event begins anew; nothing else changes.
+    fn replay(&mut self, n: usize, late: bool) {
+        let now = self.b.now;
+        self.b.q.sweep(now);
+        self.m.sweep(now);
+        let from = self.b.events.len().saturating_sub(n);
+        let mut q = self.b.replayed(from, late);
+        self.lives += 1;
+        q.begin(7 + self.lives);
+        q.sweep(now);
+        self.b.q = q;
+        self.m.passed = Default::default();
+        let shown: BTreeMap<u64, Shown> =
+            self.b.q.shown().map(|(seq, _, shown)| (seq, shown)).collect();
+        for (seq, job) in &mut self.m.jobs {
+            let last = self.b.events.iter().rev().find(|e| e.jobs.iter().any(|j| j.0 == *seq));
+            let phase = match shown.get(seq) {
+                Some(Shown::Leased { id, node, deadline, .. }) => {
+                    Phase::Leased { id: *id, deadline: *deadline, node: node[0] }
+                }
+                Some(Shown::Delayed(at)) => Phase::Delayed(*at),
+                Some(Shown::Scheduled(at)) => Phase::Scheduled(*at),
+                _ => Phase::Waiting,
+            };
+            let kept = match (&job.phase, &phase) {
+                (Phase::Leased { id, node, .. }, Phase::Leased { id: i, node: n, .. }) => {
+                    (id, node) == (i, n)
+                }
+                (Phase::Leased { .. }, _) => false,
+                (Phase::Delayed(_), p) => matches!(p, Phase::Delayed(_)),
+                (Phase::Scheduled(at), p) => *p == Phase::Scheduled(*at),
+                (Phase::Waiting | Phase::Dead, Phase::Leased { .. } | Phase::Delayed(_)) => {
+                    let begun = |e: &Lease| (e.event == LeaseEvent::Nack, e.lease_ms > 0);
+                    last.map(begun) == Some((matches!(phase, Phase::Delayed(_)), true))
+                }
+                (Phase::Waiting | Phase::Dead, p) => *p == Phase::Waiting,
+            };
+            assert!(kept, "{seq} was {:?}, is {phase:?}", job.phase);
+            job.phase = phase;
+        }
+        // No later replay begins before this one.
+        self.b.events.drain(..from);
+        let groups = self.m.jobs.values().filter(|j| matches!(j.phase, Phase::Leased { .. }));
+        let mut groups: Vec<u64> = groups.map(|j| j.row.group).filter(|g| *g > 0).collect();
+        groups.sort_unstable();
+        assert!(groups.windows(2).all(|g| g[0] < g[1]), "I6: leases in the groups {groups:?}");
+        let valid = |l: &(u64, u64, u8)| self.b.q.lease(l.0).is_some_and(|(id, _)| id == l.1);
+        self.stale.retain(|l| !valid(l));
     }
 
     fn agree(&mut self) {

@@ -3,6 +3,9 @@
 //! After a failed or missing sync, pages may read well and not be on the disk. So the groups above
 //! the proven lsn are copied, each frame under its lsn, into a file that is synced before anything
 //! of it is served.
+//!
+//! A full disk has no room for the copy. There the groups are made durable where they are
+//! ([`rewrite`]), and the new file begins behind them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +25,52 @@ use crate::{Result, StorageError};
 const CHUNK: usize = 1 << 20;
 /// The size of a file on a full disk.
 const SMALL: u64 = 64 << 10;
+
+/// Makes the frames of `extent` durable where they are: writes the same bytes to the same place and
+/// syncs them. A page that an earlier, failed sync left clean in memory is written with the others.
+/// On file systems that never overwrite in place this takes space; a part of the reserve is for that.
+pub(super) fn rewrite(env: &Env, paths: &Paths, folder: &Folder, extent: Extent) -> Result<()> {
+    match rewrite_once(env, paths, folder, extent) {
+        Err(StorageError::Full { .. }) => {
+            let len = folder.files[extent.file].file.len().unwrap_or(0);
+            reserve::give(env, paths, len.saturating_sub(extent.offset))?;
+            rewrite_once(env, paths, folder, extent)
+        }
+        outcome => outcome,
+    }
+}
+
+fn rewrite_once(env: &Env, paths: &Paths, folder: &Folder, extent: Extent) -> Result<()> {
+    let log = &folder.files[extent.file];
+    let shown = folder.shown(log);
+    let io = |e| StorageError::io(format!("rewrite {shown}"), e);
+    let path = paths.shard(folder.shard).join(&log.name);
+    let file = env.fs.open(&path, OpenMode::Write).map_err(io)?;
+    let mut scan = Scan::new(env, log.file.clone(), &log.header, &shown, extent.first_lsn)?;
+    scan.seek(extent.offset, extent.first_lsn);
+    let (mut at, mut bytes) = (extent.offset, Vec::new());
+    while scan.next_lsn() <= extent.last_lsn {
+        let Some(f) = scan.next_frame()? else { return Err(changed(&scan, shown)) };
+        bytes.extend_from_slice(f.raw);
+        if bytes.len() >= CHUNK {
+            file.write_all_at(&bytes, at).map_err(io)?;
+            at += bytes.len() as u64;
+            bytes.clear();
+        }
+    }
+    file.write_all_at(&bytes, at).map_err(io)?;
+    env.sync("recovery.wal.rewrite", &*file).map_err(io)
+}
+
+/// The error of a frame that was valid when the shard's log was decided on, and is not now.
+fn changed(scan: &Scan, file: String) -> StorageError {
+    let stop = scan.stop();
+    StorageError::Corrupt {
+        file,
+        offset: stop.offset,
+        detail: format!("lsn {} no longer reads as it did ({})", stop.lsn, stop.why),
+    }
+}
 
 /// The temporary name of a file, removed when the file does not get its own: a failed open takes
 /// no space.
@@ -73,8 +122,8 @@ impl NewFile {
         Self::attempt(env, paths, options.file_initial, header, folder, plan)
     }
 
-    /// As [`Self::begin`]; on a full disk it has a part of the reserve, and is a small one where
-    /// that is not enough: what frees space must be logged.
+    /// As [`Self::begin`] where nothing is copied; on a full disk it has a part of the reserve, and
+    /// is a small one where that is not enough: what frees space must be logged.
     pub fn begin_from_reserve(
         env: &Env,
         paths: &Paths,
@@ -88,11 +137,7 @@ impl NewFile {
         let full = |made: &Result<Self>| matches!(made, Err(StorageError::Full { .. }));
         let mut made = attempt(least);
         if full(&made) {
-            let copied = plan.copied.map_or(0, |extent| {
-                let len = folder.files[extent.file].file.len().unwrap_or(0);
-                len.saturating_sub(extent.offset)
-            });
-            reserve::give(env, paths, copied.saturating_add(least))?;
+            reserve::give(env, paths, least)?;
             made = attempt(least);
         }
         if full(&made) && least > SMALL {
@@ -154,14 +199,7 @@ impl NewFile {
         scan.seek(extent.offset, extent.first_lsn);
         let mut open: Option<(usize, Group)> = None;
         while scan.next_lsn() <= extent.last_lsn {
-            let Some(f) = scan.next_frame()? else {
-                let stop = scan.stop();
-                return Err(StorageError::Corrupt {
-                    file: shown,
-                    offset: stop.offset,
-                    detail: format!("lsn {} no longer reads as it did ({})", stop.lsn, stop.why),
-                });
-            };
+            let Some(f) = scan.next_frame()? else { return Err(changed(&scan, shown)) };
             self.next_lsn = f.lsn + 1;
             if let Some(group) = Group::of(&f.frame) {
                 self.close_group(open.take());
@@ -237,14 +275,21 @@ impl NewFile {
         Ok(())
     }
 
-    /// Makes the file durable, gives it its name and points `CURRENT` to it.
-    pub fn publish(&mut self, env: &Env) -> Result<()> {
+    /// Makes the file durable, gives it its name and points `CURRENT` to it, which may have a part of
+    /// the reserve.
+    pub fn publish(&mut self, env: &Env, paths: &Paths) -> Result<()> {
         let io = |e| StorageError::io(format!("publish {}", self.shown), e);
         env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
         let (temp, path) = (&self.temp.path, self.dir.join(&self.name));
         env.rename("recovery.wal.rename", temp, &path).map_err(io)?;
         self.temp.used = true;
         env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
-        wal_file::write_current(env, &self.dir, &self.name)
+        match wal_file::write_current(env, &self.dir, &self.name) {
+            Err(StorageError::Full { .. }) => {
+                reserve::give(env, paths, 0)?;
+                wal_file::write_current(env, &self.dir, &self.name)
+            }
+            written => written,
+        }
     }
 }

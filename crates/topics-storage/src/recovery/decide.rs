@@ -223,8 +223,10 @@ impl Walk<'_> {
         let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
         let to_lsn = from_lsn + UNKNOWN_EXTENT - 1;
         let shard = self.folder.shard;
+        let before = self.plan.links.last().map(|l| self.folder.files[l.file].header.layout);
+        let layouts = (before.unwrap_or(0), u64::MAX);
         let bytes = (0, u64::MAX);
-        self.take(Loss { shard, file, offset, bytes, from_lsn, to_lsn, announced: false });
+        self.take(Loss { shard, layouts, file, offset, bytes, from_lsn, to_lsn, announced: false });
         self.complete = to_lsn;
     }
 
@@ -293,6 +295,8 @@ impl Walk<'_> {
             if let Some(group) = Group::of(&f.frame) {
                 self.proven = self.proven.max(group.synced_lsn);
                 let end = f.lsn.saturating_add(u64::from(group.frames));
+                // A later Start may void the end of a group.
+                let end = until.map_or(end, |u| end.min(u - 1));
                 self.tails.push_back(Tail { file: index, lsn: f.lsn, offset: f.offset, end });
                 while self.tails.front().is_some_and(|t| t.end <= self.proven) {
                     self.tails.pop_front();
@@ -341,6 +345,15 @@ impl Walk<'_> {
         self.cut_short(link.file + 1, next.file)
     }
 
+    /// The layouts between what precedes a lost range in the log and what follows it.
+    fn layouts_of(&self, (n, link): (usize, &Link), at: &Stop, to: u64) -> (u64, u64) {
+        let layout = |l: &Link| self.folder.files[l.file].header.layout;
+        let next = self.plan.links.get(n + 1).filter(|l| l.first <= to + 1);
+        // What precedes the first file is not there.
+        let first = if at.lsn < link.first { 0 } else { layout(link) };
+        (first, next.map_or(layout(link), layout))
+    }
+
     /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
     /// precedes the damage too. `bytes` hold what is given up.
     fn give_up(
@@ -354,6 +367,7 @@ impl Walk<'_> {
         let range = (self.complete.max(self.reflected.replay_lsn) + 1, to);
         let mut loss = Loss {
             shard: self.folder.shard,
+            layouts: self.layouts_of((n, link), at, to),
             file: self.folder.shown(&self.folder.files[link.file]),
             offset: at.offset,
             bytes,

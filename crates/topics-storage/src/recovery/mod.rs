@@ -24,6 +24,9 @@ pub(crate) mod survey;
 mod tests;
 mod verify;
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use topics_env::Env;
 
 use self::chain::Folder;
@@ -33,8 +36,10 @@ use self::plan::{NoWatch, Reflected, ShardPlan};
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
-use crate::dir::{DirLock, Paths, Store, create_dir, show};
+use crate::checkpoint::Checkpoints;
+use crate::dir::{DirLock, Paths, Store, create_dir, reserve, show};
 use crate::format::wal_file::{self, WalFileHeader};
+use crate::segment::{SegmentOptions, Segments};
 use crate::snapshot::{self, Loaded, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
@@ -54,6 +59,9 @@ pub enum Mode {
 pub struct Loss {
     /// The shard.
     pub shard: u32,
+    /// The first and the last layout in which what is lost may have been logged: they say which
+    /// topics the shard had, and what a position means beside the range.
+    pub layouts: (u64, u64),
     /// The file, relative to the data directory.
     pub file: String,
     /// Where the damage begins in it.
@@ -302,6 +310,16 @@ impl Opening {
         self.layout.0
     }
 
+    /// Every layout that the log and the snapshot know, with its shard count, ascending.
+    #[must_use]
+    pub fn layouts(&self) -> Vec<(u64, u32)> {
+        let logs = self.shards.iter().flat_map(|s| &s.folder.files);
+        let logs = logs.map(|f| (f.header.layout, f.header.shards));
+        let snapshot = self.snapshot().map(|b| (b.layout, b.shards.len() as u32));
+        let all: BTreeSet<_> = logs.chain(snapshot).chain([self.layout]).collect();
+        all.into_iter().collect()
+    }
+
     /// The damage that was given up, now or by an earlier recovery.
     pub fn losses(&self) -> impl Iterator<Item = &Loss> {
         self.shards.iter().flat_map(|s| &s.plan.losses)
@@ -466,32 +484,91 @@ impl Opening {
             let header = self.header(id, shards, layout);
             let (folder, plan) = (&shard.folder, &shard.plan);
             let (env, paths, options) = (&self.env, &self.paths, &self.options);
-            let new = match NewFile::begin(env, paths, options, header.clone(), folder, plan) {
-                Err(StorageError::Full { .. }) => {
-                    self.give_space_up();
-                    NewFile::begin_from_reserve(env, paths, options, header, folder, plan)?
+            let begin = || NewFile::begin(env, paths, options, header.clone(), folder, plan);
+            let new = match self.has_space_to_copy(i).then(begin) {
+                None | Some(Err(StorageError::Full { .. })) => {
+                    self.begin_on_full_disk(i, header)?
                 }
-                other => other?,
+                Some(other) => other?,
             };
             self.shards[i].new = Some((key, new));
         }
         Ok(())
     }
 
-    /// The files that were made ready and hold nothing are the reserve of a full disk: they keep
-    /// their names, because `CURRENT` names one of them, and their headers.
-    fn give_space_up(&self) {
-        for shard in &self.shards {
-            let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
-            let files = shard.folder.files.iter().enumerate();
-            for (_, log) in files.filter(|(i, log)| !holds(*i) && log.found.is_none()) {
-                let path = self.paths.shard(shard.folder.shard).join(&log.name);
-                let cut = self.env.fs.open(&path, topics_env::OpenMode::Write);
-                if let Err(e) = cut.and_then(|f| f.set_len(wal_file::WAL_HEADER as u64)) {
+    /// Whether a copy of a shard's tail leaves what the rest of the open needs.
+    fn has_space_to_copy(&self, i: usize) -> bool {
+        let Shard { folder, plan, .. } = &self.shards[i];
+        let copied = plan.copied.map_or(0, |extent| {
+            let end = match &plan.tail {
+                Some((file, stop)) if *file == extent.file => stop.offset,
+                _ => folder.files[extent.file].file.len().unwrap_or(0),
+            };
+            end.saturating_sub(extent.offset)
+        });
+        // What cannot be told is found out by the copy.
+        let free = self.env.fs.free_space(self.paths.root()).unwrap_or(u64::MAX);
+        copied == 0 || free >= copied + self.options.file_initial + reserve::SLACK
+    }
+
+    /// Begins a shard's file where a copy of its tail finds no room: behind the tail, which is made
+    /// durable where it is.
+    fn begin_on_full_disk(&mut self, i: usize, header: WalFileHeader) -> Result<NewFile> {
+        self.release_space();
+        let shard = &mut self.shards[i];
+        if let Some(extent) = shard.plan.copied {
+            copy::rewrite(&self.env, &self.paths, &shard.folder, extent)?;
+            shard.plan.keep_in_place();
+        }
+        let (folder, plan) = (&shard.folder, &shard.plan);
+        let (env, paths, options) = (&self.env, &self.paths, &self.options);
+        NewFile::begin_from_reserve(env, paths, options, header, folder, plan)
+    }
+
+    /// Frees what nothing needs: files that were made ready and hold nothing, those of an unfinished
+    /// preparation, the space behind the end of the log, and segments of an unfinished checkpoint,
+    /// for which the reserve may have been given up. The files of the log keep their names, because
+    /// `CURRENT` names one of them and no name is given twice, and their headers.
+    fn release_space(&self) {
+        let header = wal_file::WAL_HEADER as u64;
+        for Shard { folder, plan, .. } in &self.shards {
+            let holds = |i: usize| plan.links.iter().any(|l| l.file == i);
+            let files = folder.files.iter().enumerate();
+            let unused = files.filter(|(i, log)| !holds(*i) && log.found.is_none());
+            let unused = unused.map(|(_, log)| (&log.name, header));
+            let stray = folder.stray.iter().map(|name| (name, header));
+            let last = plan.tail.as_ref().map(|(i, stop)| (&folder.files[*i].name, stop.offset));
+            for (name, len) in unused.chain(stray).chain(last) {
+                let path = self.paths.shard(folder.shard).join(name);
+                if let Err(e) = self.truncate(&path, len) {
                     log::warn!("{} cannot be cut: {e}", path.display());
                 }
             }
         }
+        if let Err(e) = self.sweep_segments() {
+            log::warn!("what a checkpoint did not finish stays: {e}");
+        }
+    }
+
+    /// Cuts a file that is longer.
+    fn truncate(&self, path: &Path, len: u64) -> std::io::Result<()> {
+        let file = self.env.fs.open(path, topics_env::OpenMode::Write)?;
+        if file.len()? > len { file.set_len(len) } else { Ok(()) }
+    }
+
+    /// Removes segment files that no kept snapshot names. Where a newer snapshot is invalid they
+    /// stay, because that one may be repaired.
+    fn sweep_segments(&self) -> Result<()> {
+        if !self.loaded.rejected.is_empty() {
+            return Ok(());
+        }
+        let (env, paths, id) = (&self.env, &self.paths, self.store.id);
+        let options = SegmentOptions::default();
+        let segments =
+            Segments::new(env.clone(), paths.clone(), id, self.generation, options, None);
+        let topics = segments.list_topics()?.into_iter().collect();
+        let checkpoints = Checkpoints::new(env.clone(), paths.clone(), id, segments, &self.loaded);
+        checkpoints.sweep(&topics).map(drop)
     }
 
     /// Makes sure that shards `0..shards` have a folder.

@@ -53,6 +53,15 @@ impl ShardPlan {
         Self { start_lsn: last_lsn + 1, end_lsn: last_lsn, clean: true, ..Self::default() }
     }
 
+    /// The groups that were to be copied have been made durable where they are: they are replayed
+    /// from there, and the new file begins behind them.
+    pub fn keep_in_place(&mut self) {
+        if let Some(extent) = self.copied.take() {
+            self.start_lsn = self.end_lsn + 1;
+            self.extents.push(extent);
+        }
+    }
+
     /// Damage that nobody has given up before.
     pub fn fresh(&self) -> impl Iterator<Item = &Loss> {
         self.losses.iter().filter(|l| !l.announced)

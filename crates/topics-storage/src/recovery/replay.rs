@@ -154,7 +154,7 @@ impl Opening {
             let frames: Vec<&[u8]> =
                 lost.iter().filter(|(s, _)| *s == id).map(|(_, f)| f.as_slice()).collect();
             new.append_group(&frames)?;
-            new.publish(&self.env)?;
+            new.publish(&self.env, &self.paths)?;
         }
         let shards = self.options.shards;
         if self.layout.1 != shards {
@@ -211,7 +211,7 @@ impl Opening {
                 &shard.folder,
                 &plan,
             )?;
-            file.publish(&self.env)?;
+            file.publish(&self.env, &self.paths)?;
             self.shards[i].next = Some((key, file));
         }
         Ok(())

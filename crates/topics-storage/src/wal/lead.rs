@@ -9,7 +9,6 @@ use super::shard::{Guard, Shard};
 use super::state::{Effect, Placement, Queued, State, Unsynced};
 use super::{Level, WalFile};
 use crate::StorageError;
-use crate::format::record::Group;
 
 /// Bytes of batches that one group takes, unless one batch is larger.
 const GROUP_BYTES: usize = 4 << 20;
@@ -55,8 +54,8 @@ impl Shard {
             st = self.finish_file(st);
         }
         while st.must_succeed() {
-            let need = st.queue.front().map_or(0, |q| q.bytes) + Group::FRAME_LEN;
-            let (guard, moved) = self.succeed(st, need as u64);
+            let need = st.needed();
+            let (guard, moved) = self.succeed(st, need);
             st = guard;
             match moved {
                 Ok(()) => break,
@@ -99,8 +98,9 @@ impl Shard {
             return st;
         }
         let first: Vec<Queued> = st.queue.pop_front().into_iter().collect();
-        let largest = st.largest_writable();
-        st.fail(first, |q| q.bytes > largest, error);
+        let [ordinary, freeing] = [false, true].map(|frees| st.largest_writable(frees));
+        let largest = |q: &Queued| if q.batch.frees_space { freeing } else { ordinary };
+        st.fail(first, |q| q.bytes > largest(q), error);
         st
     }
 

@@ -82,7 +82,7 @@ impl Outcomes {
         let known: Vec<_> = self.failed.drain(known..).collect();
         let mut at = from;
         for (f, t, e) in known {
-            if at < f {
+            if at < f && at <= to {
                 self.push(at, to.min(f - 1), error.clone());
             }
             self.push(f, t, e);
@@ -175,6 +175,30 @@ impl Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Failures come in any order: batches of one topic fail around those of others, which fail later.
+    #[test]
+    fn i1_what_failed_is_no_success_later_in_whatever_order_ranges_fail() {
+        let full = StorageError::Full { detail: "test".into() };
+        let mut ranges = Vec::new();
+        for from in 1..=6 {
+            ranges.extend((from..=6).map(|to| (from, to)));
+        }
+        for a in &ranges {
+            for b in &ranges {
+                for c in &ranges {
+                    let mut all = Outcomes::new(0);
+                    [a, b, c].iter().for_each(|r| all.fail(r.0, r.1, &full));
+                    all.reached(6, Level::Written);
+                    for n in 1..=6 {
+                        let failed = [a, b, c].iter().any(|r| (r.0..=r.1).contains(&n));
+                        let outcome = all.of(n, Level::Written).unwrap();
+                        assert_eq!(outcome.is_err(), failed, "{n} of {a:?}, {b:?}, {c:?}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn an_outcome_that_is_forgotten_is_an_error() {

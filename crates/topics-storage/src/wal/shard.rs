@@ -114,7 +114,7 @@ impl Shard {
             bytes += f.file.len().map_err(|e| StorageError::io(&f.name, e))?;
         }
         let newest = files.values().next_back().cloned();
-        let state = State::new(&start, newest, shared.options.staging_batches);
+        let state = State::new(&start, newest, &shared.options);
         let cache = TailCache::new(shared.options.tail_cache_bytes);
         Ok(Self {
             dir: shared.paths.shard(u32::try_from(id).unwrap_or(u32::MAX)),

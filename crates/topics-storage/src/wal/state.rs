@@ -12,10 +12,13 @@ use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
 use super::succession::{FIRST_GROUP, Prepared};
-use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile};
+use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile, WalOptions};
 use crate::StorageError;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::WAL_HEADER;
+
+/// The most that a file keeps for batches that free space: hundreds of deletes.
+const KEPT: u64 = 64 << 10;
 
 /// A staged batch.
 pub(super) struct Queued {
@@ -143,6 +146,8 @@ pub(super) struct State {
     pub no_space: bool,
     /// Whether to try again although the last attempt failed.
     pub retry_space: bool,
+    /// Bytes that every file has for batches that free space, at its end.
+    pub kept: usize,
     /// How many hold the free space for something else: no file is made ready or grown.
     pub held: u32,
     /// A group failed for want of space: the file in use ends before it.
@@ -183,9 +188,10 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>, staging_batches: usize) -> Self {
+    pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>, options: &WalOptions) -> Self {
         Self {
-            outcomes: Outcomes::new(2 * staging_batches),
+            outcomes: Outcomes::new(2 * options.staging_batches),
+            kept: (options.file_initial / 8).min(KEPT) as usize,
             next_lsn: start.next_lsn,
             synced_lsn: start.next_lsn - 1,
             last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
@@ -247,12 +253,13 @@ impl State {
     /// Takes the next batches that fit into the file, up to `cap` bytes unless the first alone is
     /// larger.
     pub fn take(&mut self, cap: usize) -> Vec<Queued> {
-        let room = self.room();
+        let (room, kept) = (self.room(), self.kept_here());
         let mut bytes = 0;
         let fit = |q: &&Queued| {
             let first = bytes == 0;
             bytes += q.bytes;
-            bytes <= room && (first || bytes <= cap)
+            let kept = if q.batch.frees_space { 0 } else { kept };
+            bytes + kept <= room && (first || bytes <= cap)
         };
         let n = self.queue.iter().take_while(fit).count();
         self.queue.drain(..n).collect()
@@ -264,18 +271,34 @@ impl State {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// Bytes at the end of the file in use that ordinary batches leave to those that free space:
+    /// [`Self::kept`], until the next file is ready, which has them too.
+    fn kept_here(&self) -> usize {
+        if self.prepared.is_some() { 0 } else { self.kept }
+    }
+
     /// Bytes of the largest batch that the file in use, or the next one as it is, has room for.
-    pub fn largest_writable(&self) -> usize {
+    pub fn largest_writable(&self, frees_space: bool) -> usize {
+        let kept = if frees_space { 0 } else { self.kept };
         let next = self.prepared.as_ref().map_or(0, |p| p.capacity);
         let next = next.saturating_sub(FIRST_GROUP + Group::FRAME_LEN as u64);
-        let here = if self.broken { 0 } else { self.room() };
-        here.max(usize::try_from(next).unwrap_or(usize::MAX))
+        let next = usize::try_from(next).unwrap_or(usize::MAX).saturating_sub(kept);
+        let here = self.room().saturating_sub(kept.min(self.kept_here()));
+        next.max(if self.broken { 0 } else { here })
     }
 
     /// Whether the next batch cannot go into the file in use.
     pub fn must_succeed(&self) -> bool {
-        let fits = |q: &Queued| q.bytes <= self.room();
+        let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept_here() };
+        let fits = |q: &Queued| q.bytes + kept(q) <= self.room();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))
+    }
+
+    /// Bytes that the next file needs behind its Start for the next batch.
+    pub fn needed(&self) -> u64 {
+        let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept };
+        let bytes = self.queue.front().map_or(0, |q| q.bytes + kept(q));
+        (bytes + Group::FRAME_LEN) as u64
     }
 
     /// Whether the file after the one in use is to be made ready: as soon as this one is used.

@@ -42,7 +42,7 @@ impl End {
 }
 
 /// Eight topics, so that every shard has some, with lsns far above those of a shard that begins.
-fn world(shards: u32) -> World {
+pub(super) fn world(shards: u32) -> World {
     let w = World::with(Options { wal_shards: shards, ..small() });
     for i in 0..8 {
         w.create(

@@ -21,6 +21,7 @@ mod poison;
 mod read;
 mod reclaim;
 mod retention;
+mod salvage;
 mod shared_fate;
 mod space;
 mod verify;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use topics_env::Fs as _;
+use topics_env::{Fs as _, OpenMode};
+use topics_storage::dir::Paths;
 
 use super::*;
 use crate::error::Error;
@@ -143,6 +144,45 @@ fn goes_on(w: &World, topic: &str) -> u64 {
     let files = w.fs.kill_image().files().into_iter().map(|(p, b)| (p, b.len()));
     let files: Vec<_> = files.filter(|(p, _)| !p.contains(".idx")).collect();
     panic!("nothing of what was deleted became room: {:?} {files:?}", w.state(topic));
+}
+
+/// Nothing is synced, and no copy of it has room: reads go on where the disk is full, deletes are
+/// taken, and give back what writes need, without another open.
+#[test]
+fn a_killed_engine_opens_on_a_full_disk_and_what_is_deleted_comes_back() {
+    for reserve in [true, false] {
+        let options = Options { wal_file_min: 64 << 10, ..tight_options() };
+        let mut w = World::with(options);
+        w.fs.set_free_space(Some(12 << 20));
+        w.create("t", class(Durability::Disk));
+        let large = vec!["x".repeat(3000); 700];
+        let large: Vec<&str> = large.iter().map(String::as_str).collect();
+        while !no_space(w.try_put("t", &large)) {}
+        let head = w.state("t").head_seq;
+        assert!(head >= 1400, "{head}");
+        w.engine = None;
+        w.fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
+        let paths = Paths::new(Path::new(DIR));
+        if !reserve {
+            // As after a kill within a checkpoint, and another process that took the space.
+            let file = w.fs.open(&paths.reserve(), OpenMode::Write).unwrap();
+            file.set_len(0).unwrap();
+        }
+        w.fs.set_free_space(Some(0));
+        for _ in 0..2 {
+            w.try_open().unwrap_or_else(|e| panic!("reserve {reserve}: {e}"));
+            assert_eq!(w.seqs("t"), (1..=head).collect::<Vec<_>>(), "I1");
+            assert!(no_space(w.try_put("t", &large)));
+            // Killed again.
+            w.engine = None;
+        }
+        w.try_open().unwrap();
+        w.delete("t", Some(head), None);
+        assert!(goes_on(&w, "t") <= 20, "reserve {reserve}");
+        assert_eq!(w.seqs("t"), [head, head + 1], "I1");
+        w.reopen();
+        assert_eq!(w.seqs("t"), [head, head + 1], "I1");
+    }
 }
 
 /// Everything is in the log, and its oldest file holds one live record.

@@ -321,6 +321,61 @@ fn what_frees_space_of_other_topics_goes_on_behind_what_does_not_fit() {
     wal.wait(t, Level::Synced).unwrap();
 }
 
+/// What was staged before the shortage showed, small as it is, leaves a place.
+#[test]
+fn what_frees_space_has_a_place_in_the_last_file() {
+    for level in [Level::Written, Level::Synced] {
+        let (env, fs, _) = sim_env(1);
+        let wal = wal(&env, small());
+        let log = Arc::new(Log::default());
+        let of = |topic_id, seq, n| Batch { topic_id, ..batch(&log, seq, n, level) };
+        fs.fail_from(CallKind::Allocate, 1, ENOSPC);
+        let size = of(1, 1, 1).bytes() as u64;
+        let tickets: Vec<Ticket> =
+            (1..=4096 / size + 20).map(|topic| put(&wal, of(topic, topic, 1)).unwrap()).collect();
+        let written = tickets.iter().filter(|t| wal.wait(**t, level).is_ok()).count() as u64;
+        assert!(written * size > 3000 && written * size < 3700, "{written} of {size} bytes");
+        assert!(put(&wal, of(500, 500, 1)).is_err());
+        // They share groups, each of which has a frame of its own.
+        let frees: Vec<Ticket> = (501..503)
+            .map(|topic| put(&wal, Batch { frees_space: true, ..of(topic, topic, 1) }).unwrap())
+            .collect();
+        for t in frees {
+            wal.wait(t, level).unwrap();
+        }
+        // Not for ever.
+        let frees = |topic| {
+            let freeing = Batch { frees_space: true, ..of(topic, topic, 1) };
+            wal.wait(put(&wal, freeing).unwrap(), level)
+        };
+        let more = (503..600).find(|topic| frees(*topic).is_err()).unwrap();
+        assert!(matches!(frees(more), Err(StorageError::Full { .. })));
+        fs.clear_faults();
+        frees(more + 1).unwrap();
+        let want: Vec<u64> = (1..=written).chain(501..more).chain([more + 1]).collect();
+        assert_eq!(seqs(&read_back(&env, &wal)), want);
+    }
+}
+
+/// A batch for which the next file grows leaves a place there, or is refused.
+#[test]
+fn what_frees_space_has_a_place_behind_a_large_batch() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let first = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.wait(first, Level::Synced).unwrap();
+    // Larger than a file; no file can be made after the one that grows.
+    fs.fail_from(CallKind::Create, 1, ENOSPC);
+    let large = put(&wal, batch(&log, 2, 1000, Level::Written)).unwrap();
+    wal.wait(large, Level::Written).unwrap();
+    assert!(wal.full(0));
+    let freeing = Batch { frees_space: true, ..batch(&log, 1002, 1, Level::Written) };
+    let t = put(&wal, freeing).unwrap();
+    wal.wait(t, Level::Synced).unwrap();
+    assert_eq!(seqs(&read_back(&env, &wal)), (1..=1002).collect::<Vec<_>>());
+}
+
 #[test]
 fn i1_a_failure_behind_what_is_not_synced_is_told_at_every_level() {
     for level in [Level::Written, Level::Synced] {

@@ -75,6 +75,8 @@ fn run(steps: &[Step]) {
     let mut staged: Vec<Staged> = Vec::new();
     let mut seq = 1;
     let mut trimmed = 0;
+    // Bytes that batches which free space may have taken.
+    let mut freeing = 0;
     let mut hold = None;
     for step in steps {
         match *step {
@@ -82,6 +84,9 @@ fn run(steps: &[Step]) {
                 let b = batch(&log, seq, records, level);
                 let told = log.told.lock().len();
                 let b = Batch { topic_id: topic, frees_space: frees, ..b };
+                if frees {
+                    freeing += b.bytes() + Group::FRAME_LEN;
+                }
                 if let Ok(ticket) = put(&wal, b) {
                     let records = records as u64;
                     staged.push(Staged { ticket, topic, told, seq, records, level });
@@ -113,6 +118,10 @@ fn run(steps: &[Step]) {
         let p = wal.positions(0);
         assert!(p.applied <= p.written && p.synced <= p.written, "{p:?}");
         assert!(fs.violations().is_empty());
+        let st = wal.shards[0].state.lock();
+        let free = st.room() + Group::FRAME_LEN;
+        let has_place = st.prepared.is_some() || st.broken || free + freeing >= st.kept;
+        assert!(has_place || st.poisoned.is_some(), "a place for what frees space");
     }
     fs.clear_faults();
     drop(hold);
