@@ -1,14 +1,16 @@
 //! What a damaged open may be, and what it must not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
-use topics_engine::{Append, Engine, Error, NewRecord, ReadFrom, ReadRequest};
-use topics_env::sim::{CallKind, FaultKind};
+use topics_engine::{Append, Engine, Error, NewRecord, ReadFrom, ReadRequest, verify};
+use topics_env::sim::{CallKind, FaultKind, env_on};
 
 use super::corpus::{Corpus, TAIL, files};
 use super::kinds::Damage;
 use crate::crash::{Mounted, panic_text};
 use crate::oracle::{Observation, Seen, TopicObs, observe_damaged};
+use crate::run::DIR;
 
 /// What one damaged open was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,15 +88,62 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn opened(&self, disk: &mut Mounted) -> Result<Met, String> {
+        let must_open = self.salvage && self.damage.whole;
         let engine = match disk.open() {
             Ok(engine) => engine,
+            Err(e) if must_open => return Err(format!("salvage refuses: {e}")),
             Err(e) => return refused(&e),
         };
         let (seen, unread, met) = self.look(&engine, None)?;
+        if must_open {
+            self.is_stated(&seen, &unread)?;
+            self.is_settled(disk, &seen)?;
+        }
         if self.damage.thorough {
             self.lives_on(disk, engine, &seen, &unread)?;
         }
-        Ok(met)
+        if must_open { self.is_clean(disk) } else { Ok(()) }.map(|()| met)
+    }
+
+    /// What is lost is in gaps, not found anew by each read.
+    fn is_stated(&self, seen: &Observation, unread: &[String]) -> Result<(), String> {
+        if let Some(name) = unread.first() {
+            return Err(format!("{name} cannot be read after a salvage"));
+        }
+        let unexplained = |t: &TopicObs| t.unexplained().next().copied();
+        match seen.topics.iter().find_map(|t| Some((t, unexplained(t)?))) {
+            Some((t, lost)) => Err(format!("{}: {lost:?} is in no gap", t.state.topic)),
+            None => Ok(()),
+        }
+    }
+
+    /// A crash right after the open leaves a directory that `strict` opens, and that shows the same.
+    fn is_settled(&self, disk: &Mounted, seen: &Observation) -> Result<(), String> {
+        let mut plan = self.c.plan.clone();
+        plan.tuning.salvage = false;
+        let mut other = Mounted::new(&disk.fs.kill_image(), &plan);
+        let engine = other.open().map_err(|e| format!("strict refuses after a salvage: {e}"))?;
+        let (again, ..) =
+            self.look(&engine, Some(seen)).map_err(|e| format!("strict after a salvage: {e}"))?;
+        for (was, is) in seen.topics.iter().zip(&again.topics) {
+            if was.records != is.records || is.state.next_seq < was.state.next_seq {
+                return Err(format!("{}: strict shows something else", was.state.topic));
+            }
+        }
+        Ok(())
+    }
+
+    /// `verify` finds nothing once it is closed.
+    fn is_clean(&self, disk: &mut Mounted) -> Result<(), String> {
+        let engine = disk.open().map_err(|e| format!("a further open: {e}"))?;
+        engine.close().map_err(|e| format!("a close after a salvage: {e}"))?;
+        drop(engine);
+        let env = env_on(&disk.fs, &disk.clock, 1);
+        let report = verify(&env, Path::new(DIR), &mut |_| {}).map_err(|e| e.to_string())?;
+        match report.problems.first() {
+            Some(p) => Err(format!("verify after a salvage: {p:?}")),
+            None => Ok(()),
+        }
     }
 
     /// Everything that the engine shows, and the topics of which not everything can be read.

@@ -16,12 +16,19 @@ pub struct Damage {
     /// Judged in both modes, and over a checkpoint and a reopen. Neighbouring bits do the same to a
     /// record: of those, some.
     pub thorough: bool,
+    /// Files that are lost whole or in part: `salvage` opens, nothing of it stays damaged, and the
+    /// next open may be a strict one.
+    pub whole: bool,
 }
 
 impl Damage {
     fn of(path: &str, what: String, image: DiskImage) -> Self {
         let what = format!("{path} {what}");
-        Self { what, image, touched: vec![path.to_owned()], thorough: true }
+        Self { what, image, touched: vec![path.to_owned()], thorough: true, whole: false }
+    }
+
+    fn whole(path: &str, what: String, image: DiskImage) -> Self {
+        Self { whole: true, ..Self::of(path, what, image) }
     }
 }
 
@@ -44,8 +51,9 @@ fn chosen(image: &DiskImage, of: &str) -> Vec<(String, Vec<u8>)> {
 pub type Kind = (&'static str, for<'c> fn(&'c Corpus, u64, &str) -> Vec<Make<'c>>);
 
 /// All of them.
-pub const KINDS: [Kind; 6] = [
+pub const KINDS: [Kind; 7] = [
     ("missing_files", missing_files),
+    ("emptied_folders", emptied_folders),
     ("stale_files", stale_files),
     ("swapped_files", swapped_files),
     ("zeroed_sectors", zeroed_sectors),
@@ -89,7 +97,7 @@ fn truncations<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
         for len in (0..bytes.len()).step_by(step) {
             let (path, bytes) = (path.clone(), bytes[..len].to_vec());
             out.push(Box::new(move || {
-                Damage::of(&path, format!("cut to {len}"), put(&c.image, &path, &bytes))
+                Damage::whole(&path, format!("cut to {len}"), put(&c.image, &path, &bytes))
             }));
         }
     }
@@ -121,10 +129,37 @@ fn missing_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
         Box::new(move || {
             let mut image = c.image.clone();
             assert!(image.remove(&path));
-            Damage::of(&path, "missing".into(), image)
+            Damage::whole(&path, "missing".into(), image)
         })
     };
     chosen(&c.image, of).into_iter().map(one).collect()
+}
+
+/// Every folder of the logs and the topics, emptied: one, and all beside each other.
+fn emptied_folders<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
+    let all = chosen(&c.image, of);
+    let folders: std::collections::BTreeSet<String> = all
+        .iter()
+        .filter(|f| f.0.contains("/wal/") || f.0.contains("/topics/"))
+        .flat_map(|f| {
+            let folder = f.0.rsplit_once('/').map_or("", |f| f.0);
+            let above = folder.rsplit_once('/').map_or("", |f| f.0);
+            [folder.to_owned(), above.to_owned()]
+        })
+        .collect();
+    let one = |folder: String| -> Make<'c> {
+        let all = all.clone();
+        Box::new(move || {
+            let mut image = c.image.clone();
+            let mut touched = Vec::new();
+            for (path, _) in all.iter().filter(|f| f.0.starts_with(&format!("{folder}/"))) {
+                assert!(image.remove(path));
+                touched.push(path.clone());
+            }
+            Damage { touched, ..Damage::whole(&folder, "emptied".into(), image) }
+        })
+    };
+    folders.into_iter().map(one).collect()
 }
 
 /// Every file as it was some time ago, and files that have since gone.
@@ -155,7 +190,8 @@ fn swapped_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
             out.push(Box::new(move || {
                 let image = put(&put(&c.image, &a.0, &b.1), &b.0, &a.1);
                 let what = format!("{} and {} swapped", a.0, b.0);
-                Damage { what, image, touched: vec![a.0.clone(), b.0.clone()], thorough: true }
+                let touched = vec![a.0.clone(), b.0.clone()];
+                Damage { what, image, touched, thorough: true, whole: true }
             }));
         }
     }

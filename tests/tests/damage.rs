@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         &[
             ("corpus", corpus),
             ("missing_files", || over("missing_files")),
+            ("emptied_folders", || over("emptied_folders")),
             ("stale_files", || over("stale_files")),
             ("swapped_files", || over("swapped_files")),
             ("zeroed_sectors", || over("zeroed_sectors")),
@@ -165,6 +166,7 @@ fn corpus() -> Outcome {
             image: c.image.clone(),
             touched: Vec::new(),
             thorough: true,
+            whole: true,
         };
         if judge(&c, &none, false)? != Met::Same {
             return Err(format!("{} is not the same when it is whole", c.name));

@@ -17,6 +17,7 @@ use topics_storage::snapshot::{Glance, ReplayPos, Table};
 use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
 use crate::error::Result;
+use crate::recovery;
 use crate::topic::Topic;
 
 /// Every topic that was asleep after the open.
@@ -217,7 +218,7 @@ impl Base {
             return Ok(());
         }
         let snap = all.table.topic(i)?;
-        let topic = Topic::from_snapshot(self, &snap)?;
+        let topic = Topic::from_snapshot(self, &snap, &[])?;
         self.slept(0u64.wrapping_sub(snap.live_bytes));
         topic.unseen.store(!snap.segments.is_empty(), Ordering::Release);
         if self.dormitory.served.load(Ordering::Acquire) {
@@ -235,7 +236,8 @@ impl Base {
         if topic.unseen.load(Ordering::Acquire) {
             let metas: Vec<SegmentMeta> =
                 topic.state.read().index.segs.iter().map(|s| s.meta).collect();
-            self.segments.check_named(topic.key, &metas, true)?;
+            let named = self.segments.check_named(topic.key, &metas, true);
+            named.map_err(|e| recovery::advise(&self.dir, e.into()))?;
             topic.unseen.store(false, Ordering::Release);
         }
         Ok(())

@@ -54,6 +54,12 @@ impl Ids {
         s.logged = s.logged.max(reserved);
     }
 
+    /// So many frames of the log are lost: each may have given an id.
+    pub(crate) fn skip(&self, frames: u64) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(s.logged).saturating_add(frames);
+    }
+
     /// A topic has this id.
     pub(crate) fn seen(&self, id: u64) {
         let mut s = self.0.lock();

@@ -14,6 +14,16 @@ pub enum RecoveryMode {
     Strict,
     /// Copies the damaged ranges aside, gives them up as gaps, goes on.
     Salvage,
+    /// The same, and reads every record of every segment for it.
+    Repair,
+}
+
+impl RecoveryMode {
+    /// Whether damage is given up.
+    #[must_use]
+    pub fn gives_up(self) -> bool {
+        self != Self::Strict
+    }
 }
 
 /// Which topics a write may create.

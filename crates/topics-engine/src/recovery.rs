@@ -14,9 +14,11 @@ use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{Paths, Store, make_root};
 use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, Gap as GapBody};
-use topics_storage::recovery::{Loss, Mode, Opened, Opening, RecoveryProgress, ShardReport};
-use topics_storage::segment::{SegmentOptions, Segments};
-use topics_storage::snapshot::{ReplayPos, Table};
+use topics_storage::recovery::{
+    Loss, Mode, Opened, Opening, Problem, RecoveryProgress, ShardReport,
+};
+use topics_storage::segment::{SegmentOptions, Segments, TopicKey};
+use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
 use topics_storage::wal::{Placed, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -35,16 +37,44 @@ pub(crate) fn open(
     options: Options,
     progress: Arc<RecoveryProgress>,
 ) -> Result<Arc<Core>> {
+    let strict = !options.recovery.gives_up();
+    let opened = recover(env, dir, options, progress);
+    opened.map_err(|e| if strict { advise(dir, e) } else { e })
+}
+
+/// What to run about damage, where a repair can help.
+pub(crate) fn advise(dir: &Path, e: Error) -> Error {
+    match e {
+        Error::Corrupt { file, offset, detail }
+            if !detail.contains("topics repair") && !detail.contains("restore a backup") =>
+        {
+            let dir = dir.display();
+            let detail = format!(
+                "{detail}: run `topics repair --data-dir {dir}` to see what would be given up"
+            );
+            Error::Corrupt { file, offset, detail }
+        }
+        e => e,
+    }
+}
+
+fn recover(
+    env: Env,
+    dir: &Path,
+    options: Options,
+    progress: Arc<RecoveryProgress>,
+) -> Result<Arc<Core>> {
     let dir = &absolute(dir)?;
     let paths = Paths::new(dir);
     let mode = match options.recovery {
         RecoveryMode::Strict => Mode::Strict,
-        RecoveryMode::Salvage => Mode::Salvage,
+        RecoveryMode::Salvage | RecoveryMode::Repair => Mode::Salvage,
     };
     let pid = std::process::id();
     let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
-    let closed = opening.closed();
+    // The files of a topic that is asleep are looked at later; `salvage` looks at all of them.
+    let closed = opening.closed() && mode == Mode::Strict;
     let topics = opening.take_topics();
     let segments = Segments::new(
         env.clone(),
@@ -56,8 +86,13 @@ pub(crate) fn open(
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone(), progress);
     let snapshot_layout = opening.snapshot().map(|b| b.layout);
-    let replay = Replay::of(&base, &opening, topics, closed)?;
+    let access = if closed { Access::Closed } else { Access::Change };
+    let replay = Replay::of(&base, &opening, topics, access)?;
     let lost: Vec<_> = replay.lost(&base, &opening).iter().map(Lost::frame).collect();
+    let repaired = mode == Mode::Salvage
+        && (opening.losses().any(|l| !l.announced)
+            || !opening.snapshots().rejected.is_empty()
+            || !replay.segments.is_empty());
     let opened = opening.finish(&lost)?;
     let core = start(base, paths, segments, opened, closed)?;
     core.ids.recovered();
@@ -78,8 +113,26 @@ pub(crate) fn open(
     topic::finish_moves(&core);
     core.registry.each(|t| topic::announce_again(&core, t));
     core.disk.checkpoints.refill(&core.wal);
+    if repaired {
+        settle_repair(&core)?;
+    }
     core.start_background()?;
     Ok(core)
+}
+
+/// Ends a recovery that gave something up: from here on no snapshot names what is lost, so that the
+/// next open, a strict one too, finds nothing wrong.
+fn settle_repair(core: &Arc<Core>) -> Result<()> {
+    for _ in 0..2 {
+        match capture::checkpoint(core) {
+            Err(e) if e.is_shortage() => {
+                log::warn!("the next open must be one with salvage again: {e}");
+                return Ok(());
+            }
+            done => done.map(drop)?,
+        }
+    }
+    Ok(())
 }
 
 /// Opens what a directory holds over files that stay as they are: what recovery writes is only
@@ -161,6 +214,17 @@ fn start(
     Ok(Core::new(base, opened.wal, disk))
 }
 
+/// What a replay may do, and expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// The directory was closed cleanly.
+    Closed,
+    /// It may be changed.
+    Change,
+    /// Nothing may be changed.
+    Look,
+}
+
 /// What the replay knows beside the topics' own state.
 #[derive(Default)]
 struct Replay {
@@ -175,6 +239,10 @@ struct Replay {
     holes: Vec<(String, Gap)>,
     /// The first layout that a replayed batch was logged under.
     oldest_layout: Option<u64>,
+    /// Records of segments that are lost, by topic.
+    lost_records: HashMap<u64, Vec<Gap>>,
+    /// What is wrong with the segments that were written anew.
+    segments: Vec<Problem>,
 }
 
 /// A loss to be logged: of lsns, or of a topic's seqs.
@@ -192,27 +260,54 @@ impl Lost {
     }
 }
 
-/// Gaps, each with the name of its topic.
-type TopicGaps = Vec<(String, Gap)>;
+/// What `salvage` would give up.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Ranges of the logs.
+    pub losses: Vec<Loss>,
+    /// The gaps of the topics, each with the topic's name.
+    pub gaps: Vec<(String, Gap)>,
+    /// Files that would be made again from others, or from what is left of them.
+    pub files: Vec<Problem>,
+}
 
-/// What `salvage` would give up: the ranges of the logs, and the gaps of the topics by name.
-pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<(Vec<Loss>, TopicGaps)> {
+/// Says what `salvage` would give up.
+pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
     let mut opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;
     let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());
-    let set = segment_options(&options, env);
+    // Segments that would be written anew are, in memory.
+    let env = env.clone().read_only();
+    let set = segment_options(&options, &env);
     let segments = Segments::new(env.clone(), paths, id, generation, set, None);
-    let base = Base::new(env.clone(), dir.to_owned(), options, segments, Arc::default());
-    let replay = Replay::of(&base, &opening, topics, false)?;
+    let options = Options { recovery: RecoveryMode::Repair, ..options };
+    let base = Base::new(env, dir.to_owned(), options, segments, Arc::default());
+    let replay = Replay::of(&base, &opening, topics, Access::Look)?;
     let lost = replay.lost(&base, &opening);
-    let fresh: Vec<Loss> = opening.losses().filter(|l| !l.announced).cloned().collect();
+    let losses = opening.losses().filter(|l| !l.announced).cloned().collect();
     let gaps = lost.into_iter().filter_map(|l| {
         let reason = GapReason::from_code(l.gap.reason)?;
         Some((l.topic?.1, Gap { from: l.gap.from, to: l.gap.to, reason }))
     });
-    Ok((fresh, replay.holes.into_iter().chain(gaps).collect()))
+    let store = opening.store_damage().map(problem);
+    Ok(Plan {
+        losses,
+        gaps: replay.holes.into_iter().chain(gaps).collect(),
+        files: store.into_iter().chain(replay.segments).collect(),
+    })
+}
+
+/// Damage as `verify` would report it.
+fn problem(e: &StorageError) -> Problem {
+    match e.clone() {
+        StorageError::Corrupt { file, offset, detail } => Problem { file, offset, detail },
+        StorageError::Missing { what: file } => {
+            Problem { file, offset: 0, detail: "it is missing".into() }
+        }
+        e => Problem { file: e.to_string(), offset: 0, detail: String::new() },
+    }
 }
 
 /// A held lock, with the directory that it is of.
@@ -227,10 +322,10 @@ fn at(dir: &Path, e: StorageError) -> Error {
 
 impl Replay {
     /// Applies the snapshot and every kept frame.
-    fn of(base: &Base, opening: &Opening, topics: Table, closed: bool) -> Result<Self> {
+    fn of(base: &Base, opening: &Opening, topics: Table, access: Access) -> Result<Self> {
         let damaged = opening.losses().next().is_some();
         let mut replay = Self { damaged, ..Self::default() };
-        replay.snapshot(base, opening, topics, closed)?;
+        replay.snapshot(base, opening, topics, access)?;
         let mut failed = None;
         let replayed = opening.replay(&base.recovery, |layout, placed| {
             replay.batch(base, layout, placed).map_err(|e| {
@@ -242,6 +337,10 @@ impl Replay {
             return Err(e);
         }
         replayed?;
+        let lost: u64 = opening.losses().map(|l| l.to_lsn + 1 - l.from_lsn).sum();
+        if lost > 0 {
+            base.ids.skip(lost);
+        }
         base.time.resume();
         Ok(replay)
     }
@@ -251,7 +350,7 @@ impl Replay {
         base: &Base,
         opening: &Opening,
         topics: Table,
-        closed: bool,
+        access: Access,
     ) -> Result<()> {
         let Some(body) = opening.snapshot() else { return Ok(()) };
         base.ids.found(body.next_topic_id, body.reserved_topic_id);
@@ -267,17 +366,56 @@ impl Replay {
                 });
             }
         }
-        if closed && topics.is_sorted() {
+        if access == Access::Closed && topics.is_sorted() {
             return base.put_to_sleep(topics, body.layout);
         }
         for i in 0..topics.len() {
-            let snap = topics.topic(i)?;
-            let topic = Topic::from_snapshot(base, &snap)?;
-            base.segments.check_named(topic.key, &snap.segments, true)?;
+            let mut snap = topics.topic(i)?;
+            let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
+            let mut lost = Vec::new();
+            if base.options.recovery.gives_up() {
+                lost = self.salvage_segments(base, key, &mut snap, access)?;
+            } else {
+                base.segments.check_named(key, &snap.segments, true)?;
+            }
+            let topic = Topic::from_snapshot(base, &snap, &lost)?;
+            if !lost.is_empty() {
+                self.lost_records.insert(snap.topic_id, lost);
+            }
             self.reflected.insert(snap.topic_id, snap.replay);
             base.registry.adopt(topic);
         }
         Ok(())
+    }
+
+    /// Writes damaged segments of a topic anew, without what is lost of them, which it returns. The
+    /// files as they were are kept in `damaged/`.
+    fn salvage_segments(
+        &mut self,
+        base: &Base,
+        key: TopicKey,
+        snap: &mut TopicSnap,
+        access: Access,
+    ) -> Result<Vec<Gap>> {
+        let records = base.options.recovery == RecoveryMode::Repair;
+        let floor = snap.delete_below.max(snap.evict_floor);
+        let mut lost = Vec::new();
+        for meta in &mut snap.segments {
+            let Some(damaged) = base.segments.examine(key, meta, records)? else { continue };
+            log::error!("topic {:?}: {}; it is written anew", snap.name, damaged.why);
+            self.segments.push(problem(&damaged.why));
+            if access != Access::Look {
+                damaged.keep()?;
+            }
+            *meta = damaged.rewrite()?;
+            let ranges = damaged.lost.iter().filter(|r| r.1 >= floor);
+            lost.extend(ranges.map(|&(from, to)| Gap {
+                from: from.max(floor),
+                to,
+                reason: GapReason::Corrupt,
+            }));
+        }
+        Ok(lost)
     }
 
     /// Applies a batch, but for the frames that the snapshot reflects for their topic.
@@ -344,6 +482,7 @@ impl Replay {
             for gap in &gaps {
                 topic.state.write().add_gap(*gap);
             }
+            gaps.extend(self.lost_records.get(&topic.id()).into_iter().flatten());
             if let Some(gap) = topic.lost(spared) {
                 topic.state.write().add_gap(gap);
                 gaps.push(gap);

@@ -38,6 +38,8 @@ pub struct Repair {
     /// The gaps that topics get for it, by topic; upper bounds where no later record settles what
     /// was lost. Those that any open would state after a crash are among them.
     pub gaps: Vec<(String, Gap)>,
+    /// Files that are made again, from others or from what is left of them.
+    pub files: Vec<Problem>,
     /// It was done.
     pub done: bool,
     /// The files that hold the damaged bytes now.
@@ -46,25 +48,26 @@ pub struct Repair {
 
 /// Says what `salvage` would give up, without changing anything.
 pub fn plan_repair(env: &Env, dir: &Path, options: Options) -> Result<Repair> {
-    let (losses, gaps) = crate::recovery::plan(env, dir, options).map_err(|e| match e {
+    let plan = crate::recovery::plan(env, dir, options).map_err(|e| match e {
         Error::Corrupt { file, .. } if file.ends_with("meta/STORE") && !exists(env, dir) => {
             Error::InvalidRequest(format!("{} is no data directory", dir.display()))
         }
         e => e,
     })?;
-    Ok(Repair { losses, gaps, ..Repair::default() })
+    let crate::recovery::Plan { losses, gaps, files } = plan;
+    Ok(Repair { losses, gaps, files, ..Repair::default() })
 }
 
 fn exists(env: &Env, dir: &Path) -> bool {
     env.fs.exists(&Paths::new(dir).meta()).unwrap_or(false)
 }
 
-/// Opens the directory once with `salvage` and closes it: what the plan names is given up, and a
+/// Opens the directory once with `salvage`, reading every record, and closes it: what the plan names is given up, and a
 /// copy of the damaged bytes is kept.
 pub fn repair(env: Env, dir: &Path, options: Options) -> Result<Repair> {
     let mut repair = plan_repair(&env, dir, options.clone())?;
     let before = kept(&env, dir)?;
-    let salvage = Options { recovery: RecoveryMode::Salvage, background: false, ..options };
+    let salvage = Options { recovery: RecoveryMode::Repair, background: false, ..options };
     Engine::open(env.clone(), dir, salvage)?.close()?;
     repair.kept = kept(&env, dir)?.into_iter().filter(|n| !before.contains(n)).collect();
     repair.done = true;

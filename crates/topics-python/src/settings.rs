@@ -102,7 +102,9 @@ impl Place<'_> {
             Self::Millis(d) => Value::Number(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
             Self::Text(t) => Value::Text((*t).clone()),
             Self::Recovery(RecoveryMode::Strict) => Value::Text("strict".into()),
-            Self::Recovery(RecoveryMode::Salvage) => Value::Text("salvage".into()),
+            Self::Recovery(RecoveryMode::Salvage | RecoveryMode::Repair) => {
+                Value::Text("salvage".into())
+            }
             Self::AutoCreate(AutoCreate::On) => Value::Text("true".into()),
             Self::AutoCreate(AutoCreate::Off) => Value::Text("false".into()),
             Self::AutoCreate(AutoCreate::Patterns(list)) => Value::Text(list.join(",")),

@@ -316,6 +316,11 @@ impl Checkpoints {
         for kept in &inner.kept {
             named.add(&self.load(kept.n)?.topics)?;
         }
+        // What this open made is named by the next snapshot.
+        let made = self.segments.take_made();
+        named.files.extend(&made);
+        named.files.sort_unstable();
+        self.segments.made(&made);
         let mut removed = 0;
         for topic in self.segments.list_topics()? {
             if !named.has(topic) && !live.contains(&topic) {

@@ -137,6 +137,8 @@ impl DirLock {
     /// Also locks `meta/STORE`, which must be there.
     pub(crate) fn lock_store(&mut self, env: &Env, paths: &Paths) -> Result<()> {
         let path = paths.meta().join(STORE_NAME);
+        // A second descriptor of this process would find the file locked.
+        self.store = None;
         self.store = match env.fs.lock_file(&path) {
             Ok(guard) => Some(guard),
             Err(LockError::Held(_)) if env.check("lock.store", false) => None,
@@ -144,6 +146,15 @@ impl DirLock {
             Err(LockError::Io(e)) => return Err(StorageError::io(show(&path), e)),
         };
         Ok(())
+    }
+
+    /// Also locks `meta/STORE` if there is one, whatever it says.
+    pub(crate) fn lock_store_if_there(&mut self, env: &Env, paths: &Paths) -> Result<()> {
+        let path = paths.meta().join(STORE_NAME);
+        match env.fs.exists(&path).map_err(|e| StorageError::io(show(&path), e))? {
+            true => self.lock_store(env, paths),
+            false => Ok(()),
+        }
     }
 
     /// Watches the lock file without keeping the lock.
@@ -174,7 +185,7 @@ fn parse_holder(content: &[u8]) -> (u32, Option<String>) {
 pub const STORE_VERSION: u32 = 1;
 const STORE_MAGIC: [u8; 4] = *b"TSTR";
 const STORE_LEN: usize = 32;
-const STORE_NAME: &str = "STORE";
+pub(crate) const STORE_NAME: &str = "STORE";
 
 /// The identity of a data directory, `meta/STORE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,17 +220,30 @@ impl Store {
             return undo(synced, || Self::remove_unused(env, paths)).map(|()| (store, false));
         }
         if !env.check("store.no-data", !holds_data(env, paths)?) {
-            return Err(StorageError::Missing {
-                what: format!("{} (its directory holds data)", show(&paths.meta().join("STORE"))),
-            });
+            return Err(Self::missing(paths));
         }
         let mut id = [0; 16];
         env.rng.fill(&mut id);
         let store = Self { id, version: STORE_VERSION };
+        undo(store.restore(env, paths), || Self::remove_unused(env, paths)).map(|()| (store, true))
+    }
+
+    /// Writes `meta/STORE`, and the folders that lead to it where they are missing.
+    pub(crate) fn restore(&self, env: &Env, paths: &Paths) -> Result<()> {
         create_dir(env, "dir.root", paths.root())?;
         create_dir(env, "dir.names", &paths.meta())?;
-        let made = atomic_replace(env, "store.file", &paths.meta(), STORE_NAME, &store.encode());
-        undo(made, || Self::remove_unused(env, paths)).map(|()| (store, true))
+        atomic_replace(env, "store.file", &paths.meta(), STORE_NAME, &self.encode())
+    }
+
+    /// Whether the directory holds data, so that it must have a STORE.
+    pub(crate) fn is_needed(env: &Env, paths: &Paths) -> Result<bool> {
+        holds_data(env, paths)
+    }
+
+    /// There is no STORE, and the directory holds data.
+    pub(crate) fn missing(paths: &Paths) -> StorageError {
+        let path = show(&paths.meta().join(STORE_NAME));
+        StorageError::Missing { what: format!("{path} (its directory holds data)") }
     }
 
     /// Removes a STORE that nothing was written under yet, and the empty folders beside it.

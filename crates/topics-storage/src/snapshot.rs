@@ -15,7 +15,7 @@ use bincode::{Decode, Encode};
 use topics_env::{Env, OpenMode};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::dir::{Paths, le_u32, le_u64, list_dir, read_file, show};
+use crate::dir::{Paths, atomic_replace, le_u32, le_u64, list_dir, read_file, show};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
@@ -373,6 +373,45 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
         }
     }
     Ok(Loaded { newest: None, rejected, numbers, bytes: 0 })
+}
+
+/// The store id in a snapshot, whose checksum holds.
+pub(crate) fn store_id(env: &Env, paths: &Paths, n: u64) -> Result<[u8; 16]> {
+    let path = paths.snapshot(n);
+    let bytes = read_file(env, &path, u64::MAX)?;
+    let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
+    let named = bytes.get(HEADER..).and_then(|b| b.first_chunk::<16>()).copied();
+    decode(env, &show(&path), n, named.unwrap_or_default(), bytes).map(|s| s.body.store_id)
+}
+
+/// Gives whole snapshots that lie under each other's names their own; `keep` sees each name before its
+/// file is replaced.
+pub(crate) fn restore_names(
+    env: &Env,
+    paths: &Paths,
+    store_id: [u8; 16],
+    keep: impl Fn(u64) -> Result<()>,
+) -> Result<()> {
+    let mut misnamed = Vec::new();
+    for n in list(env, paths)?.into_iter().take(2) {
+        let path = paths.snapshot(n);
+        let Some(bytes) = read_file(env, &path, u64::MAX)?.filter(|b| b.len() >= HEADER) else {
+            continue;
+        };
+        let own = le_u64(&bytes, 8);
+        if own != n && decode(env, &show(&path), own, store_id, bytes.clone()).is_ok() {
+            misnamed.push((own, bytes));
+        }
+    }
+    for (n, bytes) in misnamed {
+        if load(env, paths, n, store_id).is_err() {
+            keep(n)?;
+            let name = format!("snapshot.{n}.bin");
+            atomic_replace(env, "snapshot.names", &paths.meta(), &name, &bytes)?;
+            log::warn!("{name} lay under another name");
+        }
+    }
+    Ok(())
 }
 
 /// Reads one snapshot.

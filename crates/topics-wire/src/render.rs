@@ -374,6 +374,13 @@ pub fn repair(r: &Repair) -> Vec<u8> {
         item.finish()
     });
     array(o.key("gaps"), gaps);
+    let files = r.files.iter().map(|problem| {
+        let mut item = Object::new(128);
+        item.name("file", &problem.file).int("offset", problem.offset);
+        item.name("detail", &problem.detail);
+        item.finish()
+    });
+    array(o.key("files"), files);
     let kept = r.kept.iter().map(|name| {
         let mut text = Vec::new();
         push_str(&mut text, name.as_bytes());

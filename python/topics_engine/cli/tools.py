@@ -62,10 +62,10 @@ def report(found: dict[str, Any], out: Output) -> int:
 
 
 def repair(settings: Settings, out: Output, *, sure: bool) -> int:
-    """Says which ranges of the log damage has taken, and with `sure` gives them up.
+    """Says what would be lost, and with `sure` gives it up.
 
-    Damaged bytes are kept in `damaged/`; the topics get gaps. Damage elsewhere (a segment, a
-    snapshot) is named: an open heals it or reports it record by record, or a backup has it.
+    What can be made again from other files is; the rest becomes gaps of the topics. The damaged
+    files are kept in `damaged/`.
     """
     data_dir = settings.data_dir
     _must_exist(data_dir)
@@ -91,10 +91,11 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
     if out.json_lines:
         out.fields(plan)
         return
-    if not plan["losses"]:
-        out.line("the log has no damage to give up")
+    if not plan["losses"] and not plan["gaps"]:
+        out.line("no record would be lost")
     losses = [{**loss, "lsns": "{}…{}".format(*loss["lsns"])} for loss in plan["losses"]]
     for title, columns, rows in (
+        ("made again from what is left", PROBLEM_COLUMNS, plan["files"]),
         ("given up", ["file", "offset", "lsns"], losses),
         ("records lost, at most", ["topic", "from", "to", "reason"], plan["gaps"]),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,76 @@ def test_a_repair_says_first_what_is_lost_and_keeps_the_bytes(tmp_path: Path, ca
         assert 11 not in seqs
         assert len(seqs) == len(set(seqs)) == 29
         assert [(g.first, g.last) for g in db.topic("t").state().gaps] == [(11, 11)]
+
+
+Damage = Callable[[Path], None]
+
+
+def lose_store(data: Path) -> None:
+    (data / "meta" / "STORE").unlink()
+
+
+def lose_segment(data: Path) -> None:
+    next(iter(sorted(data.glob("topics/*/*.data")))).unlink()
+
+
+def cut_segment(data: Path) -> None:
+    first = next(iter(sorted(data.glob("topics/*/*.data"))))
+    first.write_bytes(first.read_bytes()[:-100])
+
+
+def lose_log(data: Path) -> None:
+    for file in data.glob("wal/*/*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "names", "lost"),
+    [
+        (lose_store, "meta/STORE", []),
+        (lose_segment, ".data", [(1, 50)]),
+        (cut_segment, ".data", [(49, 50)]),
+        (lose_log, "wal/shard-00", [(51, 50 + 2**32)]),
+    ],
+)
+def test_a_repair_has_a_way_out(
+    tmp_path: Path, capsys: Any, damage: Damage, names: str, lost: list[tuple[int, int]]
+) -> None:
+    import topics_engine as te
+
+    data = tmp_path / "data"
+    where = ["--data-dir", str(data)]
+    with te.open(data) as db:
+        db.topic("t", durability="fsync").append([{"text": f"{n:04}"} for n in range(50)])
+    damage(data)
+    files = {p: p.read_bytes() for p in data.rglob("*") if p.is_file() and p.name != ".topics.lock"}
+    capsys.readouterr()
+    assert main([*where, "read", "t"]) == 4
+    refused = capsys.readouterr().err
+    assert names in refused
+    assert "topics repair" in refused
+    assert main([*where, "verify"]) == 4
+    capsys.readouterr()
+    assert main([*where, "repair"]) == 4
+    plan = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert [(g["from"], g["to"]) for g in plan["gaps"]] == lost
+    assert {g["reason"] for g in plan["gaps"]} <= {"corrupt"}
+    assert any(names in x["file"] for x in [*plan["files"], *plan["losses"]])
+    now = {p: p.read_bytes() for p in data.rglob("*") if p.is_file() and p.name != ".topics.lock"}
+    assert now == files
+    assert main([*where, "repair", "--yes"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["ok"]
+    with te.open(data) as db:
+        t = db.topic("t")
+        assert [(g.first, g.last, g.reason) for g in t.state().gaps] == [
+            (*gap, "corrupt") for gap in lost
+        ]
+        gone = {n for first, last in lost for n in range(first, min(last, 50) + 1)}
+        read = [r for r in t.read(limit=100) if isinstance(r, te.Record)]
+        assert {r.seq: r.data for r in read} == {
+            n: {"text": f"{n - 1:04}"} for n in range(1, 51) if n not in gone
+        }
+        assert t.append({"text": "next"}).last_seq > max([50, *(last for _, last in lost)])
 
 
 def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:

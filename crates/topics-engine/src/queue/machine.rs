@@ -279,6 +279,12 @@ impl Queue {
         self.detach(seq);
     }
 
+    /// The records of a range are gone.
+    pub fn forget_all(&mut self, from: u64, to: u64) {
+        let known: Vec<u64> = self.jobs.range(from..=to).map(|(seq, _)| *seq).collect();
+        known.into_iter().for_each(|seq| self.forget(seq));
+    }
+
     /// All records below are gone.
     pub fn forget_below(&mut self, floor: u64) {
         if self.cursor < floor {

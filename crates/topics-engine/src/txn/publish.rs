@@ -12,7 +12,6 @@ use super::gather;
 use super::table::{Open, base};
 use crate::core::{Core, Wait};
 use crate::error::{Error, Result};
-use crate::options::RecoveryMode;
 use crate::topic::{self, Alone, Applied, Life, Part, PartRows, Topic};
 
 /// A topic that is held, and what happens to it.
@@ -133,7 +132,7 @@ pub(crate) fn recovered(core: &Arc<Core>) -> Result<()> {
     for (writer, epoch) in core.txns.all_open(None) {
         match finish(core, &writer, epoch) {
             Ok(_) => {}
-            Err(e @ Error::Corrupt { .. }) if core.options.recovery == RecoveryMode::Salvage => {
+            Err(e @ Error::Corrupt { .. }) if core.options.recovery.gives_up() => {
                 log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
                 // The parts that are there stay, the others never come.
                 let (topics, owner) = (Vec::new(), String::new());

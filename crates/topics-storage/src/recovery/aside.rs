@@ -1,6 +1,6 @@
 //! Damaged bytes are kept: a copy of what is given up goes to `damaged/`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use topics_env::{Env, File, OpenMode};
 
@@ -23,6 +23,13 @@ pub fn copy_aside(
     shown: &str,
     (from, to): (u64, u64),
 ) -> Result<Option<PathBuf>> {
+    let mut bytes = read_range(file, shown, (from, to))?;
+    let used = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
+    bytes.truncate(used);
+    keep_bytes(env, paths, &bytes, shown, from)
+}
+
+fn read_range(file: &dyn File, shown: &str, (from, to): (u64, u64)) -> Result<Vec<u8>> {
     let io = |e| StorageError::io(format!("read {shown}"), e);
     let len = file.len().map_err(io)?.min(to).saturating_sub(from);
     let mut bytes = Vec::new();
@@ -32,8 +39,16 @@ pub fn copy_aside(
         bytes.resize(at + n, 0);
         file.read_exact_at(&mut bytes[at..], from + at as u64).map_err(io)?;
     }
-    let used = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
-    bytes.truncate(used);
+    Ok(bytes)
+}
+
+fn keep_bytes(
+    env: &Env,
+    paths: &Paths,
+    bytes: &[u8],
+    shown: &str,
+    from: u64,
+) -> Result<Option<PathBuf>> {
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -49,7 +64,7 @@ pub fn copy_aside(
             }
             continue;
         }
-        write(env, &path, &bytes).inspect_err(|_| {
+        write(env, &path, bytes).inspect_err(|_| {
             let _ = env.fs.remove_file(&path);
         })?;
         sync(env, &path, &dir)?;
@@ -61,13 +76,25 @@ pub fn copy_aside(
     ))
 }
 
-fn write(env: &Env, path: &std::path::Path, bytes: &[u8]) -> Result<()> {
+/// Copies a whole file, if it is there, as [`copy_aside`], with the zeros that end it.
+pub(crate) fn keep(env: &Env, paths: &Paths, path: &Path, shown: &str) -> Result<()> {
+    match env.fs.open(path, OpenMode::Read) {
+        Ok(file) => {
+            let bytes = read_range(&*file, shown, (0, u64::MAX))?;
+            keep_bytes(env, paths, &bytes, shown, 0).map(drop)
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(StorageError::io(format!("read {shown}"), e)),
+    }
+}
+
+fn write(env: &Env, path: &Path, bytes: &[u8]) -> Result<()> {
     let io = |e| StorageError::io(format!("write {}", path.display()), e);
     let out = env.fs.open(path, OpenMode::CreateNew).map_err(io)?;
     out.write_all_at(bytes, 0).map_err(io)
 }
 
-fn sync(env: &Env, path: &std::path::Path, dir: &std::path::Path) -> Result<()> {
+fn sync(env: &Env, path: &Path, dir: &Path) -> Result<()> {
     let io = |e| StorageError::io(format!("sync {}", path.display()), e);
     let file = env.fs.open(path, OpenMode::Write).map_err(io)?;
     env.sync("damaged.sync", &*file).map_err(io)?;
@@ -85,6 +112,9 @@ pub(super) fn set_aside(
     let dir = paths.shard(folder.shard);
     let copy = |name: &str, bytes| {
         let shown = folder_name(folder.shard, name);
+        if env.fs.exists(&dir.join(name)).is_ok_and(|there| !there) {
+            return true;
+        }
         let copied = env
             .fs
             .open(&dir.join(name), OpenMode::Read)
@@ -106,6 +136,9 @@ pub(super) fn set_aside(
         if let Some(name) = loss.file.rsplit('/').next() {
             copy(name, loss.bytes);
         }
+    }
+    if folder.bad_current {
+        copy("CURRENT", (0, u64::MAX));
     }
     let whole = |u: &&super::chain::Unreadable| copy(&u.name, (0, u64::MAX));
     folder.unreadable.iter().filter(whole).map(|u| u.name.clone()).collect()

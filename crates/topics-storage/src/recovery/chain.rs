@@ -29,8 +29,6 @@ pub(crate) struct Unreadable {
     pub name: String,
     /// How many of [`Folder::files`] precede it.
     pub at: usize,
-    /// Its length.
-    pub len: u64,
     pub error: StorageError,
 }
 
@@ -48,6 +46,10 @@ pub(crate) struct Folder {
     /// The highest generation in any name of the folder, stray ones included: a name that is to
     /// be removed must never be given again.
     pub generation: u64,
+    /// `CURRENT` says something that is not so (`salvage` only).
+    pub bad_current: bool,
+    /// Why the newest part of the log is known to be missing (`salvage` only).
+    pub lost_end: Option<StorageError>,
 }
 
 /// The parts of a file's name, and the name.
@@ -68,9 +70,10 @@ impl Folder {
         let mut folder = Self::empty(shard);
         let shown = |name: &str| folder_name(shard, name);
         if !env.fs.exists(&dir).map_err(|e| StorageError::io(shown(""), e))? {
-            return match known {
-                true => Err(StorageError::Missing { what: shown("") }),
-                false => Ok(None),
+            return match (known, mode) {
+                (false, _) => Ok(None),
+                (true, Mode::Strict) => Err(StorageError::Missing { what: shown("") }),
+                (true, Mode::Salvage) => Ok(Some(Self::lost(shard, ""))),
             };
         }
         // `CURRENT` first: beside a running log, the file that it names is then in the list.
@@ -81,6 +84,7 @@ impl Folder {
             }
             other => Some(other?),
         };
+        folder.bad_current = current.is_none();
         let names = env.fs.list(&dir).map_err(|e| StorageError::io(shown(""), e))?;
         let mut logs: Vec<Named> = names
             .iter()
@@ -91,41 +95,66 @@ impl Folder {
         folder.stray = temporary.map(|e| e.name.clone()).collect();
         folder.poisoned = names.iter().any(|e| e.name == wal_file::POISON_MARK);
         folder.generation = names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0);
-        match current {
-            Some(Some(current)) => {
-                let Some(last) = logs.iter().position(|(_, _, n)| *n == current) else {
-                    return Err(StorageError::Missing { what: shown(&current) });
-                };
-                let above = logs.split_off(last + 1);
-                let stale = folder.is_stale(env, paths, store_id, &logs[last], &above)?;
-                if !env.check("recovery.current.stale", !stale) {
-                    if mode == Mode::Strict {
-                        let detail = "a file above the one that it names was in use".into();
-                        let file = shown("CURRENT");
-                        return Err(StorageError::Corrupt { file, offset: 0, detail });
-                    }
-                    logs.extend(above);
-                } else {
-                    folder.stray.extend(above.into_iter().map(|(_, _, n)| n));
-                }
-            }
-            Some(None) => {
-                let used = folder.holds_groups(env, paths, &logs)?;
-                if !env.check("recovery.current.missing", !known && !used) {
-                    if mode == Mode::Strict || logs.is_empty() {
-                        return Err(StorageError::Missing { what: shown("CURRENT") });
-                    }
-                } else {
-                    folder.stray.extend(logs.drain(..).map(|(_, _, n)| n));
-                }
-            }
-            None => {}
+        let logs = match current {
+            Some(current) => folder.named(env, paths, store_id, (logs, current), known, mode)?,
+            None => logs,
+        };
+        if logs.is_empty() && (folder.bad_current || known && mode == Mode::Salvage) {
+            folder.lost_end.get_or_insert(StorageError::Missing { what: shown("CURRENT") });
         }
         for log in logs {
             folder.add(env, paths, store_id, log)?;
         }
-        folder.check_prior(env)?;
+        match folder.check_prior(env) {
+            Err(e @ StorageError::Missing { .. }) if mode == Mode::Salvage => {
+                folder.lost_end = Some(e);
+            }
+            checked => checked?,
+        }
         Ok(Some(folder))
+    }
+
+    /// The files that are part of the log, given what `CURRENT` says; the others are stray.
+    fn named(
+        &mut self,
+        env: &Env,
+        paths: &Paths,
+        store_id: &[u8; 16],
+        (mut logs, current): (Vec<Named>, Option<String>),
+        known: bool,
+        mode: Mode,
+    ) -> Result<Vec<Named>> {
+        let shard = self.shard;
+        let Some(current) = current else {
+            let used = self.holds_groups(env, paths, &logs)?;
+            if env.check("recovery.current.missing", !known && !used) {
+                self.stray.extend(logs.drain(..).map(|(_, _, n)| n));
+            } else if mode == Mode::Strict {
+                return Err(StorageError::Missing { what: folder_name(shard, "CURRENT") });
+            }
+            return Ok(logs);
+        };
+        let Some(last) = logs.iter().position(|(_, _, n)| *n == current) else {
+            let missing = StorageError::Missing { what: folder_name(shard, &current) };
+            if mode == Mode::Strict {
+                return Err(missing);
+            }
+            (self.bad_current, self.lost_end) = (true, Some(missing));
+            return Ok(logs);
+        };
+        let above = logs.split_off(last + 1);
+        let stale = self.is_stale(env, paths, store_id, &logs[last], &above)?;
+        if env.check("recovery.current.stale", !stale) {
+            self.stray.extend(above.into_iter().map(|(_, _, n)| n));
+        } else if mode == Mode::Strict {
+            let detail = "a file above the one that it names was in use".into();
+            let file = folder_name(shard, "CURRENT");
+            return Err(StorageError::Corrupt { file, offset: 0, detail });
+        } else {
+            self.bad_current = true;
+            logs.extend(above);
+        }
+        Ok(logs)
     }
 
     /// Opens a file and reads how it begins.
@@ -136,8 +165,7 @@ impl Folder {
             Ok(header) => header,
             Err(error @ StorageError::Corrupt { .. }) => {
                 let (name, at) = (log.2, self.files.len());
-                let len = file.len().map_err(|e| StorageError::io(shown, e))?;
-                self.unreadable.push(Unreadable { name, at, len, error });
+                self.unreadable.push(Unreadable { name, at, error });
                 return Ok(());
             }
             Err(e) => return Err(e),
@@ -217,7 +245,15 @@ impl Folder {
             stray: Vec::new(),
             poisoned: false,
             generation: 0,
+            bad_current: false,
+            lost_end: None,
         }
+    }
+
+    /// A shard of which nothing is left.
+    pub fn lost(shard: u32, name: &str) -> Self {
+        let missing = StorageError::Missing { what: folder_name(shard, name) };
+        Self { lost_end: Some(missing), ..Self::empty(shard) }
     }
 
     pub fn shown(&self, log: &LogFile) -> String {

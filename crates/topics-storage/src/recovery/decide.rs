@@ -9,15 +9,20 @@ use std::collections::VecDeque;
 
 use topics_env::Env;
 
-use super::chain::{Folder, Unreadable, folder_name};
+use super::chain::{Folder, folder_name};
 use super::links::{FIRST, Link, given_up, links};
 use super::plan::{Extent, Reflected, ShardPlan, Watch};
 use super::{Loss, Mode};
-use crate::format::frame::{FRAME_HEADER, FRAME_TRAILER, FrameType};
+use crate::format::frame::FrameType;
 use crate::format::record::Group;
 use crate::format::wal_file::WAL_HEADER;
 use crate::wal::scan::{self, Scan, Stop};
 use crate::{Result, StorageError};
+
+/// More frames than a shard's log ever held above its newest snapshot: at least 190 GB of them. Where
+/// nobody can say how many frames are lost, so many lsns are given up, and so many seqs of each topic
+/// are not assigned again.
+pub(crate) const UNKNOWN_EXTENT: u64 = 1 << 32;
 
 /// A group that nothing proves durable yet.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +49,18 @@ pub(crate) fn decide(
     // A file whose Start is not there may hold nothing, but its groups know what was durable.
     let found = folder.files.iter().filter_map(|f| f.found);
     proven = found.map(|g| g.synced_lsn_max).fold(proven, u64::max);
+    let mut lost_end = folder.lost_end.clone();
     if let (true, Some(last)) = (links.is_empty(), folder.files.last()) {
         // `CURRENT` never names a shard's first file before its Start is durable.
-        return Err(StorageError::Corrupt {
+        let no_start = StorageError::Corrupt {
             file: folder.shown(last),
             offset: WAL_HEADER as u64,
             detail: "no file of the shard begins with a Start frame".into(),
-        });
+        };
+        if mode == Mode::Strict || !reflected.known {
+            return Err(no_start);
+        }
+        lost_end.get_or_insert(no_start);
     }
     let mut walk = Walk {
         env,
@@ -76,8 +86,9 @@ pub(crate) fn decide(
         walk.file(n, link)?;
     }
     let after = links.last().map_or(0, |l| l.file + 1);
-    for u in folder.unreadable.iter().filter(|u| u.at >= after) {
-        walk.unreadable(u);
+    let unreadable = folder.unreadable.iter().find(|u| u.at >= after);
+    if let Some(e) = unreadable.map(|u| u.error.clone()).or(lost_end) {
+        walk.lost_end(&e);
     }
     walk.finish()
 }
@@ -94,9 +105,7 @@ fn check_unreadable(
         let next = links.iter().find(|l| l.file >= u.at);
         match next {
             Some(l) if l.first <= reflected.replay_lsn + 1 => log::warn!("{}; not needed", u.error),
-            _ if mode == Mode::Salvage && (reflected.known || !links.is_empty()) => {
-                log::error!("{}", u.error);
-            }
+            _ if mode == Mode::Salvage => log::error!("{}", u.error),
             _ => return Err(u.error.clone()),
         }
     }
@@ -136,7 +145,9 @@ impl Walk<'_> {
         let missing = before.map_or(missing, |u| u.error.clone());
         let cut = self.cut_short(0, link.file)?.unwrap_or(missing);
         let missing = if link.lost_start { self.no_start(link) } else { cut };
-        if !self.reflected.known {
+        let range = (expected, link.first - 1);
+        let later = self.plan.links.get(n..).unwrap_or_default();
+        if !self.reflected.known && !given_up(self.env, self.folder, later, range)? {
             // The log was trimmed, and there is no snapshot of what it said.
             return Err(missing);
         }
@@ -202,23 +213,20 @@ impl Walk<'_> {
         }
     }
 
-    /// Nobody knows what was in the newest file when it cannot be read: as much as it has room for.
-    fn unreadable(&mut self, u: &Unreadable) {
-        let most = u.len.saturating_sub(FIRST) / (FRAME_HEADER + FRAME_TRAILER) as u64;
-        let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
-        let to_lsn = from_lsn + most.max(1) - 1;
-        let before = self.folder.files.get(..u.at).and_then(|f| f.last());
-        let loss = Loss {
-            shard: self.folder.shard,
-            layouts: (before.map_or(0, |f| f.header.layout), u64::MAX),
-            file: folder_name(self.folder.shard, &u.name),
-            offset: 0,
-            bytes: (0, u64::MAX),
-            from_lsn,
-            to_lsn,
-            announced: false,
+    /// The newest part of the log is missing, or cannot be read. Nothing says how much that was.
+    fn lost_end(&mut self, why: &StorageError) {
+        let (file, offset) = match why {
+            StorageError::Corrupt { file, offset, .. } => (file.clone(), *offset),
+            StorageError::Missing { what } => (what.clone(), 0),
+            e => (e.to_string(), 0),
         };
-        self.take(loss);
+        let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
+        let to_lsn = from_lsn + UNKNOWN_EXTENT - 1;
+        let shard = self.folder.shard;
+        let before = self.plan.links.last().map(|l| self.folder.files[l.file].header.layout);
+        let layouts = (before.unwrap_or(0), u64::MAX);
+        let bytes = (0, u64::MAX);
+        self.take(Loss { shard, layouts, file, offset, bytes, from_lsn, to_lsn, announced: false });
         self.complete = to_lsn;
     }
 

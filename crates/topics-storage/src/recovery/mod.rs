@@ -14,6 +14,7 @@ pub mod aside;
 pub(crate) mod chain;
 mod copy;
 pub(crate) mod decide;
+pub(crate) mod identity;
 pub(crate) mod links;
 pub(crate) mod plan;
 mod progress;
@@ -31,7 +32,7 @@ use topics_env::Env;
 use self::chain::Folder;
 use self::copy::NewFile;
 use self::decide::decide;
-use self::plan::{NoWatch, ShardPlan};
+use self::plan::{NoWatch, Reflected, ShardPlan};
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
@@ -103,6 +104,15 @@ struct Shard {
     next: Option<(FileKey, NewFile)>,
 }
 
+/// What an opening may do to the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Change it.
+    Change(Mode),
+    /// Read it as `salvage` would, and change nothing.
+    Look,
+}
+
 /// A directory being opened.
 pub struct Opening {
     env: Env,
@@ -119,6 +129,8 @@ pub struct Opening {
     next_key: u32,
     /// Nothing may be changed.
     dry: bool,
+    /// What is wrong with `meta/STORE`, where nothing may be changed.
+    store_damage: Option<StorageError>,
 }
 
 impl Opening {
@@ -131,9 +143,9 @@ impl Opening {
         mode: Mode,
     ) -> Result<Self> {
         let lock = DirLock::acquire(&env, &paths, pid)?;
-        let mut opening = Self::new(env, paths, lock, options)?;
+        let mut opening = Self::new(env, paths, lock, options, Access::Change(mode))?;
         opening.read_shards(mode)?;
-        opening.find_layout();
+        opening.find_layout()?;
         opening.copy_tails()?;
         Ok(opening)
     }
@@ -142,18 +154,23 @@ impl Opening {
     /// [`Self::replay`], [`Self::losses`] and [`Self::reports`]. [`Self::finish`] refuses.
     pub fn look(env: Env, paths: Paths, pid: u32, options: WalOptions) -> Result<Self> {
         let meta = paths.meta();
-        let there = env.fs.exists(&meta).map_err(|e| StorageError::io(show(&meta), e))?;
-        if !there || Store::read(&env, &paths)?.is_none() {
+        if identity::find(&env, &paths)?.is_none() {
             return Err(StorageError::Missing { what: show(&meta.join("STORE")) });
         }
         let lock = DirLock::acquire(&env, &paths, pid)?;
-        let mut opening = Self { dry: true, ..Self::new(env, paths, lock, options)? };
+        let mut opening = Self::new(env, paths, lock, options, Access::Look)?;
         opening.read_shards(Mode::Salvage)?;
-        opening.find_layout();
+        opening.find_layout()?;
         Ok(opening)
     }
 
-    fn new(env: Env, paths: Paths, mut lock: DirLock, options: WalOptions) -> Result<Self> {
+    fn new(
+        env: Env,
+        paths: Paths,
+        mut lock: DirLock,
+        options: WalOptions,
+        access: Access,
+    ) -> Result<Self> {
         // The mount is looked at before the first write, so that a later `sync_fs` reports errors
         // of every write of this open.
         let mount = env.fs.mount_id(paths.root());
@@ -161,14 +178,48 @@ impl Opening {
             env.fs.boot_id().map_err(|e| StorageError::io("read the boot id", e))?,
             mount.map_err(|e| StorageError::io("read the mount id", e))?,
         );
-        let (store, _) = Store::open_or_create(&env, &paths)?;
-        lock.lock_store(&env, &paths)?;
-        for dir in [paths.wal(), paths.topics(), paths.txn()] {
-            create_dir(&env, "dir.names", &dir)?;
+        let mut store_damage = None;
+        let store = match access {
+            Access::Change(Mode::Strict) => Store::open_or_create(&env, &paths)?.0,
+            Access::Change(Mode::Salvage) => {
+                // An engine that lost its lock file still has the lock of a damaged STORE.
+                lock.lock_store_if_there(&env, &paths)?;
+                identity::open_or_restore(&env, &paths)?
+            }
+            Access::Look => {
+                lock.lock_store_if_there(&env, &paths)?;
+                let found = identity::find(&env, &paths)?;
+                let found = found.ok_or_else(|| Store::missing(&paths))?;
+                store_damage = found.damage;
+                found.store
+            }
+        };
+        if access != Access::Look {
+            lock.lock_store(&env, &paths)?;
+            for dir in [paths.wal(), paths.topics(), paths.txn()] {
+                create_dir(&env, "dir.names", &dir)?;
+            }
         }
-        let loaded = snapshot::load_newest(&env, &paths, store.id)?;
+        let keep = |n: u64| {
+            aside::keep(&env, &paths, &paths.snapshot(n), &format!("meta/snapshot.{n}.bin"))
+        };
+        let mut view = env.clone();
+        match access {
+            Access::Change(Mode::Strict) => {}
+            Access::Change(Mode::Salvage) => {
+                snapshot::restore_names(&view, &paths, store.id, keep)?;
+            }
+            Access::Look => {
+                view = view.read_only();
+                snapshot::restore_names(&view, &paths, store.id, |_| Ok(()))?;
+            }
+        }
+        let loaded = snapshot::load_newest(&view, &paths, store.id)?;
         for (n, e) in &loaded.rejected {
             log::warn!("snapshot {n} is invalid, an older one is used: {e}");
+            if access == Access::Change(Mode::Salvage) {
+                keep(*n)?;
+            }
         }
         Ok(Self {
             env,
@@ -182,7 +233,8 @@ impl Opening {
             generation: 0,
             boot,
             next_key: 0,
-            dry: false,
+            dry: access == Access::Look,
+            store_damage,
         })
     }
 
@@ -228,6 +280,12 @@ impl Opening {
         self.store
     }
 
+    /// What is wrong with `meta/STORE`, which an open with `salvage` would make again.
+    #[must_use]
+    pub fn store_damage(&self) -> Option<&StorageError> {
+        self.store_damage.as_ref()
+    }
+
     /// The generation of this open; a new layout takes the next one too.
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -268,15 +326,22 @@ impl Opening {
     }
 
     fn read_shards(&mut self, mode: Mode) -> Result<()> {
+        let mut found: Vec<(Folder, Reflected)> = Vec::new();
         for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
             if self.retire(wanted.shard)? {
                 continue;
             }
             let (env, paths) = (&self.env, &self.paths);
-            let folder =
-                Folder::read(env, paths, wanted.shard, &self.store.id, wanted.known, mode)?;
-            let Some(folder) = folder else { continue };
-            let plan = decide(env, &folder, wanted.reflected, mode, &mut NoWatch);
+            let (shard, known) = (wanted.shard, wanted.known);
+            let folder = Folder::read(env, paths, shard, &self.store.id, known, mode)?;
+            found.extend(folder.map(|f| (f, wanted.reflected)));
+        }
+        if mode == Mode::Salvage {
+            self.find_lost_shards(&mut found)?;
+        }
+        for (folder, reflected) in found {
+            let (env, paths) = (&self.env, &self.paths);
+            let plan = decide(env, &folder, reflected, mode, &mut NoWatch);
             let plan = plan.map_err(|e| self.blame(e))?;
             let copied_aside = match mode {
                 _ if self.dry => Vec::new(),
@@ -286,19 +351,66 @@ impl Opening {
             let keys = folder.files.iter().map(|_| self.key()).collect();
             self.shards.push(Shard { folder, plan, keys, copied_aside, new: None, next: None });
         }
-        let folders: Vec<&Folder> = self.shards.iter().map(|s| &s.folder).collect();
-        survey::check_layout(&self.env, &folders)
+        self.check_topics_known()?;
+        if mode == Mode::Strict {
+            let folders: Vec<&Folder> = self.shards.iter().map(|s| &s.folder).collect();
+            if let Some(shard) = survey::missing_shards(&self.env, &folders)?.first() {
+                return Err(survey::no_current(*shard));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the shards that lack the newest layout's file as lost.
+    fn find_lost_shards(&self, found: &mut Vec<(Folder, Reflected)>) -> Result<()> {
+        let folders: Vec<&Folder> = found.iter().map(|(f, _)| f).collect();
+        for shard in survey::missing_shards(&self.env, &folders)? {
+            match found.iter_mut().find(|(f, _)| f.shard == shard) {
+                Some((folder, _)) => {
+                    folder.lost_end.get_or_insert_with(|| survey::no_current(shard));
+                }
+                None => {
+                    let reflected = survey::reflected(self.snapshot(), shard);
+                    found.push((Folder::lost(shard, "CURRENT"), reflected));
+                }
+            }
+        }
+        found.sort_by_key(|(f, _)| f.shard);
+        Ok(())
+    }
+
+    /// Without a snapshot and a log nothing says which topics there were: an empty directory would
+    /// be served, and the segments of the topics removed.
+    fn check_topics_known(&self) -> Result<()> {
+        let logged = self.shards.iter().any(|s| !s.plan.links.is_empty());
+        if logged || self.loaded.newest.is_some() {
+            return Ok(());
+        }
+        let topics = self.paths.topics();
+        let there = !crate::dir::list_dir(&self.env, &topics)?.is_empty();
+        let lost = self.shards.iter().any(|s| !s.plan.losses.is_empty());
+        if !there && !lost && self.loaded.numbers.is_empty() {
+            return Ok(());
+        }
+        Err(self.blame(StorageError::Missing { what: show(&self.paths.wal()) }))
     }
 
     /// What is missing from a log that was trimmed is what the snapshots said: where none is valid,
-    /// the newest is to blame.
+    /// nothing can be given up by its range.
     fn blame(&self, e: StorageError) -> StorageError {
-        match (&e, self.loaded.rejected.first()) {
-            (StorageError::Missing { .. }, Some((_, why))) if self.loaded.newest.is_none() => {
-                why.clone()
-            }
-            _ => e,
+        let StorageError::Missing { what } = &e else { return e };
+        if self.loaded.newest.is_some() {
+            return e;
         }
+        let (file, offset, why) = match self.loaded.rejected.first() {
+            Some((_, StorageError::Corrupt { file, offset, detail })) => (file, *offset, &**detail),
+            _ => (what, 0, "it is missing"),
+        };
+        let detail = format!(
+            "{why}; no snapshot is left, and without {what} nothing says which topics there were: \
+             restore a backup, or move the directory away and begin with an empty one"
+        );
+        StorageError::corrupt(file.clone(), offset, detail)
     }
 
     /// Removes the folder of a shard that both kept snapshots no longer need. Nothing waits for that
@@ -336,13 +448,20 @@ impl Opening {
 
     /// The newest layout that any file carries, and the generation of this open: above that of every
     /// file, an open that crashed half-way included.
-    fn find_layout(&mut self) {
+    fn find_layout(&mut self) -> Result<()> {
         let headers = || self.shards.iter().flat_map(|s| &s.folder.files).map(|f| &f.header);
         let named = self.shards.iter().map(|s| s.folder.generation).max().unwrap_or(0);
         let snap = self.snapshot().map_or(0, |b| b.generation);
-        let layout = headers().map(|h| (h.layout, h.shards)).max();
+        let mut layout = headers().map(|h| (h.layout, h.shards)).max();
         self.generation = named.max(snap) + 1;
+        if self.shards.iter().any(|s| s.folder.lost_end.is_some()) {
+            let shards = |b: &SnapshotBody| u32::try_from(b.shards.len()).unwrap_or(u32::MAX);
+            layout = layout.max(self.snapshot().map(|b| (b.layout, shards(b))));
+            let files = survey::newest_file_generation(&self.env, &self.paths)?;
+            self.generation = self.generation.max(files + 1);
+        }
         self.layout = layout.unwrap_or((self.generation, self.options.shards));
+        Ok(())
     }
 
     /// Begins the new generation's file of every shard of the layout on disk.
@@ -458,10 +577,14 @@ impl Opening {
     /// Makes sure that shards `0..shards` have a folder.
     fn add_shards(&mut self, shards: u32) -> Result<()> {
         for id in 0..shards {
-            if self.shards.iter().any(|s| s.folder.shard == id) {
+            let known = self.shards.iter().find(|s| s.folder.shard == id);
+            if known.is_some_and(|s| s.folder.lost_end.is_none()) {
                 continue;
             }
             create_dir(&self.env, "dir.shard", &self.paths.shard(id))?;
+            if known.is_some() {
+                continue;
+            }
             let last = survey::snap_of(self.snapshot(), id).map_or(0, |s| s.last_lsn);
             self.shards.push(Shard {
                 folder: Folder::empty(id),
@@ -498,7 +621,7 @@ impl Shard {
         ShardReport {
             shard: self.folder.shard,
             end_lsn: self.plan.end_lsn,
-            clean: last.is_none() || self.plan.clean,
+            clean: last.is_none() && self.folder.lost_end.is_none() || self.plan.clean,
             same_boot: !self.folder.poisoned
                 && last.is_some_and(|f| (f.header.boot_id, f.header.mount_id) == boot),
         }

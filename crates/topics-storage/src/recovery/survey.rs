@@ -6,6 +6,7 @@ use super::chain::{Folder, folder_name};
 use super::plan::Reflected;
 use crate::dir::{Paths, list_dir, show};
 use crate::format::wal_file;
+use crate::segment::parse_file_name;
 use crate::snapshot::{ShardSnap, SnapshotBody};
 use crate::wal::scan;
 use crate::{Result, StorageError};
@@ -44,13 +45,18 @@ pub(crate) fn shards(
     let wanted = |shard: u32| Wanted {
         shard,
         known: needed.contains(&shard),
-        reflected: snap_of(snapshot, shard).map_or(Reflected::default(), |s| Reflected {
-            known: true,
-            replay_lsn: s.replay_lsn,
-            durable_lsn: s.synced_lsn.max(s.replay_lsn),
-        }),
+        reflected: reflected(snapshot, shard),
     };
     Ok(ids.into_iter().map(wanted).collect())
+}
+
+/// What a snapshot reflects of a shard's log.
+pub(crate) fn reflected(snapshot: Option<&SnapshotBody>, shard: u32) -> Reflected {
+    snap_of(snapshot, shard).map_or(Reflected::default(), |s| Reflected {
+        known: true,
+        replay_lsn: s.replay_lsn,
+        durable_lsn: s.synced_lsn.max(s.replay_lsn),
+    })
 }
 
 /// Whether a snapshot needs nothing of a shard outside its layout.
@@ -85,27 +91,50 @@ pub(crate) fn shard_id(name: &str) -> Option<u32> {
     (format!("shard-{id:02}") == name).then_some(id)
 }
 
+/// The shards of the newest layout that have no file of it, though each must have one.
+///
 /// A layout's first files get their names from the last shard to the first. So where shard 0 has a
 /// file of a layout every shard of it has one, and where any shard was written to shard 0 has one.
-pub(crate) fn check_layout(env: &Env, folders: &[&Folder]) -> Result<()> {
-    let missing = |shard| StorageError::Missing { what: folder_name(shard, "CURRENT") };
+pub(crate) fn missing_shards(env: &Env, folders: &[&Folder]) -> Result<Vec<u32>> {
     let newest = |f: &Folder| f.files.iter().map(|l| (l.header.layout, l.header.shards)).max();
     let zero = folders.iter().find(|f| f.shard == 0).and_then(|f| newest(f));
-    let Some((layout, shards)) = zero else {
+    let mut layout = zero;
+    if zero.is_none() {
         for log in folders.iter().flat_map(|f| &f.files) {
             let shown = folder_name(log.header.shard, &log.name);
             let used = scan::holds_live_group(&log.file, &log.header, &shown)?;
             if !env.check("recovery.layout.first", !used) {
-                return Err(missing(0));
+                layout = folders.iter().filter_map(|f| newest(f)).max();
+                break;
             }
         }
-        return Ok(());
-    };
-    for shard in 0..shards {
-        let there = |f: &Folder| f.shard == shard && newest(f).is_some_and(|l| l.0 >= layout);
-        if !env.check("recovery.layout", folders.iter().any(|f| there(f))) {
-            return Err(missing(shard));
+    }
+    let Some((layout, shards)) = layout else { return Ok(Vec::new()) };
+    let there = |f: &Folder, shard| f.shard == shard && newest(f).is_some_and(|l| l.0 >= layout);
+    let missing =
+        |shard: &u32| !env.check("recovery.layout", folders.iter().any(|f| there(f, *shard)));
+    let mut missing: Vec<u32> = (0..shards).filter(missing).collect();
+    if zero.is_none() && missing.first() != Some(&0) {
+        missing.insert(0, 0);
+    }
+    Ok(missing)
+}
+
+/// That a shard has no file of the newest layout.
+pub(crate) fn no_current(shard: u32) -> StorageError {
+    StorageError::Missing { what: folder_name(shard, "CURRENT") }
+}
+
+/// The newest generation in the file numbers of the segments: no number may be given twice, also
+/// where the logs that say which generations there were are gone.
+pub(crate) fn newest_file_generation(env: &Env, paths: &Paths) -> Result<u64> {
+    let mut newest = 0;
+    for topic in list_dir(env, &paths.topics())? {
+        let Ok(id) = topic.name.parse() else { continue };
+        for entry in list_dir(env, &paths.topic(id))? {
+            let file = parse_file_name(id, &entry.name);
+            newest = newest.max(file.map_or(0, |(name, _)| name.file_no >> 32));
         }
     }
-    Ok(())
+    Ok(newest)
 }

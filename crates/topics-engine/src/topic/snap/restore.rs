@@ -16,12 +16,13 @@ use crate::core::Base;
 use crate::error::{Error, Result};
 
 impl Topic {
-    /// A topic as a snapshot has it; frames after its replay position are applied next.
-    pub(crate) fn from_snapshot(base: &Base, snap: &TopicSnap) -> Result<Arc<Self>> {
+    /// A topic as a snapshot has it, but for the records that are `lost`; frames after its replay
+    /// position are applied next.
+    pub(crate) fn from_snapshot(base: &Base, snap: &TopicSnap, lost: &[Gap]) -> Result<Arc<Self>> {
         let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
         let config = base.config(TopicConfig::decode(&snap.config)?);
         let topic = Self::new(key, snap.name.as_str().into(), config);
-        base.change(&topic, |state| state.restore(base, snap))?;
+        base.change(&topic, |state| state.restore(base, snap, lost))?;
         topic.set_life(Life::Live);
         base.ids.seen(snap.topic_id);
         Ok(Arc::new(topic))
@@ -59,7 +60,7 @@ impl Topic {
 }
 
 impl State {
-    fn restore(&mut self, base: &Base, snap: &TopicSnap) -> Result<()> {
+    fn restore(&mut self, base: &Base, snap: &TopicSnap, lost: &[Gap]) -> Result<()> {
         self.floor = snap.delete_below.max(snap.evict_floor).max(1);
         self.evict_floor = snap.evict_floor.max(1);
         self.floor_logged = self.evict_floor;
@@ -77,6 +78,7 @@ impl State {
                 .ok_or_else(|| Error::Internal(format!("gap reason {}", g.reason)))?;
             self.gaps.push(Gap { from: g.from, to: g.to, reason });
         }
+        lost.iter().for_each(|gap| self.list_gap(*gap));
         let mut next = self.floor;
         for meta in &snap.segments {
             if meta.first_seq > next {
@@ -117,6 +119,9 @@ impl State {
             self.dedupe = Some(Box::new(dedupe));
         }
         self.restore_sections(base, &snap.sections, snap.replay.layout)?;
+        if let Some(queue) = &mut self.queue {
+            lost.iter().for_each(|gap| queue.forget_all(gap.from, gap.to));
+        }
         // The dead of the first segment may not be loaded: `earliest` was exact, and it stays a
         // lower bound.
         self.earliest = self.earliest.min(self.indexed_to + 1);

@@ -14,6 +14,7 @@ mod descriptors;
 mod layout;
 mod lifecycle;
 mod lock;
+mod lost_files;
 mod model;
 mod opening;
 mod panics;

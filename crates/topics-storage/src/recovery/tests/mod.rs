@@ -4,6 +4,7 @@
 )]
 mod hostile;
 mod layout;
+mod salvage;
 mod space;
 
 use std::path::Path;

@@ -6,7 +6,7 @@ use crate::format::frame::FrameType;
 use crate::format::record::{Body, CheckpointMark};
 use crate::format::wal_file::WAL_HEADER;
 use crate::recovery::chain::Folder;
-use crate::recovery::decide::decide;
+use crate::recovery::decide::{UNKNOWN_EXTENT, decide};
 use crate::recovery::plan::Watch;
 use crate::recovery::survey::{self, Wanted};
 use crate::recovery::{Loss, Mode};
@@ -54,7 +54,14 @@ impl Check<'_> {
             self.found(file, 0, "the log says that it took effect, and it is missing".into());
         }
         let folders: Vec<&Folder> = folders.iter().collect();
-        self.take(&self.paths.wal(), survey::check_layout(self.env, &folders))
+        for shard in survey::missing_shards(self.env, &folders)? {
+            // What is lost of the others is found above.
+            let told = |f: &Folder| f.lost_end.is_some() || !f.unreadable.is_empty();
+            if !folders.iter().any(|f| f.shard == shard && told(f)) {
+                self.take(&self.paths.wal(), Err(survey::no_current(shard)))?;
+            }
+        }
+        Ok(())
     }
 
     fn log(&mut self, wanted: Wanted, seen: &mut Seen) -> Result<Option<Folder>> {
@@ -62,7 +69,7 @@ impl Check<'_> {
         let read = |mode| Folder::read(env, paths, wanted.shard, &self.id, wanted.known, mode);
         let folder = match read(Mode::Strict) {
             // `salvage` finds its way without it.
-            Err(e @ StorageError::Corrupt { .. }) => {
+            Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 let folder = read(Mode::Salvage)?;
                 self.take(&paths.shard(wanted.shard), Err(e))?;
                 folder
@@ -83,8 +90,11 @@ impl Check<'_> {
             let file = folder.shown(&folder.files[link.file]);
             self.found(file, WAL_HEADER as u64, "the Start frame is damaged".into());
         }
-        // One whose file cannot be read is reported above.
-        let named = |l: &&Loss| folder.unreadable.iter().all(|u| !l.file.ends_with(&u.name));
+        // One whose file cannot be read, or is missing, is reported above.
+        let named = |l: &&Loss| {
+            l.to_lsn + 1 - l.from_lsn < UNKNOWN_EXTENT
+                && folder.unreadable.iter().all(|u| !l.file.ends_with(&u.name))
+        };
         for loss in plan.fresh().filter(named) {
             let Loss { file, offset, from_lsn, to_lsn, .. } = loss;
             let detail = format!(

@@ -15,7 +15,8 @@ use std::path::Path;
 
 use topics_env::{Env, OpenMode};
 
-use crate::dir::{Paths, Store, show};
+use super::identity::{self, Identity};
+use crate::dir::{Paths, STORE_NAME, show};
 use crate::snapshot::{self, Snapshot, SnapshotBody, TopicSnap};
 use crate::{Result, StorageError};
 
@@ -73,12 +74,14 @@ fn look(env: &Env, paths: &Paths, progress: &mut dyn FnMut(&Progress)) -> Result
     if !env.fs.exists(&paths.meta()).map_err(io)? {
         return Err(StorageError::Missing { what: show(&paths.meta()) });
     }
-    let Some(store) = Store::read(env, paths)? else {
-        return Err(StorageError::Missing { what: show(&paths.meta().join("STORE")) });
+    let path = paths.meta().join(STORE_NAME);
+    let Some(Identity { store, damage }) = identity::find(env, paths)? else {
+        return Err(StorageError::Missing { what: show(&path) });
     };
     let report = Report::default();
     let mut check = Check { env, paths, id: store.id, report, known: 0, progress };
-    check.count(&paths.meta().join("STORE"))?;
+    check.count(&path)?;
+    check.take(&path, damage.map_or(Ok(()), Err))?;
     let kept = check.snapshots()?;
     let sizes = kept.iter().flat_map(|(_, b)| &b.topics).flat_map(|t| &t.segments);
     check.known += sizes.map(|m| m.data_len).sum::<u64>() / kept.len().max(1) as u64;

@@ -1,0 +1,182 @@
+//! Segments whose files are not what the snapshot names: what of them is lost, and a new segment of
+//! what is not.
+//!
+//! The new segment covers the same seqs. What is lost is a hole in it, and the caller states it as a
+//! gap. Without the `.del` nobody can say which records are live: then none of them is served.
+
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+
+use super::block::{Block, Item};
+use super::copy::{Copier, Source};
+use super::{Part, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
+use crate::dir::show;
+use crate::recovery::aside::keep;
+use crate::{Result, StorageError};
+
+/// Bytes of frames that are read at a time.
+const READ: usize = 8 << 20;
+
+/// A segment that cannot be used as it is.
+#[derive(Clone, Debug)]
+pub struct DamagedSegment {
+    segment: Segment,
+    /// The first thing that is wrong with it.
+    pub why: StorageError,
+    /// Live records that are lost, as ascending ranges of seqs, inclusive.
+    pub lost: Vec<(u64, u64)>,
+    /// Offsets of what the new segment has holes for; `None`: nothing can be read.
+    holes: Option<RoaringBitmap>,
+}
+
+impl Segments {
+    /// Looks at all files of a segment: that they are there, as long as named, belong together, and
+    /// what of their checksums costs little to check. `records`: at every record too. `None`: it is
+    /// whole.
+    pub fn examine(
+        self: &Arc<Self>,
+        topic: TopicKey,
+        meta: &SegmentMeta,
+        records: bool,
+    ) -> Result<Option<DamagedSegment>> {
+        if meta.cold {
+            return Ok(None);
+        }
+        let segment = self.segment(topic, *meta);
+        let files =
+            damage(self.check_named(topic, &[*meta], true))?.or(damage(segment.check_header())?);
+        let dead = match segment.deleted() {
+            Ok(dead) => dead,
+            Err(e) => {
+                let Some(why) = damage(Err(e))? else { return Ok(None) };
+                return Ok(Some(segment.lost(why)));
+            }
+        };
+        let side = if files.is_none() { segment.side_damage()? } else { None };
+        let why = files.or(side);
+        if why.is_none() && !records || meta.span() == 0 {
+            let holes = Some(RoaringBitmap::new());
+            return Ok(why.map(|why| DamagedSegment { segment, why, lost: Vec::new(), holes }));
+        }
+        let damaged = match segment.damaged_records() {
+            Ok(damaged) => damaged,
+            Err(e) => {
+                let Some(why) = damage(Err(e))? else { return Ok(None) };
+                return Ok(Some(segment.lost(why)));
+            }
+        };
+        let first = damaged.min().map(|offset| {
+            let data = self.paths.segment(&meta.data_name(topic.topic_id), Part::Data);
+            let seq = meta.first_seq + u64::from(offset);
+            let at = segment.entries(seq, seq).ok().and_then(|e| e.first().map(|e| e.offset));
+            let detail = format!("record {seq} fails its checksum");
+            StorageError::corrupt(show(&data), u64::from(at.unwrap_or(0)), detail)
+        });
+        let Some(why) = why.or(first) else { return Ok(None) };
+        let lost = ranges(&(&damaged - &*dead), meta.first_seq);
+        let holes = Some(&damaged | &*dead);
+        Ok(Some(DamagedSegment { segment, why, lost, holes }))
+    }
+}
+
+impl Segment {
+    /// Nothing of it can be used.
+    fn lost(self, why: StorageError) -> DamagedSegment {
+        let m = self.meta();
+        let lost = if m.live_count > 0 { vec![(m.first_seq, m.last_seq)] } else { Vec::new() };
+        DamagedSegment { segment: self, why, lost, holes: None }
+    }
+
+    /// What is wrong with `.idx`, `.tags` or `.attrs`, which reads do without.
+    fn side_damage(&self) -> Result<Option<StorageError>> {
+        let m = self.meta();
+        if m.span() == 0 {
+            return Ok(None);
+        }
+        let before = self.segs.damage_counts().1;
+        let looked = self
+            .entries(m.first_seq, m.last_seq)
+            .and_then(|_| self.tag_seqs(TagMatch::Prefix(b""), m.last_seq))
+            .and_then(|_| self.attrs());
+        let found = damage(looked.map(drop))?;
+        let idx = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Idx);
+        let detail = "this file, or .tags or .attrs beside it, is damaged or missing";
+        let rebuilt = self.segs.damage_counts().1 > before;
+        Ok(found.or_else(|| rebuilt.then(|| StorageError::corrupt(show(&idx), 0, detail))))
+    }
+
+    /// Offsets of the records, dead ones too, that fail their checksum.
+    fn damaged_records(&self) -> Result<RoaringBitmap> {
+        let m = self.meta();
+        let (mut block, mut at, mut out) = (Block::new(), m.first_seq, RoaringBitmap::new());
+        while at <= m.last_seq {
+            block.clear();
+            let next = self.read(at, m.last_seq, READ, &|_| false, &mut block)?;
+            for item in block.items() {
+                if let Item::Corrupt(seq) = item {
+                    out.insert(u32::try_from(seq - m.first_seq).unwrap_or(u32::MAX));
+                }
+            }
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+        Ok(out)
+    }
+}
+
+impl DamagedSegment {
+    /// Copies the files that are there into `damaged/`.
+    pub fn keep(&self) -> Result<()> {
+        let (segs, id) = (&self.segment.segs, self.segment.topic().topic_id);
+        for (name, part) in self.segment.meta().files(id) {
+            let path = segs.paths.segment(&name, part);
+            let shown = format!("topics/{id}/{}", name.file(part));
+            keep(&segs.env, &segs.paths, &path, &shown)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what can be used under a new file number, durably; what the snapshot will say.
+    pub fn rewrite(&self) -> Result<SegmentMeta> {
+        let (segs, old) = (&self.segment.segs, self.segment.meta());
+        let mut round = Round::new(segs);
+        let mut writer = SegmentWriter::create(segs, self.segment.topic(), old.first_seq)?;
+        match &self.holes {
+            Some(holes) => {
+                let source = Source { segment: &self.segment, dead: Some(holes) };
+                Copier::new(&mut writer).copy(&source)?;
+            }
+            None => (0..old.span()).try_for_each(|_| writer.hole_at(old.first_ts))?,
+        }
+        if old.sealed {
+            writer.seal()?;
+        }
+        let meta = round.add(writer)?;
+        round.sync()?;
+        Ok(meta)
+    }
+}
+
+/// Damage as a value; any other error stays one.
+fn damage(found: Result<()>) -> Result<Option<StorageError>> {
+    match found {
+        Ok(()) => Ok(None),
+        Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => Ok(Some(e)),
+        Err(e) => Err(e),
+    }
+}
+
+/// The ranges of seqs of a set of offsets.
+fn ranges(offsets: &RoaringBitmap, first_seq: u64) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for seq in offsets.iter().map(|o| first_seq + u64::from(o)) {
+        match out.last_mut() {
+            Some((_, to)) if *to + 1 == seq => *to = seq,
+            _ => out.push((seq, seq)),
+        }
+    }
+    out
+}
