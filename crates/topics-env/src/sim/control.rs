@@ -71,7 +71,8 @@ impl SimFs {
             boot: state.boot,
             mount: state.mount,
             lost: false,
-            unreported: Arc::default(),
+            unreported: Arc::new(state.unreported.clone()),
+            unreported_fs: state.unreported_fs,
         }
     }
 

@@ -170,7 +170,8 @@ impl CrashCursor {
         self.disk.close_names(&mut fates);
         let tree = self.disk.settle(&fates);
         let (boot, mount) = (self.boot + 1, self.mount + 1);
-        DiskImage { tree, cache: None, boot, mount, lost: false, unreported: Arc::default() }
+        let (lost, unreported, unreported_fs) = (false, Arc::default(), false);
+        DiskImage { tree, cache: None, boot, mount, lost, unreported, unreported_fs }
     }
 
     /// Every distinct state here, in an order that depends on nothing but journal, seed and

@@ -311,12 +311,22 @@ pub struct DiskImage {
     pub(super) lost: bool,
     /// Files whose write-back failed, of which no sync has told anybody yet.
     pub(super) unreported: Arc<BTreeSet<Ino>>,
+    /// The same of the file system, which is told apart from its files.
+    pub(super) unreported_fs: bool,
 }
 
 impl DiskImage {
     /// An empty disk.
     pub fn empty() -> Self {
-        Self { tree: Tree::new(), cache: None, boot: 1, mount: 1, lost: false, unreported: Arc::default() }
+        Self {
+            tree: Tree::new(),
+            cache: None,
+            boot: 1,
+            mount: 1,
+            lost: false,
+            unreported: Arc::default(),
+            unreported_fs: false,
+        }
     }
 
     /// XXH3-64 over names and surviving bytes.
@@ -334,9 +344,9 @@ impl DiskImage {
         self.lost
     }
 
-    /// Whether the next sync of some file reports that its write-back failed before.
+    /// Whether the next sync of some file, or of all, reports that a write-back failed before.
     pub fn failed_write_back(&self) -> bool {
-        !self.unreported.is_empty()
+        self.unreported_fs || !self.unreported.is_empty()
     }
 
     /// Paths and bytes of all files, in order of path components.
@@ -411,7 +421,7 @@ impl DiskImage {
         }
         let tree = disk.settle(&vec![Fate::Keep; disk.pending.len()]);
         let (cache, unreported) = (Some(Arc::new(disk)), Arc::new(failed));
-        Some(Self { tree, cache, boot, mount, lost: true, unreported })
+        Some(Self { tree, cache, boot, mount, lost: true, unreported, unreported_fs: true })
     }
 
     /// The same image mounted as number `mount`. An unmount writes everything back; what a failed
@@ -421,7 +431,7 @@ impl DiskImage {
     }
 
     fn written_back(mut self) -> Self {
-        self.unreported = Arc::default();
+        (self.unreported, self.unreported_fs) = (Arc::default(), false);
         if let Some(cache) = self.cache.take() {
             self.tree = cache.settle(&vec![Fate::Keep; cache.pending.len()]);
         }

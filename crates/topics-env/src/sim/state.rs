@@ -35,9 +35,9 @@ pub(super) struct State {
     pub(super) boot: u64,
     pub(super) mount: u64,
     /// Files whose write-back failed: their next sync says so, once.
-    unreported: BTreeSet<Ino>,
+    pub(super) unreported: BTreeSet<Ino>,
     /// The next sync of the file system says that some write-back failed.
-    unreported_fs: bool,
+    pub(super) unreported_fs: bool,
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
     /// How many files may be open at once.
@@ -69,7 +69,7 @@ impl State {
             boot: image.boot,
             mount: image.mount,
             unreported: (*image.unreported).clone(),
-            unreported_fs: image.failed_write_back(),
+            unreported_fs: image.unreported_fs,
             opens: BTreeMap::new(),
             descriptors: None,
             free: None,

@@ -43,8 +43,6 @@ pub(crate) struct Folder {
     pub unreadable: Vec<Unreadable>,
     /// Names that no later open needs: above `CURRENT`, temporary.
     pub stray: Vec<String>,
-    /// A failed sync or write left its mark.
-    pub poisoned: bool,
     /// The highest generation in any name of the folder, stray ones included: a name that is to
     /// be removed must never be given again.
     pub generation: u64,
@@ -89,7 +87,6 @@ impl Folder {
         logs.sort();
         let temporary = names.iter().filter(|e| e.name.ends_with(".tmp"));
         folder.stray = temporary.map(|e| e.name.clone()).collect();
-        folder.poisoned = names.iter().any(|e| e.name == wal_file::POISON_MARK);
         folder.generation = names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0);
         match current {
             Some(Some(current)) => {
@@ -210,14 +207,7 @@ impl Folder {
 
     /// A shard that the layout gains.
     pub fn empty(shard: u32) -> Self {
-        Self {
-            shard,
-            files: Vec::new(),
-            unreadable: Vec::new(),
-            stray: Vec::new(),
-            poisoned: false,
-            generation: 0,
-        }
+        Self { shard, files: Vec::new(), unreadable: Vec::new(), stray: Vec::new(), generation: 0 }
     }
 
     pub fn shown(&self, log: &LogFile) -> String {
