@@ -11,8 +11,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::points::{Point, Walk, points};
 use super::probe::{Plan, Probe, probe};
 use super::report::{Failure, Report};
+use crate::harness::sized;
 use crate::oracle::{Keep, World};
-use crate::run::{HookSpec, Recording};
+use crate::run::{Dice, HookSpec, Recording};
 
 /// How far an enumeration goes.
 #[derive(Clone, Debug)]
@@ -126,8 +127,9 @@ struct Worker<'r> {
     /// The point that the walk has come to.
     reached: Point,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
-    /// A disk's bytes, the clock, and the boot: recovery tells a restart from a power cut by it.
-    met: HashMap<(u64, u64, (u64, u64)), Arc<Probe>>,
+    /// A disk's bytes, the clock, and what recovery tells a restart from a power cut by: the boot, and
+    /// whether a sync reports a failed write-back.
+    met: HashMap<(u64, u64, (u64, u64), bool), Arc<Probe>>,
 }
 
 impl<'r> Worker<'r> {
@@ -159,6 +161,7 @@ impl<'r> Worker<'r> {
             }
             let killed = self.walk.killed();
             self.judge(p, &plan, Survival::KeepAll, killed, true, &mut report);
+            self.failed_write_back(p, &plan, &mut report);
             for (survival, sampled, image) in states {
                 if self.limits.first && report.failed > 0 {
                     return report;
@@ -170,6 +173,23 @@ impl<'r> Worker<'r> {
             }
         }
         report
+    }
+
+    /// A kill after which the write-back fails, of all pages and of some: at some of the points, unless
+    /// a mutant is looked for. What it keeps is what a power cut must keep.
+    fn failed_write_back(&mut self, p: Point, plan: &Plan, report: &mut Report) {
+        let every = if self.limits.first { 1 } else { sized(4, 4, 1) };
+        if Dice::new(self.seed ^ p.at as u64).below(every) != 0 {
+            return;
+        }
+        for seed in [0, self.seed ^ (p.at as u64 + 1)] {
+            let Some(image) = self.walk.cursor.failed_write_back(seed) else { return };
+            if seed == 0 {
+                report.systematic.insert(image.hash());
+            }
+            report.write_backs += 1;
+            self.judge(p, plan, Survival::FailedWriteBack { seed }, image, false, report);
+        }
     }
 
     fn judge(
@@ -193,7 +213,7 @@ impl<'r> Worker<'r> {
         if self.met.len() > 2_000 {
             self.met.clear();
         }
-        let key = (hash, plan.wall, image.boot());
+        let key = (hash, plan.wall, image.boot(), image.failed_write_back());
         let probe = match self.met.get(&key) {
             Some(p) => p.clone(),
             None => {

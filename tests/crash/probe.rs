@@ -127,7 +127,7 @@ fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
     retry(&engine, plan, out);
     whole(&engine, out);
     if plan.thorough {
-        thorough(disk, engine, plan, out);
+        thorough(disk, image, engine, out);
     }
 }
 
@@ -165,7 +165,8 @@ fn new_record(r: &Rec) -> NewRecord<'_> {
 }
 
 /// The engine accepts writes, and closes and opens with the same state.
-fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
+fn thorough(disk: &mut Mounted, image: &DiskImage, engine: Engine, out: &mut Probe) {
+    let plan = disk.plan.clone();
     let wall = plan.wall;
     let retried = !plan.retries.is_empty();
     let mut expected = Vec::new();
@@ -186,7 +187,12 @@ fn thorough(disk: &mut Mounted, engine: Engine, plan: &Plan, out: &mut Probe) {
         Ok(1) => expected.push(("zz-probe".into(), 1)),
         other => out.problems.push(format!("a new topic's first write: {other:?}")),
     }
-    if (plan.seed ^ out.open_ops as u64) & 1 == 0
+    // A file that is written on has an error to report, once: its round is abandoned.
+    let failing = image.failed_write_back();
+    if failing {
+        let _ = engine.checkpoint();
+    }
+    if (failing || (plan.seed ^ out.open_ops as u64) & 1 == 0)
         && let Err(e) = engine.checkpoint()
     {
         out.problems.push(format!("a checkpoint after recovery fails: {e}"));

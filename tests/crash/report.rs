@@ -50,6 +50,8 @@ pub struct Report {
     pub points: usize,
     /// States judged: a disk may be judged again where more had been acked.
     pub judged: usize,
+    /// Those of them after a kill whose write-back failed.
+    pub write_backs: usize,
     /// Distinct disks.
     pub hashes: HashSet<u64>,
     /// Those of them that no random choice made: a kill, or a survival that is enumerated.
@@ -94,6 +96,7 @@ impl Report {
     /// Adds a later round.
     pub fn absorb(&mut self, other: Self) {
         self.judged += other.judged;
+        self.write_backs += other.write_backs;
         self.hashes.extend(other.hashes);
         self.systematic.extend(other.systematic);
         self.outcomes.extend(other.outcomes);
@@ -118,13 +121,14 @@ impl fmt::Display for Report {
         write!(
             f,
             "{:<14} points {:>5}  states {:>7}  systematic {:>7}  lost {:>7}  outcomes {:>6}  \
-             judged {:>7}  {:>6.0}/s  seed {:#x}  digest {:016x}  {}",
+             failed write-backs {:>6}  judged {:>7}  {:>6.0}/s  seed {:#x}  digest {:016x}  {}",
             self.workload,
             self.points,
             self.states(),
             self.systematic.len(),
             self.lost.len(),
             self.outcomes.len(),
+            self.write_backs,
             self.judged,
             rate,
             self.seed,

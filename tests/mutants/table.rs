@@ -2,7 +2,7 @@
 
 use topics_env::Site;
 
-use super::Detector::{self, Crash, Damage, Delivery, Refuses, Rot, Second};
+use super::Detector::{self, Crash, Damage, Delivery, Fault, Refuses, Rot, Second};
 
 /// Sites that no workload can reach, by the beginning of their names, and why.
 pub const UNREACHED: &[(&str, &str)] = &[
@@ -61,6 +61,9 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Check("recovery.layout"), &[Rot("missing_shard")]),
     (Site::Check("recovery.layout.first"), &[Rot("missing_first_shard")]),
     (Site::Check("recovery.prior"), &[Rot("prior")]),
+    (Site::Check("recovery.tail.boot"), &[Crash("classes"), Crash("crashes")]),
+    (Site::Check("recovery.tail.health"), &[Fault("classes"), Fault("crashes")]),
+    (Site::Check("recovery.tail.sync"), &[Crash("classes"), Crash("crashes")]),
     (Site::Check("recovery.torn"), &[Rot("proven")]),
     (Site::Check("recovery.void"), &[Crash("broken")]),
     (

@@ -128,12 +128,17 @@ fn every_call() -> Outcome {
     let total = union.states();
     println!(
         "every_call: {total} distinct states in the union of all workloads: {} systematic, {} \
-         sampled; {} lost something; {} distinct outcomes of recovery; {took:.0} s",
+         sampled; {} lost something; {} distinct outcomes of recovery; {} kills with failed \
+         write-back judged; {took:.0} s",
         union.systematic.len(),
         total - union.systematic.len(),
         union.lost.len(),
         union.outcomes.len(),
+        union.write_backs,
     );
+    if errors.is_empty() && union.write_backs == 0 {
+        errors.push("no kill with failed write-back was judged".into());
+    }
     if errors.is_empty() && std::env::var("TOPICS_WORKLOAD").is_err() && total < wanted {
         errors.push(format!("{total} states, wanted {wanted}"));
     }

@@ -478,7 +478,7 @@ impl Replay {
                 }
             }
             let report = reports.get(&shard);
-            let spared = report.is_none_or(|r| r.clean || r.same_boot);
+            let spared = report.is_none_or(|r| r.clean || r.tail_intact);
             for gap in &gaps {
                 topic.state.write().add_gap(*gap);
             }

@@ -255,6 +255,7 @@ pub struct Env {
     /// Unwind guards of background loops.
     pub guards: Arc<Guards>,
     hook: Option<Arc<dyn Hook>>,
+    read_only: bool,
     sparing: Arc<Sparing>,
 }
 
@@ -263,7 +264,7 @@ impl Env {
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let sparing = Arc::new(Sparing::new(fs));
         let guards = Arc::default();
-        Self { fs: sparing.clone(), clock, rng, guards, hook: None, sparing }
+        Self { fs: sparing.clone(), clock, rng, guards, hook: None, read_only: false, sparing }
     }
 
     /// Who closes files when a call finds no descriptor; the call then runs once more. The last
@@ -283,7 +284,14 @@ impl Env {
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.fs = Arc::new(Overlay::new(self.fs));
+        self.read_only = true;
         self
+    }
+
+    /// Whether what is written is kept in memory.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     fn verdict(&self, site: Site) -> Verdict {

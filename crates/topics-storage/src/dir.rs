@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use topics_env::{Env, LockError, LockGuard, OpenMode};
+use topics_env::{Env, File, LockError, LockGuard, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::segment::{Part, SegmentName};
@@ -404,6 +404,18 @@ pub(crate) fn read_file(env: &Env, path: &Path, cap: u64) -> Result<Option<Vec<u
     Ok(Some(bytes))
 }
 
+/// Creates a temporary file, never over one that an earlier process left: a sync of that one may
+/// report what went wrong then.
+pub(crate) fn create_temp(env: &Env, path: &Path) -> std::io::Result<Arc<dyn File>> {
+    match env.fs.open(path, OpenMode::CreateNew) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            env.fs.remove_file(path)?;
+            env.fs.open(path, OpenMode::CreateNew)
+        }
+        other => other,
+    }
+}
+
 /// Replaces a small file atomically: temp → sync → rename → directory sync, all at `site`.
 pub fn atomic_replace(
     env: &Env,
@@ -418,7 +430,7 @@ pub fn atomic_replace(
         let p = show(p);
         move |e| StorageError::io(p, e)
     };
-    let file = env.fs.open(&temp, OpenMode::Truncate).map_err(io(&temp))?;
+    let file = create_temp(env, &temp).map_err(io(&temp))?;
     let written = file.write_all_at(bytes, 0).and_then(|()| env.sync(site, &*file));
     drop(file);
     if let Err(e) = written.and_then(|()| env.rename(site, &temp, &path)) {

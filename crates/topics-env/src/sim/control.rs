@@ -71,7 +71,18 @@ impl SimFs {
             boot: state.boot,
             mount: state.mount,
             lost: false,
+            unreported: Arc::new(state.unreported.clone()),
+            unreported_fs: state.unreported_fs,
         }
+    }
+
+    /// [`Self::kill_image`], but the write-back of un-synced pages fails before the next process
+    /// looks: of all of them where `seed` is 0, otherwise of about half. Reads return what was
+    /// durable, and the next sync of each file concerned reports the error, once. `None` where no
+    /// page was un-synced.
+    pub fn failed_write_back_image(&self, seed: u64) -> Option<DiskImage> {
+        let state = self.state.lock();
+        DiskImage::with_failed_write_back(&state.disk, seed, (state.boot, state.mount))
     }
 
     /// The number of mutating calls so far.
@@ -103,7 +114,7 @@ impl SimFs {
     pub fn crash_cursor(&self) -> CrashCursor {
         let state = self.state.lock();
         let journal = state.journal.iter().map(|e| e.op.clone()).collect();
-        CrashCursor::new(state.base.clone(), journal, state.boot + 1, state.mount + 1)
+        CrashCursor::new(state.base.clone(), journal, state.boot, state.mount)
     }
 
     /// Every distinct disk that a power cut right after the first `after_ops` mutating calls, or

@@ -1,6 +1,7 @@
 //! Crash points and survivals: which disks a power cut may leave.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::clock::mix;
 use super::disk::DiskImage;
@@ -86,6 +87,12 @@ pub enum Survival {
         /// Decides each.
         seed: u64,
     },
+    /// The process is killed, and the write-back of its pages fails later: see
+    /// [`SimFs::failed_write_back_image`](super::SimFs::failed_write_back_image).
+    FailedWriteBack {
+        /// Decides each page; 0: none survives.
+        seed: u64,
+    },
 }
 
 /// One disk that a crash may leave.
@@ -110,6 +117,7 @@ pub struct CrashCursor {
     disk: DiskState,
     journal: Vec<Op>,
     at: usize,
+    /// Of the process that is cut off.
     boot: u64,
     mount: u64,
 }
@@ -147,11 +155,23 @@ impl CrashCursor {
         image
     }
 
+    /// The disk of [`Survival::FailedWriteBack`]; `None` where no page is un-synced here.
+    pub fn failed_write_back(&self, seed: u64) -> Option<DiskImage> {
+        DiskImage::with_failed_write_back(&self.disk, seed, (self.boot, self.mount))
+    }
+
     fn settle(&self, survival: Survival) -> DiskImage {
+        if let Survival::FailedWriteBack { seed } = survival
+            && let Some(image) = self.failed_write_back(seed)
+        {
+            return image;
+        }
         let mut fates = self.fates(survival);
         self.disk.close_names(&mut fates);
         let tree = self.disk.settle(&fates);
-        DiskImage { tree, cache: None, boot: self.boot, mount: self.mount, lost: false }
+        let (boot, mount) = (self.boot + 1, self.mount + 1);
+        let (lost, unreported, unreported_fs) = (false, Arc::default(), false);
+        DiskImage { tree, cache: None, boot, mount, lost, unreported, unreported_fs }
     }
 
     /// Every distinct state here, in an order that depends on nothing but journal, seed and
@@ -257,6 +277,7 @@ impl CrashCursor {
             let coin = |seed: u64| kept(mix(seed ^ mix(nth_name ^ 0x6e61_6d65)) & 1 == 1);
             match survival {
                 Survival::DropAll => Fate::Drop,
+                Survival::FailedWriteBack { .. } => Fate::Length,
                 Survival::KeepAll => Fate::Keep,
                 Survival::Prefix(k) => kept(i < k),
                 Survival::AllBut(k) => kept(i != k),

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+use super::clock::mix;
 use super::journal::{DiskState, Fate};
 
 pub(super) type Ino = u64;
@@ -308,12 +309,24 @@ pub struct DiskImage {
     pub(super) boot: u64,
     pub(super) mount: u64,
     pub(super) lost: bool,
+    /// Files whose write-back failed, of which no sync has told anybody yet.
+    pub(super) unreported: Arc<BTreeSet<Ino>>,
+    /// The same of the file system, which is told apart from its files.
+    pub(super) unreported_fs: bool,
 }
 
 impl DiskImage {
     /// An empty disk.
     pub fn empty() -> Self {
-        Self { tree: Tree::new(), cache: None, boot: 1, mount: 1, lost: false }
+        Self {
+            tree: Tree::new(),
+            cache: None,
+            boot: 1,
+            mount: 1,
+            lost: false,
+            unreported: Arc::default(),
+            unreported_fs: false,
+        }
     }
 
     /// XXH3-64 over names and surviving bytes.
@@ -329,6 +342,11 @@ impl DiskImage {
     /// Whether something un-synced did not survive.
     pub fn lost_something(&self) -> bool {
         self.lost
+    }
+
+    /// Whether the next sync of some file, or of all, reports that a write-back failed before.
+    pub fn failed_write_back(&self) -> bool {
+        self.unreported_fs || !self.unreported.is_empty()
     }
 
     /// Paths and bytes of all files, in order of path components.
@@ -389,6 +407,23 @@ impl DiskImage {
         Self { boot, ..self.written_back() }
     }
 
+    /// What is left when the write-back of some un-synced pages fails after a kill: of all of them
+    /// where `seed` is 0, otherwise of about half. `None` where there are none.
+    pub(super) fn with_failed_write_back(
+        disk: &DiskState,
+        seed: u64,
+        (boot, mount): (u64, u64),
+    ) -> Option<Self> {
+        let drops = |ino: Ino, page| seed == 0 || mix(seed ^ mix(ino ^ mix(page))) & 1 == 1;
+        let (disk, failed) = disk.fail_write_back(drops);
+        if failed.is_empty() {
+            return None;
+        }
+        let tree = disk.settle(&vec![Fate::Keep; disk.pending.len()]);
+        let (cache, unreported) = (Some(Arc::new(disk)), Arc::new(failed));
+        Some(Self { tree, cache, boot, mount, lost: true, unreported, unreported_fs: true })
+    }
+
     /// The same image mounted as number `mount`. An unmount writes everything back; what a failed
     /// sync dropped is gone.
     pub fn with_mount(self, mount: u64) -> Self {
@@ -396,6 +431,7 @@ impl DiskImage {
     }
 
     fn written_back(mut self) -> Self {
+        (self.unreported, self.unreported_fs) = (Arc::default(), false);
         if let Some(cache) = self.cache.take() {
             self.tree = cache.settle(&vec![Fate::Keep; cache.pending.len()]);
         }

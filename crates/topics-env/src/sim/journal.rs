@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::clock::mix;
-use super::disk::{Ino, Name, Node, ROOT, Tree};
+use super::disk::{Ino, Name, Node, PAGE, ROOT, Tree};
 
 /// What a sync covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +219,36 @@ impl DiskState {
             pending.settle(&mut tree, *fate);
         }
         tree
+    }
+
+    /// The disk after the write-back of some un-synced pages failed: those for which `drops` says so,
+    /// and the files that had one of them. Reads return what was durable; lengths stay.
+    pub(super) fn fail_write_back(
+        &self,
+        drops: impl Fn(Ino, u64) -> bool,
+    ) -> (Self, BTreeSet<Ino>) {
+        let mut failed = BTreeSet::new();
+        let mut pending = Vec::with_capacity(self.pending.len());
+        for p in &self.pending {
+            let Op::Write { ino, offset, data } = &p.op else {
+                pending.push(p.clone());
+                continue;
+            };
+            let mut at = 0;
+            while at < data.len() {
+                let start = offset + at as u64;
+                let page = start / PAGE as u64;
+                let end = data.len().min(at + PAGE - (start % PAGE as u64) as usize);
+                let dropped = !p.lost && drops(*ino, page);
+                if dropped {
+                    failed.insert(*ino);
+                }
+                let op = Op::Write { ino: *ino, offset: start, data: Arc::from(&data[at..end]) };
+                pending.push(Pending { op, lost: p.lost || dropped });
+                at = end;
+            }
+        }
+        (Self { pending, ..self.clone() }, failed)
     }
 
     /// Makes fates possible: names of one inode change in order, so a surviving change implies

@@ -34,6 +34,10 @@ pub(super) struct State {
     pub(super) shared: BTreeMap<Ino, usize>,
     pub(super) boot: u64,
     pub(super) mount: u64,
+    /// Files whose write-back failed: their next sync says so, once.
+    pub(super) unreported: BTreeSet<Ino>,
+    /// The next sync of the file system says that some write-back failed.
+    pub(super) unreported_fs: bool,
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
     /// How many files may be open at once.
@@ -64,6 +68,8 @@ impl State {
             shared: BTreeMap::new(),
             boot: image.boot,
             mount: image.mount,
+            unreported: (*image.unreported).clone(),
+            unreported_fs: image.unreported_fs,
             opens: BTreeMap::new(),
             descriptors: None,
             free: None,
@@ -219,10 +225,23 @@ impl State {
                 }
                 Err(fault.error())
             }
+            None if self.reports(scope) => {
+                self.mutate(Op::SyncFailed(scope, PageFate::Kept), path);
+                Err(Errno::IO.into())
+            }
             None => {
                 self.mutate_or_defer(Op::Sync(scope), path);
                 Ok(())
             }
+        }
+    }
+
+    /// Whether a sync reports that a write-back failed before; each is reported once.
+    fn reports(&mut self, scope: Scope) -> bool {
+        match scope {
+            Scope::File(ino) => self.unreported.remove(&ino),
+            Scope::All => std::mem::take(&mut self.unreported_fs),
+            Scope::Dir(_) => false,
         }
     }
 

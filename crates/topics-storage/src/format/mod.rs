@@ -4,10 +4,12 @@
 //! * [`attrs`]: a record's optional attributes.
 //! * [`record`]: the bodies of control frames, a file per family.
 //! * [`wal_file`]: names and headers of WAL files, `CURRENT`.
+//! * [`health`]: `HEALTH`, what is known of a log's write-back.
 //!
 #![doc = include_str!("../../FORMAT.md")]
 
 pub mod attrs;
 pub mod frame;
+pub mod health;
 pub mod record;
 pub mod wal_file;

@@ -23,14 +23,13 @@ use topics_env::{Env, File, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::frame::{u32_at, u64_at};
+use crate::dir::create_temp;
 use crate::{Result, StorageError};
 
 /// The version of the WAL format.
 pub const WAL_VERSION: u32 = 1;
 /// Bytes of the header.
 pub const WAL_HEADER: usize = 104;
-/// The mark that a poisoned shard leaves in its folder.
-pub const POISON_MARK: &str = "POISON";
 const MAGIC: [u8; 4] = *b"TWAL";
 const CURRENT: &str = "CURRENT";
 
@@ -172,7 +171,7 @@ pub fn read_current(env: &Env, dir: &Path) -> Result<Option<String>> {
 pub fn write_current(env: &Env, dir: &Path, name: &str) -> Result<()> {
     let temp = dir.join("CURRENT.tmp");
     let io = |e| StorageError::io(format!("point {} to {name}", dir.join(CURRENT).display()), e);
-    let file = env.fs.open(&temp, OpenMode::Truncate).map_err(io)?;
+    let file = create_temp(env, &temp).map_err(io)?;
     let text = format!("{name} {:016x}\n", xxh3_64(name.as_bytes()));
     file.write_all_at(text.as_bytes(), 0).map_err(io)?;
     env.sync("wal.current.sync", &*file).map_err(io)?;

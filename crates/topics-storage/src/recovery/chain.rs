@@ -41,8 +41,6 @@ pub(crate) struct Folder {
     pub unreadable: Vec<Unreadable>,
     /// Names that no later open needs: above `CURRENT`, temporary.
     pub stray: Vec<String>,
-    /// A failed sync or write left its mark.
-    pub poisoned: bool,
     /// The highest generation in any name of the folder, stray ones included: a name that is to
     /// be removed must never be given again.
     pub generation: u64,
@@ -93,7 +91,6 @@ impl Folder {
         logs.sort();
         let temporary = names.iter().filter(|e| e.name.ends_with(".tmp"));
         folder.stray = temporary.map(|e| e.name.clone()).collect();
-        folder.poisoned = names.iter().any(|e| e.name == wal_file::POISON_MARK);
         folder.generation = names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0);
         let logs = match current {
             Some(current) => folder.named(env, paths, store_id, (logs, current), known, mode)?,
@@ -243,7 +240,6 @@ impl Folder {
             files: Vec::new(),
             unreadable: Vec::new(),
             stray: Vec::new(),
-            poisoned: false,
             generation: 0,
             bad_current: false,
             lost_end: None,

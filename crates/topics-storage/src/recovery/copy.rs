@@ -16,6 +16,7 @@ use super::chain::Folder;
 use super::plan::{Extent, ShardPlan};
 use crate::dir::{Paths, reserve};
 use crate::format::frame;
+use crate::format::health::{HEALTH, HealthFile};
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::{self, WalFileHeader};
 use crate::wal::WalOptions;
@@ -108,6 +109,8 @@ pub(super) struct NewFile {
     buf: Vec<u8>,
     /// How many bytes the file has been given.
     pub capacity: u64,
+    /// Of this generation, once the file has its name.
+    pub health: Option<Arc<HealthFile>>,
 }
 
 impl NewFile {
@@ -179,6 +182,7 @@ impl NewFile {
             copied_at: 0,
             buf: head,
             capacity: 0,
+            health: None,
             header,
         };
         let start = Start { first_lsn: plan.start_lsn };
@@ -278,15 +282,21 @@ impl NewFile {
         Ok(())
     }
 
-    /// Makes the file durable, gives it its name and points `CURRENT` to it, which may have a part of
-    /// the reserve.
-    pub fn publish(&mut self, env: &Env, paths: &Paths) -> Result<()> {
+    /// Makes the file durable, gives it its name and points `CURRENT` to it, which until then names
+    /// a file of generation `before`, and may have a part of the reserve.
+    pub fn publish(&mut self, env: &Env, paths: &Paths, before: u64) -> Result<()> {
         let io = |e| StorageError::io(format!("publish {}", self.shown), e);
         env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
         let (temp, path) = (&self.temp.path, self.dir.join(&self.name));
         env.rename("recovery.wal.rename", temp, &path).map_err(io)?;
         self.temp.used = true;
         env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
+        // Before anything of this generation is logged. Without it, on a full disk, the generation's
+        // tail will not be trusted after a kill.
+        match HealthFile::begin(env, &self.dir, &self.header, before) {
+            Ok(health) => self.health = Some(Arc::new(health)),
+            Err(e) => log::warn!("{} cannot be written: {e}", self.dir.join(HEALTH).display()),
+        }
         match wal_file::write_current(env, &self.dir, &self.name) {
             Err(StorageError::Full { .. }) => {
                 reserve::give(env, paths, 0)?;

@@ -20,6 +20,7 @@ pub(crate) mod plan;
 mod progress;
 mod replay;
 pub(crate) mod survey;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -86,14 +87,16 @@ pub struct ShardReport {
     pub end_lsn: u64,
     /// The log ends with a clean close.
     pub clean: bool,
-    /// The machine and the mount did not go down since the log was written and no sync failed:
-    /// every write that returned is there.
-    pub same_boot: bool,
+    /// The machine and the mount did not go down since the log was written, and no write-back
+    /// failed: every write that returned is there. False where that is not proven.
+    pub tail_intact: bool,
 }
 
 struct Shard {
     folder: Folder,
     plan: ShardPlan,
+    /// See [`ShardReport::tail_intact`].
+    tail_intact: bool,
     /// Keys of the folder's files, in order.
     keys: Vec<FileKey>,
     /// Files that cannot be read, of which a copy was set aside.
@@ -260,7 +263,7 @@ impl Opening {
     /// then every file that the newest snapshot names was durable, and nothing else was left.
     #[must_use]
     pub fn closed(&self) -> bool {
-        let clean = |s: &Shard| s.report(self.boot).clean && s.plan.losses.is_empty();
+        let clean = |s: &Shard| s.report().clean && s.plan.losses.is_empty();
         self.loaded.newest.is_some()
             && self.loaded.rejected.is_empty()
             && self.layout.1 == self.options.shards
@@ -295,7 +298,7 @@ impl Opening {
     /// What is known about the shards of the directory.
     #[must_use]
     pub fn reports(&self) -> Vec<ShardReport> {
-        self.shards.iter().map(|s| s.report(self.boot)).collect()
+        self.shards.iter().map(Shard::report).collect()
     }
 
     /// The shard count of the layout on disk: where a topic's frames lie.
@@ -327,6 +330,9 @@ impl Opening {
 
     fn read_shards(&mut self, mode: Mode) -> Result<()> {
         let mut found: Vec<(Folder, Reflected)> = Vec::new();
+        let (env, paths) = (self.env.clone(), self.paths.clone());
+        let (boot, dry) = (self.boot, self.dry);
+        let mut proof = tail::TailProof { env, paths, boot, dry, fs_synced: None };
         for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
             if self.retire(wanted.shard)? {
                 continue;
@@ -341,6 +347,8 @@ impl Opening {
         }
         for (folder, reflected) in found {
             let (env, paths) = (&self.env, &self.paths);
+            // First: what a failed write-back takes must not be read before.
+            let tail_intact = proof.is_intact(&folder);
             let plan = decide(env, &folder, reflected, mode, &mut NoWatch);
             let plan = plan.map_err(|e| self.blame(e))?;
             let copied_aside = match mode {
@@ -349,7 +357,8 @@ impl Opening {
                 Mode::Salvage => aside::set_aside(env, paths, &folder, &plan),
             };
             let keys = folder.files.iter().map(|_| self.key()).collect();
-            self.shards.push(Shard { folder, plan, keys, copied_aside, new: None, next: None });
+            let (new, next) = (None, None);
+            self.shards.push(Shard { folder, plan, tail_intact, keys, copied_aside, new, next });
         }
         self.check_topics_known()?;
         if mode == Mode::Strict {
@@ -589,6 +598,7 @@ impl Opening {
             self.shards.push(Shard {
                 folder: Folder::empty(id),
                 plan: ShardPlan::first(last),
+                tail_intact: false,
                 keys: Vec::new(),
                 copied_aside: Vec::new(),
                 new: None,
@@ -616,15 +626,19 @@ impl Opening {
 }
 
 impl Shard {
-    fn report(&self, boot: ([u8; 16], u64)) -> ShardReport {
-        let last = self.plan.links.last().map(|l| &self.folder.files[l.file]);
+    fn report(&self) -> ShardReport {
         ShardReport {
             shard: self.folder.shard,
             end_lsn: self.plan.end_lsn,
-            clean: last.is_none() && self.folder.lost_end.is_none() || self.plan.clean,
-            same_boot: !self.folder.poisoned
-                && last.is_some_and(|f| (f.header.boot_id, f.header.mount_id) == boot),
+            clean: self.plan.links.is_empty() && self.folder.lost_end.is_none() || self.plan.clean,
+            tail_intact: self.tail_intact,
         }
+    }
+
+    /// The newest generation of the folder's log, without the files of this open that are not
+    /// published.
+    fn log_generation(&self) -> u64 {
+        self.folder.files.last().map_or(0, |f| f.header.generation)
     }
 
     /// The last lsn that has been given, this open's own frames included.

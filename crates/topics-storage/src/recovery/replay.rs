@@ -149,12 +149,12 @@ impl Opening {
         }
         // Shard 0 last: its file says that the layout is complete.
         for shard in self.shards.iter_mut().rev() {
-            let id = shard.folder.shard;
+            let (id, before) = (shard.folder.shard, shard.log_generation());
             let Some((_, new)) = &mut shard.new else { continue };
             let frames: Vec<&[u8]> =
                 lost.iter().filter(|(s, _)| *s == id).map(|(_, f)| f.as_slice()).collect();
             new.append_group(&frames)?;
-            new.publish(&self.env, &self.paths)?;
+            new.publish(&self.env, &self.paths, before)?;
         }
         let shards = self.options.shards;
         if self.layout.1 != shards {
@@ -211,7 +211,9 @@ impl Opening {
                 &shard.folder,
                 &plan,
             )?;
-            file.publish(&self.env, &self.paths)?;
+            let before = shard.new.as_ref().map(|(_, f)| f.header.generation);
+            let before = before.unwrap_or_else(|| shard.log_generation());
+            file.publish(&self.env, &self.paths, before)?;
             self.shards[i].next = Some((key, file));
         }
         Ok(())
@@ -237,15 +239,11 @@ impl Opening {
     }
 
     /// Removes what nothing names any more: files above the old `CURRENT`, temporary ones, files that
-    /// hold nothing, the mark of a poisoned shard (what it meant has been decided). What `salvage`
-    /// cannot read goes once a copy is set aside.
+    /// hold nothing. What `salvage` cannot read goes once a copy is set aside.
     fn remove_stray(&self) -> Result<()> {
         for shard in &self.shards {
             let dir = self.paths.shard(shard.folder.shard);
             let mut names: Vec<&str> = shard.folder.stray.iter().map(String::as_str).collect();
-            if shard.folder.poisoned {
-                names.push(crate::format::wal_file::POISON_MARK);
-            }
             // `CURRENT` of a shard that got no new file names one of these.
             if shard.new.is_some() {
                 let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
@@ -279,13 +277,13 @@ impl Shard {
                 files.push(WalFile { key, name, header, first_lsn, file });
             }
         }
-        let (mut offset, mut capacity) = (0, 0);
+        let (mut offset, mut capacity, mut health) = (0, 0, None);
         for (key, new) in self.new.into_iter().chain(self.next) {
-            (offset, capacity) = (new.offset, new.capacity);
+            (offset, capacity, health) = (new.offset, new.capacity, new.health);
             let (name, header, file) = (new.name, new.header, new.file);
             files.push(WalFile { key, name, header, first_lsn: new.start_lsn, file });
         }
-        ShardStart { files, offset, capacity, next_lsn }
+        ShardStart { files, offset, capacity, next_lsn, health }
     }
 }
 

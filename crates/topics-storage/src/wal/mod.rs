@@ -40,6 +40,7 @@ use self::shard::Shard;
 pub use self::shard::StagingPermit;
 pub use self::space::{LogFile, SpaceHold};
 use crate::dir::{LockWatch, Paths};
+use crate::format::health::HealthFile;
 use crate::format::record::Group;
 use crate::format::wal_file::WalFileHeader;
 use crate::{Result, StorageError};
@@ -189,6 +190,9 @@ pub struct ShardStart {
     pub capacity: u64,
     /// Lsn of the next frame. Everything below is durable.
     pub next_lsn: u64,
+    /// Where the shard says that its write-back failed; `None`: the next open takes it for granted
+    /// after a kill.
+    pub health: Option<Arc<HealthFile>>,
 }
 
 /// Settings of the log.

@@ -20,7 +20,6 @@ use super::state::{Effect, Queued, State, Thread};
 use super::{
     Batch, Commit, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile,
 };
-use crate::format::wal_file;
 use crate::{Result, StorageError};
 
 /// The largest batch: offsets within a file are 32 bits.
@@ -528,13 +527,11 @@ impl Shard {
             log::error!("shard {} refuses writes until the next open: {error}", self.id);
         }
         // Behind a lost lock the folder may be another engine's.
-        if first && !matches!(error, StorageError::LockLost) {
-            let mark = self.dir.join(wal_file::POISON_MARK);
-            self.unlocked(&mut st, || {
-                if let Err(e) = self.shared.env.fs.open(&mark, topics_env::OpenMode::Truncate) {
-                    log::error!("cannot leave {}: {e}", mark.display());
-                }
-            });
+        if let Some(health) = st.health.clone()
+            && first
+            && !matches!(error, StorageError::LockLost)
+        {
+            self.unlocked(&mut st, || health.fail(&self.shared.env));
         }
         self.settle(st)
     }
@@ -548,6 +545,7 @@ impl Shard {
         let files = std::mem::take(&mut *self.files.write());
         let (file, prepared) = {
             let mut st = self.state.lock();
+            drop(st.health.take());
             (st.file.take(), st.prepared.take())
         };
         drop((files, file, prepared));

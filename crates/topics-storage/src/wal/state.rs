@@ -14,6 +14,7 @@ use super::outcome::{Outcomes, Waiter};
 use super::succession::{FIRST_GROUP, Prepared};
 use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile, WalOptions};
 use crate::StorageError;
+use crate::format::health::HealthFile;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::WAL_HEADER;
 
@@ -153,6 +154,8 @@ pub(super) struct State {
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,
+    /// Where the next process learns of that.
+    pub health: Option<Arc<HealthFile>>,
     /// A close has begun: no further file is made ready unless it is needed.
     pub resting: bool,
     /// No batch is taken any more.
@@ -199,6 +202,7 @@ impl State {
             offset: start.offset,
             sync_offset: start.offset,
             capacity: start.capacity,
+            health: start.health.clone(),
             ..Self::default()
         }
     }

@@ -9,6 +9,7 @@ use topics_env::sync::atomic::Ordering;
 use super::shard::{Guard, Shard};
 use super::state::{State, Thread};
 use super::{Batch, Commit, Level, Placed};
+use crate::format::health::Health;
 use crate::format::record::{Body, CleanClose};
 use crate::format::wal_file::WAL_HEADER;
 use crate::{Result, StorageError};
@@ -180,14 +181,18 @@ impl Shard {
     }
 
     /// After a clean close the preallocated rest of the file in use, and all but the least of the
-    /// next one, are not needed. What fails costs only space.
+    /// next one, are not needed. What fails costs only space, or a word in `HEALTH`.
     fn give_back(&self) {
         let mut st = self.state.lock();
+        let health = st.health.clone();
         let used = st.file.clone().map(|f| (f.file.clone(), st.offset, st.capacity));
         let initial = self.shared.options.file_initial.max(WAL_HEADER as u64);
         let next = st.prepared.as_ref().map(|p| (p.file.clone(), initial, p.capacity));
         st.capacity = st.offset;
         drop(st);
+        if let Some(Err(e)) = health.map(|h| h.set(Health::Closed)) {
+            log::warn!("shard {} cannot say that it is closed: {e}", self.id);
+        }
         for (file, len, capacity) in used.into_iter().chain(next) {
             if len < capacity && file.set_len(len).is_ok() {
                 let freed = capacity - len;

@@ -30,11 +30,11 @@ impl Topic {
 
     /// What an unclean close took from the topic: the seqs from the last one kept to the
     /// reservation, an upper bound. The caller logs and applies it.
-    pub(crate) fn lost(&self, same_boot: bool) -> Option<Gap> {
+    pub(crate) fn lost(&self, tail_intact: bool) -> Option<Gap> {
         let mut state = self.state.write();
         state.pass_gaps();
         state.move_earliest();
-        state.state_lost(state.indexed_to, state.reserved_to, same_boot)
+        state.state_lost(state.indexed_to, state.reserved_to, tail_intact)
     }
 
     /// Recovery is done, and everything that was replayed is synced: writes may begin.
@@ -135,14 +135,14 @@ impl State {
         &self,
         kept_last: u64,
         reserved_to: u64,
-        same_boot: bool,
+        tail_intact: bool,
     ) -> Option<Gap> {
         if reserved_to <= kept_last {
             return None;
         }
         let (from, to) = (kept_last + 1, reserved_to);
         let volatile = self.volatile || self.config.durability <= Durability::Memory;
-        match (volatile, same_boot) {
+        match (volatile, tail_intact) {
             (true, _) => Some(Gap { from, to, reason: GapReason::Restart }),
             (false, true) => None,
             // Of class `fsync` too: the reservation is there because the topic was leaving the

@@ -23,6 +23,7 @@ mod read;
 mod reclaim;
 mod retention;
 mod salvage;
+mod same_boot;
 mod shared_fate;
 mod space;
 mod verify;
@@ -121,6 +122,16 @@ impl World {
         self.engine = None;
         self.fs = Arc::new(SimFs::from_image(&self.fs.kill_image()));
         self.open();
+    }
+
+    /// The process is killed, and then the write-back of every page that no sync had covered fails.
+    /// False: there was no such page.
+    pub fn kill_with_failed_write_back(&mut self) -> bool {
+        self.engine = None;
+        let Some(image) = self.fs.failed_write_back_image(0) else { return false };
+        self.fs = Arc::new(SimFs::from_image(&image));
+        self.open();
+        true
     }
 
     /// Power fails and nothing that was not synced survives.

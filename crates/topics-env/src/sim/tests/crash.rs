@@ -244,6 +244,53 @@ fn a_kill_keeps_everything_and_a_later_power_cut_does_not() {
 }
 
 #[test]
+fn a_failed_write_back_drops_pages_on_the_same_boot_and_is_reported_once() {
+    let fs = grown();
+    durable(&fs, "/whole", &[OLD; 10]);
+    let image = fs.failed_write_back_image(0).unwrap();
+    assert!(image.failed_write_back() && image.lost_something());
+    assert_eq!(image.boot(), fs.kill_image().boot());
+    let next = SimFs::from_image(&image);
+    assert_eq!(runs(&contents(&next, "/f")), [(OLD, 1000), (0, 1600)], "the length stays");
+    let open = |path| next.open(p(path), OpenMode::Read).unwrap();
+    open("/whole").sync_data().unwrap();
+    let file = open("/f");
+    assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(5));
+    file.sync_data().unwrap();
+    assert!(next.sync_fs(p("/")).is_err() && next.sync_fs(p("/")).is_ok());
+    assert_eq!(runs(&contents(&next, "/f")), [(OLD, 1000), (0, 1600)]);
+    // A remount forgets the error with the pages.
+    let remounted = SimFs::from_image(&image.clone().with_mount(9));
+    remounted.open(p("/f"), OpenMode::Read).unwrap().sync_data().unwrap();
+    assert_eq!(runs(&contents(&remounted, "/f")), [(OLD, 1000), (0, 1600)]);
+    assert!(next.failed_write_back_image(0).is_none(), "all pages are clean");
+}
+
+#[test]
+fn a_failed_write_back_drops_whole_pages() {
+    let (_, fs, _) = sim_env(1);
+    let file = durable(&fs, "/f", &[OLD; 100]);
+    for at in [100, 5000, 9000] {
+        file.write_all_at(&[NEW; 4000], at).unwrap();
+    }
+    let mut cursor = fs.crash_cursor();
+    cursor.seek(usize::MAX);
+    let mut met = BTreeSet::new();
+    for seed in 1..40 {
+        let image = cursor.image(Survival::FailedWriteBack { seed });
+        let bytes = image.read("/f").unwrap();
+        assert_eq!((bytes.len(), &bytes[..100]), (13_000, &[OLD; 100][..]));
+        let there = |page: usize| bytes[page * 4096..].iter().take(4096).any(|b| *b == NEW);
+        met.insert([0, 1, 2, 3].map(there));
+        if !there(1) {
+            // The end of the first write and the beginning of the second.
+            assert!(bytes[4096..8192].iter().all(|b| *b == 0));
+        }
+    }
+    assert!(met.len() > 10, "{met:?}");
+}
+
+#[test]
 fn images_are_edited_for_damage() {
     let fs = grown();
     fs.create_dir(p("/d")).unwrap();

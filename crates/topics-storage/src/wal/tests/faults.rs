@@ -142,6 +142,31 @@ fn i10_a_failed_start_sync_poisons() {
 }
 
 #[test]
+fn whatever_else_fails_a_poisoned_shard_is_not_taken_for_a_healthy_one() {
+    let tries: [&[CallKind]; 3] = [&[], &[CallKind::SyncData], &[CallKind::Write]];
+    for (failing, want) in tries.into_iter().zip([Some(Health::Suspect), None, None]) {
+        let (env, fs, _) = sim_env(1);
+        let wal = wal(&env, small());
+        let log = Arc::new(Log::default());
+        let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+        wal.wait(t, Level::Written).unwrap();
+        assert_eq!(health(&env, &wal), Some(Health::Running));
+        fs.fail_nth(CallKind::SyncData, 1, FaultKind::EIO);
+        failing.iter().for_each(|kind| fs.fail_from(*kind, 1, FaultKind::EIO));
+        assert!(wal.sync(0).is_err());
+        assert_eq!(health(&env, &wal), want, "{failing:?}");
+    }
+}
+
+#[test]
+fn a_clean_close_says_so() {
+    let (env, _, _) = sim_env(1);
+    let wal = wal(&env, small());
+    wal.close(true).unwrap();
+    assert_eq!(health(&env, &wal), Some(Health::Closed));
+}
+
+#[test]
 fn a_failed_write_poisons_and_fails_in_order() {
     let (env, fs, _) = sim_env(1);
     let wal = wal(&env, small());
@@ -577,7 +602,7 @@ fn a_file_that_current_does_not_name_takes_no_space() {
     assert_eq!(image.files().iter().filter(|f| large(f)).count(), 0);
     fs.clear_faults();
     assert!(!wal.full(0));
-    assert_eq!(env.fs.list(Path::new("/db/wal/shard-00")).unwrap().len(), 3);
+    assert_eq!(env.fs.list(Path::new("/db/wal/shard-00")).unwrap().len(), 4);
     assert_eq!(seqs(&read_back(&env, &wal)), [1]);
 }
 

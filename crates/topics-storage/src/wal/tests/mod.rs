@@ -20,6 +20,7 @@ mod model;
 mod threads;
 
 use crate::format::frame::{self, Flags, Frame, FrameType};
+use crate::format::health::Health;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file;
 
@@ -71,8 +72,10 @@ fn first_file(env: &Env, paths: &Paths, capacity: u64) -> ShardStart {
     frame::seal(&mut bytes[at..], 77, 1);
     file.write_all_at(&bytes, 0).unwrap();
     file.allocate(capacity).unwrap();
+    let health = HealthFile::begin(env, &paths.shard(0), &header, 0).unwrap();
     let files = vec![WalFile { key: FileKey(0), name, header, first_lsn: 1, file }];
-    ShardStart { files, offset: bytes.len() as u64, capacity, next_lsn: 1 }
+    let (offset, health) = (bytes.len() as u64, Some(Arc::new(health)));
+    ShardStart { files, offset, capacity, next_lsn: 1, health }
 }
 
 fn wal(env: &Env, options: WalOptions) -> Wal {
@@ -107,6 +110,13 @@ fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
         frees_space: false,
         commit: Arc::new(One(log.clone(), seq)),
     }
+}
+
+/// What a later open finds in `HEALTH`.
+fn health(env: &Env, wal: &Wal) -> Option<Health> {
+    let header = wal.shards[0].files.read().values().next().unwrap().header.clone();
+    let found = HealthFile::find(env, Path::new("/db/wal/shard-00"), &header).unwrap();
+    found.map(|(_, health)| health)
 }
 
 fn put(wal: &Wal, b: Batch) -> Result<Ticket> {
@@ -213,7 +223,7 @@ fn i10_after_a_failed_sync_nothing_is_acked() {
     assert!(put(&wal, batch(&log, 4, 1, Level::Written)).is_err());
     assert_eq!(log.failed.load(Ordering::Relaxed), 1);
     assert_eq!(log.applied.lock().len(), 2, "what was shown stays");
-    assert!(env.fs.exists(Path::new("/db/wal/shard-00/POISON")).unwrap());
+    assert_eq!(health(&env, &wal), Some(Health::Suspect));
     assert!(wal.close(true).is_err(), "no clean close");
 }
 

@@ -1,0 +1,91 @@
+//! Whether the end of a log that was not closed is proven to be whole.
+//!
+//! On the boot and the mount that wrote the log every write that returned is in the page cache, and
+//! can be read: unless its write-back failed and the kernel dropped the page. The kernel tells of
+//! that once, at the next sync of the file: a sync by the process that wrote it, which `HEALTH` tells
+//! us of, or else the one here.
+
+use std::io;
+
+use topics_env::Env;
+
+use super::chain::{Folder, folder_name};
+use crate::dir::Paths;
+use crate::format::health::{HEALTH, Health, HealthFile};
+
+/// Finds out which logs are whole, for one open.
+pub(crate) struct TailProof {
+    pub env: Env,
+    pub paths: Paths,
+    /// The boot and the mount.
+    pub boot: ([u8; 16], u64),
+    /// Nothing is changed, and `HEALTH` is believed.
+    pub dry: bool,
+    /// What the sync of the file system said: it tells an error once, and the error may concern any
+    /// shard.
+    pub fs_synced: Option<bool>,
+}
+
+impl TailProof {
+    /// Whether every write to the shard's log that returned is there. Nothing is trusted that is not
+    /// shown: a `HEALTH` that is missing, damaged or of another generation, or that cannot be
+    /// changed now, is as good as a failed sync.
+    pub fn is_intact(&mut self, folder: &Folder) -> bool {
+        let Some(last) = folder.files.last() else { return false };
+        let (env, header) = (&self.env, &last.header);
+        let same_boot = (header.boot_id, header.mount_id) == self.boot;
+        if !env.check("recovery.tail.boot", same_boot) {
+            return false;
+        }
+        let (dir, shown) = (self.paths.shard(folder.shard), folder_name(folder.shard, HEALTH));
+        let health = HealthFile::find(env, &dir, header).unwrap_or_else(|e| {
+            log::warn!("{shown} cannot be read, so that the end of the log is not trusted: {e}");
+            None
+        });
+        let state = health.as_ref().map(|(_, health)| *health);
+        let possible = matches!(state, Some(Health::Running | Health::Checking));
+        if !env.check("recovery.tail.health", possible) {
+            return false;
+        }
+        if self.dry {
+            return true;
+        }
+        let outcome = match env.is_read_only() {
+            // The error is reported once, and belongs to the open that can act on it.
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+            false => self.sync(folder, health),
+        };
+        if let Err(e) = &outcome {
+            log::warn!(
+                "{shown}: the end of the log is not trusted, its files were not synced: {e}"
+            );
+        }
+        self.env.check("recovery.tail.sync", outcome.is_ok())
+    }
+
+    /// Syncs what may have been written and not synced, to learn of errors: of all of it, because
+    /// none is told twice. Meanwhile `HEALTH` says `checking`: an open that dies when it has been
+    /// told leaves nothing to be told by these files, but the file system keeps an error of its
+    /// own, and the next open asks that one. If it dies too, nobody can know: it has said `suspect`.
+    fn sync(&mut self, folder: &Folder, health: Option<(HealthFile, Health)>) -> io::Result<()> {
+        let again = health.as_ref().is_some_and(|(_, h)| *h == Health::Checking);
+        let health = health.map(|(file, _)| file);
+        let say = |what| health.as_ref().map_or(Ok(()), |h| h.set(what));
+        let mut outcome = say(if again { Health::Suspect } else { Health::Checking });
+        // A file is begun only when the one before it was synced.
+        let begun = folder.files.iter().rposition(|f| f.first_lsn.is_some()).unwrap_or(0);
+        for log in &folder.files[begun..] {
+            // The descriptor was opened by this open: it is told what nobody was told before.
+            outcome = log.file.sync_data().and(outcome);
+        }
+        outcome = health.as_ref().map_or(Ok(()), HealthFile::check).and(outcome);
+        if again {
+            let sync_fs = || self.env.fs.sync_fs(self.paths.root()).is_ok();
+            if !*self.fs_synced.get_or_insert_with(sync_fs) {
+                outcome = Err(io::Error::other("the file system reports an error"));
+            }
+        }
+        let known = if outcome.is_ok() { Health::Running } else { Health::Suspect };
+        say(known).and(outcome)
+    }
+}
