@@ -163,7 +163,7 @@ fn a_repair_lists_what_is_lost_before_it_does_it() {
         match damage {
             None => assert!(damaged.remove(&name)),
             Some(len) if len < bytes.len() => assert!(damaged.put(&name, &bytes[..len])),
-            Some(len) => {
+            Some(_) => {
                 let mut flipped = bytes.clone();
                 flipped[100] ^= 1;
                 assert!(damaged.put(&name, &flipped));

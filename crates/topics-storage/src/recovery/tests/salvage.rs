@@ -151,6 +151,9 @@ fn a_store_is_made_again_from_a_log_where_there_is_no_snapshot() {
     assert_eq!((opening.store().id, replayed(&opening).len()), (id, 2));
 }
 
+/// The name in the refusal, and the damage.
+type Case<'a> = (&'a str, &'a dyn Fn(&mut DiskImage));
+
 #[test]
 fn a_folder_or_a_log_that_is_gone_is_given_up_to_an_unknown_end() {
     let image = directory();
@@ -161,7 +164,7 @@ fn a_folder_or_a_log_that_is_gone_is_given_up_to_an_unknown_end() {
         let all: Vec<String> = image.files().into_iter().map(|f| f.0).collect();
         all.iter().filter(|n| n.contains(of)).for_each(|n| assert!(image.remove(n)));
     };
-    let of_one: [(&str, &dyn Fn(&mut DiskImage)); 6] = [
+    let of_one: [Case<'_>; 6] = [
         ("CURRENT", &|i| emptied(i, "/wal/shard-01/")),
         ("wal/shard-01", &|i| assert!(i.remove("/db/wal/shard-01"))),
         (&newest.0[4..], &|i| assert!(i.remove(&newest.0))),
