@@ -119,6 +119,10 @@ pub fn spread(n: usize) -> Vec<usize> {
 const MANY: usize = 256;
 const SOME: usize = 12;
 
+/// A disk's bytes, the clock, and what recovery tells a restart from a power cut by: the boot, and
+/// whether a sync reports a failed write-back.
+type Disk = (u64, u64, (u64, u64), bool);
+
 struct Worker<'r> {
     rec: &'r Recording,
     limits: &'r Limits,
@@ -127,9 +131,7 @@ struct Worker<'r> {
     /// The point that the walk has come to.
     reached: Point,
     /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
-    /// A disk's bytes, the clock, and what recovery tells a restart from a power cut by: the boot, and
-    /// whether a sync reports a failed write-back.
-    met: HashMap<(u64, u64, (u64, u64), bool), Arc<Probe>>,
+    met: HashMap<Disk, Arc<Probe>>,
 }
 
 impl<'r> Worker<'r> {
