@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build wheel sdist test test-build test-rust test-python test-spark check bench bench-spark demo \
+.PHONY: help run build wheel sdist test test-build test-rust test-python test-spark check docs bench bench-spark demo \
 	pipeline test-release clean
 
 export TOPICS_GATE ?= quick
@@ -134,6 +134,13 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences and advisories
 		-p pipeline -p bench -m local_spark)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
 	$(call timed,dependencies,$(BIN)/python tools/check_deps.py)
+	$(call timed,docs,$(DOCS))
+
+# Strict: a link that leads nowhere, or a page that is out of step with the code, fails.
+DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+docs: build ## the documentation as a site, in target/site
+	$(call timed,docs,$(DOCS))
 
 bench: build ## figures beside the device's, a peer's and the goals
 	cargo build --release --quiet -p topics-benches --features peers
