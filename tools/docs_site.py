@@ -1,8 +1,8 @@
 """A hook of mkdocs: the parts of the documentation that the code itself knows.
 
-A page asks for one with a comment, `<!-- generated: cli -->`. Links that lead out of `docs/` are checked
-here: to a file that the site has as a page they lead there, to any other file they become plain text.
-A page that is out of step with the code fails the build.
+A page asks for one with a comment, `<!-- generated: cli -->`. Links that lead out of `docs/` are
+checked here: to a file that the site has as a page they lead there, to any other file they become
+plain text. A page that is out of step with the code fails the build.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import posixpath
 import re
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,12 @@ def cli() -> str:
     top = parser()
     parts = ["Before or after any command:\n", table(["option", "meaning"], arguments_of(top))]
     for name, command in commands_of(top, "topics"):
-        parts.append(f"\n### {name}\n\n{command.description}.\n")
-        usage = " ".join(command.format_usage().split()[1:])
+        said = command.description or ""
+        parts.append(f"\n### {name}\n\n{said[:1].upper()}{said[1:].rstrip('.')}.\n")
+        words = " ".join(command.format_usage().split()[1:]).replace("[-h] ", "")
+        usage = "\n".join(textwrap.wrap(words.removesuffix(" [-h]"), 90, subsequent_indent="    "))
         parts.append(f"```text\n{usage}\n```\n")
-        rows = arguments_of(command)
+        rows = [row for row in arguments_of(command) if row[1] or "` `" in row[0]]
         if rows:
             parts.append(table(["argument", "meaning"], rows))
     return "\n".join(parts)

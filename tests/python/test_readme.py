@@ -20,7 +20,7 @@ import topics_engine as te
 from benches.demo.server import Server
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-PLAIN, WORDS, _SPARK = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PLAIN, WORDS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.fixture(params=["directory", "server"])

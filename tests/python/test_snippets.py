@@ -2,14 +2,14 @@
 
 The language of a fence says what becomes of it:
 
-* `python` is run; the snippets of a page share their names. A `text` fence right behind one is what it
-  prints.
+* `python` is run; the snippets of a page share their names. A `text` fence right behind one is what
+  it prints.
 * `sh` is run by bash. `console` is too: `$ ` begins a command, what follows is what it prints.
 * `title="name"` writes the fence into a file of that name instead, for a later snippet.
 * `{ .python .not-run }` (of any language) is not run. Other languages are not looked at.
 
-A command that serves runs until the end of the page. Ports are replaced by free ones. In what is printed
-`…` stands for anything.
+A command that serves runs until the end of the page. Ports are replaced by free ones. In what is
+printed `…` stands for anything.
 """
 
 from __future__ import annotations
