@@ -124,7 +124,7 @@ IN_SPARK = cd spark && PYTHONPATH=.. $(abspath $(BIN))/python
 test-spark: build $(VENV)/.spark
 	$(call timed,spark,$(IN_SPARK) -m pytest --durations=8 $(PYTEST_ARGS))
 
-check: build $(VENV)/.spark ## formatting, lints, types, licences and advisories
+check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, documentation
 	$(call timed,cargo fmt,cargo fmt --all --check)
 	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
 	$(call timed,clippy models,cargo clippy $(MODELS) --quiet -- -D warnings)
