@@ -8,6 +8,7 @@ plain text. A page that is out of step with the code fails the build.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import posixpath
 import re
 import tempfile
@@ -149,9 +150,11 @@ def arguments_of(of: argparse.ArgumentParser) -> list[list[str]]:
 # Topics and settings.
 
 
-def opened() -> Any:
+@contextlib.contextmanager
+def opened() -> Iterator[te.Database]:
     """An engine in a folder of its own."""
-    return te.open(tempfile.mkdtemp(prefix="topics-docs-"))
+    with tempfile.TemporaryDirectory() as folder, te.open(folder) as db:
+        yield db
 
 
 def shown(value: object) -> str:
