@@ -99,8 +99,8 @@ ifneq ($(TOPICS_GATE),quick)
 endif
 
 test-rust: test-build
-	$(call timed,crates,$(limited) cargo test $(CARGO_ARGS) --exclude topics-tests)
-	$(call timed,simulation,$(limited) cargo test --release -p topics-tests $(SUITES))
+	$(call timed,crates,$(limited) cargo test $(CARGO_ARGS) --no-fail-fast --exclude topics-tests)
+	$(call timed,simulation,$(limited) cargo test --release -p topics-tests --no-fail-fast $(SUITES))
 ifneq ($(TOPICS_GATE),quick)
 	$(call timed,concurrency,$(limited) cargo test $(MODELS))
 endif

@@ -37,6 +37,13 @@ impl Hand {
         // What a refused transaction creates stays.
         let targets = (0..2).filter(|t| *t == work.topic || work.to & (1 << t) != 0);
         targets.for_each(|topic| self.ensure(topic));
+        // What is due now is done before: a move of dead letters that is refused is tried again a
+        // second later only.
+        if self.model.routers.iter().any(Option::is_some) {
+            self.progress()?;
+        } else {
+            self.tick()?;
+        }
         self.sync()?;
         let log = |call| CallFilter::on_path(call, "wal-");
         match of {
