@@ -119,9 +119,8 @@ pub fn spread(n: usize) -> Vec<usize> {
 const MANY: usize = 256;
 const SOME: usize = 12;
 
-/// A disk's bytes, the clock, and what recovery tells a restart from a power cut by: the boot, and
-/// whether a sync reports a failed write-back.
-type Disk = (u64, u64, (u64, u64), bool);
+/// A disk's bytes, the clock, and what recovery tells a restart from a power cut by: the boot.
+type Disk = (u64, u64, (u64, u64));
 
 struct Worker<'r> {
     rec: &'r Recording,
@@ -215,9 +214,12 @@ impl<'r> Worker<'r> {
         if self.met.len() > 2_000 {
             self.met.clear();
         }
-        let key = (hash, plan.wall, image.boot(), image.failed_write_back());
-        let probe = match self.met.get(&key) {
+        let key = (hash, plan.wall, image.boot());
+        // The same bytes may be what a failed write-back of another file left, which a sync tells.
+        let known = self.met.get(&key).filter(|_| !image.failed_write_back());
+        let probe = match known {
             Some(p) => p.clone(),
+            None if image.failed_write_back() => Arc::new(probe(&image, plan)),
             None => {
                 let p = Arc::new(probe(&image, plan));
                 self.met.insert(key, p.clone());
