@@ -100,7 +100,15 @@ fn recover(
     // was replayed; also when an earlier open changed the layout and got no further.
     let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
     if layouts.any(|l| l != core.disk.layout) {
-        capture::relay(&core)?;
+        let moved = capture::relay(&core);
+        if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
+            // A segment that is written on tells what went wrong with it before this open; then it
+            // is written anew.
+            log::warn!("the change of the number of shards is tried again: {detail}");
+            capture::relay(&core)?;
+        } else {
+            moved?;
+        }
     }
     for topic in core.registry.outlived() {
         topic::bury(&core, &topic);

@@ -15,7 +15,7 @@ use bincode::{Decode, Encode};
 use topics_env::{Env, OpenMode};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::dir::{Paths, atomic_replace, le_u32, le_u64, list_dir, read_file, show};
+use crate::dir::{Paths, atomic_replace, create_temp, le_u32, le_u64, list_dir, read_file, show};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
@@ -350,7 +350,7 @@ const BACK: usize = 256 << 10;
 
 fn write_temp(env: &Env, temp: &Path, bytes: &[u8]) -> Result<()> {
     let io = |e| StorageError::io(show(temp), e);
-    let file = env.fs.open(temp, OpenMode::Truncate).map_err(io)?;
+    let file = create_temp(env, temp).map_err(io)?;
     file.write_all_at(bytes, 0).map_err(io)?;
     env.sync("snapshot.sync", &*file).map_err(io)
 }

@@ -14,7 +14,7 @@ use topics_env::{Env, File, OpenMode};
 
 use super::chain::Folder;
 use super::plan::{Extent, ShardPlan};
-use crate::dir::{Paths, reserve};
+use crate::dir::{Paths, create_temp, reserve};
 use crate::format::frame;
 use crate::format::health::{HEALTH, HealthFile};
 use crate::format::record::{Group, Start};
@@ -164,10 +164,8 @@ impl NewFile {
         let name = wal_file::name(header.generation, header.ordinal);
         let shown = format!("wal/shard-{:02}/{name}", header.shard);
         let temp = dir.join(format!("{name}.tmp"));
-        let file = env
-            .fs
-            .open(&temp, OpenMode::Truncate)
-            .map_err(|e| StorageError::io(format!("create {shown}"), e))?;
+        let file =
+            create_temp(env, &temp).map_err(|e| StorageError::io(format!("create {shown}"), e))?;
         let temp = Temp { env: env.clone(), path: temp, used: false };
         let (head, salt) = (header.encode(), header.salt);
         let mut new = Self {

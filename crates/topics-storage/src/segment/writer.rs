@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use topics_env::OpenMode;
-
 use super::copy::{Copier, Source};
 use super::core::io_error;
 use super::files::{Out, Written, create_file, open_file, salts_agree};
@@ -13,7 +11,7 @@ use super::index::{
 use super::layout::{DATA_HEADER, SIDE_HEADER, corrupt, encode_frame, frame_len, side_header};
 use super::tags::encode as encode_tags;
 use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
-use crate::dir::show;
+use crate::dir::{create_temp, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
 
@@ -324,7 +322,7 @@ impl SegmentWriter {
         let name = self.meta.name(self.topic.topic_id);
         let path = self.segs.paths.segment(&name, part);
         let io = |e| io_error(&path, e);
-        let file = self.segs.env.fs.open(&path, OpenMode::Truncate).map_err(io)?;
+        let file = create_temp(&self.segs.env, &path).map_err(io)?;
         let written = file.write_all_at(bytes, 0).map_err(io);
         self.side.push(Written { file, name, part, created: true });
         written

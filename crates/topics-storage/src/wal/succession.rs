@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
+use topics_env::File;
 use topics_env::sync::atomic::Ordering;
-use topics_env::{File, OpenMode};
 
 use super::shard::{Guard, Shard};
 use super::{FileKey, WalFile, space};
+use crate::dir::create_temp;
 use crate::format::frame;
 use crate::format::record::Start;
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
@@ -145,7 +146,7 @@ impl Shard {
         let temp = self.dir.join(format!("{name}.tmp"));
         let io = |e| StorageError::io(format!("make wal/shard-{:02}/{name}", self.id), e);
         let ready = (|| {
-            let file = env.fs.open(&temp, OpenMode::Truncate).map_err(io)?;
+            let file = create_temp(env, &temp).map_err(io)?;
             file.write_all_at(&header.encode(), 0).map_err(io)?;
             let space = if written { file.allocate_written(size) } else { file.allocate(size) };
             space.map_err(io)?;
