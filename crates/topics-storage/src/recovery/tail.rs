@@ -47,14 +47,12 @@ impl TailProof {
         if !env.check("recovery.tail.health", possible) {
             return false;
         }
-        if self.dry {
+        // An error is reported once, and belongs to the open that can act on it. A reader sees what
+        // is in the page cache, as readers of a running engine do.
+        if self.dry || env.is_read_only() {
             return true;
         }
-        let outcome = match env.is_read_only() {
-            // The error is reported once, and belongs to the open that can act on it.
-            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
-            false => self.sync(folder, health),
-        };
+        let outcome = self.sync(folder, health);
         if let Err(e) = &outcome {
             log::warn!(
                 "{shown}: the end of the log is not trusted, its files were not synced: {e}"

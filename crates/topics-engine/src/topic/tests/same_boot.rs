@@ -76,11 +76,24 @@ fn a_reader_that_changes_nothing_leaves_the_error_to_the_next_open() {
     w.fs = Arc::new(SimFs::from_image(&w.fs.failed_write_back_image(0).unwrap()));
     let calls = w.fs.ops_len();
     let reader = Engine::open_read_only(w.env(), Path::new(DIR), w.options.clone()).unwrap();
-    assert_eq!(reader.state("t", false).unwrap().gaps.len(), 1, "what it cannot prove it reports");
+    let state = reader.state("t", false).unwrap();
     drop(reader);
     assert_eq!(w.fs.ops_len(), calls);
     w.open();
+    assert_eq!(w.engine().state("t", false).unwrap().gaps, state.gaps, "a hole is seen by both");
     assert!(w.put("t", &["f"]).first_seq > 5 && told(&w) == [(3, CRASH)]);
+}
+
+/// A gap that the next open does not make would hide the records that get its seqs from a reader who
+/// goes on behind it.
+#[test]
+fn i4_a_reader_that_changes_nothing_makes_no_gap_of_a_kill() {
+    let mut w = acked();
+    w.engine = None;
+    w.fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
+    let reader = Engine::open_read_only(w.env(), Path::new(DIR), w.options.clone()).unwrap();
+    let state = reader.state("t", false).unwrap();
+    assert_eq!((state.head_seq, state.gaps.len()), (5, 0));
 }
 
 #[test]
