@@ -139,7 +139,9 @@ impl<'w> Verdict<'w> {
         let (records, bytes) = self.world.pending_size(&self.obs.state.topic);
         let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Why::Expired);
         let rec = |s: &Slot| self.world.attempts[s.attempt].recs.clone();
-        let over = |c: &TopicConfig| inc.over_cap(c, live, rec, (records, bytes)).last().copied();
+        let over = |c: &TopicConfig| {
+            inc.over_cap(c, u64::MAX, live, rec, (records, bytes)).last().copied()
+        };
         self.configs.iter().filter_map(over).max().unwrap_or(0).max(inc.may_floor)
     }
 

@@ -189,26 +189,28 @@ impl Inc {
         n
     }
 
-    /// Applies the caps of `config`: the oldest live records go.
+    /// Applies the caps of `config` to the records up to `last`: the oldest live ones go.
     pub fn evict(
         &mut self,
         config: &TopicConfig,
+        last: u64,
         rec: impl Fn(&Slot) -> Arc<[Rec]>,
         keep: Keep,
         at: usize,
     ) {
-        for seq in self.over_cap(config, |s| s.mark.is_none(), rec, (0, 0)) {
+        for seq in self.over_cap(config, last, |s| s.mark.is_none(), rec, (0, 0)) {
             if let Some(slot) = self.slots.get_mut(&seq) {
                 slot.mark = Some(Mark { why: Why::Evicted, keep, at });
             }
         }
     }
 
-    /// The seqs, oldest first, that must go for the live records, and this much more (records,
-    /// bytes), to fit.
+    /// The seqs, oldest first, that must go for the live records up to `last`, and this much more
+    /// (records, bytes), to fit.
     pub fn over_cap(
         &self,
         config: &TopicConfig,
+        last: u64,
         live: impl Fn(&Slot) -> bool,
         rec: impl Fn(&Slot) -> Arc<[Rec]>,
         more: (u64, u64),
@@ -218,7 +220,7 @@ impl Inc {
         }
         let live: Vec<(u64, u64)> = self
             .slots
-            .iter()
+            .range(..=last)
             .filter(|(_, s)| live(s))
             .map(|(&seq, s)| (seq, rec(s)[s.index].bytes()))
             .collect();
