@@ -323,6 +323,9 @@ impl<'w> Verdict<'w> {
         // One gap has one reason, which a change of class makes wrong for a part of it.
         let mut classes = self.configs.iter().map(|c| c.durability).collect::<Vec<_>>();
         classes.extend(self.inc.into_iter().flat_map(|i| i.slots.values()).map(|s| s.class));
+        // What was reserved under a class since the last open may have been given under it.
+        let configs = self.inc.into_iter().flat_map(|i| &i.configs);
+        classes.extend(configs.map(|c| c.config.durability));
         if classes.iter().any(|c| *c != slot.class)
             && matches!(t.reason, GapReason::Crash | GapReason::Restart)
         {

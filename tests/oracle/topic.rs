@@ -155,8 +155,9 @@ impl Inc {
     }
 
     /// Raises all facts before `before` to survive any crash. What is not logged never does;
-    /// `memory` only where a sync was asked for.
-    pub fn raise(&mut self, before: usize, asked: bool) {
+    /// `memory` only where a sync was asked for. What a write evicted that was acked before it was
+    /// logged is given up with it when its group fails (`troubled`).
+    pub fn raise(&mut self, before: usize, asked: bool, troubled: bool) {
         let lift = |keep: &mut Keep, at: usize, logged: bool| {
             if at < before && (*keep == Keep::Kill || (asked && logged)) {
                 *keep = Keep::Power;
@@ -165,7 +166,8 @@ impl Inc {
         lift(&mut self.keep, self.at, true);
         for slot in self.slots.values_mut() {
             lift(&mut slot.keep, slot.at, slot.class != Durability::Ephemeral);
-            if let Some(mark) = &mut slot.mark {
+            let given_up = |m: &Mark| troubled && m.why == Why::Evicted && m.keep == Keep::Live;
+            if let Some(mark) = slot.mark.as_mut().filter(|m| !given_up(m)) {
                 lift(&mut mark.keep, mark.at, slot.class != Durability::Ephemeral);
             }
         }

@@ -405,7 +405,8 @@ impl World {
         for (name, incs) in &mut self.names {
             let named = topic.is_none_or(|t| t == name);
             if named || self.shards == 1 {
-                incs.iter_mut().for_each(|inc| inc.raise(before, asked && named));
+                let raise = |inc: &mut Inc| inc.raise(before, asked && named, self.troubled);
+                incs.iter_mut().for_each(raise);
             }
         }
     }
