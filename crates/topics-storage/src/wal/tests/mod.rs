@@ -17,6 +17,7 @@ mod company;
 mod faults;
 mod format;
 mod model;
+mod state;
 mod threads;
 
 use crate::format::frame::{self, Flags, Frame, FrameType};
