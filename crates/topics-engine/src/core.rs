@@ -291,7 +291,7 @@ impl Core {
             staged_batches: wal.staged,
             staged_bytes: wal.staged_bytes,
             read_only_shards: wal.read_only,
-            cold_reads: self.segments.cold_reads(),
+            cold_reads: 0,
             watch_streams,
             watch_sessions,
             ready_topics,

@@ -82,7 +82,6 @@ fn recover(
         opening.store().id,
         opening.generation(),
         segment_options(&options, &env),
-        None,
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone(), progress);
     let snapshot_layout = opening.snapshot().map(|b| b.layout);
@@ -289,7 +288,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     // Segments that would be written anew are, in memory.
     let env = env.clone().read_only();
     let set = segment_options(&options, &env);
-    let segments = Segments::new(env.clone(), paths, id, generation, set, None);
+    let segments = Segments::new(env.clone(), paths, id, generation, set);
     let options = Options { recovery: RecoveryMode::Repair, ..options };
     let base = Base::new(env, dir.to_owned(), options, segments, Arc::default());
     let replay = Replay::of(&base, &opening, topics, Access::Look)?;

@@ -21,7 +21,7 @@ struct Kept {
     n: u64,
     /// Replay position per shard; none until the snapshot was read.
     replay: Option<BTreeMap<u32, u64>>,
-    /// Bytes of the largest segment, that is not in the cold tier.
+    /// Bytes of the largest segment.
     largest: u64,
 }
 

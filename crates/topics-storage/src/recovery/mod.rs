@@ -576,8 +576,7 @@ impl Opening {
         }
         let (env, paths, id) = (&self.env, &self.paths, self.store.id);
         let options = SegmentOptions::default();
-        let segments =
-            Segments::new(env.clone(), paths.clone(), id, self.generation, options, None);
+        let segments = Segments::new(env.clone(), paths.clone(), id, self.generation, options);
         let topics = segments.list_topics()?.into_iter().collect();
         let checkpoints = Checkpoints::new(env.clone(), paths.clone(), id, segments, &self.loaded);
         checkpoints.sweep(&topics).map(drop)

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use roaring::RoaringBitmap;
-use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Mutex, OnceLock};
 use topics_env::{File, OpenMode};
 
@@ -13,9 +12,8 @@ use super::index::{
 };
 use super::layout::{DATA_HEADER, DataHeader, SIDE_HEADER, check_side_header, corrupt};
 use super::scan::{Found, rebuild_entries, scan, start};
-use super::{AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
+use super::{AttrsTable, IdxEntry, Part, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
-use crate::tier::SegmentStore;
 use crate::{Result, StorageError};
 
 /// Reads until `buf` is full or the file ends; returns how much was read.
@@ -40,17 +38,10 @@ pub fn io_error(path: &Path, e: std::io::Error) -> StorageError {
     }
 }
 
-#[derive(Debug)]
-enum Source {
-    Hot(Arc<dyn File>),
-    /// And the counter of its reads.
-    Cold(Arc<dyn SegmentStore>, SegmentName, Arc<AtomicU64>),
-}
-
 /// An opened `.data`.
 #[derive(Debug)]
 pub struct Data {
-    source: Source,
+    source: Arc<dyn File>,
     /// As errors name it.
     pub file: String,
     /// The salt in its header, or why the header is not this segment's.
@@ -64,16 +55,16 @@ impl Data {
         }
         let name = meta.data_name(topic.topic_id);
         let path = segs.paths.segment(&name, Part::Data);
-        let (source, file) = if meta.cold {
-            let Some(cold) = &segs.cold else {
-                return Err(StorageError::Missing { what: "the cold tier".into() });
-            };
-            let source = Source::Cold(cold.clone(), name, segs.cold_reads.clone());
-            (source, format!("cold:{}", name.file(Part::Data)))
-        } else {
-            let file = segs.env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
-            (Source::Hot(file), show(&path))
-        };
+        if meta.cold {
+            return Err(StorageError::Missing {
+                what: format!(
+                    "{}: its segment is in a tier that this program cannot read",
+                    show(&path)
+                ),
+            });
+        }
+        let source = segs.env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
+        let file = show(&path);
         let mut data = Self { source, file, salt: Ok(0) };
         let mut header = [0; DATA_HEADER];
         data.read(&mut header, 0)?;
@@ -87,18 +78,8 @@ impl Data {
 
     /// Reads into `buf`; what lies behind the end of the file is zero.
     pub fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        let done = match &self.source {
-            Source::Hot(file) => {
-                read_up_to(&**file, buf, at).map_err(|e| StorageError::io(self.file.clone(), e))?
-            }
-            Source::Cold(store, name, reads) => {
-                reads.fetch_add(1, Ordering::Relaxed);
-                let bytes = store.read_range(name, Part::Data, at, buf.len())?;
-                let n = bytes.len().min(buf.len());
-                buf[..n].copy_from_slice(&bytes[..n]);
-                n
-            }
-        };
+        let done = read_up_to(&*self.source, buf, at)
+            .map_err(|e| StorageError::io(self.file.clone(), e))?;
         buf[done..].fill(0);
         Ok(())
     }
@@ -228,7 +209,7 @@ impl Core {
         Ok(self.side.get_or_init(|| Side { file }))
     }
 
-    /// The salt of the segment, from `.idx` where it is good, so that it costs no cold read.
+    /// The salt of the segment, from `.idx` where that is valid, else from `.data`.
     pub fn salt(&self, segs: &Segments, meta: &SegmentMeta) -> Result<u64> {
         match &self.side(segs, meta)?.file {
             Some((_, salt)) => Ok(*salt),
@@ -283,8 +264,8 @@ impl Core {
         Ok(Index { view: IndexView::Memory(entries), trusted_to: u64::MAX })
     }
 
-    /// Whether an `.idx` with this salt belongs to the `.data`, as far as can be told without a
-    /// cold read.
+    /// Whether an `.idx` with this salt belongs to the `.data`. True where the header of `.data` is
+    /// damaged: the frames decide then.
     fn is_of_data(&self, segs: &Segments, meta: &SegmentMeta, salt: u64) -> Result<bool> {
         Ok(meta.cold
             || self.data(segs, meta)?.salt.as_ref().is_ok_and(|s| *s == salt)

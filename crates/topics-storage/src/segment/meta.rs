@@ -111,7 +111,8 @@ pub struct SegmentMeta {
     pub earliest_expires: u64,
     /// Whether it is never appended to again.
     pub sealed: bool,
-    /// Whether its `.data` lies in the cold tier.
+    /// Whether its `.data` lies outside the directory. Part of the format; this version writes
+    /// `false` and reads no such segment.
     pub cold: bool,
     /// Whether a record in it has a tag.
     pub has_tags: bool,
@@ -145,7 +146,7 @@ impl SegmentMeta {
         (self.del_no != 0).then(|| SegmentName { file_no: self.del_no, ..self.name(topic_id) })
     }
 
-    /// The files that this entry keeps, `.data` last; whether `.data` is the cold one is `cold`.
+    /// The files that this entry names, `.data` last.
     pub fn files(&self, topic_id: u64) -> Vec<(SegmentName, Part)> {
         let name = self.name(topic_id);
         let mut out = vec![(name, Part::Idx)];

@@ -167,8 +167,7 @@ impl Round {
     }
 
     /// Copies a sealed segment without its dead records (offsets from the first seq), which
-    /// become holes, under a new file number. Deletes made meanwhile are the caller's to carry
-    /// over: [`carry_over`] says which.
+    /// become holes, under a new file number. The caller adds the deletes made meanwhile.
     pub fn rewrite(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<SegmentMeta> {
         self.merge(&[(segment.clone(), Arc::new(dead.clone()))])
     }
@@ -210,9 +209,4 @@ impl Drop for Round {
         }
         self.file_nos.iter().for_each(|no| self.segs.forget(*no));
     }
-}
-
-/// The deletes to write for a segment that was rewritten without `then`, when `now` are deleted.
-pub fn carry_over(then: &RoaringBitmap, now: &RoaringBitmap) -> RoaringBitmap {
-    now - then
 }

@@ -12,7 +12,6 @@ use super::layout::DataHeader;
 use super::lru::Lru;
 use super::{Part, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 use crate::dir::{Paths, list_dir, show};
-use crate::tier::SegmentStore;
 use crate::{Result, StorageError};
 
 /// Settings of segments. They decide about future seals only: boundaries are read from files.
@@ -49,7 +48,6 @@ pub struct Segments {
     pub(super) env: Env,
     pub(super) paths: Paths,
     pub(super) options: SegmentOptions,
-    pub(super) cold: Option<Arc<dyn SegmentStore>>,
     store_id: [u8; 16],
     next_no: AtomicU64,
     cores: Mutex<Lru<Core>>,
@@ -67,8 +65,6 @@ pub struct Segments {
     rebuilt: AtomicU64,
     /// Nothing is opened any more.
     closed: AtomicBool,
-    /// Reads of the cold tier.
-    pub(super) cold_reads: Arc<AtomicU64>,
 }
 
 impl Segments {
@@ -80,14 +76,12 @@ impl Segments {
         store_id: [u8; 16],
         generation: u64,
         mut options: SegmentOptions,
-        cold: Option<Arc<dyn SegmentStore>>,
     ) -> Arc<Self> {
         options.max_bytes = options.max_bytes.min(SegmentOptions::MAX_BYTES);
         options.max_events = options.max_events.clamp(1, u64::from(u32::MAX));
         let this = Arc::new(Self {
             env,
             paths,
-            cold,
             store_id,
             next_no: AtomicU64::new((generation << 32) + 1),
             cores: Mutex::new(Lru::new((options.max_open / 2).max(1))),
@@ -99,7 +93,6 @@ impl Segments {
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            cold_reads: Arc::default(),
             options,
         });
         let keeper: Weak<Self> = Arc::downgrade(&this);
@@ -120,7 +113,7 @@ impl Segments {
     /// Checks that the files that `metas` name are there and not shorter than named
     /// (`lengths`: by opening each; otherwise by the folder's listing only). A missing or short
     /// `.data` or `.del` is damage; `.idx`, `.tags` and `.attrs` are made again when they are
-    /// needed. Cold files are not looked at.
+    /// needed. Segments outside the directory are skipped.
     pub fn check_named(&self, topic: TopicKey, metas: &[SegmentMeta], lengths: bool) -> Result<()> {
         let id = topic.topic_id;
         let here: HashSet<_> = self.list_files(id)?.into_iter().collect();
@@ -197,11 +190,6 @@ impl Segments {
     /// `.attrs` that was damaged or missing and had to be made from the records.
     pub fn damage_counts(&self) -> (u64, u64) {
         (self.corrupt.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
-    }
-
-    /// Reads of the cold tier since the start.
-    pub fn cold_reads(&self) -> u64 {
-        self.cold_reads.load(Ordering::Relaxed)
     }
 
     pub(super) fn count_corrupt(&self, file: &str, seq: u64, offset: u32) {

@@ -11,7 +11,7 @@ pub struct Draft {
     /// Where the topics begin.
     topics_at: usize,
     topics: u64,
-    /// Bytes of the largest segment that is not in the cold tier.
+    /// Bytes of the largest segment.
     largest: u64,
 }
 
@@ -79,7 +79,7 @@ impl Encoded {
         self.bytes.len() as u64
     }
 
-    /// Bytes of the largest segment that it names and that is not in the cold tier.
+    /// Bytes of the largest segment that it names.
     pub(crate) fn largest(&self) -> u64 {
         self.largest
     }

@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub body: SnapshotBody,
     /// The topics.
     pub topics: Table,
-    /// Bytes of the largest segment that is not in the cold tier.
+    /// Bytes of the largest segment.
     pub largest: u64,
 }
 
@@ -119,7 +119,7 @@ impl Table {
         Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), largest })
     }
 
-    /// Bytes of the largest segment that is not in the cold tier.
+    /// Bytes of the largest segment.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }
@@ -228,7 +228,7 @@ const MIN: usize = NAME + 8 + 57 + 8 + 32 + 8 + 8 + 8;
 /// What a record takes in an `.idx`.
 const IDX_ENTRY: u64 = 20;
 
-/// Bytes of the largest segment of an entry that is not in the cold tier.
+/// Bytes of the largest segment of an entry.
 pub(super) fn largest_in(entry: &[u8]) -> u64 {
     let mut walk = Walk { bytes: entry, at: 0, largest: 0 };
     walk.topic().map_or(0, |()| walk.largest)

@@ -20,7 +20,7 @@ impl Check<'_> {
         let generation = kept.first().map_or(0, |(_, b)| b.generation) + 1;
         let (env, paths) = (self.env.clone(), self.paths.clone());
         let options = SegmentOptions::default();
-        let segments = Segments::new(env, paths, self.id, generation, options, None);
+        let segments = Segments::new(env, paths, self.id, generation, options);
         let mut seen = BTreeSet::new();
         for (_, body) in kept {
             for topic in &body.topics {

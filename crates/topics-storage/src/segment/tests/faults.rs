@@ -363,7 +363,7 @@ fn files_with_two_names_are_copied() {
     let paths = Paths::new(&root);
     crate::dir::create_dir(&env, "test.root", paths.root()).unwrap();
     crate::dir::create_dir(&env, "test.topics", &paths.topics()).unwrap();
-    let segs = Segments::new(env, paths.clone(), STORE, 1, SegmentOptions::default(), None);
+    let segs = Segments::new(env, paths.clone(), STORE, 1, SegmentOptions::default());
     let recs = sample(30);
     let append = |meta: Option<&SegmentMeta>, recs: &[Rec], seal: bool| {
         let mut round = Round::new(&segs);

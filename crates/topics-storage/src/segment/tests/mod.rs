@@ -110,7 +110,7 @@ impl World {
         let paths = Paths::new("/d");
         crate::dir::create_dir(&env, "test.root", paths.root()).unwrap();
         crate::dir::create_dir(&env, "test.topics", &paths.topics()).unwrap();
-        let segs = Segments::new(env.clone(), paths, STORE, generation, options, None);
+        let segs = Segments::new(env.clone(), paths, STORE, generation, options);
         Self { fs, env, segs }
     }
 
