@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use topics_env::{Env, Keeper, no_descriptor};
+use topics_env::{Env, FdReclaimer, is_fd_exhausted};
 
 use super::core::Core;
 use super::layout::DataHeader;
@@ -95,8 +95,8 @@ impl Segments {
             closed: AtomicBool::new(false),
             options,
         });
-        let keeper: Weak<Self> = Arc::downgrade(&this);
-        this.env.when_short(keeper);
+        let reclaimer: Weak<Self> = Arc::downgrade(&this);
+        this.env.on_fd_exhaustion(reclaimer);
         this
     }
 
@@ -279,7 +279,7 @@ impl Segments {
         match self.sync_fs.load(Ordering::Relaxed) {
             UNKNOWN => {
                 let tried = self.env.fs.sync_fs(self.paths.root());
-                if !tried.as_ref().is_err_and(no_descriptor) {
+                if !tried.as_ref().is_err_and(is_fd_exhausted) {
                     self.sync_fs.store(if tried.is_ok() { YES } else { NO }, Ordering::Relaxed);
                 }
                 tried.is_ok()
@@ -299,7 +299,7 @@ impl Segments {
         let dir = self.paths.topics();
         let outcome = self.env.sync_fs("segment.sync-fs", &dir);
         if let Err(e) = &outcome
-            && !no_descriptor(e)
+            && !is_fd_exhausted(e)
         {
             *failed += 1;
             if e.kind() == std::io::ErrorKind::Unsupported {
@@ -312,9 +312,9 @@ impl Segments {
     }
 }
 
-impl Keeper for Segments {
+impl FdReclaimer for Segments {
     /// What is checked is checked again at the next read.
-    fn give_back(&self) {
+    fn reclaim_fds(&self) {
         // They are closed after the lock is free.
         let all = self.cores.lock().take_all();
         if !all.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use topics_env::Keeper as _;
+use topics_env::FdReclaimer as _;
 use topics_env::sim::{CallKind, FaultKind};
 
 use super::space::{kept, tight_options, turns};
@@ -171,7 +171,7 @@ fn live_watchers_and_routers_wait_for_a_descriptor() {
         w.put("t", &["two", "more"]);
         // They are in a segment before anybody has read them.
         w.checkpoint();
-        w.engine().core().segments.give_back();
+        w.engine().core().segments.reclaim_fds();
         w.fs.set_descriptors(Some(0));
         assert_eq!(work(&w, &mut watch), [], "{round}");
         w.fs.set_descriptors(None);

@@ -317,7 +317,7 @@ fn descriptors_run_out_and_come_back() {
     fs.set_descriptors(Some(2));
     assert_eq!(fs.descriptors(), Some(2));
     let ops = fs.ops_len();
-    let none = |e: &std::io::Error| crate::no_descriptor(e);
+    let none = |e: &std::io::Error| crate::is_fd_exhausted(e);
     assert!(none(&fs.open(p("/f"), OpenMode::Read).unwrap_err()));
     assert!(none(&fs.open(p("/new"), OpenMode::CreateNew).unwrap_err()));
     assert!(none(&fs.open(p("/f"), OpenMode::Truncate).unwrap_err()));
@@ -339,8 +339,8 @@ fn descriptors_run_out_and_come_back() {
 #[derive(Debug, Default)]
 struct Holder(crate::sync::Mutex<Vec<Arc<dyn File>>>, std::sync::atomic::AtomicUsize);
 
-impl crate::Keeper for Holder {
-    fn give_back(&self) {
+impl crate::FdReclaimer for Holder {
+    fn reclaim_fds(&self) {
         self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.0.lock().pop();
     }
@@ -352,7 +352,7 @@ fn a_call_without_a_descriptor_runs_once_more() {
     let holder = Arc::new(Holder::default());
     let asked = || holder.1.load(std::sync::atomic::Ordering::Relaxed);
     let weak = Arc::downgrade(&holder);
-    env.clone().when_short(weak);
+    env.clone().on_fd_exhaustion(weak);
     let read = || env.fs.open(p("/f"), OpenMode::Read);
     create(&fs, "/f", b"1");
     holder.0.lock().extend([read().unwrap(), read().unwrap()]);
@@ -364,14 +364,14 @@ fn a_call_without_a_descriptor_runs_once_more() {
     env.fs.sync_dir(p("/")).unwrap();
     let more = read().unwrap();
     assert_eq!(asked(), 2, "nobody is asked while there is one");
-    assert!(crate::no_descriptor(&read().unwrap_err()));
+    assert!(crate::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 3);
     drop((held, more));
     // Another error is told at once, and so is the second of two.
     fs.fail_nth(CallKind::Open, 1, FaultKind::EIO);
-    assert!(!crate::no_descriptor(&read().unwrap_err()));
+    assert!(!crate::is_fd_exhausted(&read().unwrap_err()));
     fs.fail_from(CallKind::OPENING.as_slice(), 1, FaultKind::ENFILE);
-    assert!(crate::no_descriptor(&read().unwrap_err()));
+    assert!(crate::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 4);
     fs.clear_faults();
     drop(holder);

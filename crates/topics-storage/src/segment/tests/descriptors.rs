@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use roaring::RoaringBitmap;
 use topics_env::sim::{CallKind, FaultKind};
-use topics_env::{Hook, Keeper as _, Site, Verdict};
+use topics_env::{FdReclaimer as _, Hook, Site, Verdict};
 
 use super::*;
 use crate::StorageError;
@@ -17,7 +17,7 @@ fn options(max_open: usize) -> SegmentOptions {
 fn row(world: &World, n: u64) -> Vec<SegmentMeta> {
     let sealed = |i| world.append(None, 1 + 10 * i, &sample(10), true).unwrap();
     let metas = (0..n).map(sealed).collect();
-    world.segs.give_back();
+    world.segs.reclaim_fds();
     metas
 }
 
@@ -174,7 +174,7 @@ fn i9_a_round_without_descriptors_is_made_again_in_the_same_files() {
             let world = World::new(options(4));
             let sealed = world.sealed(&sample(10));
             let active = world.append(None, 111, &[], false).unwrap();
-            world.segs.give_back();
+            world.segs.reclaim_fds();
             world.fs.fail_from(CallKind::OPENING.as_slice(), nth, kind);
             let outcome = round(&world, &active, &sealed);
             world.fs.clear_faults();
