@@ -69,7 +69,7 @@ fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) 
     if candidate.takes > core.disk.checkpoints.room()? {
         return outcome;
     }
-    core.disk.checkpoints.give_way(candidate.takes)?;
+    core.disk.checkpoints.release_reserve(candidate.takes)?;
     let outcome = rewrite(core, topic, candidate);
     core.disk.checkpoints.refill(&core.wal);
     outcome

@@ -50,7 +50,7 @@ pub(crate) fn copy_what_fits(
     if let Err((e, bytes)) = &written
         && e.is_full()
     {
-        core.disk.checkpoints.give_way(*bytes)?;
+        core.disk.checkpoints.release_reserve(*bytes)?;
         written = copy(core, spared, Copied::Deletes);
     }
     match written {
@@ -70,7 +70,7 @@ fn move_what_fits(core: &Arc<Core>, spared: &Spared) -> Result<bool> {
             return Ok(false);
         }
         if core.disk.checkpoints.free() < reach.takes {
-            core.disk.checkpoints.give_way(reach.takes)?;
+            core.disk.checkpoints.release_reserve(reach.takes)?;
         }
         match copy(core, spared, Copied::Upto(&reach.upto)) {
             Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),

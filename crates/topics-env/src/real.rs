@@ -395,7 +395,7 @@ impl File for RealFile {
 
 /// Makes the calling thread give way to the others of its process when processors are scarce.
 /// A system that knows no priority per thread leaves it as it is.
-pub fn give_way() {
+pub fn lower_priority() {
     // The threads of a model are all one thread of the system.
     #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {

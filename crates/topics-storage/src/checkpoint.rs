@@ -187,11 +187,11 @@ impl Checkpoints {
         let mut written = attempt();
         if full(&written) {
             // The reserve is there for this: without a snapshot nothing can be freed.
-            reserve::give(&self.env, &self.paths, bytes)?;
+            reserve::release_part(&self.env, &self.paths, bytes)?;
             written = attempt();
         }
         if full(&written) {
-            reserve::release(&self.env, &self.paths)?;
+            reserve::release_all(&self.env, &self.paths)?;
             written = attempt();
         }
         let mut inner = self.inner.lock();
@@ -207,8 +207,8 @@ impl Checkpoints {
     }
 
     /// Gives up a part of the reserve for files of this many bytes that free more than they take.
-    pub fn give_way(&self, bytes: u64) -> Result<()> {
-        reserve::give(&self.env, &self.paths, bytes)
+    pub fn release_reserve(&self, bytes: u64) -> Result<()> {
+        reserve::release_part(&self.env, &self.paths, bytes)
     }
 
     /// Bytes that files may have which free more than they take: the free ones, and those of the

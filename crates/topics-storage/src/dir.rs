@@ -537,7 +537,7 @@ pub mod reserve {
     }
 
     /// Gives up what `bytes` more need: not all, which somebody else would take.
-    pub fn give(env: &Env, paths: &Paths, bytes: u64) -> Result<()> {
+    pub fn release_part(env: &Env, paths: &Paths, bytes: u64) -> Result<()> {
         let path = paths.reserve();
         let io = |e| StorageError::io(show(&path), e);
         let file = match env.fs.open(&path, OpenMode::Write) {
@@ -550,7 +550,7 @@ pub mod reserve {
     }
 
     /// Gives all of it up.
-    pub fn release(env: &Env, paths: &Paths) -> Result<()> {
+    pub fn release_all(env: &Env, paths: &Paths) -> Result<()> {
         match env.fs.remove_file(&paths.reserve()) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),

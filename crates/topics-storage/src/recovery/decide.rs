@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use topics_env::Env;
 
 use super::chain::{Folder, folder_name};
-use super::links::{FIRST, Link, given_up, links};
+use super::links::{FIRST, Link, is_declared_lost, links};
 use super::plan::{Extent, Reflected, ShardPlan, Watch};
 use super::{Loss, Mode};
 use crate::format::frame::FrameType;
@@ -147,12 +147,12 @@ impl Walk<'_> {
         let missing = if link.lost_start { self.no_start(link) } else { cut };
         let range = (expected, link.first - 1);
         let later = self.plan.links.get(n..).unwrap_or_default();
-        if !self.reflected.known && !given_up(self.env, self.folder, later, range)? {
+        if !self.reflected.known && !is_declared_lost(self.env, self.folder, later, range)? {
             // The log was trimmed, and there is no snapshot of what it said.
             return Err(missing);
         }
         let stop = Stop { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
-        self.give_up((n, link), &stop, link.first - 1, (0, 0), Some(missing))
+        self.declare_lost((n, link), &stop, link.first - 1, (0, 0), Some(missing))
     }
 
     /// Walks one file until the lsn at which its successor begins, or to its end.
@@ -172,9 +172,13 @@ impl Walk<'_> {
                 let whole = self.complete.max(self.reflected.replay_lsn) + 1 >= u;
                 return match self.env.check("recovery.batch", whole) {
                     true => Ok(()),
-                    false => {
-                        self.give_up((n, link), &at, u - 1, (self.complete_at, at.offset), None)
-                    }
+                    false => self.declare_lost(
+                        (n, link),
+                        &at,
+                        u - 1,
+                        (self.complete_at, at.offset),
+                        None,
+                    ),
                 };
             }
             let resume = scan::find_group(&log.file, &log.header, &shown, at.offset, at.lsn)?;
@@ -200,7 +204,7 @@ impl Walk<'_> {
             };
             let len = log.file.len().map_err(|e| StorageError::io(format!("read {shown}"), e))?;
             let end = resume.as_ref().map_or(len, |g| g.offset);
-            self.give_up((n, link), &at, to, (self.complete_at, end), None)?;
+            self.declare_lost((n, link), &at, to, (self.complete_at, end), None)?;
             self.complete = to;
             match resume {
                 Some(g) => {
@@ -356,7 +360,7 @@ impl Walk<'_> {
 
     /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
     /// precedes the damage too. `bytes` hold what is given up.
-    fn give_up(
+    fn declare_lost(
         &mut self,
         (n, link): (usize, &Link),
         at: &Stop,
@@ -384,7 +388,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let later = self.plan.links.get(n..).unwrap_or_default();
-        loss.announced = given_up(self.env, self.folder, later, range)?;
+        loss.announced = is_declared_lost(self.env, self.folder, later, range)?;
         let reached_end = link.until == Some(to + 1);
         let blame = if reached_end { self.blame(n, link.until)? } else { None };
         let blame = error.or(blame);

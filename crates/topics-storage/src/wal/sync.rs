@@ -160,7 +160,7 @@ impl Shard {
         this.pages.notify_all();
         drop(st);
         if clean && result.is_ok() {
-            this.give_back();
+            this.truncate_preallocation();
         }
         result
     }
@@ -182,7 +182,7 @@ impl Shard {
 
     /// After a clean close the preallocated rest of the file in use, and all but the least of the
     /// next one, are not needed. What fails costs only space, or a word in `HEALTH`.
-    fn give_back(&self) {
+    fn truncate_preallocation(&self) {
         let mut st = self.state.lock();
         let health = st.health.clone();
         let used = st.file.clone().map(|f| (f.file.clone(), st.offset, st.capacity));
