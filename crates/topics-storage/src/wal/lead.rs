@@ -35,7 +35,7 @@ struct Written {
 }
 
 /// Why a group is not in the file.
-enum Fault {
+enum GroupError {
     /// It could not be made.
     Build(StorageError),
     /// It was not, or not wholly, written.
@@ -53,9 +53,9 @@ impl Shard {
         if st.failure_waits() {
             st = self.finish_file(st);
         }
-        while st.must_succeed() {
+        while st.needs_rotation() {
             let need = st.needed();
-            let (guard, moved) = self.succeed(st, need);
+            let (guard, moved) = self.rotate(st, need);
             st = guard;
             match moved {
                 Ok(()) => break,
@@ -67,7 +67,7 @@ impl Shard {
             st.leading = false;
             return self.settle(st);
         };
-        let linked = !st.syncing && self.links(&st, &taken, own);
+        let linked = !st.syncing && self.should_link_sync(&st, &taken, own);
         st.syncing |= linked;
         let mut write = Write { taken, file, offset: st.offset, linked };
         st = self.write(st, &mut write);
@@ -81,7 +81,7 @@ impl Shard {
     /// one, and nobody else waits for anything. The two run on other threads, one after the other,
     /// which costs a lone caller less than two calls and many callers the time in which the next
     /// group would have been written.
-    fn links(&self, st: &State, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
+    fn should_link_sync(&self, st: &State, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
         let Some((n, Level::Synced)) = own else { return false };
         let alone = st.outcomes.waiters.is_empty() && st.queue.is_empty();
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
@@ -122,18 +122,18 @@ impl Shard {
                 self.call_for_pages(&st);
                 self.settle(st)
             }
-            Err(Fault::Build(e)) => {
+            Err(GroupError::Build(e)) => {
                 log::error!("shard {}: {e}", self.id);
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.settle(st)
             }
-            Err(Fault::Write(e @ StorageError::Full { .. })) => {
+            Err(GroupError::Write(e @ StorageError::Full { .. })) => {
                 // The file may hold a part of the group: the shard goes on in the next one only.
                 st.broken = true;
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.settle(st)
             }
-            Err(Fault::Write(e) | Fault::Sync(e)) => self.poison(st, &w.taken, &e),
+            Err(GroupError::Write(e) | GroupError::Sync(e)) => self.poison(st, &w.taken, &e),
         }
     }
 
@@ -142,24 +142,24 @@ impl Shard {
         w: &mut Write,
         lsn: u64,
         synced: u64,
-    ) -> std::result::Result<Written, Fault> {
+    ) -> std::result::Result<Written, GroupError> {
         let env = &self.shared.env;
         let mut built =
-            build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(Fault::Build)?;
+            build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(GroupError::Build)?;
         let mut took = 0;
         if w.linked {
             let started = env.clock.mono_ns();
             env.write_sync("wal.group", &*w.file.file, &built.bytes, w.offset).map_err(
                 |e| match e {
-                    WriteSyncError::Write(e) => Fault::Write(io("write", &w.file, e)),
-                    WriteSyncError::Sync(e) => Fault::Sync(io("sync", &w.file, e)),
+                    WriteSyncError::Write(e) => GroupError::Write(io("write", &w.file, e)),
+                    WriteSyncError::Sync(e) => GroupError::Sync(io("sync", &w.file, e)),
                 },
             )?;
             took = env.clock.mono_ns().saturating_sub(started);
-            self.shared.check_lock().map_err(Fault::Sync)?;
+            self.shared.check_lock().map_err(GroupError::Sync)?;
         } else {
             let done = w.file.file.write_all_at(&built.bytes, w.offset);
-            done.map_err(|e| Fault::Write(io("write", &w.file, e)))?;
+            done.map_err(|e| GroupError::Write(io("write", &w.file, e)))?;
         }
         let group = Arc::new(std::mem::take(&mut built.bytes));
         self.cache.write().push(w.file.key, w.offset as u32, group.clone());

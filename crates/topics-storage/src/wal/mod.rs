@@ -1,4 +1,4 @@
-//! The write-ahead log: shards, group commit, succession of files.
+//! The write-ahead log: shards, group commit, rotation of files.
 //!
 //! * `state`: what a shard knows, and the order in which commits are told.
 //! * `outcome`: what is known about tickets, and who wants to know.
@@ -6,7 +6,7 @@
 //! * `group`: making one group of staged batches.
 //! * `lead`: what a leader does: one group, one write.
 //! * `sync`: making it durable; the shard's thread; the close.
-//! * `succession`: from one file to the next.
+//! * `rotation`: from one file to the next.
 //! * `ahead`: pages for what is written next.
 //! * `space`: keeping the free space of a full disk for a checkpoint.
 //! * `cache`: the newest groups, for reads without a system call.
@@ -17,11 +17,11 @@ mod cache;
 mod group;
 mod lead;
 mod outcome;
+mod rotation;
 pub mod scan;
 mod shard;
 mod space;
 mod state;
-mod succession;
 mod sync;
 #[cfg(test)]
 mod tests;

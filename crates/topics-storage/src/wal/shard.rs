@@ -429,7 +429,7 @@ impl Shard {
         let mut st = self.state.lock();
         let n = st.last_ticket;
         while st.is_queued(n) && !st.leading && st.alive() {
-            if self.background() && (st.must_succeed() || st.failure_waits()) {
+            if self.background() && (st.needs_rotation() || st.failure_waits()) {
                 // Going on in the next file, or behind a failure, syncs: not on the caller's thread.
                 st.lead_wanted = true;
                 self.kick(&mut st);

@@ -22,7 +22,7 @@ impl Drop for SpaceHold {
     fn drop(&mut self) {
         for shard in &self.0 {
             shard.state.lock().held -= 1;
-            shard.space_came_back();
+            shard.retry_prepare();
         }
     }
 }

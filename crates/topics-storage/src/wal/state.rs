@@ -11,7 +11,7 @@ use std::time::Duration;
 use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
-use super::succession::{FIRST_GROUP, Prepared};
+use super::rotation::{FIRST_GROUP, Prepared};
 use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile, WalOptions};
 use crate::StorageError;
 use crate::format::health::HealthFile;
@@ -292,7 +292,7 @@ impl State {
     }
 
     /// Whether the next batch cannot go into the file in use.
-    pub fn must_succeed(&self) -> bool {
+    pub fn needs_rotation(&self) -> bool {
         let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept_here() };
         let fits = |q: &Queued| q.bytes + kept(q) <= self.room();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))

@@ -32,14 +32,14 @@ pub(super) struct Prepared {
 }
 
 /// Why a next file is not there.
-struct Unmade {
+struct PrepareError {
     error: StorageError,
     /// Whether something may have its name.
     named: bool,
 }
 
 /// Why a prepared file cannot be begun.
-enum Fault {
+enum RotateError {
     /// There is no room to grow it; it is as it was.
     Grow(StorageError),
     /// Its Start may be there in part, or whole.
@@ -66,10 +66,10 @@ impl Shard {
         // On a disk that was full the least is asked for: others need the space too.
         let mut size =
             if st.no_space { least } else { st.capacity.saturating_mul(2).clamp(least, max) };
-        let mut made = self.attempt(&mut st, &current.header, size);
+        let mut made = self.try_prepare(&mut st, &current.header, size);
         while matches!(made, Err(StorageError::Full { .. })) && size > least && st.alive() {
             size = (size / 2).max(least);
-            made = self.attempt(&mut st, &current.header, size);
+            made = self.try_prepare(&mut st, &current.header, size);
         }
         st.preparing = false;
         match made {
@@ -92,7 +92,12 @@ impl Shard {
     }
 
     /// One attempt to make the file after `current`; the preparing flag is held.
-    fn attempt(&self, st: &mut Guard<'_>, current: &WalFileHeader, size: u64) -> Result<Prepared> {
+    fn try_prepare(
+        &self,
+        st: &mut Guard<'_>,
+        current: &WalFileHeader,
+        size: u64,
+    ) -> Result<Prepared> {
         // Never given twice: a file that was given up keeps its number.
         st.last_ordinal += 1;
         let (ordinal, prior) = (st.last_ordinal, current.ordinal);
@@ -112,7 +117,7 @@ impl Shard {
             }
             made
         });
-        made.map_err(|Unmade { error, named }| {
+        made.map_err(|PrepareError { error, named }| {
             if named {
                 orphans.push(name);
             }
@@ -135,7 +140,7 @@ impl Shard {
         header: WalFileHeader,
         size: u64,
         written: bool,
-    ) -> std::result::Result<Prepared, Unmade> {
+    ) -> std::result::Result<Prepared, PrepareError> {
         let env = &self.shared.env;
         let mut salt = env.rng.next_u64();
         if salt == header.salt {
@@ -155,7 +160,7 @@ impl Shard {
         })();
         let file = ready.map_err(|error| {
             let _ = env.fs.remove_file(&temp);
-            Unmade { error, named: false }
+            PrepareError { error, named: false }
         })?;
         let named = (|| {
             env.rename("wal.file.rename", &temp, &self.dir.join(&name)).map_err(io)?;
@@ -172,14 +177,14 @@ impl Shard {
                 // when a later file is made ready. Until then it takes no space from that one.
                 let _ = env.fs.remove_file(&temp);
                 let _ = file.set_len(WAL_HEADER as u64);
-                Err(Unmade { error, named: true })
+                Err(PrepareError { error, named: true })
             }
         }
     }
 
     /// Goes on in the next file, which will have room for `need` more bytes. The leading flag is
     /// held; an error that leaves the old file's end in doubt has poisoned the shard.
-    pub fn succeed<'a>(&'a self, mut st: Guard<'a>, need: u64) -> (Guard<'a>, Result<()>) {
+    pub fn rotate<'a>(&'a self, mut st: Guard<'a>, need: u64) -> (Guard<'a>, Result<()>) {
         st = self.finish_file(st);
         if st.alive() && st.prepared.is_none() {
             st = self.prepare(st);
@@ -201,22 +206,22 @@ impl Shard {
         // The next file is neither in use nor ready now: nobody may make another one ready behind
         // the old one, since a file that is ready names the one before it.
         st.preparing = true;
-        let begun = self.unlocked(&mut st, || self.begin(&next, first_lsn, need, broken));
+        let begun = self.unlocked(&mut st, || self.write_start(&next, first_lsn, need, broken));
         st.preparing = false;
         match begun {
-            Ok(capacity) => self.go_on(&mut st, next, first_lsn, capacity),
-            Err(Fault::Grow(e)) => {
+            Ok(capacity) => self.switch_file(&mut st, next, first_lsn, capacity),
+            Err(RotateError::Grow(e)) => {
                 st.prepared = Some(next);
                 return (st, Err(e));
             }
-            Err(Fault::Write(e @ StorageError::Full { .. })) => {
+            Err(RotateError::Write(e @ StorageError::Full { .. })) => {
                 // A Start that is there after all ends the old file: it is not written any more.
                 st.broken = true;
                 self.disk_bytes.fetch_sub(next.capacity, Ordering::Relaxed);
                 st.orphans.push(next.name);
                 return (st, Err(e));
             }
-            Err(Fault::Write(e) | Fault::Sync(e)) => {
+            Err(RotateError::Write(e) | RotateError::Sync(e)) => {
                 st = self.poison(st, &[], &e);
                 let error = st.poisoned.clone().unwrap_or(e);
                 return (st, Err(error));
@@ -237,7 +242,7 @@ impl Shard {
             return Ok(());
         }
         st.leading = true;
-        let (mut st, moved) = self.succeed(st, 0);
+        let (mut st, moved) = self.rotate(st, 0);
         st.leading = false;
         drop(self.settle(st));
         moved
@@ -258,7 +263,7 @@ impl Shard {
     }
 
     /// The file in use is the new one from now on.
-    fn go_on(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
+    fn switch_file(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
         let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
         let Prepared { name, header, file, paged, .. } = next;
@@ -275,25 +280,25 @@ impl Shard {
     }
 
     /// Writes the Start frame; after a failed group it is durable before anything else.
-    fn begin(
+    fn write_start(
         &self,
         next: &Prepared,
         first_lsn: u64,
         need: u64,
         broken: bool,
-    ) -> std::result::Result<u64, Fault> {
+    ) -> std::result::Result<u64, RotateError> {
         let io = |e| StorageError::io(format!("begin {}", next.name), e);
         let capacity = next.capacity.max(FIRST_GROUP + need);
         if capacity > next.capacity {
-            next.file.allocate(capacity).map_err(|e| Fault::Grow(io(e)))?;
+            next.file.allocate(capacity).map_err(|e| RotateError::Grow(io(e)))?;
         }
         let mut start = Vec::with_capacity(Start::FRAME_LEN);
         Start { first_lsn }.encode_frame(&mut start);
         frame::seal(&mut start, next.header.salt, first_lsn);
-        next.file.write_all_at(&start, WAL_HEADER as u64).map_err(|e| Fault::Write(io(e)))?;
+        next.file.write_all_at(&start, WAL_HEADER as u64).map_err(|e| RotateError::Write(io(e)))?;
         if broken {
             let synced = self.shared.env.sync("wal.start", &*next.file);
-            synced.map_err(|e| Fault::Sync(io(e)))?;
+            synced.map_err(|e| RotateError::Sync(io(e)))?;
         }
         Ok(capacity)
     }
@@ -325,13 +330,13 @@ impl Shard {
             names.push(f.name.clone());
         }
         if !names.is_empty() {
-            self.space_came_back();
+            self.retry_prepare();
         }
         Ok(names)
     }
 
     /// Tries again to make the next file, where the last attempt found no space.
-    pub fn space_came_back(&self) {
+    pub fn retry_prepare(&self) {
         let mut st = self.state.lock();
         if !st.no_space {
             return;
