@@ -119,7 +119,7 @@ impl Shard {
         match outcome {
             Ok(written) => {
                 publish(&mut st, w, written);
-                self.call_for_pages(&st);
+                self.request_prefault(&st);
                 self.settle(st)
             }
             Err(GroupError::Build(e)) => {

@@ -7,16 +7,16 @@
 //! * `lead`: what a leader does: one group, one write.
 //! * `sync`: making it durable; the shard's thread; the close.
 //! * `rotation`: from one file to the next.
-//! * `ahead`: pages for what is written next.
+//! * `prefault`: reads reserved space before it is written, so that its pages are in memory.
 //! * `space`: keeping the free space of a full disk for a checkpoint.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
-mod ahead;
 mod cache;
 mod group;
 mod lead;
 mod outcome;
+mod prefault;
 mod rotation;
 pub mod scan;
 mod shard;
@@ -292,7 +292,7 @@ impl Wal {
         if background {
             for shard in &shards {
                 for (what, run) in
-                    [("wal-sync", Shard::run as fn(&Shard)), ("wal-ahead", Shard::run_ahead)]
+                    [("wal-sync", Shard::run as fn(&Shard)), ("wal-ahead", Shard::run_prefault)]
                 {
                     let shard = shard.clone();
                     let name = format!("topics-{}-{}", what.trim_start_matches("wal-"), shard.id);

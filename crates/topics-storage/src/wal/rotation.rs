@@ -28,7 +28,7 @@ pub(super) struct Prepared {
     pub file: Arc<dyn File>,
     pub capacity: u64,
     /// Up to where it has pages.
-    pub paged: u64,
+    pub prefaulted_to: u64,
 }
 
 /// Why a next file is not there.
@@ -78,7 +78,7 @@ impl Shard {
                 st.prepared = Some(prepared);
                 st.no_space = false;
                 st.prepare_error = None;
-                self.call_for_pages(&st);
+                self.request_prefault(&st);
             }
             Err(e) => {
                 if st.prepare_error.is_none() {
@@ -169,8 +169,8 @@ impl Shard {
         })();
         match named {
             Ok(()) => {
-                let paged = if written { size } else { 0 };
-                Ok(Prepared { name, header, file, capacity: size, paged })
+                let prefaulted_to = if written { size } else { 0 };
+                Ok(Prepared { name, header, file, capacity: size, prefaulted_to })
             }
             Err(error) => {
                 // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
@@ -266,7 +266,7 @@ impl Shard {
     fn switch_file(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
         let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
-        let Prepared { name, header, file, paged, .. } = next;
+        let Prepared { name, header, file, prefaulted_to, .. } = next;
         let file = Arc::new(WalFile { key, name, header, first_lsn, file });
         self.files.write().insert(key, file.clone());
         st.file = Some(file);
@@ -274,7 +274,7 @@ impl Shard {
         st.sync_offset = FIRST_GROUP;
         st.sync_used = (false, st.sync_used.0);
         st.capacity = capacity;
-        st.paged = paged;
+        st.prefaulted_to = prefaulted_to;
         st.broken = false;
         st.counters.rotations += 1;
     }

@@ -44,7 +44,7 @@ pub(super) struct Shard {
     /// The shard's thread.
     pub wake: Condvar,
     /// The thread that makes pages ahead.
-    pub pages: Condvar,
+    pub prefault_wake: Condvar,
     /// Whoever waits for company before a sync.
     pub company: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
@@ -122,7 +122,7 @@ impl Shard {
             state: Mutex::new(state),
             flags: Condvar::new(),
             wake: Condvar::new(),
-            pages: Condvar::new(),
+            prefault_wake: Condvar::new(),
             company: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),

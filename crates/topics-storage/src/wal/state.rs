@@ -131,7 +131,7 @@ pub(super) struct State {
     pub offset: u64,
     pub capacity: u64,
     /// Up to where the file in use has pages ahead of its writes.
-    pub paged: u64,
+    pub prefaulted_to: u64,
     /// Where in the file in use the last sync to begin began.
     pub sync_offset: u64,
     /// Whether somebody waited for a sync of the file in use, and of the one before it.

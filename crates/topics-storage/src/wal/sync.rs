@@ -157,7 +157,7 @@ impl Shard {
         st.fail_all(from, &[], &StorageError::Closed);
         st = this.settle(st);
         this.kick(&mut st);
-        this.pages.notify_all();
+        this.prefault_wake.notify_all();
         drop(st);
         if clean && result.is_ok() {
             this.truncate_preallocation();

@@ -12,11 +12,11 @@ use topics_env::sync::Mutex as PlMutex;
 use super::scan::Scan;
 use super::*;
 
-mod ahead;
 mod company;
 mod faults;
 mod format;
 mod model;
+mod prefault;
 mod threads;
 
 use crate::format::frame::{self, Flags, Frame, FrameType};

@@ -1,7 +1,7 @@
 //! Pages ahead of a log that is written fast.
 
 use super::*;
-use crate::wal::ahead::{FAR, FAST, LEAD, STRETCH};
+use crate::wal::prefault::{CHUNK, FAST_BYTES, MAX_DISTANCE, SKIP};
 use crate::wal::state::State;
 
 const MIB: u64 = 1 << 20;
@@ -15,36 +15,36 @@ fn state(env: &Env, offset: u64, unsynced: u64, capacity: u64) -> State {
     st
 }
 
-fn stretches(st: &mut State) -> Vec<u64> {
-    std::iter::from_fn(|| st.next_stretch().map(|s| s.at)).collect()
+fn chunks(st: &mut State) -> Vec<u64> {
+    std::iter::from_fn(|| st.next_chunk().map(|s| s.at)).collect()
 }
 
 #[test]
 fn a_log_that_is_written_fast_wants_the_next_pages_in_order() {
     let (env, ..) = sim_env(1);
-    let mut st = state(&env, 3 * MIB, FAST - 1, 64 * MIB);
-    assert!(!st.wants_pages(FAR), "not for what a timer syncs");
+    let mut st = state(&env, 3 * MIB, FAST_BYTES - 1, 64 * MIB);
+    assert!(!st.needs_prefault(MAX_DISTANCE), "not for what a timer syncs");
     st.sync_offset -= 1;
-    let found = stretches(&mut st);
-    assert_eq!(found.first(), Some(&(3 * MIB + LEAD)), "nearer ones are written by then");
-    assert!(found.windows(2).all(|w| w[1] == w[0] + STRETCH as u64));
-    assert_eq!(st.paged, 3 * MIB + FAR);
-    st.offset += STRETCH as u64;
-    assert_eq!(stretches(&mut st), [3 * MIB + FAR], "as much as was written");
+    let found = chunks(&mut st);
+    assert_eq!(found.first(), Some(&(3 * MIB + SKIP)), "nearer ones are written by then");
+    assert!(found.windows(2).all(|w| w[1] == w[0] + CHUNK as u64));
+    assert_eq!(st.prefaulted_to, 3 * MIB + MAX_DISTANCE);
+    st.offset += CHUNK as u64;
+    assert_eq!(chunks(&mut st), [3 * MIB + MAX_DISTANCE], "as much as was written");
     st.closed = true;
     st.offset += MIB;
-    assert!(stretches(&mut st).is_empty());
+    assert!(chunks(&mut st).is_empty());
 }
 
 #[test]
 fn no_page_is_wanted_beyond_a_file_or_of_one_that_was_filled() {
     let (env, ..) = sim_env(1);
-    let mut st = state(&env, 3 * MIB, FAST, 4 * MIB);
-    assert_eq!(stretches(&mut st).last(), Some(&(4 * MIB - STRETCH as u64)));
-    assert!(!st.wants_pages(FAR), "there is no next file yet");
-    let mut filled = state(&sim_env(1).0, 3 * MIB, FAST, 4 * MIB);
-    filled.paged = filled.capacity;
-    assert!(stretches(&mut filled).is_empty());
+    let mut st = state(&env, 3 * MIB, FAST_BYTES, 4 * MIB);
+    assert_eq!(chunks(&mut st).last(), Some(&(4 * MIB - CHUNK as u64)));
+    assert!(!st.needs_prefault(MAX_DISTANCE), "there is no next file yet");
+    let mut filled = state(&sim_env(1).0, 3 * MIB, FAST_BYTES, 4 * MIB);
+    filled.prefaulted_to = filled.capacity;
+    assert!(chunks(&mut filled).is_empty());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_thread_reads_ahead_into_the_next_file_and_changes_nothing() {
     let there = || {
         let st = wal.shards[0].state.lock();
         assert!(st.offset > 2 * MIB && st.sync_offset < MIB, "{st:?}");
-        st.paged == size && st.prepared.as_ref().is_some_and(|p| p.paged == size)
+        st.prefaulted_to == size && st.prepared.as_ref().is_some_and(|p| p.prefaulted_to == size)
     };
     while !there() {
         std::thread::yield_now();
