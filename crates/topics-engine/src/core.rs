@@ -285,7 +285,7 @@ impl Core {
             wal_frames: wal.frames,
             wal_bytes: wal.bytes,
             wal_fsyncs: wal.syncs,
-            wal_gathered: wal.gathered,
+            wal_gathered: wal.delayed_syncs,
             wal_rotations: wal.rotations,
             wal_disk_bytes: self.wal.bytes_on_disk(),
             staged_batches: wal.staged,

@@ -260,7 +260,7 @@ pub fn close() {
     let log = Log::open(|o| o.background = flip());
     if flip() {
         // Whoever holds a sync back for company is not helped by time.
-        log.wal.set_commit_window(LONG.as_nanos() as u64);
+        log.wal.set_commit_delay(LONG.as_nanos() as u64);
     }
     let calls = Arc::new(Mutex::new(Vec::new()));
     let staged = Arc::new(Mutex::new(Vec::new()));
@@ -326,7 +326,7 @@ pub fn room() {
 /// Syncs that are held back for company, for an hour: somebody who needs one now ends it.
 pub fn gathered() {
     let log = Log::open(|o| o.background = flip());
-    log.wal.set_commit_window(LONG.as_nanos() as u64);
+    log.wal.set_commit_delay(LONG.as_nanos() as u64);
     let left = Arc::new(AtomicU64::new(WRITERS * EACH));
     let one = |w: u64| {
         let (log, left) = (log.clone(), left.clone());

@@ -242,7 +242,7 @@ struct Shared {
     /// The next key: files of all shards share one sequence.
     next_key: AtomicU32,
     /// Least time from one sync to the next while several wait for it, ns.
-    commit_window: AtomicU64,
+    commit_delay: AtomicU64,
     /// The lock of the directory: looked at after each sync, before it acks anything.
     lock: std::sync::OnceLock<LockWatch>,
 }
@@ -277,10 +277,9 @@ impl Wal {
         let linked = env.fs.backend() != "posix";
         let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
-        let commit_window = AtomicU64::new(0);
+        let commit_delay = AtomicU64::new(0);
         let lock = std::sync::OnceLock::new();
-        let shared =
-            Arc::new(Shared { env, paths, options, linked, next_key, commit_window, lock });
+        let shared = Arc::new(Shared { env, paths, options, linked, next_key, commit_delay, lock });
         let elsewhere: BTreeMap<_, _> =
             elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
         let elsewhere = RwLock::new(elsewhere);
@@ -390,17 +389,17 @@ impl Wal {
     /// The least time, in ns, from the beginning of one sync to that of the next while more than
     /// one waits for it: under pressure a sync covers more. A lone caller never waits for it, nor
     /// does [`Self::sync`]. 0: none.
-    pub fn set_commit_window(&self, ns: u64) {
+    pub fn set_commit_delay(&self, ns: u64) {
         if let Some(shard) = self.shards.first() {
-            shard.shared.commit_window.store(ns, Ordering::Relaxed);
+            shard.shared.commit_delay.store(ns, Ordering::Relaxed);
         }
     }
 
     /// For how long after `since`, monotonic ns, the last sync of the shard that was held back under
     /// pressure waited before it began.
     #[must_use]
-    pub fn held_since(&self, shard: usize, since: u64) -> u64 {
-        self.shards[shard].held_since(since)
+    pub fn delayed_since(&self, shard: usize, since: u64) -> u64 {
+        self.shards[shard].delayed_since(since)
     }
 
     /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
@@ -515,7 +514,7 @@ pub struct Counters {
     /// The same as a histogram: the `i`-th counts syncs below `2^(i + 8)` ns, the last all others.
     pub sync_times: [u64; SYNC_BUCKETS],
     /// Syncs that waited for company before they began.
-    pub gathered: u64,
+    pub delayed_syncs: u64,
     /// Files begun.
     pub rotations: u64,
     /// Batches staged now.
@@ -549,7 +548,7 @@ impl Counters {
             syncs: self.syncs + o.syncs,
             sync_ns: self.sync_ns + o.sync_ns,
             sync_times: std::array::from_fn(|i| self.sync_times[i] + o.sync_times[i]),
-            gathered: self.gathered + o.gathered,
+            delayed_syncs: self.delayed_syncs + o.delayed_syncs,
             rotations: self.rotations + o.rotations,
             staged: self.staged + o.staged,
             staged_bytes: self.staged_bytes + o.staged_bytes,

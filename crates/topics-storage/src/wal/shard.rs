@@ -46,13 +46,13 @@ pub(super) struct Shard {
     /// The thread that makes pages ahead.
     pub prefault_wake: Condvar,
     /// Whoever waits for company before a sync.
-    pub company: Condvar,
+    pub delay_wake: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     pub cache: RwLock<TailCache>,
     /// Bytes of all files, the preallocated part included.
     pub disk_bytes: AtomicU64,
     /// When the last sync that was held back began, monotonic.
-    pub held_to: AtomicU64,
+    pub last_delay_end: AtomicU64,
 }
 
 /// Permission to stage one batch; released when dropped. Its owner must not wait for anything but
@@ -123,11 +123,11 @@ impl Shard {
             flags: Condvar::new(),
             wake: Condvar::new(),
             prefault_wake: Condvar::new(),
-            company: Condvar::new(),
+            delay_wake: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
-            held_to: AtomicU64::new(0),
+            last_delay_end: AtomicU64::new(0),
         })
     }
 
@@ -341,7 +341,7 @@ impl Shard {
             return self.lead(st, Some((n, level)));
         }
         if st.alive() && st.needs_sync(n, level) && !st.syncing {
-            return self.sync_together(st);
+            return self.sync_with_delay(st);
         }
         WAKE.with(|wake| {
             st.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
@@ -366,12 +366,13 @@ impl Shard {
                 return self.poison(st, &[], &StorageError::Poisoned { detail });
             }
         }
-        if st.gathering && (!st.alive() || st.closing || st.sync_wanted) {
-            self.company.notify_all();
+        if st.delaying && (!st.alive() || st.closing || st.sync_wanted) {
+            self.delay_wake.notify_all();
         }
         let woken = st.take_woken();
         let due = st.outcomes.due();
-        let wanted = st.lead_wanted || (!st.syncing && (st.sync_wanted || st.sync_called_for()));
+        let wanted =
+            st.lead_wanted || (!st.syncing && (st.sync_wanted || st.callback_needs_sync()));
         let unwatched = st.thread == Thread::Idle && (st.dirty() || !st.queue.is_empty());
         if wanted || unwatched || (st.wants_file() && st.thread == Thread::Idle) {
             self.kick(&mut st);
@@ -472,7 +473,7 @@ impl Shard {
                 return Ok(st.synced_lsn);
             }
             if synced || st.syncing {
-                self.hurry(&mut st);
+                self.cancel_delay(&mut st);
                 self.flags.wait(&mut st);
             } else {
                 st = self.run_sync(st);
@@ -486,12 +487,12 @@ impl Shard {
     }
 
     /// For how long after `since`, monotonic, the last sync that was held back waited.
-    pub fn held_since(&self, since: u64) -> u64 {
+    pub fn delayed_since(&self, since: u64) -> u64 {
         // Hardly any sync is held back: nothing is locked to learn that.
-        if self.held_to.load(Ordering::Relaxed) <= since {
+        if self.last_delay_end.load(Ordering::Relaxed) <= since {
             return 0;
         }
-        let (from, to) = self.state.lock().last_hold;
+        let (from, to) = self.state.lock().last_delay;
         to.saturating_sub(from.max(since))
     }
 

@@ -167,15 +167,15 @@ pub(super) struct State {
     /// When the last sync began, monotonic.
     pub sync_began: u64,
     /// Since when the next sync is held back, monotonic.
-    pub held_from: Option<u64>,
+    pub delay_from: Option<u64>,
     /// From when to when the last sync that was held back waited, monotonic.
-    pub last_hold: (u64, u64),
+    pub last_delay: (u64, u64),
     /// Batches that waited for the last sync: the first of them that comes again is not alone.
     pub last_covered: usize,
     /// The syncing flag is held by a caller who waits for company.
-    pub gathering: bool,
+    pub delaying: bool,
     /// Whoever gathers goes on at once.
-    pub hurry: bool,
+    pub cancel_delay: bool,
     pub lead_wanted: bool,
     pub counters: Counters,
 }
@@ -469,18 +469,19 @@ impl State {
     }
 
     /// Whether a callback waits for a sync of what is written.
-    pub fn sync_called_for(&self) -> bool {
+    pub fn callback_needs_sync(&self) -> bool {
         let first = self.outcomes.first_synced_call();
         first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
     }
 
     /// How long the next sync may wait for company, if it has any, or the last one had: the window
     /// is counted from the beginning of that.
-    pub fn window(&self, ns: u64, now: u64, company: bool) -> Option<Duration> {
-        let company = company || self.last_covered > 1;
-        let patient = ns > 0 && company && !self.hurry && !self.sync_wanted && !self.closing;
+    pub fn remaining_delay(&self, ns: u64, now: u64, others_wait: bool) -> Option<Duration> {
+        let others_wait = others_wait || self.last_covered > 1;
+        let delays =
+            ns > 0 && others_wait && !self.cancel_delay && !self.sync_wanted && !self.closing;
         let rest = (self.sync_began + ns).saturating_sub(now);
-        (patient && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))
+        (delays && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))
     }
 
     /// Takes the waiters off the list that have something to do: their outcome is known, or one
@@ -515,7 +516,7 @@ impl State {
     /// After a panic: whoever held a flag does not give it back.
     pub fn release_flags(&mut self) {
         (self.leading, self.syncing, self.draining, self.preparing) = (false, false, false, false);
-        self.gathering = false;
+        self.delaying = false;
         self.applying_from = None;
     }
 }

@@ -12,7 +12,7 @@ use topics_env::sync::Mutex as PlMutex;
 use super::scan::Scan;
 use super::*;
 
-mod company;
+mod commit_delay;
 mod faults;
 mod format;
 mod model;

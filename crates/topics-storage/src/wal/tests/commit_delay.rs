@@ -8,7 +8,7 @@ use topics_env::sim::SimClock;
 use super::*;
 
 /// No test waits this long.
-const WINDOW: u64 = 3_600_000_000_000;
+const DELAY: u64 = 3_600_000_000_000;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Callbacks for the sync of each, registered at one moment.
@@ -38,7 +38,7 @@ fn all_good(outcomes: &[Receiver<Result<()>>]) {
 }
 
 /// A log with a thread whose last sync began just now, by the clock of the simulation.
-fn with_window() -> (Wal, Arc<Log>) {
+fn with_commit_delay() -> (Wal, Arc<Log>) {
     let (wal, log, _) = with_clock();
     (wal, log)
 }
@@ -49,7 +49,7 @@ fn with_clock() -> (Wal, Arc<Log>, Arc<SimClock>) {
     let log = Arc::new(Log::default());
     let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.wait(first, Level::Synced).unwrap();
-    wal.set_commit_window(WINDOW);
+    wal.set_commit_delay(DELAY);
     (wal, log, clock)
 }
 
@@ -60,7 +60,7 @@ fn written(wal: &Wal, ticket: Ticket) {
 
 #[test]
 fn a_lone_caller_is_never_held_back() {
-    let (wal, log) = with_window();
+    let (wal, log) = with_commit_delay();
     for seq in 2..6 {
         let one = put(&wal, batch(&log, seq, 1, Level::Synced)).unwrap();
         // The window is an hour: this would not return.
@@ -68,12 +68,12 @@ fn a_lone_caller_is_never_held_back() {
     }
     let one = staged(&wal, &log, 6..7);
     all_good(&told(&wal, &one));
-    assert_eq!(wal.counters().gathered, 0);
+    assert_eq!(wal.counters().delayed_syncs, 0);
 }
 
 #[test]
 fn callbacks_are_held_back_together_until_somebody_needs_a_sync() {
-    let (wal, log) = with_window();
+    let (wal, log) = with_commit_delay();
     let before = wal.counters().syncs;
     let tickets = staged(&wal, &log, 2..4);
     let mut outcomes = told(&wal, &tickets);
@@ -93,25 +93,25 @@ fn how_long_a_sync_was_held_back_is_known_to_those_it_covers() {
     let (wal, log, clock) = with_clock();
     let began = clock.mono_ns();
     let outcomes = told(&wal, &staged(&wal, &log, 2..4));
-    while wal.shards[0].state.lock().held_from.is_none() {
+    while wal.shards[0].state.lock().delay_from.is_none() {
         std::thread::yield_now();
     }
     clock.advance_ns(7_000);
     wal.sync(0).unwrap();
     all_good(&outcomes);
-    let of = |staged_after: u64| wal.held_since(0, began + staged_after);
+    let of = |staged_after: u64| wal.delayed_since(0, began + staged_after);
     assert_eq!([of(0), of(2_000), of(7_000), of(9_000)], [7_000, 5_000, 0, 0]);
     // A sync that nobody held back says nothing of those it covers.
     clock.advance_ns(1_000);
     let alone = clock.mono_ns();
-    wal.set_commit_window(0);
+    wal.set_commit_delay(0);
     all_good(&told(&wal, &staged(&wal, &log, 4..6)));
-    assert_eq!(wal.held_since(0, alone), 0);
+    assert_eq!(wal.delayed_since(0, alone), 0);
 }
 
 #[test]
 fn the_first_to_come_again_waits_for_the_others_once() {
-    let (wal, log) = with_window();
+    let (wal, log) = with_commit_delay();
     let tickets = staged(&wal, &log, 2..4);
     let outcomes = told(&wal, &tickets);
     wal.sync(0).unwrap();
@@ -128,7 +128,7 @@ fn the_first_to_come_again_waits_for_the_others_once() {
 #[test]
 fn blocked_callers_are_held_back_together_and_a_close_ends_it() {
     for end in [|w: &Wal| w.sync(0).map(|_| ()), |w: &Wal| w.close(true)] {
-        let (wal, log) = with_window();
+        let (wal, log) = with_commit_delay();
         let tickets = staged(&wal, &log, 2..5);
         let outcomes = told(&wal, &[tickets[0], tickets[2]]);
         std::thread::scope(|s| {
@@ -150,12 +150,12 @@ fn the_window_is_counted_from_the_last_sync_and_ends() {
     let log = Arc::new(Log::default());
     let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.wait(first, Level::Synced).unwrap();
-    wal.set_commit_window(WINDOW);
+    wal.set_commit_delay(DELAY);
     // The last sync is long ago: nobody is held back.
-    clock.advance_ns(WINDOW);
+    clock.advance_ns(DELAY);
     all_good(&told(&wal, &staged(&wal, &log, 2..5)));
     // A short window ends by itself, though the clock of the simulation stands still.
-    wal.set_commit_window(1_000_000);
+    wal.set_commit_delay(1_000_000);
     all_good(&told(&wal, &staged(&wal, &log, 5..9)));
     let counters = wal.counters();
     assert_eq!(counters.sync_times.iter().sum::<u64>(), counters.syncs);
@@ -163,7 +163,7 @@ fn the_window_is_counted_from_the_last_sync_and_ends() {
 
 #[test]
 fn i10_a_poisoned_shard_lets_go_of_whoever_gathers() {
-    let (wal, log) = with_window();
+    let (wal, log) = with_commit_delay();
     let tickets = staged(&wal, &log, 2..5);
     let outcomes = told(&wal, &[tickets[0], tickets[2]]);
     std::thread::scope(|s| {
