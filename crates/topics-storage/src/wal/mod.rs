@@ -445,8 +445,8 @@ impl Wal {
 
     /// Makes the file in use a small one, before the last checkpoints of a clean close. An error
     /// costs only the time that the next open takes.
-    pub fn rest(&self, shard: usize) -> Result<()> {
-        self.shards[shard].rest()
+    pub fn shrink_before_close(&self, shard: usize) -> Result<()> {
+        self.shards[shard].shrink_before_close()
     }
 
     /// Bytes of all files, the preallocated part included.

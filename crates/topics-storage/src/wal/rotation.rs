@@ -232,9 +232,9 @@ impl Shard {
 
     /// Before a clean close: what comes now goes into a new file, unless the one in use is small,
     /// and no other is made ready. Trimming can then remove all that was logged.
-    pub fn rest(&self) -> Result<()> {
+    pub fn shrink_before_close(&self) -> Result<()> {
         let mut st = self.state.lock();
-        st.resting = true;
+        st.shrinking = true;
         while st.leading && st.alive() {
             self.flags.wait(&mut st);
         }
@@ -343,7 +343,7 @@ impl Shard {
         }
         st.retry_space = true;
         if self.background() {
-            self.kick(&mut st);
+            self.wake_thread(&mut st);
         } else if st.wants_file() {
             drop(self.prepare(st));
         }

@@ -280,7 +280,7 @@ impl Shard {
         if let Err(e) = self.refusal(&st, batch.frees_space) {
             if st.no_space {
                 st.retry_space = true;
-                self.kick(&mut st);
+                self.wake_thread(&mut st);
             }
             // The permit is released without the lock.
             drop(st);
@@ -308,7 +308,7 @@ impl Shard {
         // Nobody waits for a batch of level `Staged`: the thread has to notice it. It notices
         // the others too if their owners neither wait nor drive.
         if st.thread == Thread::Idle || (st.thread == Thread::Waiting && (unwaited || crowded)) {
-            self.kick(st);
+            self.wake_thread(st);
         }
         if !self.background() {
             // Nobody else may write it.
@@ -318,7 +318,7 @@ impl Shard {
     }
 
     /// Wakes the shard's thread.
-    pub fn kick(&self, st: &mut State) {
+    pub fn wake_thread(&self, st: &mut State) {
         if self.background() && st.thread != Thread::Busy {
             st.thread = Thread::Busy;
             self.wake.notify_one();
@@ -375,7 +375,7 @@ impl Shard {
             st.lead_wanted || (!st.syncing && (st.sync_wanted || st.callback_needs_sync()));
         let unwatched = st.thread == Thread::Idle && (st.dirty() || !st.queue.is_empty());
         if wanted || unwatched || (st.wants_file() && st.thread == Thread::Idle) {
-            self.kick(&mut st);
+            self.wake_thread(&mut st);
         }
         self.flags.notify_all();
         st.wake_permit_waiter();
@@ -422,7 +422,7 @@ impl Shard {
         st.outcomes.call(n, level, done);
         if level == Level::Synced {
             st.lead_wanted = true;
-            self.kick(&mut st);
+            self.wake_thread(&mut st);
         }
     }
 
@@ -433,7 +433,7 @@ impl Shard {
             if self.background() && (st.needs_rotation() || st.failure_waits()) {
                 // Going on in the next file, or behind a failure, syncs: not on the caller's thread.
                 st.lead_wanted = true;
-                self.kick(&mut st);
+                self.wake_thread(&mut st);
                 return;
             }
             st = self.lead(st, None);
@@ -446,7 +446,7 @@ impl Shard {
         }
         let mut st = self.state.lock();
         st.lead_wanted = true;
-        self.kick(&mut st);
+        self.wake_thread(&mut st);
     }
 
     pub fn sync_all(&self) -> Result<u64> {

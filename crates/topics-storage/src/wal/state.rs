@@ -157,7 +157,7 @@ pub(super) struct State {
     /// Where the next process learns of that.
     pub health: Option<Arc<HealthFile>>,
     /// A close has begun: no further file is made ready unless it is needed.
-    pub resting: bool,
+    pub shrinking: bool,
     /// No batch is taken any more.
     pub closing: bool,
     /// Nothing is written or synced any more.
@@ -309,7 +309,11 @@ impl State {
     pub fn wants_file(&self) -> bool {
         let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
         let again = self.prepare_error.is_none() || self.retry_space;
-        used && !self.resting && self.prepared.is_none() && !self.preparing && self.alive() && again
+        used && !self.shrinking
+            && self.prepared.is_none()
+            && !self.preparing
+            && self.alive()
+            && again
     }
 
     /// Has the first of those who wait for a permit look again.

@@ -162,7 +162,7 @@ impl Shard {
         let from = st.written_ticket + 1;
         st.fail_all(from, &[], &StorageError::Closed);
         st = this.settle(st);
-        this.kick(&mut st);
+        this.wake_thread(&mut st);
         this.prefault_wake.notify_all();
         drop(st);
         if clean && result.is_ok() {

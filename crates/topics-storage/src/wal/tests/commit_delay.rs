@@ -25,7 +25,7 @@ fn told(wal: &Wal, tickets: &[Ticket]) -> Vec<Receiver<Result<()>>> {
     };
     let outcomes = tickets.iter().map(call).collect();
     st.lead_wanted = true;
-    shard.kick(&mut st);
+    shard.wake_thread(&mut st);
     outcomes
 }
 

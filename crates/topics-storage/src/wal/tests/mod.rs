@@ -353,9 +353,9 @@ fn a_log_at_rest_is_small() {
     }
     wal.sync(0).unwrap();
     let logged = wal.positions(0).written;
-    wal.rest(0).unwrap();
+    wal.shrink_before_close(0).unwrap();
     let before = wal.counters().rotations;
-    wal.rest(0).unwrap();
+    wal.shrink_before_close(0).unwrap();
     assert_eq!(wal.counters().rotations, before, "a small file is left in use");
     wal.trim(0, logged).unwrap();
     wal.close(true).unwrap();
