@@ -141,7 +141,7 @@ impl Checkpoints {
     }
 
     /// Reads the older snapshot, if that was not done. One that is damaged is not kept.
-    fn settle(&self, inner: &mut Inner) -> Result<()> {
+    fn load_older(&self, inner: &mut Inner) -> Result<()> {
         let unread = inner.kept.iter().position(|k| k.replay.is_none());
         let Some(at) = unread else { return Ok(()) };
         let n = inner.kept[at].n;
@@ -248,7 +248,7 @@ impl Checkpoints {
     /// Removes snapshots, WAL files and segment files that nothing needs any more.
     pub fn trim(&self, wal: &Wal) -> Result<()> {
         let mut inner = self.inner.lock();
-        self.settle(&mut inner)?;
+        self.load_older(&mut inner)?;
         let made = self.segments.take_made();
         if !inner.leaving.is_empty() || !made.is_empty() {
             match self.unnamed(&inner, &made) {
@@ -311,7 +311,7 @@ impl Checkpoints {
     /// names, and folders of topics that are in neither and not `live`.
     pub fn sweep(&self, live: &BTreeSet<u64>) -> Result<u64> {
         let mut inner = self.inner.lock();
-        self.settle(&mut inner)?;
+        self.load_older(&mut inner)?;
         let mut named = Named::default();
         for kept in &inner.kept {
             named.add(&self.load(kept.n)?.topics)?;

@@ -176,7 +176,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    fn settle(&self, tree: &mut Tree, fate: Fate) {
+    fn apply_survivors(&self, tree: &mut Tree, fate: Fate) {
         match (self.lost, fate) {
             (false, fate) => self.op.apply(tree, fate),
             (true, Fate::Drop | Fate::Bytes) => {}
@@ -213,10 +213,10 @@ impl DiskState {
     }
 
     /// The tree after a crash in which call `i` of the pending ones had the fate `fates[i]`.
-    pub(super) fn settle(&self, fates: &[Fate]) -> Tree {
+    pub(super) fn tree_after_crash(&self, fates: &[Fate]) -> Tree {
         let mut tree = self.durable.clone();
         for (pending, fate) in self.pending.iter().zip(fates) {
-            pending.settle(&mut tree, *fate);
+            pending.apply_survivors(&mut tree, *fate);
         }
         tree
     }
@@ -275,7 +275,7 @@ impl DiskState {
             let covered = covered[index];
             index += 1;
             if covered {
-                p.settle(durable, Fate::Keep);
+                p.apply_survivors(durable, Fate::Keep);
                 unnamed |= matches!(p.op, Op::Remove { .. } | Op::Rename { .. });
             }
             !covered

@@ -65,7 +65,7 @@ impl Shard {
         let taken = st.take(GROUP_BYTES);
         let (Some(file), false) = (st.file.clone(), taken.is_empty()) else {
             st.leading = false;
-            return self.settle(st);
+            return self.drain_effects(st);
         };
         let linked = !st.syncing && self.should_link_sync(&st, &taken, own);
         st.syncing |= linked;
@@ -120,18 +120,18 @@ impl Shard {
             Ok(written) => {
                 publish(&mut st, w, written);
                 self.request_prefault(&st);
-                self.settle(st)
+                self.drain_effects(st)
             }
             Err(GroupError::Build(e)) => {
                 log::error!("shard {}: {e}", self.id);
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
-                self.settle(st)
+                self.drain_effects(st)
             }
             Err(GroupError::Write(e @ StorageError::Full { .. })) => {
                 // The file may hold a part of the group: the shard goes on in the next one only.
                 st.broken = true;
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
-                self.settle(st)
+                self.drain_effects(st)
             }
             Err(GroupError::Write(e) | GroupError::Sync(e)) => self.poison(st, &w.taken, &e),
         }

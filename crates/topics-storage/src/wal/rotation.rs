@@ -58,7 +58,7 @@ impl Shard {
         if st.held > 0 {
             st.no_space = true;
             st.prepare_error.get_or_insert_with(space::held);
-            return self.settle(st);
+            return self.drain_effects(st);
         }
         st.preparing = true;
         let least = self.shared.options.file_initial;
@@ -88,7 +88,7 @@ impl Shard {
                 st.prepare_error = Some(e);
             }
         }
-        self.settle(st)
+        self.drain_effects(st)
     }
 
     /// One attempt to make the file after `current`; the preparing flag is held.
@@ -244,7 +244,7 @@ impl Shard {
         st.leading = true;
         let (mut st, moved) = self.rotate(st, 0);
         st.leading = false;
-        drop(self.settle(st));
+        drop(self.drain_effects(st));
         moved
     }
 

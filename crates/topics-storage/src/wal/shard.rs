@@ -2,7 +2,7 @@
 //!
 //! One small mutex guards the state. Leading (writing groups), syncing, making the next file and
 //! draining effects are flags in it, each held by one thread at a time; the lock is never held
-//! across I/O or a commit. Whoever gives a flag back calls [`Shard::settle`], which wakes those
+//! across I/O or a commit. Whoever gives a flag back calls [`Shard::drain_effects`], which wakes those
 //! that wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -352,7 +352,7 @@ impl Shard {
     }
 
     /// Runs what is to be done without the lock, in order, then wakes whoever waits for it.
-    pub fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub fn drain_effects<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         while !st.draining && !st.effects.is_empty() {
             let effects = st.begin_drain();
             // The commits are dropped in there, without the lock.
@@ -534,7 +534,7 @@ impl Shard {
         {
             self.unlocked(&mut st, || health.fail(&self.shared.env));
         }
-        self.settle(st)
+        self.drain_effects(st)
     }
 
     pub fn is_closed(&self) -> bool {

@@ -26,7 +26,7 @@ impl Shard {
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         let Some(file) = st.file.clone().filter(|_| lsn > st.synced_lsn) else {
             st.covered(ticket, lsn);
-            return self.settle(st);
+            return self.drain_effects(st);
         };
         st.syncing = true;
         st.sync_offset = st.offset;
@@ -54,7 +54,7 @@ impl Shard {
         }
         st.counters.synced(took);
         st.covered(ticket, lsn);
-        self.settle(st)
+        self.drain_effects(st)
     }
 
     /// The same for a caller who waits for it. While others do too, and the engine is under
@@ -73,7 +73,7 @@ impl Shard {
             }
             (st.syncing, st.delaying) = (false, false);
             if !st.alive() {
-                return self.settle(st);
+                return self.drain_effects(st);
             }
         }
         self.run_sync(st)
@@ -161,7 +161,7 @@ impl Shard {
         }
         let from = st.written_ticket + 1;
         st.fail_all(from, &[], &StorageError::Closed);
-        st = this.settle(st);
+        st = this.drain_effects(st);
         this.wake_thread(&mut st);
         this.prefault_wake.notify_all();
         drop(st);
