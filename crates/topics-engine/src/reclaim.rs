@@ -66,7 +66,7 @@ fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) 
         return outcome;
     }
     let _held = core.wal.hold_space();
-    if candidate.takes > core.disk.checkpoints.room()? {
+    if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
         return outcome;
     }
     core.disk.checkpoints.release_reserve(candidate.takes)?;
@@ -82,7 +82,7 @@ fn next(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
             let state = topic.state.read();
             let o = &core.options;
             let found = if core.short_of_space() {
-                state.worth_most(core.disk.checkpoints.room()?)
+                state.worth_most(core.disk.checkpoints.free_with_reserve()?)
             } else {
                 state.reclaimable(o.segment_max_events, o.segment_max_bytes)
             };

@@ -93,7 +93,7 @@ fn reach(core: &Arc<Core>, spared: &Spared, part: u64) -> Result<Reach> {
             ends += state.moving(shard as u32, events, suspect, &mut live);
         }
     });
-    let mut room = (core.disk.checkpoints.room()? / part).saturating_sub(ends);
+    let mut room = (core.disk.checkpoints.free_with_reserve()? / part).saturating_sub(ends);
     let mut reach = Reach { upto: vec![0; core.wal.shards()], takes: ends };
     let mut shards: Vec<usize> = (0..core.wal.shards()).filter(|s| !spared.has(*s)).collect();
     let files: Vec<Vec<LogFile>> =

@@ -213,7 +213,7 @@ impl Checkpoints {
 
     /// Bytes that files may have which free more than they take: the free ones, and those of the
     /// reserve that no snapshot needs.
-    pub fn room(&self) -> Result<u64> {
+    pub fn free_with_reserve(&self) -> Result<u64> {
         let keep = reserve::for_snapshots(self.inner.lock().bytes);
         let spare = reserve::size(&self.env, &self.paths)?.saturating_sub(keep);
         Ok(self.free().saturating_add(spare).saturating_sub(reserve::SLACK))

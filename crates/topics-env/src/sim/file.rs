@@ -103,7 +103,7 @@ impl File for SimFile {
             Some(FaultKind::ZeroProgress) => 0,
             Some(_) => buf.len().div_ceil(2),
         };
-        let n = state.room(self.ino, offset, wanted)?;
+        let n = state.writable_len(self.ino, offset, wanted)?;
         if n > 0 {
             let data = Arc::from(&buf[..n]);
             state.mutate(Op::Write { ino: self.ino, offset, data }, &self.path);
@@ -133,7 +133,7 @@ impl File for SimFile {
         self.writable()?;
         let mut state = self.state.lock();
         state.call(CallKind::Allocate, &self.path)?;
-        if state.room(self.ino, 0, len as usize)? < len as usize {
+        if state.writable_len(self.ino, 0, len as usize)? < len as usize {
             return Err(Errno::NOSPC.into());
         }
         state.mutate(Op::Allocate { ino: self.ino, len }, &self.path);

@@ -61,7 +61,7 @@ impl Fs for SimFs {
             }
             None if creates => {
                 let (dir, name) = state.parent(&path)?;
-                state.room_for_name()?;
+                state.check_space_for_name()?;
                 state.create(dir, name, false, &path)
             }
             None => return Err(Errno::NOENT.into()),
@@ -77,7 +77,7 @@ impl Fs for SimFs {
             return Err(Errno::EXIST.into());
         }
         let (dir, name) = state.parent(&path)?;
-        state.room_for_name()?;
+        state.check_space_for_name()?;
         state.create(dir, name, true, &path);
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Fs for SimFs {
             Some(ino) => ino,
             None => {
                 let (dir, name) = state.parent(&path).map_err(LockError::Io)?;
-                state.room_for_name().map_err(LockError::Io)?;
+                state.check_space_for_name().map_err(LockError::Io)?;
                 state.create(dir, name, false, &path)
             }
         };

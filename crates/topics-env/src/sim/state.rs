@@ -270,7 +270,7 @@ impl State {
     }
 
     /// How many of `len` bytes at `offset` there is room for; an error when there is none.
-    pub(super) fn room(&self, ino: Ino, offset: u64, len: usize) -> io::Result<usize> {
+    pub(super) fn writable_len(&self, ino: Ino, offset: u64, len: usize) -> io::Result<usize> {
         let Some(free) = self.free else { return Ok(len) };
         let file = self.seen.file(ino).ok_or(Errno::BADF)?;
         let pages = free / PAGE as u64;
@@ -283,7 +283,7 @@ impl State {
     }
 
     /// Room for one more name.
-    pub(super) fn room_for_name(&self) -> io::Result<()> {
+    pub(super) fn check_space_for_name(&self) -> io::Result<()> {
         if self.free.is_some_and(|free| free < PAGE as u64) {
             return Err(Errno::NOSPC.into());
         }

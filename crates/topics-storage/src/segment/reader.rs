@@ -255,7 +255,7 @@ impl Segment {
             let begin = u64::from(run[0].1.offset);
             let end = run.iter().map(|(_, e)| u64::from(e.offset) + u64::from(e.len)).max();
             let end = end.unwrap_or(begin).min(self.meta.data_len).max(begin);
-            let base = out.room((end - begin) as usize);
+            let base = out.extend_zeroed((end - begin) as usize);
             data.read(&mut out.buf[base..out.used], begin)?;
             for (seq, e) in run {
                 let at = base + (u64::from(e.offset) - begin) as usize;

@@ -180,11 +180,11 @@ fn publish(st: &mut State, w: &Write, written: Written) {
             last_lsn: span.last_lsn,
             group: group.clone(),
             range: (span.from, span.to),
-            room: (q.batch.level == Level::Synced).then_some(q.room),
+            reserved: (q.batch.level == Level::Synced).then_some(q.reserved),
         };
         st.queued_bytes -= q.bytes;
-        if p.room.is_none() {
-            st.release_room(Some(q.room));
+        if p.reserved.is_none() {
+            st.release_reserved(Some(q.reserved));
         }
         match q.batch.level {
             Level::Synced => st.unsynced.push_back(Unsynced::Batch(p)),

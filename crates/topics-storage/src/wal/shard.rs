@@ -83,8 +83,8 @@ impl Drop for StagingPermit {
             return;
         }
         let mut st = self.shard.state.lock();
-        st.room_bytes -= self.bytes;
-        st.room_batches -= 1;
+        st.reserved_bytes -= self.bytes;
+        st.reserved_batches -= 1;
         st.wake_permit_waiter();
     }
 }
@@ -191,8 +191,8 @@ impl Shard {
         this.refusal(&st, true)?;
         let mut waited = Duration::ZERO;
         if st.permit_waiters.is_empty() && this.has_capacity(&st, bytes) {
-            st.room_bytes += bytes;
-            st.room_batches += 1;
+            st.reserved_bytes += bytes;
+            st.reserved_batches += 1;
         } else {
             let began = Instant::now();
             let deadline = began + wait.ok_or(StorageError::Staging)?;
@@ -206,8 +206,8 @@ impl Shard {
     /// when nothing else is staged.
     fn has_capacity(&self, st: &State, bytes: usize) -> bool {
         let options = &self.shared.options;
-        let fits = st.room_bytes + bytes <= options.staging_bytes || st.room_batches == 0;
-        fits && st.room_batches < options.staging_batches
+        let fits = st.reserved_bytes + bytes <= options.staging_bytes || st.reserved_batches == 0;
+        fits && st.reserved_batches < options.staging_batches
     }
 
     /// Waits at the end of the queue of those who want a permit. Only the first of them is admitted,
@@ -245,8 +245,8 @@ impl Shard {
         };
         st.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
         if outcome.is_ok() {
-            st.room_bytes += bytes;
-            st.room_batches += 1;
+            st.reserved_bytes += bytes;
+            st.reserved_batches += 1;
         }
         // The next one may fit too, or has to learn why nobody is admitted.
         st.wake_permit_waiter();
@@ -296,13 +296,13 @@ impl Shard {
     }
 
     /// Puts a batch into the queue; its room has been taken.
-    pub fn enqueue(&self, st: &mut State, batch: Batch, room: usize) -> Ticket {
+    pub fn enqueue(&self, st: &mut State, batch: Batch, reserved: usize) -> Ticket {
         st.last_ticket += 1;
         let n = st.last_ticket;
         let bytes = batch.bytes();
         st.queued_bytes += bytes;
         let unwaited = batch.level == Level::Staged;
-        st.queue.push_back(Queued { n, batch, bytes, room });
+        st.queue.push_back(Queued { n, batch, bytes, reserved });
         let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
         st.lead_wanted |= crowded;
         // Nobody waits for a batch of level `Staged`: the thread has to notice it. It notices

@@ -19,7 +19,7 @@ use crate::format::record::{Group, Start};
 use crate::format::wal_file::WAL_HEADER;
 
 /// The most that a file keeps for batches that free space: hundreds of deletes.
-const KEPT: u64 = 64 << 10;
+const RESERVE: u64 = 64 << 10;
 
 /// A staged batch.
 pub(super) struct Queued {
@@ -28,7 +28,7 @@ pub(super) struct Queued {
     /// Bytes of its frames; they stay with nobody once its group is made.
     pub bytes: usize,
     /// The staging room that it holds.
-    pub room: usize,
+    pub reserved: usize,
 }
 
 /// A written batch and where it lies.
@@ -42,7 +42,7 @@ pub(super) struct Placement {
     pub group: Arc<Vec<u8>>,
     pub range: (usize, usize),
     /// The staging room that it keeps until it is synced: its group stays in memory so long.
-    pub room: Option<usize>,
+    pub reserved: Option<usize>,
 }
 
 impl Placement {
@@ -102,8 +102,8 @@ pub(super) enum Thread {
 pub(super) struct State {
     pub queue: VecDeque<Queued>,
     pub queued_bytes: usize,
-    pub room_bytes: usize,
-    pub room_batches: usize,
+    pub reserved_bytes: usize,
+    pub reserved_batches: usize,
     /// Those who wait for a staging permit, in the order they came.
     pub permit_waiters: VecDeque<Arc<Condvar>>,
     pub last_ticket: u64,
@@ -148,7 +148,7 @@ pub(super) struct State {
     /// Whether to try again although the last attempt failed.
     pub retry_space: bool,
     /// Bytes that every file has for batches that free space, at its end.
-    pub kept: usize,
+    pub reserve: usize,
     /// How many hold the free space for something else: no file is made ready or grown.
     pub held: u32,
     /// A group failed for want of space: the file in use ends before it.
@@ -194,7 +194,7 @@ impl State {
     pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>, options: &WalOptions) -> Self {
         Self {
             outcomes: Outcomes::new(2 * options.staging_batches),
-            kept: (options.file_initial / 8).min(KEPT) as usize,
+            reserve: (options.file_initial / 8).min(RESERVE) as usize,
             next_lsn: start.next_lsn,
             synced_lsn: start.next_lsn - 1,
             last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
@@ -257,51 +257,51 @@ impl State {
     /// Takes the next batches that fit into the file, up to `cap` bytes unless the first alone is
     /// larger.
     pub fn take(&mut self, cap: usize) -> Vec<Queued> {
-        let (room, kept) = (self.room(), self.kept_here());
+        let (free, reserve) = (self.free_bytes(), self.current_reserve());
         let mut bytes = 0;
         let fit = |q: &&Queued| {
             let first = bytes == 0;
             bytes += q.bytes;
-            let kept = if q.batch.frees_space { 0 } else { kept };
-            bytes + kept <= room && (first || bytes <= cap)
+            let reserve = if q.batch.frees_space { 0 } else { reserve };
+            bytes + reserve <= free && (first || bytes <= cap)
         };
         let n = self.queue.iter().take_while(fit).count();
         self.queue.drain(..n).collect()
     }
 
     /// Bytes of batches that a group in the file in use may have.
-    pub fn room(&self) -> usize {
-        let room = self.capacity.saturating_sub(self.offset + Group::FRAME_LEN as u64);
-        usize::try_from(room).unwrap_or(usize::MAX)
+    pub fn free_bytes(&self) -> usize {
+        let free = self.capacity.saturating_sub(self.offset + Group::FRAME_LEN as u64);
+        usize::try_from(free).unwrap_or(usize::MAX)
     }
 
     /// Bytes at the end of the file in use that ordinary batches leave to those that free space:
-    /// [`Self::kept`], until the next file is ready, which has them too.
-    fn kept_here(&self) -> usize {
-        if self.prepared.is_some() { 0 } else { self.kept }
+    /// [`Self::reserve`], until the next file is ready, which has them too.
+    fn current_reserve(&self) -> usize {
+        if self.prepared.is_some() { 0 } else { self.reserve }
     }
 
     /// Bytes of the largest batch that the file in use, or the next one as it is, has room for.
     pub fn largest_writable(&self, frees_space: bool) -> usize {
-        let kept = if frees_space { 0 } else { self.kept };
+        let reserve = if frees_space { 0 } else { self.reserve };
         let next = self.prepared.as_ref().map_or(0, |p| p.capacity);
         let next = next.saturating_sub(FIRST_GROUP + Group::FRAME_LEN as u64);
-        let next = usize::try_from(next).unwrap_or(usize::MAX).saturating_sub(kept);
-        let here = self.room().saturating_sub(kept.min(self.kept_here()));
+        let next = usize::try_from(next).unwrap_or(usize::MAX).saturating_sub(reserve);
+        let here = self.free_bytes().saturating_sub(reserve.min(self.current_reserve()));
         next.max(if self.broken { 0 } else { here })
     }
 
     /// Whether the next batch cannot go into the file in use.
     pub fn needs_rotation(&self) -> bool {
-        let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept_here() };
-        let fits = |q: &Queued| q.bytes + kept(q) <= self.room();
+        let reserve = |q: &Queued| if q.batch.frees_space { 0 } else { self.current_reserve() };
+        let fits = |q: &Queued| q.bytes + reserve(q) <= self.free_bytes();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))
     }
 
     /// Bytes that the next file needs behind its Start for the next batch.
     pub fn needed(&self) -> u64 {
-        let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept };
-        let bytes = self.queue.front().map_or(0, |q| q.bytes + kept(q));
+        let reserve = |q: &Queued| if q.batch.frees_space { 0 } else { self.reserve };
+        let bytes = self.queue.front().map_or(0, |q| q.bytes + reserve(q));
         (bytes + Group::FRAME_LEN) as u64
     }
 
@@ -327,15 +327,15 @@ impl State {
     pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
         for q in taken {
             self.queued_bytes -= q.bytes;
-            self.release_room(Some(q.room));
+            self.release_reserved(Some(q.reserved));
         }
     }
 
     /// Gives back the staging room of one batch.
-    pub fn release_room(&mut self, room: Option<usize>) {
-        if let Some(bytes) = room {
-            self.room_bytes -= bytes;
-            self.room_batches -= 1;
+    pub fn release_reserved(&mut self, reserved: Option<usize>) {
+        if let Some(bytes) = reserved {
+            self.reserved_bytes -= bytes;
+            self.reserved_batches -= 1;
         }
     }
 
@@ -400,7 +400,7 @@ impl State {
         for u in std::mem::take(&mut self.unsynced) {
             match u {
                 Unsynced::Batch(p) => {
-                    self.release_room(p.room);
+                    self.release_reserved(p.reserved);
                     commits.push(p.commit);
                 }
                 Unsynced::Failure(f) => commits.extend(f.commits),
@@ -433,7 +433,7 @@ impl State {
                 }
                 Unsynced::Batch(p) => {
                     self.last_covered += 1;
-                    self.release_room(p.room);
+                    self.release_reserved(p.reserved);
                     self.effects.push_back(Effect::Apply(p));
                 }
                 Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),

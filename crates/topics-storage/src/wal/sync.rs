@@ -180,7 +180,7 @@ impl Shard {
         let control = Batch::control(head, ts, Level::Written, Arc::new(Nothing));
         let batch = Batch { frees_space: true, ..control };
         let mut st = self.state.lock();
-        st.room_batches += 1;
+        st.reserved_batches += 1;
         let ticket = self.enqueue(&mut st, batch, 0);
         drop(st);
         self.wait(ticket.n, Level::Synced)

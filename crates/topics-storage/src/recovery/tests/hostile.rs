@@ -283,8 +283,8 @@ fn frames_of_unknown_types_stop_the_open_or_are_passed_over() {
         let mut b = batch(1, 2);
         frame::encode(&mut b.tail, &frame::Frame::control(FrameType::Append, 0, 0, 0, b"new"));
         b.tail[4] = kind;
-        let room = opened.wal.reserve(0, b.bytes(), None).unwrap();
-        let t = opened.wal.stage(b, room).unwrap();
+        let permit = opened.wal.reserve(0, b.bytes(), None).unwrap();
+        let t = opened.wal.stage(b, permit).unwrap();
         opened.wal.wait(t, Level::Written).unwrap();
         put(&opened.wal, 0, 3, 2, Level::Written);
         drop(opened);

@@ -58,8 +58,8 @@ fn batch(seq: u64, n: u64) -> Batch {
 
 fn put(wal: &Wal, shard: usize, seq: u64, n: u64, level: Level) {
     let b = batch(seq, n);
-    let room = wal.reserve(shard, b.bytes(), None).unwrap();
-    let t = wal.stage(b, room).unwrap();
+    let permit = wal.reserve(shard, b.bytes(), None).unwrap();
+    let t = wal.stage(b, permit).unwrap();
     wal.wait(t, level).unwrap();
 }
 

@@ -326,7 +326,7 @@ fn what_frees_space_of_other_topics_goes_on_behind_what_does_not_fit() {
     wal.wait(t, Level::Written).unwrap();
     // The file in use is full to its end; the next is ready, and can not be made larger.
     let one = batch(&log, 1, 1, Level::Written).bytes();
-    while wal.shards[0].state.lock().room() >= one {
+    while wal.shards[0].state.lock().free_bytes() >= one {
         let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
         wal.wait(t, Level::Written).unwrap();
     }

@@ -120,8 +120,8 @@ fn health(env: &Env, wal: &Wal) -> Option<Health> {
 }
 
 fn put(wal: &Wal, b: Batch) -> Result<Ticket> {
-    let room = wal.reserve(0, b.bytes(), Some(Duration::from_secs(1)))?;
-    wal.stage(b, room)
+    let permit = wal.reserve(0, b.bytes(), Some(Duration::from_secs(1)))?;
+    wal.stage(b, permit)
 }
 
 /// Every frame of every file of the shard, in lsn order, as recovery would read them.
@@ -271,11 +271,11 @@ fn an_empty_engine_folder_of_threads_commits_everything_in_order() {
             s.spawn(move || {
                 for _ in 0..300 {
                     let level = if t % 2 == 0 { Level::Synced } else { Level::Written };
-                    let room = wal.reserve(0, 200, Some(Duration::from_secs(5))).unwrap();
+                    let permit = wal.reserve(0, 200, Some(Duration::from_secs(5))).unwrap();
                     let mut seq = next.lock();
                     let b = batch(log, *seq, 1, Level::Written);
                     *seq += 1;
-                    let ticket = wal.stage(b, room).unwrap();
+                    let ticket = wal.stage(b, permit).unwrap();
                     drop(seq);
                     wal.wait(ticket, level).unwrap();
                 }

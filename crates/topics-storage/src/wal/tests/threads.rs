@@ -307,8 +307,8 @@ fn staging_room_is_bounded_and_waited_for() {
     let log = Arc::new(Log::default());
     for seq in 1..=9 {
         let b = batch(&log, seq, 1, Level::Staged);
-        let room = wal.reserve(0, 400, Some(LONG)).unwrap();
-        wal.stage(b, room).unwrap();
+        let permit = wal.reserve(0, 400, Some(LONG)).unwrap();
+        wal.stage(b, permit).unwrap();
     }
     assert!(wal.counters().groups > 0);
 }
@@ -402,8 +402,8 @@ fn stress(backend: topics_env::real::Backend, name: &str) {
                     let n = 1 + (i % 7) as usize;
                     let commit = Arc::new(Place(places.clone()));
                     let b = Batch { commit, ..batch(log, 1, n, level) };
-                    let room = wal.reserve(0, b.bytes(), Some(LONG)).unwrap();
-                    let ticket = wal.stage(b, room).unwrap();
+                    let permit = wal.reserve(0, b.bytes(), Some(LONG)).unwrap();
+                    let ticket = wal.stage(b, permit).unwrap();
                     match (t + i) % 4 {
                         0 => {
                             let calls = calls.clone();
@@ -517,8 +517,8 @@ fn what_is_written_and_not_synced_keeps_its_staging_room() {
     let log = Arc::new(Log::default());
     for seq in 1..=2 {
         let b = batch(&log, seq, 1, Level::Synced);
-        let room = wal.reserve(0, 450, None).unwrap();
-        wal.stage(b, room).unwrap();
+        let permit = wal.reserve(0, 450, None).unwrap();
+        wal.stage(b, permit).unwrap();
         wal.drive(0);
     }
     assert_eq!(wal.positions(0).synced, 0);
@@ -528,5 +528,5 @@ fn what_is_written_and_not_synced_keeps_its_staging_room() {
     assert_eq!(*log.told.lock(), [(1, true), (2, true)]);
     wal.sync(0).unwrap();
     let st = wal.shards[0].state.lock();
-    assert_eq!((st.room_bytes, st.room_batches, st.queued_bytes), (0, 0, 0));
+    assert_eq!((st.reserved_bytes, st.reserved_batches, st.queued_bytes), (0, 0, 0));
 }
