@@ -8,7 +8,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};
-use topics_storage::wal::SpaceHold;
+use topics_storage::wal::AllocationPause;
 
 use crate::api::{Gap, GapReason};
 use crate::core::Core;
@@ -94,7 +94,7 @@ fn poisoned(e: &Error) -> bool {
 fn write(
     core: &Arc<Core>,
     everything: bool,
-    held: &mut Option<SpaceHold>,
+    held: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64, bool)> {
     let spared = Spared::find(core)?;
     let mut moved = false;

@@ -65,7 +65,7 @@ fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) 
     if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
         return outcome;
     }
-    let _held = core.wal.hold_space();
+    let _held = core.wal.pause_allocation();
     if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
         return outcome;
     }

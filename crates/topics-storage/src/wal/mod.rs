@@ -38,7 +38,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::shard::Shard;
 pub use self::shard::StagingPermit;
-pub use self::space::{LogFile, SpaceHold};
+pub use self::space::{AllocationPause, EndedFile};
 use crate::dir::{LockWatch, Paths};
 use crate::format::health::HealthFile;
 use crate::format::record::Group;

@@ -55,9 +55,9 @@ impl Shard {
     pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         let Some(current) = st.file.clone() else { return st };
         st.retry_space = false;
-        if st.held > 0 {
+        if st.allocation_pauses > 0 {
             st.no_space = true;
-            st.prepare_error.get_or_insert_with(space::held);
+            st.prepare_error.get_or_insert_with(space::allocation_paused);
             return self.drain_effects(st);
         }
         st.preparing = true;
@@ -198,9 +198,9 @@ impl Shard {
                 return (st, Err(error));
             }
         };
-        if st.held > 0 && next.capacity < FIRST_GROUP + need {
+        if st.allocation_pauses > 0 && next.capacity < FIRST_GROUP + need {
             st.prepared = Some(next);
-            return (st, Err(space::held()));
+            return (st, Err(space::allocation_paused()));
         }
         let (first_lsn, broken) = (st.next_lsn, st.broken);
         // The next file is neither in use nor ready now: nobody may make another one ready behind

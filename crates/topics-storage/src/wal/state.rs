@@ -150,7 +150,7 @@ pub(super) struct State {
     /// Bytes that every file has for batches that free space, at its end.
     pub reserve: usize,
     /// How many hold the free space for something else: no file is made ready or grown.
-    pub held: u32,
+    pub allocation_pauses: u32,
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,

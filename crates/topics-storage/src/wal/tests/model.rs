@@ -112,7 +112,7 @@ fn run(steps: &[Step]) {
                 wal.trim(0, trimmed).unwrap();
             }
             Step::Fault { call, nth, errno } => fs.fail_nth(call, nth, FaultKind::Errno(errno)),
-            Step::Hold { on } => hold = on.then(|| wal.hold_space()),
+            Step::Hold { on } => hold = on.then(|| wal.pause_allocation()),
             Step::Heal => fs.clear_faults(),
         }
         let p = wal.positions(0);
