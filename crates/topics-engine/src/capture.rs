@@ -343,7 +343,7 @@ impl Copier<'_> {
 }
 
 fn aside(core: &Core, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
-    topics_storage::dir::set_aside(&core.env, &Paths::new(&core.dir), name, bytes)
+    topics_storage::dir::quarantine(&core.env, &Paths::new(&core.dir), name, bytes)
 }
 
 fn verified<'a>(

@@ -412,7 +412,7 @@ impl Replay {
             log::error!("topic {:?}: {}; it is written anew", snap.name, damaged.why);
             self.segments.push(problem(&damaged.why));
             if access != Access::Look {
-                damaged.keep()?;
+                damaged.quarantine()?;
             }
             *meta = damaged.rewrite()?;
             let ranges = damaged.lost.iter().filter(|r| r.1 >= floor);

@@ -441,7 +441,7 @@ pub fn atomic_replace(
 }
 
 /// Keeps damaged bytes that are given up, in `damaged/`; a copy made before is never replaced.
-pub fn set_aside(env: &Env, paths: &Paths, name: &str, bytes: &[u8]) -> Result<()> {
+pub fn quarantine(env: &Env, paths: &Paths, name: &str, bytes: &[u8]) -> Result<()> {
     let dir = paths.root().join("damaged");
     create_dir(env, "dir.names", &dir)?;
     let path = dir.join(name);

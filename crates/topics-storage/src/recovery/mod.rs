@@ -10,7 +10,6 @@
 //! No old WAL file is changed, so a crash anywhere in here leaves the same input; recovering again
 //! gives the same state.
 
-pub mod aside;
 pub(crate) mod chain;
 mod copy;
 pub(crate) mod decide;
@@ -18,6 +17,7 @@ pub(crate) mod identity;
 pub(crate) mod links;
 pub(crate) mod plan;
 mod progress;
+pub mod quarantine;
 mod replay;
 pub(crate) mod survey;
 mod tail;
@@ -100,7 +100,7 @@ struct Shard {
     /// Keys of the folder's files, in order.
     keys: Vec<FileKey>,
     /// Files that cannot be read, of which a copy was set aside.
-    copied_aside: Vec<String>,
+    quarantined: Vec<String>,
     /// The file that this generation begins.
     new: Option<(FileKey, NewFile)>,
     /// The file that a new layout begins.
@@ -204,7 +204,12 @@ impl Opening {
             }
         }
         let keep = |n: u64| {
-            aside::keep(&env, &paths, &paths.snapshot(n), &format!("meta/snapshot.{n}.bin"))
+            quarantine::quarantine_file(
+                &env,
+                &paths,
+                &paths.snapshot(n),
+                &format!("meta/snapshot.{n}.bin"),
+            )
         };
         let mut view = env.clone();
         match access {
@@ -351,14 +356,14 @@ impl Opening {
             let tail_intact = proof.is_intact(&folder);
             let plan = decide(env, &folder, reflected, mode, &mut NoWatch);
             let plan = plan.map_err(|e| self.blame(e))?;
-            let copied_aside = match mode {
+            let quarantined = match mode {
                 _ if self.dry => Vec::new(),
                 Mode::Strict => Vec::new(),
-                Mode::Salvage => aside::set_aside(env, paths, &folder, &plan),
+                Mode::Salvage => quarantine::quarantine_losses(env, paths, &folder, &plan),
             };
             let keys = folder.files.iter().map(|_| self.key()).collect();
             let (new, next) = (None, None);
-            self.shards.push(Shard { folder, plan, tail_intact, keys, copied_aside, new, next });
+            self.shards.push(Shard { folder, plan, tail_intact, keys, quarantined, new, next });
         }
         self.check_topics_known()?;
         if mode == Mode::Strict {
@@ -599,7 +604,7 @@ impl Opening {
                 plan: ShardPlan::first(last),
                 tail_intact: false,
                 keys: Vec::new(),
-                copied_aside: Vec::new(),
+                quarantined: Vec::new(),
                 new: None,
                 next: None,
             });

@@ -249,7 +249,7 @@ impl Opening {
                 let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
                 let files = shard.folder.files.iter().enumerate();
                 names.extend(files.filter(|(i, _)| !holds(*i)).map(|(_, f)| f.name.as_str()));
-                names.extend(shard.copied_aside.iter().map(String::as_str));
+                names.extend(shard.quarantined.iter().map(String::as_str));
             }
             for name in names {
                 let path = dir.join(name);

@@ -12,7 +12,7 @@ use super::block::{Block, Item};
 use super::copy::{Copier, Source};
 use super::{Part, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
 use crate::dir::show;
-use crate::recovery::aside::keep;
+use crate::recovery::quarantine::quarantine_file;
 use crate::{Result, StorageError};
 
 /// Bytes of frames that are read at a time.
@@ -129,12 +129,12 @@ impl Segment {
 
 impl DamagedSegment {
     /// Copies the files that are there into `damaged/`.
-    pub fn keep(&self) -> Result<()> {
+    pub fn quarantine(&self) -> Result<()> {
         let (segs, id) = (&self.segment.segs, self.segment.topic().topic_id);
         for (name, part) in self.segment.meta().files(id) {
             let path = segs.paths.segment(&name, part);
             let shown = format!("topics/{id}/{}", name.file(part));
-            keep(&segs.env, &segs.paths, &path, &shown)?;
+            quarantine_file(&segs.env, &segs.paths, &path, &shown)?;
         }
         Ok(())
     }

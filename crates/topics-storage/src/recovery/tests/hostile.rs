@@ -147,8 +147,8 @@ fn salvage_gives_up_what_it_must_and_a_strict_open_passes_over_exactly_that() {
             assert!(kept.len() == want.len() || !gaps.is_empty(), "{what}: lost in silence");
             lossy += gaps.len();
             drop(opening.finish(&gaps).unwrap());
-            let aside = fs.kill_image().dirs().iter().any(|d| d == "/db/damaged");
-            assert_eq!(aside, !gaps.is_empty(), "{what}: damaged bytes are kept");
+            let quarantined = fs.kill_image().dirs().iter().any(|d| d == "/db/damaged");
+            assert_eq!(quarantined, !gaps.is_empty(), "{what}: damaged bytes are kept");
             let again = begin(&env, 1, Mode::Strict).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert!(again.losses().all(|l| l.announced), "{what}");
             assert_eq!(replayed(&again), kept, "{what}");

@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 /// Copies the bytes `from..to` of a file (to its end at most, without the zeros that end them) into
 /// `damaged/` under a name made of `shown` and `from`, durably. An earlier copy is never replaced;
 /// one of the same bytes is enough. Returns its path, `None` when there is nothing but zeros.
-pub fn copy_aside(
+pub fn quarantine_range(
     env: &Env,
     paths: &Paths,
     file: &dyn File,
@@ -26,7 +26,7 @@ pub fn copy_aside(
     let mut bytes = read_range(file, shown, (from, to))?;
     let used = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
     bytes.truncate(used);
-    keep_bytes(env, paths, &bytes, shown, from)
+    write_copy(env, paths, &bytes, shown, from)
 }
 
 fn read_range(file: &dyn File, shown: &str, (from, to): (u64, u64)) -> Result<Vec<u8>> {
@@ -42,7 +42,7 @@ fn read_range(file: &dyn File, shown: &str, (from, to): (u64, u64)) -> Result<Ve
     Ok(bytes)
 }
 
-fn keep_bytes(
+fn write_copy(
     env: &Env,
     paths: &Paths,
     bytes: &[u8],
@@ -76,12 +76,12 @@ fn keep_bytes(
     ))
 }
 
-/// Copies a whole file, if it is there, as [`copy_aside`], with the zeros that end it.
-pub(crate) fn keep(env: &Env, paths: &Paths, path: &Path, shown: &str) -> Result<()> {
+/// Copies a whole file, if it is there, as [`quarantine_range`], with the zeros that end it.
+pub(crate) fn quarantine_file(env: &Env, paths: &Paths, path: &Path, shown: &str) -> Result<()> {
     match env.fs.open(path, OpenMode::Read) {
         Ok(file) => {
             let bytes = read_range(&*file, shown, (0, u64::MAX))?;
-            keep_bytes(env, paths, &bytes, shown, 0).map(drop)
+            write_copy(env, paths, &bytes, shown, 0).map(drop)
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(StorageError::io(format!("read {shown}"), e)),
@@ -103,7 +103,7 @@ fn sync(env: &Env, path: &Path, dir: &Path) -> Result<()> {
 
 /// Sets aside what of a shard is given up; the names of the files that cannot be read and are kept
 /// whole there. What fails is said and left where it is.
-pub(super) fn set_aside(
+pub(super) fn quarantine_losses(
     env: &Env,
     paths: &Paths,
     folder: &Folder,
@@ -119,7 +119,7 @@ pub(super) fn set_aside(
             .fs
             .open(&dir.join(name), OpenMode::Read)
             .map_err(|e| StorageError::io(format!("read {shown}"), e))
-            .and_then(|file| copy_aside(env, paths, &*file, &shown, bytes));
+            .and_then(|file| quarantine_range(env, paths, &*file, &shown, bytes));
         match copied {
             Ok(Some(path)) => {
                 log::warn!("damaged bytes of {shown} are kept in {}", path.display());
