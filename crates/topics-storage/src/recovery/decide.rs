@@ -62,7 +62,7 @@ pub(crate) fn decide(
         }
         lost_end.get_or_insert(no_start);
     }
-    let mut walk = Walk {
+    let mut log_scan = LogScan {
         env,
         folder,
         reflected,
@@ -81,16 +81,16 @@ pub(crate) fn decide(
             continue;
         }
         if !std::mem::replace(&mut entered, true) {
-            walk.enter(n, link)?;
+            log_scan.enter(n, link)?;
         }
-        walk.file(n, link)?;
+        log_scan.file(n, link)?;
     }
     let after = links.last().map_or(0, |l| l.file + 1);
     let unreadable = folder.unreadable.iter().find(|u| u.at >= after);
     if let Some(e) = unreadable.map(|u| u.error.clone()).or(lost_end) {
-        walk.lost_end(&e);
+        log_scan.lost_end(&e);
     }
-    walk.finish()
+    log_scan.finish()
 }
 
 /// A file that cannot be read at all is needed unless the one after it begins at or below the
@@ -112,7 +112,7 @@ fn check_unreadable(
     Ok(())
 }
 
-struct Walk<'a> {
+struct LogScan<'a> {
     env: &'a Env,
     folder: &'a Folder,
     reflected: Reflected,
@@ -122,13 +122,13 @@ struct Walk<'a> {
     tails: VecDeque<Tail>,
     /// The last lsn that does not leave a batch unfinished.
     complete: u64,
-    /// Where the frame after it begins in the file being walked.
+    /// Where the frame after it begins in the file being scanned.
     complete_at: u64,
     last_kind: Option<FrameType>,
     plan: ShardPlan,
 }
 
-impl Walk<'_> {
+impl LogScan<'_> {
     /// The first file must hold the replay position, or nothing below it.
     fn enter(&mut self, n: usize, link: &Link) -> Result<()> {
         let expected = self.reflected.replay_lsn + 1;
@@ -155,7 +155,7 @@ impl Walk<'_> {
         self.declare_lost((n, link), &stop, link.first - 1, (0, 0), Some(missing))
     }
 
-    /// Walks one file until the lsn at which its successor begins, or to its end.
+    /// Scans one file until the lsn at which its successor begins, or to its end.
     fn file(&mut self, n: usize, link: &Link) -> Result<()> {
         let log = &self.folder.files[link.file];
         let (shown, until) = (self.folder.shown(log), link.until);
@@ -335,7 +335,7 @@ impl Walk<'_> {
     }
 
     /// What lies between link `n` and the next and cannot be read, where the log breaks off there.
-    fn blame(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
+    fn root_cause(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
         let Some(link) = self.plan.links.get(n) else { return Ok(None) };
         let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first));
         let Some(next) = next else { return Ok(None) };
@@ -390,10 +390,10 @@ impl Walk<'_> {
         let later = self.plan.links.get(n..).unwrap_or_default();
         loss.announced = is_declared_lost(self.env, self.folder, later, range)?;
         let reached_end = link.until == Some(to + 1);
-        let blame = if reached_end { self.blame(n, link.until)? } else { None };
-        let blame = error.or(blame);
+        let root_cause = if reached_end { self.root_cause(n, link.until)? } else { None };
+        let root_cause = error.or(root_cause);
         if self.mode == Mode::Strict && !loss.announced {
-            return Err(blame.unwrap_or_else(|| StorageError::Corrupt {
+            return Err(root_cause.unwrap_or_else(|| StorageError::Corrupt {
                 file: loss.file,
                 offset: at.offset,
                 detail: format!(
@@ -403,7 +403,7 @@ impl Walk<'_> {
                 ),
             }));
         }
-        if let Some(StorageError::Corrupt { file, offset, .. }) = blame {
+        if let Some(StorageError::Corrupt { file, offset, .. }) = root_cause {
             (loss.file, loss.offset, loss.bytes) = (file, offset, (0, u64::MAX));
         }
         self.take(loss);

@@ -355,7 +355,7 @@ impl Opening {
             // First: what a failed write-back takes must not be read before.
             let tail_intact = proof.is_intact(&folder);
             let plan = decide(env, &folder, reflected, mode, &mut NoWatch);
-            let plan = plan.map_err(|e| self.blame(e))?;
+            let plan = plan.map_err(|e| self.root_cause(e))?;
             let quarantined = match mode {
                 _ if self.dry => Vec::new(),
                 Mode::Strict => Vec::new(),
@@ -406,12 +406,12 @@ impl Opening {
         if !there && !lost && self.loaded.numbers.is_empty() {
             return Ok(());
         }
-        Err(self.blame(StorageError::Missing { what: show(&self.paths.wal()) }))
+        Err(self.root_cause(StorageError::Missing { what: show(&self.paths.wal()) }))
     }
 
     /// What is missing from a log that was trimmed is what the snapshots said: where none is valid,
     /// nothing can be given up by its range.
-    fn blame(&self, e: StorageError) -> StorageError {
+    fn root_cause(&self, e: StorageError) -> StorageError {
         let StorageError::Missing { what } = &e else { return e };
         if self.loaded.newest.is_some() {
             return e;

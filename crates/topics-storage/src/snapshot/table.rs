@@ -111,9 +111,9 @@ impl Table {
         starts.push(at);
         let mut largest = 0;
         for i in 0..count {
-            let mut walk = Walk { bytes: &bytes, at, largest };
-            walk.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
-            (at, largest) = (walk.at, walk.largest);
+            let mut scanner = EntryScanner { bytes: &bytes, at, largest };
+            scanner.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
+            (at, largest) = (scanner.at, scanner.largest);
             starts.push(at);
         }
         Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), largest })
@@ -230,17 +230,17 @@ const IDX_ENTRY: u64 = 20;
 
 /// Bytes of the largest segment of an entry.
 pub(super) fn largest_in(entry: &[u8]) -> u64 {
-    let mut walk = Walk { bytes: entry, at: 0, largest: 0 };
-    walk.topic().map_or(0, |()| walk.largest)
+    let mut scanner = EntryScanner { bytes: entry, at: 0, largest: 0 };
+    scanner.topic().map_or(0, |()| scanner.largest)
 }
 
-struct Walk<'a> {
+struct EntryScanner<'a> {
     bytes: &'a [u8],
     at: usize,
     largest: u64,
 }
 
-impl Walk<'_> {
+impl EntryScanner<'_> {
     fn pass(&mut self, n: usize) -> Option<()> {
         self.at = self.at.checked_add(n).filter(|at| *at <= self.bytes.len())?;
         Some(())
