@@ -281,7 +281,7 @@ pub(crate) struct Plan {
 /// Says what `salvage` would give up.
 pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
-    let mut opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
+    let mut opening = Opening::inspect(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;
     let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());

@@ -11,7 +11,7 @@ use topics_env::Env;
 
 use super::chain::{Folder, folder_name};
 use super::links::{FIRST, Link, is_declared_lost, links};
-use super::plan::{Extent, Reflected, ShardPlan, Watch};
+use super::plan::{Extent, Reflected, ScanObserver, ShardPlan};
 use super::{Loss, Mode};
 use crate::format::frame::FrameType;
 use crate::format::record::Group;
@@ -38,7 +38,7 @@ pub(crate) fn decide(
     folder: &Folder,
     reflected: Reflected,
     mode: Mode,
-    watch: &mut dyn Watch,
+    observer: &mut dyn ScanObserver,
 ) -> Result<ShardPlan> {
     let links = links(folder, reflected.durable_lsn);
     check_unreadable(folder, &links, reflected, mode)?;
@@ -67,7 +67,7 @@ pub(crate) fn decide(
         folder,
         reflected,
         mode,
-        watch,
+        observer,
         proven,
         tails: VecDeque::new(),
         complete: reflected.replay_lsn,
@@ -117,7 +117,7 @@ struct LogScan<'a> {
     folder: &'a Folder,
     reflected: Reflected,
     mode: Mode,
-    watch: &'a mut dyn Watch,
+    observer: &'a mut dyn ScanObserver,
     proven: u64,
     tails: VecDeque<Tail>,
     /// The last lsn that does not leave a batch unfinished.
@@ -236,7 +236,7 @@ impl LogScan<'_> {
 
     fn take(&mut self, loss: Loss) {
         self.no_copy_below(loss.to_lsn);
-        self.watch.lost(&loss);
+        self.observer.lost(&loss);
         self.plan.losses.push(loss);
     }
 
@@ -310,7 +310,7 @@ impl LogScan<'_> {
                 self.complete = f.lsn;
                 self.complete_at = f.offset + f.raw.len() as u64;
             }
-            self.watch.frame(index, &f);
+            self.observer.frame(index, &f);
         };
         self.plan.extents.extend(extent.filter(|e| e.last_lsn > self.reflected.replay_lsn));
         Ok(stop)

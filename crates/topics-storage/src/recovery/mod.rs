@@ -33,7 +33,7 @@ use topics_env::Env;
 use self::chain::Folder;
 use self::copy::NewFile;
 use self::decide::decide;
-use self::plan::{NoWatch, Reflected, ShardPlan};
+use self::plan::{NoObserver, Reflected, ShardPlan};
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
@@ -111,9 +111,9 @@ struct Shard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// Change it.
-    Change(Mode),
+    ReadWrite(Mode),
     /// Read it as `salvage` would, and change nothing.
-    Look,
+    ReadOnly,
 }
 
 /// A directory being opened.
@@ -131,7 +131,7 @@ pub struct Opening {
     boot: ([u8; 16], u64),
     next_key: u32,
     /// Nothing may be changed.
-    dry: bool,
+    read_only: bool,
     /// What is wrong with `meta/STORE`, where nothing may be changed.
     store_damage: Option<StorageError>,
 }
@@ -146,7 +146,7 @@ impl Opening {
         mode: Mode,
     ) -> Result<Self> {
         let lock = DirLock::acquire(&env, &paths, pid)?;
-        let mut opening = Self::new(env, paths, lock, options, Access::Change(mode))?;
+        let mut opening = Self::new(env, paths, lock, options, Access::ReadWrite(mode))?;
         opening.read_shards(mode)?;
         opening.find_layout()?;
         opening.copy_tails()?;
@@ -155,13 +155,13 @@ impl Opening {
 
     /// Reads a directory as `salvage` would and changes nothing but the lock file: for
     /// [`Self::replay`], [`Self::losses`] and [`Self::reports`]. [`Self::finish`] refuses.
-    pub fn look(env: Env, paths: Paths, pid: u32, options: WalOptions) -> Result<Self> {
+    pub fn inspect(env: Env, paths: Paths, pid: u32, options: WalOptions) -> Result<Self> {
         let meta = paths.meta();
         if identity::find(&env, &paths)?.is_none() {
             return Err(StorageError::Missing { what: show(&meta.join("STORE")) });
         }
         let lock = DirLock::acquire(&env, &paths, pid)?;
-        let mut opening = Self::new(env, paths, lock, options, Access::Look)?;
+        let mut opening = Self::new(env, paths, lock, options, Access::ReadOnly)?;
         opening.read_shards(Mode::Salvage)?;
         opening.find_layout()?;
         Ok(opening)
@@ -183,13 +183,13 @@ impl Opening {
         );
         let mut store_damage = None;
         let store = match access {
-            Access::Change(Mode::Strict) => Store::open_or_create(&env, &paths)?.0,
-            Access::Change(Mode::Salvage) => {
+            Access::ReadWrite(Mode::Strict) => Store::open_or_create(&env, &paths)?.0,
+            Access::ReadWrite(Mode::Salvage) => {
                 // An engine that lost its lock file still has the lock of a damaged STORE.
                 lock.lock_store_if_there(&env, &paths)?;
                 identity::open_or_restore(&env, &paths)?
             }
-            Access::Look => {
+            Access::ReadOnly => {
                 lock.lock_store_if_there(&env, &paths)?;
                 let found = identity::find(&env, &paths)?;
                 let found = found.ok_or_else(|| Store::missing(&paths))?;
@@ -197,7 +197,7 @@ impl Opening {
                 found.store
             }
         };
-        if access != Access::Look {
+        if access != Access::ReadOnly {
             lock.lock_store(&env, &paths)?;
             for dir in [paths.wal(), paths.topics(), paths.txn()] {
                 create_dir(&env, "dir.names", &dir)?;
@@ -213,11 +213,11 @@ impl Opening {
         };
         let mut view = env.clone();
         match access {
-            Access::Change(Mode::Strict) => {}
-            Access::Change(Mode::Salvage) => {
+            Access::ReadWrite(Mode::Strict) => {}
+            Access::ReadWrite(Mode::Salvage) => {
                 snapshot::restore_names(&view, &paths, store.id, keep)?;
             }
-            Access::Look => {
+            Access::ReadOnly => {
                 view = view.read_only();
                 snapshot::restore_names(&view, &paths, store.id, |_| Ok(()))?;
             }
@@ -225,7 +225,7 @@ impl Opening {
         let loaded = snapshot::load_newest(&view, &paths, store.id)?;
         for (n, e) in &loaded.rejected {
             log::warn!("snapshot {n} is invalid, an older one is used: {e}");
-            if access == Access::Change(Mode::Salvage) {
+            if access == Access::ReadWrite(Mode::Salvage) {
                 keep(*n)?;
             }
         }
@@ -241,7 +241,7 @@ impl Opening {
             generation: 0,
             boot,
             next_key: 0,
-            dry: access == Access::Look,
+            read_only: access == Access::ReadOnly,
             store_damage,
         })
     }
@@ -336,8 +336,8 @@ impl Opening {
     fn read_shards(&mut self, mode: Mode) -> Result<()> {
         let mut found: Vec<(Folder, Reflected)> = Vec::new();
         let (env, paths) = (self.env.clone(), self.paths.clone());
-        let (boot, dry) = (self.boot, self.dry);
-        let mut proof = tail::TailProof { env, paths, boot, dry, fs_synced: None };
+        let (boot, read_only) = (self.boot, self.read_only);
+        let mut proof = tail::TailProof { env, paths, boot, read_only, fs_synced: None };
         for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
             if self.retire(wanted.shard)? {
                 continue;
@@ -354,10 +354,10 @@ impl Opening {
             let (env, paths) = (&self.env, &self.paths);
             // First: what a failed write-back takes must not be read before.
             let tail_intact = proof.is_intact(&folder);
-            let plan = decide(env, &folder, reflected, mode, &mut NoWatch);
+            let plan = decide(env, &folder, reflected, mode, &mut NoObserver);
             let plan = plan.map_err(|e| self.root_cause(e))?;
             let quarantined = match mode {
-                _ if self.dry => Vec::new(),
+                _ if self.read_only => Vec::new(),
                 Mode::Strict => Vec::new(),
                 Mode::Salvage => quarantine::quarantine_losses(env, paths, &folder, &plan),
             };
@@ -446,7 +446,7 @@ impl Opening {
         }
         let dir = paths.shard(shard);
         let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
-        if !self.dry && env.fs.exists(&dir).map_err(io)? {
+        if !self.read_only && env.fs.exists(&dir).map_err(io)? {
             for e in crate::dir::list_dir(env, &dir)? {
                 env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
             }

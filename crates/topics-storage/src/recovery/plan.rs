@@ -80,7 +80,7 @@ pub(crate) struct Reflected {
 }
 
 /// Sees what a walk meets, in its order.
-pub(crate) trait Watch {
+pub(crate) trait ScanObserver {
     /// A valid frame, of a file by its index in [`Folder::files`].
     fn frame(&mut self, _file: usize, _frame: &Scanned<'_>) {}
     /// A range that is given up. Frames of it may have been seen: those of a batch that the damage
@@ -89,6 +89,6 @@ pub(crate) trait Watch {
 }
 
 /// Looks at nothing.
-pub(crate) struct NoWatch;
+pub(crate) struct NoObserver;
 
-impl Watch for NoWatch {}
+impl ScanObserver for NoObserver {}

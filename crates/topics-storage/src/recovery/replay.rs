@@ -144,7 +144,7 @@ impl Opening {
     /// Ends the open: `lost` are the control frames (encoded, not sealed) that say, per shard, what
     /// was lost. Returns the live log.
     pub fn finish(mut self, lost: &[(u32, Vec<u8>)]) -> Result<Opened> {
-        if self.dry {
+        if self.read_only {
             return Err(StorageError::Closed);
         }
         // Shard 0 last: its file says that the layout is complete.

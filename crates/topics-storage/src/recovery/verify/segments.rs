@@ -51,19 +51,19 @@ impl Check<'_> {
             self.count(&self.paths.segment(&name, part))?;
         }
         let before = self.report.problems.len();
-        self.take(&data, segments.check_named(key, &[meta], true))?;
+        self.record(&data, segments.check_named(key, &[meta], true))?;
         if self.report.problems.len() > before {
             return Ok(());
         }
-        self.take(&data, segments.segment(key, meta).check_header())?;
+        self.record(&data, segments.segment(key, meta).check_header())?;
         let (_, rebuilt) = segments.damage_counts();
         let outcome = self.records(segments, key, meta);
-        self.take(&data, outcome)?;
+        self.record(&data, outcome)?;
         if segments.damage_counts().1 > rebuilt {
             let index = self.paths.segment(&meta.name(key.topic_id), Part::Idx);
             let detail = "this file, or .tags or .attrs beside it, is damaged or missing; opening \
                           makes it again";
-            self.found(show(&index), 0, detail.into());
+            self.add_problem(show(&index), 0, detail.into());
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Check<'_> {
                         damaged += 1;
                         let place = segment.entries(seq, seq)?.first().map_or(0, |e| e.offset);
                         let detail = format!("record {seq} fails its checksum");
-                        self.found(data.clone(), u64::from(place), detail);
+                        self.add_problem(data.clone(), u64::from(place), detail);
                     }
                 }
             }
@@ -110,7 +110,7 @@ impl Check<'_> {
         if damaged == 0 && meta.live_count > live {
             let named = meta.live_count;
             let detail = format!("the snapshot names {named} live records, {live} are there");
-            self.found(data.clone(), 0, detail);
+            self.add_problem(data.clone(), 0, detail);
         }
         if meta.has_tags {
             let seqs = segment.tag_seqs(TagMatch::Prefix(b""), meta.last_seq)?;
@@ -118,7 +118,7 @@ impl Check<'_> {
                 let name = meta.name(key.topic_id).file(Part::Tags);
                 let file = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
                 let detail = format!("{tagged} records have a tag, it names {}", seqs.len());
-                self.found(file, 0, detail);
+                self.add_problem(file, 0, detail);
             }
         }
         segment.attrs().map(drop)
