@@ -10,7 +10,7 @@ use topics_env::Env;
 use topics_env::sync::Mutex;
 
 use crate::dir::{Paths, reserve};
-use crate::segment::{Part, SegmentName, Segments};
+use crate::segment::{FileKind, SegmentName, Segments};
 use crate::snapshot::{self, Encoded, Loaded, Snapshot, SnapshotBody, Table};
 use crate::wal::Wal;
 use crate::{Result, StorageError};
@@ -36,7 +36,7 @@ impl Kept {
 /// What snapshots name, for a moment: it takes as much memory as there are segments.
 #[derive(Debug, Default)]
 struct Named {
-    files: Vec<(SegmentName, Part)>,
+    files: Vec<(SegmentName, FileKind)>,
     topics: Vec<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Named {
         Ok(())
     }
 
-    fn names(&self, file: &(SegmentName, Part)) -> bool {
+    fn names(&self, file: &(SegmentName, FileKind)) -> bool {
         self.files.binary_search(file).is_ok()
     }
 
@@ -61,7 +61,7 @@ impl Named {
 }
 
 /// The files of a topic.
-fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, Part)>> {
+fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, FileKind)>> {
     let t = topics.glance(i)?;
     Ok(t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect())
 }
@@ -69,12 +69,16 @@ fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, Part)>> {
 /// What no kept snapshot names any more.
 #[derive(Debug)]
 enum Stray {
-    Files(Vec<(SegmentName, Part)>),
+    Files(Vec<(SegmentName, FileKind)>),
     Topic(u64),
 }
 
 /// What of a topic's files no kept snapshot names; its folder, when none knows the topic.
-fn stray(kept: &[Table], id: u64, mut files: Vec<(SegmentName, Part)>) -> Result<Option<Stray>> {
+fn stray(
+    kept: &[Table],
+    id: u64,
+    mut files: Vec<(SegmentName, FileKind)>,
+) -> Result<Option<Stray>> {
     let mut known = false;
     for topics in kept {
         let Some(i) = topics.by_id(id) else { continue };
@@ -286,7 +290,7 @@ impl Checkpoints {
 
     /// What the snapshots that leave name, or what was `made`, and no kept one names. Most entries
     /// are the same in all.
-    fn unnamed(&self, inner: &Inner, made: &[(SegmentName, Part)]) -> Result<Vec<Stray>> {
+    fn unnamed(&self, inner: &Inner, made: &[(SegmentName, FileKind)]) -> Result<Vec<Stray>> {
         let kept: Vec<Table> =
             inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
         let mut out = Vec::new();

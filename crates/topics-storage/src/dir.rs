@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use topics_env::{Env, File, LockError, LockGuard, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::segment::{Part, SegmentName};
+use crate::segment::{FileKind, SegmentName};
 use crate::{Result, StorageError};
 
 /// Where everything lies.
@@ -68,8 +68,8 @@ impl Paths {
     }
 
     /// A file of a segment.
-    pub fn segment(&self, name: &SegmentName, part: Part) -> PathBuf {
-        self.topic(name.topic_id).join(name.file(part))
+    pub fn segment(&self, name: &SegmentName, kind: FileKind) -> PathBuf {
+        self.topic(name.topic_id).join(name.file(kind))
     }
 
     /// The folder of damaged bytes that were set aside.

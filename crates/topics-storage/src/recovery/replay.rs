@@ -35,7 +35,7 @@ pub struct Opened {
 }
 
 /// Kept frames of one file.
-struct Part {
+struct ReplaySpan {
     shard: usize,
     key: FileKey,
     extent: Extent,
@@ -54,11 +54,11 @@ impl Shard {
         self.plan.links.iter().find(|l| l.file == file).map_or(0, |l| l.first)
     }
 
-    fn parts(&self) -> Vec<Part> {
-        let mut parts = Vec::new();
+    fn replay_spans(&self) -> Vec<ReplaySpan> {
+        let mut spans = Vec::new();
         for extent in &self.plan.extents {
             let log = &self.folder.files[extent.file];
-            parts.push(Part {
+            spans.push(ReplaySpan {
                 shard: self.folder.shard as usize,
                 key: self.keys[extent.file],
                 extent: *extent,
@@ -98,7 +98,7 @@ impl Shard {
                     )
                 }
             };
-            parts.push(Part {
+            spans.push(ReplaySpan {
                 shard: self.folder.shard as usize,
                 key,
                 extent: Extent { offset, ..from },
@@ -110,7 +110,7 @@ impl Shard {
                 layout: log.header.layout,
             });
         }
-        parts
+        spans
     }
 }
 
@@ -125,17 +125,17 @@ impl Opening {
         progress: &RecoveryProgress,
         mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
     ) -> Result<()> {
-        let mut parts: Vec<Part> = self.shards.iter().flat_map(Shard::parts).collect();
-        parts.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
-        progress.plan(parts.iter().map(|p| p.extent.frames()).sum());
+        let mut spans: Vec<ReplaySpan> = self.shards.iter().flat_map(Shard::replay_spans).collect();
+        spans.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
+        progress.plan(spans.iter().map(|p| p.extent.frames()).sum());
         let mut before = 0;
-        for part in &parts {
-            replay_part(&self.env, part, |frames, placed| {
-                apply(part.layout, placed)?;
+        for span in &spans {
+            replay_span(&self.env, span, |frames, placed| {
+                apply(span.layout, placed)?;
                 progress.reached(before + frames);
                 Ok(())
             })?;
-            before += part.extent.frames();
+            before += span.extent.frames();
             progress.reached(before);
         }
         Ok(())
@@ -288,21 +288,21 @@ impl Shard {
 }
 
 /// Gives every batch to `apply`, with how many frames of the part it ends.
-fn replay_part(
+fn replay_span(
     env: &Env,
-    part: &Part,
+    span: &ReplaySpan,
     mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
 ) -> Result<()> {
-    let first = part.extent.first_lsn;
-    let mut scan = Scan::new(env, part.file.clone(), &part.header, &part.shown, first)?;
-    scan.seek(part.extent.offset, first);
+    let first = span.extent.first_lsn;
+    let mut scan = Scan::new(env, span.file.clone(), &span.header, &span.shown, first)?;
+    scan.seek(span.extent.offset, first);
     let mut batch = Vec::new();
     let (mut offset, mut first_lsn) = (0, 0);
-    while scan.next_lsn() <= part.extent.last_lsn {
+    while scan.next_lsn() <= span.extent.last_lsn {
         let Some(f) = scan.next_frame()? else {
             let stop = scan.stop();
             return Err(StorageError::Corrupt {
-                file: part.shown.clone(),
+                file: span.shown.clone(),
                 offset: stop.offset,
                 detail: format!("lsn {} no longer reads as it did ({})", stop.lsn, stop.why),
             });
@@ -318,11 +318,11 @@ fn replay_part(
             continue;
         }
         let placed = Placed {
-            shard: part.shard,
-            file: part.key,
+            shard: span.shard,
+            file: span.key,
             offset: u32::try_from(offset).unwrap_or(u32::MAX),
             first_lsn,
-            file_first_lsn: part.first_lsn,
+            file_first_lsn: span.first_lsn,
             bytes: &batch,
         };
         apply(scan.next_lsn() - first, &placed)?;

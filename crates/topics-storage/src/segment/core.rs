@@ -12,7 +12,7 @@ use super::index::{
 };
 use super::layout::{DATA_HEADER, DataHeader, SIDE_HEADER, check_side_header, corrupt};
 use super::scan::{Found, rebuild_entries, scan, start};
-use super::{AttrsTable, IdxEntry, Part, SegmentMeta, Segments, TopicKey};
+use super::{AttrsTable, FileKind, IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
 
@@ -54,7 +54,7 @@ impl Data {
             return Err(StorageError::Closed);
         }
         let name = meta.data_name(topic.topic_id);
-        let path = segs.paths.segment(&name, Part::Data);
+        let path = segs.paths.segment(&name, FileKind::Data);
         if meta.cold {
             return Err(StorageError::Missing {
                 what: format!(
@@ -179,7 +179,7 @@ impl Core {
     }
 
     pub fn idx_path(&self, segs: &Segments, meta: &SegmentMeta) -> std::path::PathBuf {
-        segs.paths.segment(&meta.name(self.topic.topic_id), Part::Idx)
+        segs.paths.segment(&meta.name(self.topic.topic_id), FileKind::Idx)
     }
 
     fn side(&self, segs: &Segments, meta: &SegmentMeta) -> Result<&Side> {

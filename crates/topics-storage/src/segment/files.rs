@@ -8,7 +8,7 @@ use topics_env::{File, OpenMode};
 use super::core::io_error;
 use super::index::IDX_MAGIC;
 use super::layout::{DATA_HEADER, SIDE_HEADER, check_side_header, corrupt};
-use super::{Part, SegmentMeta, SegmentName, Segments, TopicKey};
+use super::{FileKind, SegmentMeta, SegmentName, Segments, TopicKey};
 use crate::dir::{le_u64, show};
 use crate::{Result, StorageError};
 
@@ -40,15 +40,15 @@ impl Out {
 pub struct Written {
     pub file: Arc<dyn File>,
     pub name: SegmentName,
-    pub part: Part,
+    pub kind: FileKind,
     /// Whether its name is new.
     pub created: bool,
 }
 
 /// Creates a file of a segment, and the topic's folder when it needs one; the round makes the
 /// names durable.
-pub fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
-    let path = segs.paths.segment(name, part);
+pub fn create_file(segs: &Segments, name: &SegmentName, kind: FileKind) -> Result<Out> {
+    let path = segs.paths.segment(name, kind);
     let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let dir = segs.paths.topic(name.topic_id);
@@ -66,8 +66,8 @@ pub fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Ou
     Ok(Out { file, path, at: 0, buf: Vec::new() })
 }
 
-pub fn open_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
-    let path = segs.paths.segment(name, part);
+pub fn open_file(segs: &Segments, name: &SegmentName, kind: FileKind) -> Result<Out> {
+    let path = segs.paths.segment(name, kind);
     let file = segs.env.fs.open(&path, OpenMode::Write).map_err(|e| io_error(&path, e))?;
     Ok(Out { file, path, at: 0, buf: Vec::new() })
 }

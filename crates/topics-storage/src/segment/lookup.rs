@@ -9,7 +9,7 @@ use super::core::{Core, io_error};
 use super::layout::parse_frame;
 use super::scan::{Found, scan, start};
 use super::tags::{TagMap, TagsFile};
-use super::{AttrRow, AttrsTable, Part, Segment, deleted};
+use super::{AttrRow, AttrsTable, FileKind, Segment, deleted};
 use crate::dir::{read_file, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
@@ -84,7 +84,7 @@ impl Segment {
         if !m.sealed {
             return self.scan_tags(tag);
         }
-        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Tags);
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Tags);
         let env = &self.segs.env;
         let file = env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
         TagsFile::open(env, &*file, &path, self.salt()?, m.file_no)?.lookup(tag, m.first_seq)
@@ -144,7 +144,7 @@ impl Segment {
         {
             return Ok(dead.clone());
         }
-        let path = self.segs.paths.segment(&name, Part::Del);
+        let path = self.segs.paths.segment(&name, FileKind::Del);
         let Some(bytes) = read_file(&self.segs.env, &path, u64::MAX)? else {
             return Err(StorageError::Missing { what: show(&path) });
         };
@@ -184,7 +184,7 @@ impl Segment {
 
     fn load_attrs(&self, core: &Core) -> Result<AttrsTable> {
         let m = self.meta();
-        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Attrs);
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Attrs);
         let bytes = if m.sealed { read_file(&self.segs.env, &path, u64::MAX)? } else { None };
         let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
         let salt = core.salt(&self.segs, m)?;

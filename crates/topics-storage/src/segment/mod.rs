@@ -33,7 +33,7 @@ mod writer;
 pub use attrs::{AttrOrder, AttrRow, AttrsTable};
 pub use block::{Block, Frozen, Item};
 pub use lookup::TagMatch;
-pub use meta::{IdxEntry, Part, SegmentMeta, SegmentName, TopicKey, parse_file_name};
+pub use meta::{FileKind, IdxEntry, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 pub use reader::Segment;
 pub use round::Round;
 pub use salvage::DamagedSegment;

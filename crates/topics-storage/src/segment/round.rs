@@ -10,7 +10,7 @@ use topics_env::OpenMode;
 use super::copy::{Copier, Source};
 use super::core::io_error;
 use super::files::Written;
-use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
+use super::{FileKind, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
 use crate::{Result, StorageError};
 
@@ -27,7 +27,7 @@ pub struct Round {
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
-    created: Vec<(SegmentName, Part)>,
+    created: Vec<(SegmentName, FileKind)>,
     /// Why it cannot succeed any more.
     broken: Option<StorageError>,
     /// Whether its files are what was written to them: nothing was synced in vain.
@@ -64,7 +64,7 @@ impl Round {
 
     fn keep(&mut self, written: Written) -> Result<()> {
         if written.created {
-            self.created.push((written.name, written.part));
+            self.created.push((written.name, written.kind));
             self.dirs.insert(self.segs.paths.topic(written.name.topic_id));
         }
         if self.wide {
@@ -90,8 +90,8 @@ impl Round {
 
     fn sync_files(&mut self) -> Result<()> {
         for written in std::mem::take(&mut self.files) {
-            if let Err(e) = self.segs.env.sync(written.part.sync_site(), &*written.file) {
-                let path = self.segs.paths.segment(&written.name, written.part);
+            if let Err(e) = self.segs.env.sync(written.kind.sync_site(), &*written.file) {
+                let path = self.segs.paths.segment(&written.name, written.kind);
                 let e = StorageError::io(show(&path), e);
                 self.broken = Some(e.clone());
                 return Err(e);
@@ -156,13 +156,13 @@ impl Round {
     ) -> Result<u64> {
         let del_no = self.segs.next_file_no();
         let name = SegmentName { topic_id, first_seq, file_no: del_no };
-        let path = self.segs.paths.segment(&name, Part::Del);
+        let path = self.segs.paths.segment(&name, FileKind::Del);
         let bytes = deleted::encode(dead, first_seq, salt, del_no)?;
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
         // Kept before it is written, so that a half-written one is removed with the round.
         let written = file.write_all_at(&bytes, 0).map_err(io);
-        self.keep(Written { file, name, part: Part::Del, created: true })?;
+        self.keep(Written { file, name, kind: FileKind::Del, created: true })?;
         written.map(|()| del_no)
     }
 
@@ -199,8 +199,8 @@ impl Drop for Round {
         if !self.sound {
             self.segs.suspect(&self.file_nos);
         }
-        for (name, part) in &self.created {
-            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *part));
+        for (name, kind) in &self.created {
+            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *kind));
         }
         // A folder whose name a failed sync lost would be seen, and never be durable: an empty one
         // is made anew when it is needed.

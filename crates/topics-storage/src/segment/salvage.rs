@@ -10,7 +10,7 @@ use roaring::RoaringBitmap;
 
 use super::block::{Block, Item};
 use super::copy::{Copier, Source};
-use super::{Part, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
+use super::{FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
 use crate::dir::show;
 use crate::recovery::quarantine::quarantine_file;
 use crate::{Result, StorageError};
@@ -67,7 +67,7 @@ impl Segments {
             }
         };
         let first = damaged.min().map(|offset| {
-            let data = self.paths.segment(&meta.data_name(topic.topic_id), Part::Data);
+            let data = self.paths.segment(&meta.data_name(topic.topic_id), FileKind::Data);
             let seq = meta.first_seq + u64::from(offset);
             let at = segment.entries(seq, seq).ok().and_then(|e| e.first().map(|e| e.offset));
             let detail = format!("record {seq} fails its checksum");
@@ -100,7 +100,7 @@ impl Segment {
             .and_then(|_| self.tag_seqs(TagMatch::Prefix(b""), m.last_seq))
             .and_then(|_| self.attrs());
         let found = damage(looked.map(drop))?;
-        let idx = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Idx);
+        let idx = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Idx);
         let detail = "this file, or .tags or .attrs beside it, is damaged or missing";
         let rebuilt = self.segs.damage_counts().1 > before;
         Ok(found.or_else(|| rebuilt.then(|| StorageError::corrupt(show(&idx), 0, detail))))
@@ -131,9 +131,9 @@ impl DamagedSegment {
     /// Copies the files that are there into `damaged/`.
     pub fn quarantine(&self) -> Result<()> {
         let (segs, id) = (&self.segment.segs, self.segment.topic().topic_id);
-        for (name, part) in self.segment.meta().files(id) {
-            let path = segs.paths.segment(&name, part);
-            let shown = format!("topics/{id}/{}", name.file(part));
+        for (name, kind) in self.segment.meta().files(id) {
+            let path = segs.paths.segment(&name, kind);
+            let shown = format!("topics/{id}/{}", name.file(kind));
             quarantine_file(&segs.env, &segs.paths, &path, &shown)?;
         }
         Ok(())

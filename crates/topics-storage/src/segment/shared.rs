@@ -10,7 +10,7 @@ use topics_env::{Env, FdReclaimer, is_fd_exhausted};
 use super::core::Core;
 use super::layout::DataHeader;
 use super::lru::Lru;
-use super::{Part, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
+use super::{FileKind, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 use crate::dir::{Paths, list_dir, show};
 use crate::{Result, StorageError};
 
@@ -56,7 +56,7 @@ pub struct Segments {
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
     /// Files that rounds made durable and no snapshot has been looked at for.
-    made: Mutex<Vec<(SegmentName, Part)>>,
+    made: Mutex<Vec<(SegmentName, FileKind)>>,
     sync_fs: AtomicU8,
     /// How many syncs of the file system have failed. The kernel reports an error to one of them
     /// only, so it counts against every round that was under way.
@@ -118,13 +118,15 @@ impl Segments {
         let id = topic.topic_id;
         let here: HashSet<_> = self.list_files(id)?.into_iter().collect();
         for meta in metas {
-            let data = (!meta.cold).then(|| (meta.data_name(id), Part::Data));
-            for (name, part) in data.into_iter().chain(meta.del_name(id).map(|n| (n, Part::Del))) {
-                let path = self.paths.segment(&name, part);
-                if !self.env.check("segment.named", here.contains(&(name, part))) {
+            let data = (!meta.cold).then(|| (meta.data_name(id), FileKind::Data));
+            for (name, kind) in
+                data.into_iter().chain(meta.del_name(id).map(|n| (n, FileKind::Del)))
+            {
+                let path = self.paths.segment(&name, kind);
+                if !self.env.check("segment.named", here.contains(&(name, kind))) {
                     return Err(StorageError::Missing { what: show(&path) });
                 }
-                if !lengths || part != Part::Data {
+                if !lengths || kind != FileKind::Data {
                     continue;
                 }
                 let len = self
@@ -152,16 +154,16 @@ impl Segments {
     }
 
     /// The segment files in a topic's folder.
-    pub fn list_files(&self, topic_id: u64) -> Result<Vec<(SegmentName, Part)>> {
+    pub fn list_files(&self, topic_id: u64) -> Result<Vec<(SegmentName, FileKind)>> {
         let names = list_dir(&self.env, &self.paths.topic(topic_id))?;
         Ok(names.iter().filter_map(|e| parse_file_name(topic_id, &e.name)).collect())
     }
 
     /// Unlinks hot files (those that are not there are no error). Readers keep what they opened.
-    pub fn remove_files(&self, files: &[(SegmentName, Part)]) -> Result<()> {
-        for (name, part) in files {
-            remove_if_there(&self.env, &self.paths.segment(name, *part))?;
-            if matches!(part, Part::Data | Part::Idx) {
+    pub fn remove_files(&self, files: &[(SegmentName, FileKind)]) -> Result<()> {
+        for (name, kind) in files {
+            remove_if_there(&self.env, &self.paths.segment(name, *kind))?;
+            if matches!(kind, FileKind::Data | FileKind::Idx) {
                 self.forget(name.file_no);
             }
         }
@@ -250,12 +252,12 @@ impl Segments {
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
     }
 
-    pub(crate) fn made(&self, files: &[(SegmentName, Part)]) {
+    pub(crate) fn made(&self, files: &[(SegmentName, FileKind)]) {
         self.made.lock().extend(files);
     }
 
     /// The files that rounds made durable since the last call, a topic's together.
-    pub(crate) fn take_made(&self) -> Vec<(SegmentName, Part)> {
+    pub(crate) fn take_made(&self) -> Vec<(SegmentName, FileKind)> {
         let mut made = std::mem::take(&mut *self.made.lock());
         made.sort_unstable();
         made

@@ -8,7 +8,7 @@ use super::Check;
 use crate::Result;
 use crate::dir::show;
 use crate::segment::{
-    Block, Item, Part, SegmentMeta, SegmentOptions, Segments, TagMatch, TopicKey,
+    Block, FileKind, Item, SegmentMeta, SegmentOptions, Segments, TagMatch, TopicKey,
 };
 use crate::snapshot::SnapshotBody;
 
@@ -46,9 +46,9 @@ impl Check<'_> {
         if meta.cold {
             return Ok(());
         }
-        let data = self.paths.segment(&meta.data_name(key.topic_id), Part::Data);
-        for (name, part) in meta.files(key.topic_id) {
-            self.count(&self.paths.segment(&name, part))?;
+        let data = self.paths.segment(&meta.data_name(key.topic_id), FileKind::Data);
+        for (name, kind) in meta.files(key.topic_id) {
+            self.count(&self.paths.segment(&name, kind))?;
         }
         let before = self.report.problems.len();
         self.record(&data, segments.check_named(key, &[meta], true))?;
@@ -60,7 +60,7 @@ impl Check<'_> {
         let outcome = self.records(segments, key, meta);
         self.record(&data, outcome)?;
         if segments.damage_counts().1 > rebuilt {
-            let index = self.paths.segment(&meta.name(key.topic_id), Part::Idx);
+            let index = self.paths.segment(&meta.name(key.topic_id), FileKind::Idx);
             let detail = "this file, or .tags or .attrs beside it, is damaged or missing; opening \
                           makes it again";
             self.add_problem(show(&index), 0, detail.into());
@@ -76,7 +76,7 @@ impl Check<'_> {
         meta: SegmentMeta,
     ) -> Result<()> {
         let segment = segments.segment(key, meta);
-        let name = meta.data_name(key.topic_id).file(Part::Data);
+        let name = meta.data_name(key.topic_id).file(FileKind::Data);
         let data = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
         let (mut block, mut at) = (Block::new(), meta.first_seq);
         // Holes may be named as deleted too.
@@ -115,7 +115,7 @@ impl Check<'_> {
         if meta.has_tags {
             let seqs = segment.tag_seqs(TagMatch::Prefix(b""), meta.last_seq)?;
             if damaged == 0 && seqs.len() as u64 != tagged {
-                let name = meta.name(key.topic_id).file(Part::Tags);
+                let name = meta.name(key.topic_id).file(FileKind::Tags);
                 let file = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
                 let detail = format!("{tagged} records have a tag, it names {}", seqs.len());
                 self.add_problem(file, 0, detail);

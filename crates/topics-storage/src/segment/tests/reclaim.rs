@@ -44,7 +44,7 @@ fn a_rewrite_keeps_damage_reported() {
     let meta = world.sealed(&recs);
     let at = world.segment(&meta).entries(4, 4).unwrap()[0].offset as usize + 40;
     let mut image = world.fs.kill_image();
-    let file = format!("/d/topics/7/{}", meta.name(7).file(Part::Data));
+    let file = format!("/d/topics/7/{}", meta.name(7).file(FileKind::Data));
     let mut bytes = image.read(&file).unwrap();
     bytes[at] ^= 1;
     image.put(&file, &bytes);
