@@ -10,7 +10,7 @@ use crate::Result;
 const ENTRIES: u64 = 4096;
 
 /// What is copied: the records of a segment without the dead ones (offsets from its first seq).
-pub struct Source<'a> {
+pub struct CopySource<'a> {
     pub segment: &'a Segment,
     pub dead: Option<&'a RoaringBitmap>,
 }
@@ -28,7 +28,7 @@ impl<'a> Copier<'a> {
         Self { writer, buf: Vec::new() }
     }
 
-    pub fn copy(&mut self, source: &Source<'_>) -> Result<()> {
+    pub fn copy(&mut self, source: &CopySource<'_>) -> Result<()> {
         let meta = *source.segment.meta();
         let topic_id = source.segment.topic().topic_id;
         let mut seq = meta.first_seq;

@@ -12,7 +12,6 @@
 mod attrs;
 mod block;
 mod copy;
-mod core;
 mod deleted;
 mod files;
 mod index;
@@ -20,6 +19,7 @@ mod layout;
 mod lookup;
 mod lru;
 mod meta;
+mod open;
 mod reader;
 mod round;
 mod salvage;

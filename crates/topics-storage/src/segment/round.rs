@@ -7,9 +7,9 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 use topics_env::OpenMode;
 
-use super::copy::{Copier, Source};
-use super::core::io_error;
-use super::files::Written;
+use super::copy::{Copier, CopySource};
+use super::files::UnsyncedFile;
+use super::open::io_error;
 use super::{FileKind, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
 use crate::{Result, StorageError};
@@ -20,7 +20,7 @@ use crate::{Result, StorageError};
 pub struct Round {
     segs: Arc<Segments>,
     /// Files to sync, each through the descriptor that wrote it.
-    files: Vec<Written>,
+    files: Vec<UnsyncedFile>,
     dirs: BTreeSet<PathBuf>,
     /// One sync of the file system at the end; no descriptors are held. So it is from
     /// [`super::SegmentOptions::max_unsynced`] files on.
@@ -62,7 +62,7 @@ impl Round {
         Ok(meta)
     }
 
-    fn keep(&mut self, written: Written) -> Result<()> {
+    fn keep(&mut self, written: UnsyncedFile) -> Result<()> {
         if written.created {
             self.created.push((written.name, written.kind));
             self.dirs.insert(self.segs.paths.topic(written.name.topic_id));
@@ -162,7 +162,7 @@ impl Round {
         let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
         // Kept before it is written, so that a half-written one is removed with the round.
         let written = file.write_all_at(&bytes, 0).map_err(io);
-        self.keep(Written { file, name, kind: FileKind::Del, created: true })?;
+        self.keep(UnsyncedFile { file, name, kind: FileKind::Del, created: true })?;
         written.map(|()| del_no)
     }
 
@@ -184,7 +184,7 @@ impl Round {
                     what: format!("a sealed segment that begins at {}", writer.next_seq()),
                 });
             }
-            Copier::new(&mut writer).copy(&Source { segment, dead: Some(dead) })?;
+            Copier::new(&mut writer).copy(&CopySource { segment, dead: Some(dead) })?;
         }
         writer.seal()?;
         self.add(writer)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 
 use super::block::{Block, Item};
-use super::copy::{Copier, Source};
+use super::copy::{Copier, CopySource};
 use super::{FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
 use crate::dir::show;
 use crate::recovery::quarantine::quarantine_file;
@@ -146,7 +146,7 @@ impl DamagedSegment {
         let mut writer = SegmentWriter::create(segs, self.segment.topic(), old.first_seq)?;
         match &self.holes {
             Some(holes) => {
-                let source = Source { segment: &self.segment, dead: Some(holes) };
+                let source = CopySource { segment: &self.segment, dead: Some(holes) };
                 Copier::new(&mut writer).copy(&source)?;
             }
             None => (0..old.span()).try_for_each(|_| writer.hole_at(old.first_ts))?,

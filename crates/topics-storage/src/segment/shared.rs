@@ -7,9 +7,9 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use topics_env::{Env, FdReclaimer, is_fd_exhausted};
 
-use super::core::Core;
 use super::layout::DataHeader;
 use super::lru::Lru;
+use super::open::OpenSegment;
 use super::{FileKind, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 use crate::dir::{Paths, list_dir, show};
 use crate::{Result, StorageError};
@@ -50,7 +50,7 @@ pub struct Segments {
     pub(super) options: SegmentOptions,
     store_id: [u8; 16],
     next_no: AtomicU64,
-    cores: Mutex<Lru<Core>>,
+    open_segments: Mutex<Lru<OpenSegment>>,
     /// Files in which bytes may lie that no sync covered.
     suspects: Mutex<HashSet<u64>>,
     /// Active files that this process wrote from their first byte.
@@ -84,7 +84,7 @@ impl Segments {
             paths,
             store_id,
             next_no: AtomicU64::new((generation << 32) + 1),
-            cores: Mutex::new(Lru::new((options.max_open / 2).max(1))),
+            open_segments: Mutex::new(Lru::new((options.max_open / 2).max(1))),
             suspects: Mutex::default(),
             fresh: Mutex::default(),
             made: Mutex::default(),
@@ -134,7 +134,7 @@ impl Segments {
                     .fs
                     .open(&path, topics_env::OpenMode::Read)
                     .and_then(|f| f.len())
-                    .map_err(|e| super::core::io_error(&path, e))?;
+                    .map_err(|e| super::open::io_error(&path, e))?;
                 if !self.env.check("segment.length", len >= meta.data_len) {
                     return Err(StorageError::Corrupt {
                         file: show(&path),
@@ -205,11 +205,11 @@ impl Segments {
         log::warn!("{why}; what it says is read from the records");
     }
 
-    pub(super) fn core(&self, topic: TopicKey, file_no: u64) -> Arc<Core> {
+    pub(super) fn open_segment(&self, topic: TopicKey, file_no: u64) -> Arc<OpenSegment> {
         if self.is_closed() {
-            return Arc::new(Core::new(topic));
+            return Arc::new(OpenSegment::new(topic));
         }
-        self.cores.lock().get_or_insert(file_no, || Arc::new(Core::new(topic)))
+        self.open_segments.lock().get_or_insert(file_no, || Arc::new(OpenSegment::new(topic)))
     }
 
     /// Closes every file, but for those of reads that are under way; no read opens one from here
@@ -217,7 +217,7 @@ impl Segments {
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // They are closed after the lock is free.
-        let all = self.cores.lock().take_all();
+        let all = self.open_segments.lock().take_all();
         drop(all);
     }
 
@@ -227,7 +227,7 @@ impl Segments {
 
     /// Drops the descriptors of a segment, unless a read has them.
     pub(super) fn forget(&self, file_no: u64) {
-        let _ = self.cores.lock().remove(file_no);
+        let _ = self.open_segments.lock().remove(file_no);
         self.fresh.lock().remove(&file_no);
     }
 
@@ -318,7 +318,7 @@ impl FdReclaimer for Segments {
     /// What is checked is checked again at the next read.
     fn reclaim_fds(&self) {
         // They are closed after the lock is free.
-        let all = self.cores.lock().take_all();
+        let all = self.open_segments.lock().take_all();
         if !all.is_empty() {
             log::debug!("no file descriptor is left: {} segments are closed", all.len());
         }

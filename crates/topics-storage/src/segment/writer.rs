@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::copy::{Copier, Source};
-use super::core::io_error;
-use super::files::{Out, Written, create_file, open_file, salts_agree};
+use super::copy::{Copier, CopySource};
+use super::files::{BufferedFile, UnsyncedFile, create_file, open_file, salts_agree};
 use super::index::{
     ENTRY, IDX_MAGIC, decode_entries, encode_entry, encode_footer, entry_at, is_chain, whole_sum,
 };
 use super::layout::{DATA_HEADER, SIDE_HEADER, corrupt, encode_frame, frame_len, side_header};
+use super::open::io_error;
 use super::tags::encode as encode_tags;
 use super::{
     AttrRow, AttrsTable, FileKind, IdxEntry, SegmentMeta, SegmentName, Segments, TopicKey,
@@ -28,10 +28,10 @@ pub struct SegmentWriter {
     topic: TopicKey,
     meta: SegmentMeta,
     salt: u64,
-    data: Out,
-    idx: Out,
+    data: BufferedFile,
+    idx: BufferedFile,
     /// Files finished beside `.data` and `.idx`.
-    side: Vec<Written>,
+    side: Vec<UnsyncedFile>,
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
@@ -99,7 +99,7 @@ impl SegmentWriter {
             Err(StorageError::Missing { .. }) => return Self::remake(segs, topic, meta),
             other => other?,
         };
-        let io = |out: &Out| {
+        let io = |out: &BufferedFile| {
             let name = show(&out.path);
             move |e| StorageError::io(name, e)
         };
@@ -134,7 +134,7 @@ impl SegmentWriter {
     pub fn remake(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         let source = segs.segment(topic, *meta);
         let mut this = Self::create_with(segs, topic, meta.first_seq, source.salt()?)?;
-        Copier::new(&mut this).copy(&Source { segment: &source, dead: None })?;
+        Copier::new(&mut this).copy(&CopySource { segment: &source, dead: None })?;
         this.meta = SegmentMeta {
             file_no: this.meta.file_no,
             data_no: this.meta.file_no,
@@ -326,12 +326,12 @@ impl SegmentWriter {
         let io = |e| io_error(&path, e);
         let file = create_temp(&self.segs.env, &path).map_err(io)?;
         let written = file.write_all_at(bytes, 0).map_err(io);
-        self.side.push(Written { file, name, kind, created: true });
+        self.side.push(UnsyncedFile { file, name, kind, created: true });
         written
     }
 
     /// Writes what is buffered and hands the files over to a round, which must sync them.
-    pub(super) fn finish(&mut self) -> Result<(SegmentMeta, Vec<Written>)> {
+    pub(super) fn finish(&mut self) -> Result<(SegmentMeta, Vec<UnsyncedFile>)> {
         self.flush()?;
         self.dirty = false;
         if self.meta.sealed {
@@ -340,7 +340,7 @@ impl SegmentWriter {
         let mut files = std::mem::take(&mut self.side);
         let name = self.meta.name(self.topic.topic_id);
         for (out, kind) in [(&self.data, FileKind::Data), (&self.idx, FileKind::Idx)] {
-            files.push(Written { file: out.file.clone(), name, kind, created: self.created });
+            files.push(UnsyncedFile { file: out.file.clone(), name, kind, created: self.created });
         }
         Ok((self.meta, files))
     }

@@ -11,7 +11,7 @@ use super::index::{
     ENTRY, FOOTER, IDX_MAGIC, check_footer, decode_entries, entry_at, is_chain, whole_sum,
 };
 use super::layout::{DATA_HEADER, DataHeader, SIDE_HEADER, check_side_header, corrupt};
-use super::scan::{Found, rebuild_entries, scan, start};
+use super::scan::{ScanItem, rebuild_entries, scan, start};
 use super::{AttrsTable, FileKind, IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
@@ -130,7 +130,7 @@ impl Index {
 }
 
 #[derive(Debug)]
-enum Checked {
+enum IndexState {
     No,
     Sealed,
     Active { to: u64 },
@@ -139,28 +139,28 @@ enum Checked {
 
 /// The `.idx` file as it was found: its salt, or nothing when the header is not right.
 #[derive(Debug)]
-struct Side {
+struct IndexFile {
     file: Option<(Arc<dyn File>, u64)>,
 }
 
 /// What is kept of an opened segment. One per file number, shared by all readers.
 #[derive(Debug)]
-pub struct Core {
+pub struct OpenSegment {
     topic: TopicKey,
-    side: OnceLock<Side>,
+    side: OnceLock<IndexFile>,
     data: Mutex<Option<(u64, Arc<Data>)>>,
-    checked: Mutex<Checked>,
+    checked: Mutex<IndexState>,
     pub deleted: Mutex<Option<(u64, Arc<RoaringBitmap>)>>,
     pub attrs: Mutex<Weak<AttrsTable>>,
 }
 
-impl Core {
+impl OpenSegment {
     pub fn new(topic: TopicKey) -> Self {
         Self {
             topic,
             side: OnceLock::new(),
             data: Mutex::new(None),
-            checked: Mutex::new(Checked::No),
+            checked: Mutex::new(IndexState::No),
             deleted: Mutex::new(None),
             attrs: Mutex::new(Weak::new()),
         }
@@ -182,7 +182,7 @@ impl Core {
         segs.paths.segment(&meta.name(self.topic.topic_id), FileKind::Idx)
     }
 
-    fn side(&self, segs: &Segments, meta: &SegmentMeta) -> Result<&Side> {
+    fn side(&self, segs: &Segments, meta: &SegmentMeta) -> Result<&IndexFile> {
         if let Some(side) = self.side.get() {
             return Ok(side);
         }
@@ -190,7 +190,7 @@ impl Core {
         let file = match segs.env.fs.open(&path, OpenMode::Read) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(self.side.get_or_init(|| Side { file: None }));
+                return Ok(self.side.get_or_init(|| IndexFile { file: None }));
             }
             Err(e) => return Err(StorageError::io(show(&path), e)),
         };
@@ -206,7 +206,7 @@ impl Core {
                 None
             }
         };
-        Ok(self.side.get_or_init(|| Side { file }))
+        Ok(self.side.get_or_init(|| IndexFile { file }))
     }
 
     /// The salt of the segment, from `.idx` where that is valid, else from `.data`.
@@ -234,21 +234,21 @@ impl Core {
         let mut checked = self.checked.lock();
         let side = self.side(segs, meta)?;
         match (&*checked, &side.file) {
-            (Checked::Memory { entries, to }, _) if *to >= meta.last_seq => {
+            (IndexState::Memory { entries, to }, _) if *to >= meta.last_seq => {
                 let view = IndexView::Memory(entries.clone());
                 return Ok(Index { view, trusted_to: u64::MAX });
             }
-            (Checked::Sealed, Some((file, _))) => {
+            (IndexState::Sealed, Some((file, _))) => {
                 let view = IndexView::File(file.clone());
                 return Ok(Index { view, trusted_to: u64::MAX });
             }
-            (Checked::No | Checked::Active { .. }, Some((file, salt)))
+            (IndexState::No | IndexState::Active { .. }, Some((file, salt)))
                 if self.is_of_data(segs, meta, *salt)? =>
             {
-                let from = if let Checked::Active { to } = *checked { Some(to) } else { None };
+                let from = if let IndexState::Active { to } = *checked { Some(to) } else { None };
                 if let Some(now) = self.check_file(segs, meta, &**file, *salt, from, trust)? {
                     let trusted_to = match now {
-                        Checked::Active { to } => to,
+                        IndexState::Active { to } => to,
                         _ => u64::MAX,
                     };
                     *checked = now;
@@ -260,7 +260,7 @@ impl Core {
         let (data, salt) = self.data_and_salt(segs, meta)?;
         let entries = Arc::new(rebuild_entries(&data, salt, meta)?);
         segs.count_rebuilt(&corrupt(&show(&self.idx_path(segs, meta)), 0, "it cannot be used"));
-        *checked = Checked::Memory { entries: entries.clone(), to: meta.last_seq };
+        *checked = IndexState::Memory { entries: entries.clone(), to: meta.last_seq };
         Ok(Index { view: IndexView::Memory(entries), trusted_to: u64::MAX })
     }
 
@@ -281,10 +281,10 @@ impl Core {
         salt: u64,
         checked_to: Option<u64>,
         trust: u64,
-    ) -> Result<Option<Checked>> {
+    ) -> Result<Option<IndexState>> {
         if meta.sealed {
             return match check_sealed(segs, &self.idx_path(segs, meta), meta, file, salt) {
-                Ok(()) => Ok(Some(Checked::Sealed)),
+                Ok(()) => Ok(Some(IndexState::Sealed)),
                 Err(e @ StorageError::Corrupt { .. }) => {
                     log::warn!("{e}");
                     Ok(None)
@@ -293,14 +293,14 @@ impl Core {
             };
         }
         if segs.is_fresh(meta.file_no) {
-            return Ok(Some(Checked::Active { to: meta.last_seq }));
+            return Ok(Some(IndexState::Active { to: meta.last_seq }));
         }
         let to = checked_to.unwrap_or(meta.first_seq.saturating_sub(1));
         if trust <= to {
-            return Ok(Some(Checked::Active { to }));
+            return Ok(Some(IndexState::Active { to }));
         }
         let good = self.check_active(segs, meta, file, to)?;
-        Ok(good.then_some(Checked::Active { to: meta.last_seq }))
+        Ok(good.then_some(IndexState::Active { to: meta.last_seq }))
     }
 
     /// Compares the entries of an active `.idx` above `to` with the frames.
@@ -328,7 +328,7 @@ impl Core {
         let (data, salt) = self.data_and_salt(segs, meta)?;
         let mut good = true;
         scan(&data, salt, meta, place, |found| {
-            if let Found::Record(seq, offset, frame) = found {
+            if let ScanItem::Record(seq, offset, frame) = found {
                 let e = entries[(seq - meta.first_seq - skip) as usize];
                 good &= e.offset == offset
                     && e.len as usize == frame.len()
