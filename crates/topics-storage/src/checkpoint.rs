@@ -62,7 +62,7 @@ impl Named {
 
 /// The files of a topic.
 fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, FileKind)>> {
-    let t = topics.glance(i)?;
+    let t = topics.topic_header(i)?;
     Ok(t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect())
 }
 

@@ -23,7 +23,7 @@ mod draft;
 mod table;
 
 pub use draft::{Draft, Encoded};
-pub use table::{Glance, Snapshot, Table};
+pub use table::{Snapshot, Table, TopicHeader};
 
 const MAGIC: [u8; 4] = *b"TSNP";
 const VERSION: u32 = 1;

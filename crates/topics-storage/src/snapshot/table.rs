@@ -39,7 +39,7 @@ impl Snapshot {
 
 /// A topic's entry, read where it lies.
 #[derive(Clone, Debug, PartialEq, Eq, BorrowDecode)]
-pub struct Glance<'a> {
+pub struct TopicHeader<'a> {
     /// Its id.
     pub topic_id: u64,
     /// Its epoch.
@@ -156,7 +156,7 @@ impl Table {
     }
 
     /// An entry, read where it lies.
-    pub fn glance(&self, i: usize) -> Result<Glance<'_>> {
+    pub fn topic_header(&self, i: usize) -> Result<TopicHeader<'_>> {
         let entry = self.entry(i);
         let found = bincode::borrow_decode_from_slice(entry, super::CODEC.with_limit::<LIMIT>());
         self.whole(i, entry.len(), found.map_err(|e| e.to_string()))

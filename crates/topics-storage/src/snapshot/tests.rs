@@ -379,10 +379,13 @@ fn topics_are_found_by_name_and_id_without_decoding_the_others() {
     for (i, t) in all.topics.iter().enumerate() {
         assert_eq!((table.named(&t.name), table.by_id(t.topic_id)), (Some(i), Some(i)));
         assert_eq!(&table.topic(i).unwrap(), t);
-        let glance = table.glance(i).unwrap();
-        assert_eq!((glance.topic_id, glance.name, glance.head), (t.topic_id, &*t.name, t.head));
-        assert_eq!((&glance.segments, &glance.gaps), (&t.segments, &t.gaps));
-        assert_eq!((glance.config, glance.live_bytes), (&t.config[..], t.live_bytes));
+        let topic_header = table.topic_header(i).unwrap();
+        assert_eq!(
+            (topic_header.topic_id, topic_header.name, topic_header.head),
+            (t.topic_id, &*t.name, t.head)
+        );
+        assert_eq!((&topic_header.segments, &topic_header.gaps), (&t.segments, &t.gaps));
+        assert_eq!((topic_header.config, topic_header.live_bytes), (&t.config[..], t.live_bytes));
     }
     assert_eq!((table.named("topic"), table.named("topic-9"), table.by_id(3)), (None, None, None));
     // What is passed on as it was encoded is the same.
