@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The topics stay encoded until they are asked for ([`Table`]), and are encoded as they are
-//! captured ([`Draft`]).
+//! captured ([`SnapshotBuilder`]).
 
 use std::path::Path;
 
@@ -19,10 +19,10 @@ use crate::dir::{Paths, atomic_replace, create_temp, le_u32, le_u64, list_dir, r
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
-mod draft;
+mod builder;
 mod table;
 
-pub use draft::{Draft, Encoded};
+pub use builder::{EncodedSnapshot, SnapshotBuilder};
 pub use table::{Snapshot, Table, TopicHeader};
 
 const MAGIC: [u8; 4] = *b"TSNP";
@@ -167,7 +167,7 @@ pub struct SnapshotBody {
 
 /// What was found of snapshots.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedSnapshots {
     /// The newest valid one and its number; `None`: there is none.
     pub newest: Option<(u64, Snapshot)>,
     /// Snapshots that are there and invalid, newest first.
@@ -180,7 +180,7 @@ pub struct Loaded {
 
 /// Encodes a snapshot file.
 pub fn encode(n: u64, body: &SnapshotBody) -> Result<Vec<u8>> {
-    Encoded::of(body).map(|mut e| e.file(n).to_vec())
+    EncodedSnapshot::of(body).map(|mut e| e.file(n).to_vec())
 }
 
 /// The checksum of a snapshot: everything but the checksum itself.
@@ -297,7 +297,7 @@ pub fn write(
     env: &Env,
     paths: &Paths,
     n: u64,
-    snapshot: &mut Encoded,
+    snapshot: &mut EncodedSnapshot,
     before_rename: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
     let bytes = snapshot.file(n);
@@ -357,13 +357,13 @@ fn write_temp(env: &Env, temp: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Reads the newest valid one of the two newest snapshots. An I/O error and an unknown version
 /// are errors; a damaged one is passed over and reported.
-pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loaded> {
+pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<LoadedSnapshots> {
     let numbers = list(env, paths)?;
     let mut rejected = Vec::new();
     for &n in numbers.iter().take(2) {
         match read(env, paths, n, store_id) {
             Ok((found, bytes)) => {
-                return Ok(Loaded { newest: Some((n, found)), rejected, numbers, bytes });
+                return Ok(LoadedSnapshots { newest: Some((n, found)), rejected, numbers, bytes });
             }
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 log::error!("snapshot {n}: {e}");
@@ -372,7 +372,7 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
             Err(e) => return Err(e),
         }
     }
-    Ok(Loaded { newest: None, rejected, numbers, bytes: 0 })
+    Ok(LoadedSnapshots { newest: None, rejected, numbers, bytes: 0 })
 }
 
 /// The store id in a snapshot, whose checksum holds.

@@ -40,7 +40,7 @@ pub(crate) struct Folder {
     pub files: Vec<LogFile>,
     pub unreadable: Vec<Unreadable>,
     /// Names that no later open needs: above `CURRENT`, temporary.
-    pub stray: Vec<String>,
+    pub orphans: Vec<String>,
     /// The highest generation in any name of the folder, stray ones included: a name that is to
     /// be removed must never be given again.
     pub generation: u64,
@@ -90,7 +90,7 @@ impl Folder {
             .collect();
         logs.sort();
         let temporary = names.iter().filter(|e| e.name.ends_with(".tmp"));
-        folder.stray = temporary.map(|e| e.name.clone()).collect();
+        folder.orphans = temporary.map(|e| e.name.clone()).collect();
         folder.generation = names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0);
         let logs = match current {
             Some(current) => folder.named(env, paths, store_id, (logs, current), known, mode)?,
@@ -125,7 +125,7 @@ impl Folder {
         let Some(current) = current else {
             let used = self.holds_groups(env, paths, &logs)?;
             if env.check("recovery.current.missing", !known && !used) {
-                self.stray.extend(logs.drain(..).map(|(_, _, n)| n));
+                self.orphans.extend(logs.drain(..).map(|(_, _, n)| n));
             } else if mode == Mode::Strict {
                 return Err(StorageError::Missing { what: folder_name(shard, "CURRENT") });
             }
@@ -142,7 +142,7 @@ impl Folder {
         let above = logs.split_off(last + 1);
         let stale = self.is_stale(env, paths, store_id, &logs[last], &above)?;
         if env.check("recovery.current.stale", !stale) {
-            self.stray.extend(above.into_iter().map(|(_, _, n)| n));
+            self.orphans.extend(above.into_iter().map(|(_, _, n)| n));
         } else if mode == Mode::Strict {
             let detail = "a file above the one that it names was in use".into();
             let file = folder_name(shard, "CURRENT");
@@ -239,7 +239,7 @@ impl Folder {
             shard,
             files: Vec::new(),
             unreadable: Vec::new(),
-            stray: Vec::new(),
+            orphans: Vec::new(),
             generation: 0,
             bad_current: false,
             lost_end: None,

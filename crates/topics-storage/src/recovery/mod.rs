@@ -41,7 +41,7 @@ use crate::checkpoint::Checkpoints;
 use crate::dir::{DirLock, Paths, Store, create_dir, reserve, show};
 use crate::format::wal_file::{self, WalFileHeader};
 use crate::segment::{SegmentOptions, Segments};
-use crate::snapshot::{self, Loaded, SnapshotBody, Table};
+use crate::snapshot::{self, LoadedSnapshots, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
 
@@ -122,7 +122,7 @@ pub struct Opening {
     paths: Paths,
     lock: DirLock,
     store: Store,
-    loaded: Loaded,
+    loaded: LoadedSnapshots,
     shards: Vec<Shard>,
     options: WalOptions,
     /// The layout on disk: the generation that began with its shard count, and the count.
@@ -278,7 +278,7 @@ impl Opening {
 
     /// Everything known about the snapshots on disk.
     #[must_use]
-    pub fn snapshots(&self) -> &Loaded {
+    pub fn snapshots(&self) -> &LoadedSnapshots {
         &self.loaded
     }
 
@@ -553,9 +553,9 @@ impl Opening {
             let files = folder.files.iter().enumerate();
             let unused = files.filter(|(i, log)| !holds(*i) && log.found.is_none());
             let unused = unused.map(|(_, log)| (&log.name, header));
-            let stray = folder.stray.iter().map(|name| (name, header));
+            let orphans = folder.orphans.iter().map(|name| (name, header));
             let last = plan.tail.as_ref().map(|(i, stop)| (&folder.files[*i].name, stop.offset));
-            for (name, len) in unused.chain(stray).chain(last) {
+            for (name, len) in unused.chain(orphans).chain(last) {
                 let path = self.paths.shard(folder.shard).join(name);
                 if let Err(e) = self.truncate(&path, len) {
                     log::warn!("{} cannot be cut: {e}", path.display());

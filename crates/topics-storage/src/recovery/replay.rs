@@ -10,7 +10,7 @@ use super::{Opening, RecoveryProgress, Shard};
 use crate::dir::{DirLock, Store};
 use crate::format::frame::FrameType;
 use crate::format::wal_file::WalFileHeader;
-use crate::snapshot::{Loaded, ShardSnap};
+use crate::snapshot::{LoadedSnapshots, ShardSnap};
 use crate::wal::scan::Scan;
 use crate::wal::{FileKey, Placed, ShardStart, Wal, WalFile};
 use crate::{Result, StorageError};
@@ -31,7 +31,7 @@ pub struct Opened {
     /// Shards outside the layout whose folders are still there, with their last lsn.
     pub outside: Vec<ShardSnap>,
     /// The snapshots that the open found.
-    pub snapshots: Loaded,
+    pub snapshots: LoadedSnapshots,
 }
 
 /// Kept frames of one file.
@@ -162,7 +162,7 @@ impl Opening {
             self.layout = (self.generation, shards);
             self.begin_layout()?;
         }
-        self.remove_stray()?;
+        self.remove_orphans()?;
         let outside = self.outside();
         let mut starts = Vec::new();
         let mut elsewhere = Vec::new();
@@ -240,10 +240,10 @@ impl Opening {
 
     /// Removes what nothing names any more: files above the old `CURRENT`, temporary ones, files that
     /// hold nothing. What `salvage` cannot read goes once a copy is set aside.
-    fn remove_stray(&self) -> Result<()> {
+    fn remove_orphans(&self) -> Result<()> {
         for shard in &self.shards {
             let dir = self.paths.shard(shard.folder.shard);
-            let mut names: Vec<&str> = shard.folder.stray.iter().map(String::as_str).collect();
+            let mut names: Vec<&str> = shard.folder.orphans.iter().map(String::as_str).collect();
             // `CURRENT` of a shard that got no new file names one of these.
             if shard.new.is_some() {
                 let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);

@@ -112,7 +112,7 @@ impl Round {
         };
         self.done = synced.is_ok();
         if self.done {
-            self.segs.made(&self.created);
+            self.segs.add_new_files(&self.created);
         }
         // Without a descriptor nothing was synced, and so nothing in vain.
         self.sound = matches!(synced, Err(StorageError::NoDescriptor { .. }));

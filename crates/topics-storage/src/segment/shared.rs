@@ -252,12 +252,12 @@ impl Segments {
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
     }
 
-    pub(crate) fn made(&self, files: &[(SegmentName, FileKind)]) {
+    pub(crate) fn add_new_files(&self, files: &[(SegmentName, FileKind)]) {
         self.made.lock().extend(files);
     }
 
     /// The files that rounds made durable since the last call, a topic's together.
-    pub(crate) fn take_made(&self) -> Vec<(SegmentName, FileKind)> {
+    pub(crate) fn take_new_files(&self) -> Vec<(SegmentName, FileKind)> {
         let mut made = std::mem::take(&mut *self.made.lock());
         made.sort_unstable();
         made

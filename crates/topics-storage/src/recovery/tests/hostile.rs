@@ -223,7 +223,7 @@ fn reflect(env: &Env, n: u64, store_id: [u8; 16], lsn: u64) {
         shards: vec![shard],
         ..Default::default()
     };
-    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    let mut bytes = snapshot::EncodedSnapshot::of(&body).unwrap();
     snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 

@@ -66,7 +66,7 @@ fn snap(env: &Env, opened: &Opened, n: u64, retired: Vec<ShardSnap>) {
         retired,
         ..Default::default()
     };
-    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    let mut bytes = snapshot::EncodedSnapshot::of(&body).unwrap();
     snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 

@@ -35,7 +35,7 @@ fn snap(env: &Env, opened: &Opened, n: u64) {
         shards: vec![shard(0), shard(1)],
         ..Default::default()
     };
-    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    let mut bytes = snapshot::EncodedSnapshot::of(&body).unwrap();
     snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 

@@ -6,7 +6,7 @@ use crate::{Result, StorageError};
 
 /// A snapshot being made. No topic is held but in its encoded form.
 #[derive(Debug)]
-pub struct Draft {
+pub struct SnapshotBuilder {
     out: Vec<u8>,
     /// Where the topics begin.
     topics_at: usize,
@@ -15,7 +15,7 @@ pub struct Draft {
     largest: u64,
 }
 
-impl Draft {
+impl SnapshotBuilder {
     /// Begins: `body` has as many shards as it will have in [`Self::finish`]. `about` so many
     /// bytes are expected: a buffer that grows leaves its former places behind in the heap.
     pub fn begin(body: &SnapshotBody, about: u64) -> Result<Self> {
@@ -46,7 +46,7 @@ impl Draft {
     }
 
     /// Ends it: everything but the topics is as `body` says.
-    pub fn finish(mut self, body: &SnapshotBody) -> Result<Encoded> {
+    pub fn finish(mut self, body: &SnapshotBody) -> Result<EncodedSnapshot> {
         let mut start = Vec::with_capacity(self.topics_at - HEADER);
         head(body, self.topics, &mut start)?;
         let room = self.out.get_mut(HEADER..self.topics_at).filter(|r| r.len() == start.len());
@@ -55,23 +55,23 @@ impl Draft {
             None => return Err(failed("the number of shards changed")),
         }
         put(&body.sections, &mut self.out)?;
-        Ok(Encoded { bytes: self.out, largest: self.largest })
+        Ok(EncodedSnapshot { bytes: self.out, largest: self.largest })
     }
 }
 
 /// A snapshot file but for its number.
 #[derive(Debug)]
-pub struct Encoded {
+pub struct EncodedSnapshot {
     bytes: Vec<u8>,
     largest: u64,
 }
 
-impl Encoded {
+impl EncodedSnapshot {
     /// The snapshot of a body with its topics.
     pub fn of(body: &SnapshotBody) -> Result<Self> {
-        let mut draft = Draft::begin(body, 0)?;
-        body.topics.iter().try_for_each(|t| draft.topic(t))?;
-        draft.finish(body)
+        let mut builder = SnapshotBuilder::begin(body, 0)?;
+        body.topics.iter().try_for_each(|t| builder.topic(t))?;
+        builder.finish(body)
     }
 
     /// Its length in bytes.
