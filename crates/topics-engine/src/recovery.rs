@@ -19,7 +19,7 @@ use topics_storage::recovery::{
 };
 use topics_storage::segment::{SegmentOptions, Segments, TopicKey};
 use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
-use topics_storage::wal::{Placed, WalOptions};
+use topics_storage::wal::{PlacedBatch, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::api::{Gap, GapReason};
@@ -426,7 +426,7 @@ impl Replay {
     }
 
     /// Applies a batch, but for the frames that the snapshot reflects for their topic.
-    fn batch(&mut self, base: &Base, layout: u64, placed: &Placed<'_>) -> Result<()> {
+    fn batch(&mut self, base: &Base, layout: u64, placed: &PlacedBatch<'_>) -> Result<()> {
         let oldest = self.oldest_layout.get_or_insert(layout);
         *oldest = layout.min(*oldest);
         let at = Placement::new(layout, placed);

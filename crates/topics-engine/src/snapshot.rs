@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
 use topics_storage::snapshot::{Section, ShardSnap, SnapshotBody, SnapshotBuilder};
-use topics_storage::wal::{Batch, Commit, Level, Placed};
+use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
 
 use crate::asleep::Found;
 use crate::core::{Core, Wait};
@@ -206,6 +206,6 @@ fn mark(core: &Arc<Core>, snapshot: u64) -> u64 {
 struct Mark;
 
 impl Commit for Mark {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
 }

@@ -7,7 +7,7 @@ use topics_env::{Env, File, OpenMode};
 use super::Mode;
 use crate::dir::Paths;
 use crate::format::wal_file::{self, WalFileHeader};
-use crate::wal::scan::{self, Begin, FoundGroup};
+use crate::wal::scan::{self, FileStart, FoundGroup};
 use crate::{Result, StorageError};
 
 /// A WAL file at or below `CURRENT`.
@@ -168,8 +168,8 @@ impl Folder {
             Err(e) => return Err(e),
         };
         let (first_lsn, found) = match scan::read_start(env, &file, &header, &shown)? {
-            Begin::At(lsn) => (Some(lsn), None),
-            Begin::Nothing(found) => (None, found),
+            FileStart::At(lsn) => (Some(lsn), None),
+            FileStart::Empty(found) => (None, found),
         };
         self.files.push(LogFile { name: log.2, header, file, first_lsn, found });
         Ok(())
@@ -207,7 +207,7 @@ impl Folder {
             if header.prior != 0 {
                 let begun = matches!(
                     scan::read_start(env, &file, &header, &shown)?,
-                    Begin::At(_) | Begin::Nothing(Some(_))
+                    FileStart::At(_) | FileStart::Empty(Some(_))
                 );
                 if begun || (header.generation, header.prior) > (current.0, current.1) {
                     return Ok(true);

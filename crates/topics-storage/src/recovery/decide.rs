@@ -16,7 +16,7 @@ use super::{Loss, Mode};
 use crate::format::frame::FrameType;
 use crate::format::record::Group;
 use crate::format::wal_file::WAL_HEADER;
-use crate::wal::scan::{self, Scan, Stop};
+use crate::wal::scan::{self, Scan, ScanEnd};
 use crate::{Result, StorageError};
 
 /// More frames than a shard's log ever held above its newest snapshot: at least 190 GB of them. Where
@@ -151,7 +151,8 @@ impl LogScan<'_> {
             // The log was trimmed, and there is no snapshot of what it said.
             return Err(missing);
         }
-        let stop = Stop { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
+        let stop =
+            ScanEnd { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
         self.declare_lost((n, link), &stop, link.first - 1, (0, 0), Some(missing))
     }
 
@@ -281,7 +282,7 @@ impl LogScan<'_> {
     }
 
     /// Reads valid frames; returns where they stop.
-    fn frames(&mut self, index: usize, scan: &mut Scan, until: Option<u64>) -> Result<Stop> {
+    fn frames(&mut self, index: usize, scan: &mut Scan, until: Option<u64>) -> Result<ScanEnd> {
         let mut extent: Option<Extent> = None;
         let stop = loop {
             if until.is_some_and(|u| scan.next_lsn() >= u) && self.void() {
@@ -350,7 +351,7 @@ impl LogScan<'_> {
     }
 
     /// The layouts between what precedes a lost range in the log and what follows it.
-    fn layouts_of(&self, (n, link): (usize, &Link), at: &Stop, to: u64) -> (u64, u64) {
+    fn layouts_of(&self, (n, link): (usize, &Link), at: &ScanEnd, to: u64) -> (u64, u64) {
         let layout = |l: &Link| self.folder.files[l.file].header.layout;
         let next = self.plan.links.get(n + 1).filter(|l| l.first <= to + 1);
         // What precedes the first file is not there.
@@ -363,7 +364,7 @@ impl LogScan<'_> {
     fn declare_lost(
         &mut self,
         (n, link): (usize, &Link),
-        at: &Stop,
+        at: &ScanEnd,
         to: u64,
         bytes: (u64, u64),
         error: Option<StorageError>,

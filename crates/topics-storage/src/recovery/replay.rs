@@ -12,7 +12,7 @@ use crate::format::frame::FrameType;
 use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{LoadedSnapshots, ShardSnap};
 use crate::wal::scan::Scan;
-use crate::wal::{FileKey, Placed, ShardStart, Wal, WalFile};
+use crate::wal::{FileKey, PlacedBatch, ShardStart, Wal, WalFile};
 use crate::{Result, StorageError};
 
 /// What an open leaves to run on.
@@ -123,7 +123,7 @@ impl Opening {
     pub fn replay(
         &self,
         progress: &RecoveryProgress,
-        mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
+        mut apply: impl FnMut(u64, &PlacedBatch<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut spans: Vec<ReplaySpan> = self.shards.iter().flat_map(Shard::replay_spans).collect();
         spans.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
@@ -165,14 +165,14 @@ impl Opening {
         self.remove_orphans()?;
         let outside = self.outside();
         let mut starts = Vec::new();
-        let mut elsewhere = Vec::new();
+        let mut outside_files = Vec::new();
         for shard in self.shards {
             let inside = shard.folder.shard < shards;
             let start = shard.start();
             if inside {
                 starts.push(start);
             } else {
-                elsewhere.extend(start.files);
+                outside_files.extend(start.files);
             }
         }
         let wal = Wal::start(
@@ -180,7 +180,7 @@ impl Opening {
             self.paths.clone(),
             self.options.clone(),
             starts,
-            elsewhere,
+            outside_files,
         )?;
         wal.watch_lock(self.lock.watch());
         Ok(Opened {
@@ -291,7 +291,7 @@ impl Shard {
 fn replay_span(
     env: &Env,
     span: &ReplaySpan,
-    mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
+    mut apply: impl FnMut(u64, &PlacedBatch<'_>) -> Result<()>,
 ) -> Result<()> {
     let first = span.extent.first_lsn;
     let mut scan = Scan::new(env, span.file.clone(), &span.header, &span.shown, first)?;
@@ -317,7 +317,7 @@ fn replay_span(
         if f.frame.flags.batch_more() {
             continue;
         }
-        let placed = Placed {
+        let placed = PlacedBatch {
             shard: span.shard,
             file: span.key,
             offset: u32::try_from(offset).unwrap_or(u32::MAX),

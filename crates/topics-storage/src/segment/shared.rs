@@ -56,7 +56,7 @@ pub struct Segments {
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
     /// Files that rounds made durable and no snapshot has been looked at for.
-    made: Mutex<Vec<(SegmentName, FileKind)>>,
+    new_files: Mutex<Vec<(SegmentName, FileKind)>>,
     sync_fs: AtomicU8,
     /// How many syncs of the file system have failed. The kernel reports an error to one of them
     /// only, so it counts against every round that was under way.
@@ -87,7 +87,7 @@ impl Segments {
             open_segments: Mutex::new(Lru::new((options.max_open / 2).max(1))),
             suspects: Mutex::default(),
             fresh: Mutex::default(),
-            made: Mutex::default(),
+            new_files: Mutex::default(),
             sync_fs: AtomicU8::new(UNKNOWN),
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
@@ -253,14 +253,14 @@ impl Segments {
     }
 
     pub(crate) fn add_new_files(&self, files: &[(SegmentName, FileKind)]) {
-        self.made.lock().extend(files);
+        self.new_files.lock().extend(files);
     }
 
     /// The files that rounds made durable since the last call, a topic's together.
     pub(crate) fn take_new_files(&self) -> Vec<(SegmentName, FileKind)> {
-        let mut made = std::mem::take(&mut *self.made.lock());
-        made.sort_unstable();
-        made
+        let mut new_files = std::mem::take(&mut *self.new_files.lock());
+        new_files.sort_unstable();
+        new_files
     }
 
     pub(super) fn set_fresh(&self, file_no: u64, fresh: bool) {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use topics_env::WriteSyncError;
 
-use super::group::{Built, build};
+use super::group::{BuiltGroup, build};
 use super::shard::{Guard, Shard};
-use super::state::{Effect, Placement, Queued, State, Unsynced};
+use super::state::{Effect, QueuedBatch, State, Unsynced, WrittenBatch};
 use super::{Level, WalFile};
 use crate::StorageError;
 
@@ -18,8 +18,8 @@ const GROUP_BYTES: usize = 4 << 20;
 const SYNC_AHEAD: u64 = 4 << 20;
 
 /// A group on its way to the file.
-struct Write {
-    taken: Vec<Queued>,
+struct GroupWrite {
+    taken: Vec<QueuedBatch>,
     file: Arc<WalFile>,
     offset: u64,
     /// Whether the sync is linked to the write; the syncing flag is held then.
@@ -27,9 +27,9 @@ struct Write {
 }
 
 /// A group that is in the file.
-struct Written {
+struct WrittenGroup {
     group: Arc<Vec<u8>>,
-    built: Built,
+    built: BuiltGroup,
     /// How long a linked write took.
     took: u64,
 }
@@ -69,7 +69,7 @@ impl Shard {
         };
         let linked = !st.syncing && self.should_link_sync(&st, &taken, own);
         st.syncing |= linked;
-        let mut write = Write { taken, file, offset: st.offset, linked };
+        let mut write = GroupWrite { taken, file, offset: st.offset, linked };
         st = self.write(st, &mut write);
         if !self.background() && st.wants_file() {
             st = self.prepare(st);
@@ -81,7 +81,12 @@ impl Shard {
     /// one, and nobody else waits for anything. The two run on other threads, one after the other,
     /// which costs a lone caller less than two calls and many callers the time in which the next
     /// group would have been written.
-    fn should_link_sync(&self, st: &State, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
+    fn should_link_sync(
+        &self,
+        st: &State,
+        taken: &[QueuedBatch],
+        own: Option<(u64, Level)>,
+    ) -> bool {
         let Some((n, Level::Synced)) = own else { return false };
         let alone = st.outcomes.waiters.is_empty() && st.queue.is_empty();
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
@@ -97,14 +102,14 @@ impl Shard {
             st.leading = true;
             return st;
         }
-        let first: Vec<Queued> = st.queue.pop_front().into_iter().collect();
+        let first: Vec<QueuedBatch> = st.queue.pop_front().into_iter().collect();
         let [ordinary, freeing] = [false, true].map(|frees| st.largest_writable(frees));
-        let largest = |q: &Queued| if q.batch.frees_space { freeing } else { ordinary };
+        let largest = |q: &QueuedBatch| if q.batch.frees_space { freeing } else { ordinary };
         st.fail(first, |q| q.bytes > largest(q), error);
         st
     }
 
-    fn write<'a>(&'a self, mut st: Guard<'a>, w: &mut Write) -> Guard<'a> {
+    fn write<'a>(&'a self, mut st: Guard<'a>, w: &mut GroupWrite) -> Guard<'a> {
         let (lsn, synced) = (st.next_lsn, st.synced_lsn);
         let outcome = self.unlocked(&mut st, || self.write_group(w, lsn, synced));
         if w.linked {
@@ -139,10 +144,10 @@ impl Shard {
 
     fn write_group(
         &self,
-        w: &mut Write,
+        w: &mut GroupWrite,
         lsn: u64,
         synced: u64,
-    ) -> std::result::Result<Written, GroupError> {
+    ) -> std::result::Result<WrittenGroup, GroupError> {
         let env = &self.shared.env;
         let mut built =
             build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(GroupError::Build)?;
@@ -163,15 +168,15 @@ impl Shard {
         }
         let group = Arc::new(std::mem::take(&mut built.bytes));
         self.cache.write().push(w.file.key, w.offset as u32, group.clone());
-        Ok(Written { group, built, took })
+        Ok(WrittenGroup { group, built, took })
     }
 }
 
 /// The group's write has returned: positions move, commits are told in order.
-fn publish(st: &mut State, w: &Write, written: Written) {
-    let Written { group, built, took } = written;
+fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
+    let WrittenGroup { group, built, took } = written;
     for (q, span) in w.taken.iter().zip(&built.spans) {
-        let p = Placement {
+        let p = WrittenBatch {
             commit: q.batch.commit.clone(),
             file: w.file.key,
             file_first_lsn: w.file.first_lsn,
@@ -206,7 +211,7 @@ fn publish(st: &mut State, w: &Write, written: Written) {
         st.counters.synced(took);
         st.sync_offset = st.offset;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
-        st.covered(ticket, lsn);
+        st.on_synced(ticket, lsn);
     }
 }
 

@@ -73,13 +73,13 @@ pub struct Ticket {
 /// that fails takes every later one of its topic with it.
 pub trait Commit: Send + Sync {
     /// The batch is committed at its level; its frames are finished and lie where `placed` says.
-    fn apply(&self, placed: &Placed<'_>);
+    fn apply(&self, placed: &PlacedBatch<'_>);
     /// The batch was not logged, or nothing is known about it any more.
     fn failed(&self, error: &StorageError);
 }
 
 /// The room that [`Batch::records`] may leave for the frame that opens a group.
-pub const FRONT: usize = Group::FRAME_LEN;
+pub const GROUP_HEADROOM: usize = Group::FRAME_LEN;
 
 /// A batch for the log. The frames are encoded, not sealed.
 pub struct Batch {
@@ -87,9 +87,9 @@ pub struct Batch {
     pub head: Vec<u8>,
     /// Append frames; topic, seq and ts are set when the group is written.
     pub records: Vec<u8>,
-    /// Bytes of `records` before its first frame: [`FRONT`], or 0. With them a batch that is a
+    /// Bytes of `records` before its first frame: [`GROUP_HEADROOM`], or 0. With them a batch that is a
     /// group of its own is written from where it was encoded.
-    pub front: usize,
+    pub headroom: usize,
     /// Control frames after the records.
     pub tail: Vec<u8>,
     /// Seq of the first Append frame.
@@ -113,7 +113,7 @@ impl Batch {
         Self {
             head,
             records: Vec::new(),
-            front: 0,
+            headroom: 0,
             tail: Vec::new(),
             first_seq: 0,
             ts,
@@ -132,13 +132,13 @@ impl Batch {
 
     /// The Append frames.
     fn frames(&self) -> &[u8] {
-        self.records.get(self.front..).unwrap_or(&[])
+        self.records.get(self.headroom..).unwrap_or(&[])
     }
 }
 
 /// Where finished frames lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed<'a> {
+pub struct PlacedBatch<'a> {
     /// The shard.
     pub shard: usize,
     /// The file.
@@ -259,7 +259,7 @@ impl Shared {
 pub struct Wal {
     shards: Vec<Arc<Shard>>,
     /// Files of shards outside the layout, for reads.
-    elsewhere: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
+    outside_files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
@@ -271,18 +271,18 @@ impl Wal {
         paths: Paths,
         options: WalOptions,
         starts: Vec<ShardStart>,
-        elsewhere: Vec<WalFile>,
+        outside_files: Vec<WalFile>,
     ) -> Result<Self> {
         let background = options.background;
         let linked = env.fs.backend() != "posix";
-        let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
+        let known = starts.iter().flat_map(|s| &s.files).chain(&outside_files);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
         let commit_delay = AtomicU64::new(0);
         let lock = std::sync::OnceLock::new();
         let shared = Arc::new(Shared { env, paths, options, linked, next_key, commit_delay, lock });
-        let elsewhere: BTreeMap<_, _> =
-            elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
-        let elsewhere = RwLock::new(elsewhere);
+        let outside_files: BTreeMap<_, _> =
+            outside_files.into_iter().map(|f| (f.key, Arc::new(f))).collect();
+        let outside_files = RwLock::new(outside_files);
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
             shards.push(Arc::new(Shard::new(shared.clone(), i, start)?));
@@ -301,7 +301,7 @@ impl Wal {
                 }
             }
         }
-        Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
+        Ok(Self { shards, outside_files, threads: Mutex::new(threads) })
     }
 
     /// From now on nothing is acked once this lock is lost: a shard that notices, at its next sync,
@@ -435,7 +435,7 @@ impl Wal {
     pub fn file(&self, shard: usize, key: FileKey) -> Option<Arc<WalFile>> {
         let here = self.shards.get(shard).and_then(|s| s.file(key));
         here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
-            .or_else(|| self.elsewhere.read().get(&key).cloned())
+            .or_else(|| self.outside_files.read().get(&key).cloned())
     }
 
     /// Removes files whose last lsn is at or below `lsn`, never the one in use; the names.
@@ -484,8 +484,8 @@ impl Wal {
         for shard in &self.shards {
             shard.release_files();
         }
-        let elsewhere = std::mem::take(&mut *self.elsewhere.write());
-        drop(elsewhere);
+        let outside_files = std::mem::take(&mut *self.outside_files.write());
+        drop(outside_files);
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) const FIRST_GROUP: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
 
 /// A file made ready, without a Start: it holds nothing yet.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedFile {
     pub name: String,
     pub header: WalFileHeader,
     pub file: Arc<dyn File>,
@@ -97,7 +97,7 @@ impl Shard {
         st: &mut Guard<'_>,
         current: &WalFileHeader,
         size: u64,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedFile> {
         // Never given twice: a file that was given up keeps its number.
         st.last_ordinal += 1;
         let (ordinal, prior) = (st.last_ordinal, current.ordinal);
@@ -140,7 +140,7 @@ impl Shard {
         header: WalFileHeader,
         size: u64,
         written: bool,
-    ) -> std::result::Result<Prepared, PrepareError> {
+    ) -> std::result::Result<PreparedFile, PrepareError> {
         let env = &self.shared.env;
         let mut salt = env.rng.next_u64();
         if salt == header.salt {
@@ -170,7 +170,7 @@ impl Shard {
         match named {
             Ok(()) => {
                 let prefaulted_to = if written { size } else { 0 };
-                Ok(Prepared { name, header, file, capacity: size, prefaulted_to })
+                Ok(PreparedFile { name, header, file, capacity: size, prefaulted_to })
             }
             Err(error) => {
                 // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
@@ -263,10 +263,10 @@ impl Shard {
     }
 
     /// The file in use is the new one from now on.
-    fn switch_file(&self, st: &mut Guard<'_>, next: Prepared, first_lsn: u64, capacity: u64) {
+    fn switch_file(&self, st: &mut Guard<'_>, next: PreparedFile, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
         let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
-        let Prepared { name, header, file, prefaulted_to, .. } = next;
+        let PreparedFile { name, header, file, prefaulted_to, .. } = next;
         let file = Arc::new(WalFile { key, name, header, first_lsn, file });
         self.files.write().insert(key, file.clone());
         st.file = Some(file);
@@ -282,7 +282,7 @@ impl Shard {
     /// Writes the Start frame; after a failed group it is durable before anything else.
     fn write_start(
         &self,
-        next: &Prepared,
+        next: &PreparedFile,
         first_lsn: u64,
         need: u64,
         broken: bool,

@@ -16,7 +16,7 @@ use topics_env::sync::{Condvar, Instant, Mutex, MutexGuard, RwLock, thread, thre
 
 use super::cache::TailCache;
 use super::outcome::{Callback, Waiter};
-use super::state::{Effect, Queued, State, Thread};
+use super::state::{Effect, QueuedBatch, State, Thread};
 use super::{
     Batch, Commit, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile,
 };
@@ -91,15 +91,15 @@ impl Drop for StagingPermit {
 
 /// Poisons the shard if the thread unwinds while it holds a flag: what it was at is half done, and
 /// must not leave the others waiting for ever.
-struct Unwind<'a>(&'a Shard);
+struct PoisonOnPanic<'a>(&'a Shard);
 
-impl Drop for Unwind<'_> {
+impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let shard = self.0;
-            let abandon = || shard.abandon("a thread panicked in the log");
+            let poison = || shard.poison_after_panic("a thread panicked in the log");
             // A second panic must not end the process.
-            let _ = shard.shared.env.guards.run("wal", || format!("shard {}", shard.id), abandon);
+            let _ = shard.shared.env.guards.run("wal", || format!("shard {}", shard.id), poison);
         }
     }
 }
@@ -137,25 +137,25 @@ impl Shard {
 
     /// Leads one group: see [`Self::lead_group`]. A panic poisons the shard.
     pub fn lead<'a>(&'a self, st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
-        self.unwinding(|| self.lead_group(st, own))
+        self.poison_on_panic(|| self.lead_group(st, own))
     }
 
     /// Syncs what has been written: see [`Self::sync_written`]. A panic poisons the shard.
     pub fn run_sync<'a>(&'a self, st: Guard<'a>) -> Guard<'a> {
-        self.unwinding(|| self.sync_written(st))
+        self.poison_on_panic(|| self.sync_written(st))
     }
 
     /// Runs what takes the lock along; the lock is free again when a panic gets here.
-    fn unwinding<R>(&self, f: impl FnOnce() -> R) -> R {
-        let unwind = Unwind(self);
+    fn poison_on_panic<R>(&self, f: impl FnOnce() -> R) -> R {
+        let guard = PoisonOnPanic(self);
         let r = f();
-        std::mem::forget(unwind);
+        std::mem::forget(guard);
         r
     }
 
     /// A thread panicked in the middle of something: the shard is poisoned, its flags are free,
     /// everybody is told.
-    fn abandon(&self, what: &str) {
+    fn poison_after_panic(&self, what: &str) {
         let error = StorageError::Poisoned { detail: what.to_owned() };
         let mut st = self.state.lock();
         st.release_flags();
@@ -166,7 +166,7 @@ impl Shard {
     pub fn thread(&self, name: &'static str, run: fn(&Self)) {
         let at = || format!("shard {}", self.id);
         if let Err(panicked) = self.shared.env.guards.run(name, at, || run(self)) {
-            self.abandon(&format!("the thread {name}: {panicked}"));
+            self.poison_after_panic(&format!("the thread {name}: {panicked}"));
         }
     }
 
@@ -174,9 +174,9 @@ impl Shard {
     pub fn unlocked<R>(&self, st: &mut Guard<'_>, f: impl FnOnce() -> R) -> R {
         MutexGuard::unlocked(st, || {
             // Dropped here, while the lock is free, if `f` panics.
-            let unwind = Unwind(self);
+            let guard = PoisonOnPanic(self);
             let r = f();
-            std::mem::forget(unwind);
+            std::mem::forget(guard);
             r
         })
     }
@@ -302,7 +302,7 @@ impl Shard {
         let bytes = batch.bytes();
         st.queued_bytes += bytes;
         let unwaited = batch.level == Level::Staged;
-        st.queue.push_back(Queued { n, batch, bytes, reserved });
+        st.queue.push_back(QueuedBatch { n, batch, bytes, reserved });
         let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
         st.lead_wanted |= crowded;
         // Nobody waits for a batch of level `Staged`: the thread has to notice it. It notices
@@ -385,7 +385,7 @@ impl Shard {
                     w.notify_one();
                 }
                 for (done, outcome) in due {
-                    self.tell("callback", || done(outcome));
+                    self.run_guarded("callback", || done(outcome));
                 }
             });
         }
@@ -397,9 +397,10 @@ impl Shard {
         let mut first = None;
         for effect in effects {
             let panicked = match effect {
-                Effect::Apply(p) => self.tell("commit", || p.apply(self.id)),
+                Effect::Apply(p) => self.run_guarded("commit", || p.apply(self.id)),
                 Effect::Fail(f) => {
-                    let told = |c: &Arc<dyn Commit>| self.tell("commit", || c.failed(&f.error));
+                    let told =
+                        |c: &Arc<dyn Commit>| self.run_guarded("commit", || c.failed(&f.error));
                     f.commits.iter().filter_map(told).reduce(|first, _| first)
                 }
                 Effect::Written(_) | Effect::Synced(_) => None,
@@ -409,7 +410,7 @@ impl Shard {
         first
     }
 
-    fn tell(&self, what: &'static str, f: impl FnOnce()) -> Option<Panicked> {
+    fn run_guarded(&self, what: &'static str, f: impl FnOnce()) -> Option<Panicked> {
         self.shared.env.guards.run(what, || format!("shard {}", self.id), f).err()
     }
 
@@ -513,7 +514,7 @@ impl Shard {
     pub fn poison<'a>(
         &'a self,
         mut st: Guard<'a>,
-        taken: &[Queued],
+        taken: &[QueuedBatch],
         error: &StorageError,
     ) -> Guard<'a> {
         let first = st.poisoned.is_none();

@@ -11,8 +11,10 @@ use std::time::Duration;
 use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
-use super::rotation::{FIRST_GROUP, Prepared};
-use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile, WalOptions};
+use super::rotation::{FIRST_GROUP, PreparedFile};
+use super::{
+    Batch, Commit, Counters, FileKey, Level, PlacedBatch, ShardStart, WalFile, WalOptions,
+};
 use crate::StorageError;
 use crate::format::health::HealthFile;
 use crate::format::record::{Group, Start};
@@ -22,7 +24,7 @@ use crate::format::wal_file::WAL_HEADER;
 const RESERVE: u64 = 64 << 10;
 
 /// A staged batch.
-pub(super) struct Queued {
+pub(super) struct QueuedBatch {
     pub n: u64,
     pub batch: Batch,
     /// Bytes of its frames; they stay with nobody once its group is made.
@@ -32,7 +34,7 @@ pub(super) struct Queued {
 }
 
 /// A written batch and where it lies.
-pub(super) struct Placement {
+pub(super) struct WrittenBatch {
     pub commit: Arc<dyn Commit>,
     pub file: FileKey,
     pub file_first_lsn: u64,
@@ -45,9 +47,9 @@ pub(super) struct Placement {
     pub reserved: Option<usize>,
 }
 
-impl Placement {
+impl WrittenBatch {
     pub fn apply(&self, shard: usize) {
-        self.commit.apply(&Placed {
+        self.commit.apply(&PlacedBatch {
             shard,
             file: self.file,
             offset: self.offset,
@@ -72,13 +74,13 @@ pub(super) struct Failure {
 
 /// What waits, in order, for a sync: batches of level `Synced`, and failures behind them.
 pub(super) enum Unsynced {
-    Batch(Placement),
+    Batch(WrittenBatch),
     Failure(Failure),
 }
 
 /// What is to be done, in order, without the lock.
 pub(super) enum Effect {
-    Apply(Placement),
+    Apply(WrittenBatch),
     Fail(Failure),
     /// Tickets up to here are written, and applied if that is their level.
     Written(u64),
@@ -100,7 +102,7 @@ pub(super) enum Thread {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub queue: VecDeque<Queued>,
+    pub queue: VecDeque<QueuedBatch>,
     pub queued_bytes: usize,
     pub reserved_bytes: usize,
     pub reserved_batches: usize,
@@ -138,7 +140,7 @@ pub(super) struct State {
     pub sync_used: (bool, bool),
     /// The last ordinal given to a file.
     pub last_ordinal: u64,
-    pub prepared: Option<Prepared>,
+    pub prepared: Option<PreparedFile>,
     /// Why the last attempt to make it failed.
     pub prepare_error: Option<StorageError>,
     /// Files that were made ready and given up.
@@ -256,10 +258,10 @@ impl State {
 
     /// Takes the next batches that fit into the file, up to `cap` bytes unless the first alone is
     /// larger.
-    pub fn take(&mut self, cap: usize) -> Vec<Queued> {
+    pub fn take(&mut self, cap: usize) -> Vec<QueuedBatch> {
         let (free, reserve) = (self.free_bytes(), self.current_reserve());
         let mut bytes = 0;
-        let fit = |q: &&Queued| {
+        let fit = |q: &&QueuedBatch| {
             let first = bytes == 0;
             bytes += q.bytes;
             let reserve = if q.batch.frees_space { 0 } else { reserve };
@@ -293,14 +295,15 @@ impl State {
 
     /// Whether the next batch cannot go into the file in use.
     pub fn needs_rotation(&self) -> bool {
-        let reserve = |q: &Queued| if q.batch.frees_space { 0 } else { self.current_reserve() };
-        let fits = |q: &Queued| q.bytes + reserve(q) <= self.free_bytes();
+        let reserve =
+            |q: &QueuedBatch| if q.batch.frees_space { 0 } else { self.current_reserve() };
+        let fits = |q: &QueuedBatch| q.bytes + reserve(q) <= self.free_bytes();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))
     }
 
     /// Bytes that the next file needs behind its Start for the next batch.
     pub fn needed(&self) -> u64 {
-        let reserve = |q: &Queued| if q.batch.frees_space { 0 } else { self.reserve };
+        let reserve = |q: &QueuedBatch| if q.batch.frees_space { 0 } else { self.reserve };
         let bytes = self.queue.front().map_or(0, |q| q.bytes + reserve(q));
         (bytes + Group::FRAME_LEN) as u64
     }
@@ -324,7 +327,7 @@ impl State {
     }
 
     /// Gives back what taken batches held.
-    pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
+    pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q QueuedBatch>) {
         for q in taken {
             self.queued_bytes -= q.bytes;
             self.release_reserved(Some(q.reserved));
@@ -349,11 +352,11 @@ impl State {
     /// those of the failed one. They are told after all that was written before them.
     pub fn fail(
         &mut self,
-        taken: Vec<Queued>,
-        unwritable: impl Fn(&Queued) -> bool,
+        taken: Vec<QueuedBatch>,
+        unwritable: impl Fn(&QueuedBatch) -> bool,
         error: &StorageError,
     ) {
-        let topic = |q: &Queued| Some(q.batch.topic_id).filter(|t| *t != 0);
+        let topic = |q: &QueuedBatch| Some(q.batch.topic_id).filter(|t| *t != 0);
         let mut topics: HashSet<u64> = taken.iter().filter_map(topic).collect();
         let mut failed = taken;
         let mut rest = VecDeque::with_capacity(self.queue.len());
@@ -395,7 +398,7 @@ impl State {
     /// Fails everything from ticket `from` on, and whatever waits for a sync: the batches that a
     /// leader took and could not write, then the queue. While somebody leads, these are left to
     /// him.
-    pub fn fail_all(&mut self, from: u64, taken: &[Queued], error: &StorageError) {
+    pub fn fail_all(&mut self, from: u64, taken: &[QueuedBatch], error: &StorageError) {
         let mut commits = Vec::new();
         for u in std::mem::take(&mut self.unsynced) {
             match u {
@@ -408,7 +411,7 @@ impl State {
         }
         let last = !self.leading;
         if last {
-            let queue: Vec<Queued> = self.queue.drain(..).collect();
+            let queue: Vec<QueuedBatch> = self.queue.drain(..).collect();
             self.release(taken.iter().chain(&queue));
             commits.extend(taken.iter().chain(&queue).map(|q| q.batch.commit.clone()));
             self.written_ticket = self.last_ticket;
@@ -421,7 +424,7 @@ impl State {
 
     /// A sync that began when tickets up to `ticket` and frames up to `lsn` were written has
     /// returned.
-    pub fn covered(&mut self, ticket: u64, lsn: u64) {
+    pub fn on_synced(&mut self, ticket: u64, lsn: u64) {
         self.synced_lsn = self.synced_lsn.max(lsn);
         self.synced_ticket = self.synced_ticket.max(ticket);
         self.last_covered = 0;
@@ -526,7 +529,7 @@ impl State {
 }
 
 /// The tickets of batches in queue order, as ranges.
-fn ranges(batches: &[Queued]) -> Vec<(u64, u64)> {
+fn ranges(batches: &[QueuedBatch]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for q in batches {
         match ranges.last_mut() {

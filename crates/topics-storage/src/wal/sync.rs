@@ -8,7 +8,7 @@ use topics_env::sync::atomic::Ordering;
 
 use super::shard::{Guard, Shard};
 use super::state::{State, Thread};
-use super::{Batch, Commit, Level, Placed};
+use super::{Batch, Commit, Level, PlacedBatch};
 use crate::format::health::Health;
 use crate::format::record::{Body, CleanClose};
 use crate::format::wal_file::WAL_HEADER;
@@ -25,7 +25,7 @@ impl Shard {
         st.cancel_delay = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         let Some(file) = st.file.clone().filter(|_| lsn > st.synced_lsn) else {
-            st.covered(ticket, lsn);
+            st.on_synced(ticket, lsn);
             return self.drain_effects(st);
         };
         st.syncing = true;
@@ -53,7 +53,7 @@ impl Shard {
             return self.poison(st, &[], &e);
         }
         st.counters.synced(took);
-        st.covered(ticket, lsn);
+        st.on_synced(ticket, lsn);
         self.drain_effects(st)
     }
 
@@ -261,6 +261,6 @@ impl Timers {
 struct Nothing;
 
 impl Commit for Nothing {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
 }

@@ -11,7 +11,7 @@ use crate::recovery::plan::ScanObserver;
 use crate::recovery::survey::{self, Wanted};
 use crate::recovery::{Loss, Mode};
 use crate::snapshot::SnapshotBody;
-use crate::wal::scan::Scanned;
+use crate::wal::scan::ScannedFrame;
 use crate::{Result, StorageError};
 
 /// What the frames of the logs say beside being whole.
@@ -23,7 +23,7 @@ struct LogObserver {
 }
 
 impl ScanObserver for LogObserver {
-    fn frame(&mut self, _file: usize, f: &Scanned<'_>) {
+    fn frame(&mut self, _file: usize, f: &ScannedFrame<'_>) {
         self.frames += 1;
         if f.frame.kind == FrameType::CheckpointMark
             && let Ok(mark) = CheckpointMark::decode(&f.frame)

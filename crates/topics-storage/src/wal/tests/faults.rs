@@ -276,7 +276,7 @@ struct Stages {
 }
 
 impl Commit for Stages {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {
         if let Some(b) = self.then.lock().take() {
             *self.came.lock() = Some(put(&self.wal, b));
@@ -455,7 +455,7 @@ fn a_malformed_batch_never_reaches_the_disk() {
 fn a_commit_that_panics_poisons_instead_of_blocking_the_others() {
     struct Bad;
     impl Commit for Bad {
-        fn apply(&self, _: &Placed<'_>) {
+        fn apply(&self, _: &PlacedBatch<'_>) {
             panic!("a bug in a commit");
         }
         fn failed(&self, _: &StorageError) {}

@@ -35,7 +35,7 @@ struct Log {
 struct One(Arc<Log>, u64);
 
 impl Commit for One {
-    fn apply(&self, p: &Placed<'_>) {
+    fn apply(&self, p: &PlacedBatch<'_>) {
         let (f, _) = frame::parse(p.bytes).unwrap();
         assert_eq!(f.seq, self.1);
         self.0.told.lock().push((self.1, true));
@@ -90,8 +90,8 @@ fn small() -> WalOptions {
 
 fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
     // Both ways of handing records over.
-    let front = if seq.is_multiple_of(2) { FRONT } else { 0 };
-    let mut records = vec![0; front];
+    let headroom = if seq.is_multiple_of(2) { GROUP_HEADROOM } else { 0 };
+    let mut records = vec![0; headroom];
     for i in 0..n {
         let data = format!("record {}", seq + i as u64);
         let flags = Flags::default();
@@ -101,7 +101,7 @@ fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
     Batch {
         head: Vec::new(),
         records,
-        front,
+        headroom,
         tail: Vec::new(),
         first_seq: seq,
         ts: 5,

@@ -103,7 +103,7 @@ fn i10_a_group_written_while_a_sync_fails_is_not_applied() {
     // The commit of the first group holds up its drain; the sync fails meanwhile.
     struct Slow(Sender<()>, PlMutex<Receiver<()>>);
     impl Commit for Slow {
-        fn apply(&self, _: &Placed<'_>) {
+        fn apply(&self, _: &PlacedBatch<'_>) {
             self.0.send(()).unwrap();
             self.1.lock().recv_timeout(LONG).unwrap();
         }
@@ -334,7 +334,7 @@ fn batches_that_nobody_waits_for_are_written_by_the_thread() {
     let (tx, rx) = channel();
     struct Tell(Sender<u64>);
     impl Commit for Tell {
-        fn apply(&self, p: &Placed<'_>) {
+        fn apply(&self, p: &PlacedBatch<'_>) {
             self.0.send(p.first_lsn).unwrap();
         }
         fn failed(&self, _: &StorageError) {}
@@ -364,7 +364,7 @@ struct Places {
 struct Place(Arc<Places>);
 
 impl Commit for Place {
-    fn apply(&self, p: &Placed<'_>) {
+    fn apply(&self, p: &PlacedBatch<'_>) {
         if self.0.within.fetch_add(1, Ordering::SeqCst) > 0 {
             self.0.overlaps.fetch_add(1, Ordering::SeqCst);
         }
