@@ -183,7 +183,7 @@ fn wal_options(options: &Options) -> WalOptions {
 }
 
 fn segment_options(options: &Options, env: &Env) -> SegmentOptions {
-    let descriptors = env.fs.descriptors();
+    let descriptors = env.fs.fd_limit();
     SegmentOptions {
         max_events: options.segment_max_events,
         max_bytes: options.segment_max_bytes,

@@ -125,8 +125,8 @@ impl Fs for FdRetryFs {
         self.fs.mount_id(dir)
     }
 
-    fn descriptors(&self) -> Option<u64> {
-        self.fs.descriptors()
+    fn fd_limit(&self) -> Option<u64> {
+        self.fs.fd_limit()
     }
 
     fn backend(&self) -> &'static str {

@@ -213,7 +213,7 @@ pub trait Fs: Send + Sync + Debug {
     /// A number that changes when the file system that holds `dir` is mounted anew.
     fn mount_id(&self, dir: &Path) -> io::Result<u64>;
     /// How many files this process may have open at once; `None`: nothing bounds it.
-    fn descriptors(&self) -> Option<u64>;
+    fn fd_limit(&self) -> Option<u64>;
     /// Closes the descriptors that belong to no open file: the engine that has this value to itself
     /// is closed, and its directory's file system may be unmounted. Errors that `sync_fs` has not
     /// reported are forgotten.

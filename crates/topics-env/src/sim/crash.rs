@@ -167,7 +167,7 @@ impl CrashCursor {
             return image;
         }
         let mut fates = self.fates(survival);
-        self.disk.close_names(&mut fates);
+        self.disk.complete_names(&mut fates);
         let tree = self.disk.tree_after_crash(&fates);
         let (boot, mount) = (self.boot + 1, self.mount + 1);
         let (lost, unreported, unreported_fs) = (false, Arc::default(), false);

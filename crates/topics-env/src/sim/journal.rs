@@ -202,7 +202,7 @@ impl DiskState {
     pub(super) fn step(&mut self, op: &Op) {
         match op {
             Op::Sync(scope) | Op::SyncFailed(scope, PageFate::Kept) => self.sync(*scope),
-            Op::SyncFailed(scope, PageFate::Lost | PageFate::Reverted) => self.lose(*scope),
+            Op::SyncFailed(scope, PageFate::Lost | PageFate::Reverted) => self.drop_covered(*scope),
             _ => {
                 if let Op::Create { ino, is_dir, .. } = op {
                     self.durable.insert(*ino, Node::empty(*is_dir));
@@ -253,7 +253,7 @@ impl DiskState {
 
     /// Makes fates possible: names of one inode change in order, so a surviving change implies
     /// the earlier ones of that inode (an inode never has the names of two moments).
-    pub(super) fn close_names(&self, fates: &mut [Fate]) {
+    pub(super) fn complete_names(&self, fates: &mut [Fate]) {
         let mut kept = BTreeSet::new();
         for (pending, fate) in self.pending.iter().zip(fates).rev() {
             if let Some(ino) = pending.op.name_of() {
@@ -309,7 +309,7 @@ impl DiskState {
         out
     }
 
-    fn lose(&mut self, scope: Scope) {
+    fn drop_covered(&mut self, scope: Scope) {
         let covered = self.covered(scope);
         let mut index = 0;
         self.pending.retain_mut(|p| {
@@ -325,10 +325,14 @@ impl DiskState {
     /// Forgets files that no durable and no pending name leads to: no crash brings them back.
     fn forget_unnamed(&mut self) {
         let named = self.durable.named();
-        let coming: BTreeSet<Ino> = self.pending.iter().filter_map(|p| p.op.name_of()).collect();
+        let pending_names: BTreeSet<Ino> =
+            self.pending.iter().filter_map(|p| p.op.name_of()).collect();
         let nameless = &self.nameless;
         let alive = |ino| {
-            ino == ROOT || named.contains(&ino) || coming.contains(&ino) || nameless.contains(&ino)
+            ino == ROOT
+                || named.contains(&ino)
+                || pending_names.contains(&ino)
+                || nameless.contains(&ino)
         };
         self.durable.retain(alive);
         self.pending.retain(|p| p.op.data_of().is_none_or(alive));

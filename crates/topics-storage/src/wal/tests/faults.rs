@@ -628,7 +628,7 @@ fn i1_a_log_that_finds_no_descriptor_goes_on_when_there_is_one() {
             }
             (refused, acked.clone())
         };
-        fs.fail_from(CallKind::OPENING.as_slice(), nth, FaultKind::EMFILE);
+        fs.fail_from(CallKind::NEEDS_FD.as_slice(), nth, FaultKind::EMFILE);
         assert!(put_wait(200).0 > 0, "{nth}");
         assert!(!wal.full(0) && wal.poisoned(0).is_none(), "{nth}");
         fs.clear_faults();
