@@ -1,7 +1,6 @@
 //! Names of segments and what is known about one without opening it.
 
-use bincode::{Decode, Encode};
-
+use crate::format::codec::{Decode, Encode};
 use crate::format::frame::Flags;
 
 /// A topic's identity.

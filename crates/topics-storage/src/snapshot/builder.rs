@@ -1,7 +1,8 @@
 //! A snapshot while it is made: one buffer, into which each topic is encoded as it is captured.
 
 use super::table::largest_in;
-use super::{CODEC, HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
+use super::{HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
+use crate::format::codec::{Encode, encode_fixed};
 use crate::{Result, StorageError};
 
 /// A snapshot being made. No topic is held but in its encoded form.
@@ -107,8 +108,8 @@ fn head(body: &SnapshotBody, topics: u64, out: &mut Vec<u8>) -> Result<()> {
     put(&(body.next_epoch, body.reserved_epoch, topics), out)
 }
 
-fn put(value: &impl bincode::Encode, out: &mut Vec<u8>) -> Result<()> {
-    bincode::encode_into_std_write(value, out, CODEC).map(drop).map_err(failed)
+fn put(value: &impl Encode, out: &mut Vec<u8>) -> Result<()> {
+    encode_fixed(value, out).map_err(failed)
 }
 
 fn failed(e: impl ToString) -> StorageError {

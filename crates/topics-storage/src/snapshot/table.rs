@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use bincode::BorrowDecode;
 use topics_env::sync::OnceLock;
 
-use super::{
-    GapSnap, IdempotencySnap, ReplayPos, Section, SnapshotBody, TopicSnap, decode_limited,
-};
+use super::{GapSnap, IdempotencySnap, ReplayPos, Section, SnapshotBody, TopicSnap};
 use crate::dir::le_u64;
+use crate::format::codec::{BorrowDecode, borrow_fixed, decode_fixed};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
@@ -158,14 +156,13 @@ impl Table {
     /// An entry, read where it lies.
     pub fn topic_header(&self, i: usize) -> Result<TopicHeader<'_>> {
         let entry = self.entry(i);
-        let found = bincode::borrow_decode_from_slice(entry, super::CODEC.with_limit::<LIMIT>());
-        self.whole(i, entry.len(), found.map_err(|e| e.to_string()))
+        self.whole(i, entry.len(), borrow_fixed(entry))
     }
 
     /// An entry, decoded.
     pub fn topic(&self, i: usize) -> Result<TopicSnap> {
         let entry = self.entry(i);
-        self.whole(i, entry.len(), decode_limited(entry))
+        self.whole(i, entry.len(), decode_fixed(entry))
     }
 
     fn whole<T>(
@@ -218,8 +215,6 @@ impl Table {
     }
 }
 
-/// The most that a decoded entry may take.
-const LIMIT: usize = 1 << 32;
 /// Where the name begins in an entry, behind id, epoch and length.
 const NAME: usize = 24;
 /// The shortest entry: numbers and six empty lists.
