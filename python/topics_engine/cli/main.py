@@ -203,28 +203,30 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     with extra("server", "serve"):
-        from .serve import serve as until_told
+        from ..server.serve import serve as until_told
 
     def read_again() -> Settings:
         return resolve(_given(args)).settings
 
     settings = resolved.settings
     from_environment = resolved.sources["api_keys"].startswith("environment")
-    return until_told(
+    failure = until_told(
         settings,
         read_again,
         fixed_keys=settings.api_keys if from_environment else "",
         hints=args.hints,
         access_log=args.access_log,
     )
+    if failure is None:
+        return Exit.OK
+    complain(str(failure))
+    return exit_for(failure)
 
 
 def reload(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     if url:
         raise InvalidRequest("a reload is of a server on this machine: give its --data-dir")
-    from .reload import tell
-
-    return tell(resolved.settings.data_dir, out)
+    return tools.reload(resolved.settings.data_dir, out)
 
 
 def config(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:

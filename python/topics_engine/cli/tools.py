@@ -1,8 +1,11 @@
-"""`verify` and `repair`: tools over a data directory."""
+"""`verify`, `repair` and `reload`: tools over a data directory."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,7 +13,7 @@ from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
 from .exits import Exit
-from .output import GREEN, RED, Output, Progress, Waiting
+from .output import GREEN, RED, Output, Progress, Waiting, complain
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
@@ -102,6 +105,34 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
         if rows:
             out.line(out.paint(title, RED))
             out.rows(columns, rows)
+
+
+def reload(data_dir: str, out: Output) -> int:
+    """Tells the server of a directory on this machine."""
+    _must_exist(data_dir)
+    holder = _holder(Path(data_dir) / ".topics.lock")
+    if holder is None:
+        complain(f"no server serves {data_dir}: there is nobody to tell")
+        return Exit.FAILED
+    pid, url = holder
+    os.kill(pid, signal.SIGHUP)
+    out.fields({"told": pid, "url": url})
+    return Exit.OK
+
+
+def _holder(path: Path) -> tuple[int, str] | None:
+    """The process that has a directory open and serves it, by its lock file: what an old one says
+    may be another process by now, and an engine without a server would die of the signal."""
+    try:
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid, url, *_ = [*lock.read().splitlines(), "", ""]
+                return (int(pid), url) if pid.isdigit() and url else None
+    except FileNotFoundError:
+        pass
+    return None
 
 
 def _must_exist(data_dir: str) -> None:

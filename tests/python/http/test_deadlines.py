@@ -20,7 +20,7 @@ import pytest
 
 from benches.demo.server import Server
 from topics_engine.cli import limits
-from topics_engine.cli.limits import MIN_BYTES_PER_SECOND, Outflow
+from topics_engine.server.limits import MIN_BYTES_PER_SECOND, Outflow
 
 from ..gate import sized
 from .conftest import once, running

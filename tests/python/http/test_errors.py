@@ -11,8 +11,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from benches.demo.server import Server
-from topics_engine.cli.limits import Limits
-from topics_engine.cli.protocol import BoundedProtocol
+from topics_engine.server.limits import Limits
+from topics_engine.server.protocol import BoundedProtocol
 
 from .cases import one
 from .conftest import HTTP1, Http, raw_exchange
@@ -51,7 +51,7 @@ def test_headers_without_end_are_431(server: Server) -> None:
 def test_headers_that_stop_are_408(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer of a connection, on an event loop whose time the test moves."""
     # Its transport has no socket that could be asked.
-    monkeypatch.setattr("topics_engine.cli.limits.unsent", lambda transport: 0)
+    monkeypatch.setattr("topics_engine.server.limits.unsent", lambda transport: 0)
     loop = StoppedLoop()
     protocol = BoundedProtocol(uvicorn.Config(app), ServerState(), {}, _loop=loop)  # type: ignore[arg-type]
     transport = Recorder()

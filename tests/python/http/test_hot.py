@@ -17,8 +17,8 @@ from benches.demo.server import Server
 from topics_engine import _core
 from topics_engine.asgi import Settings, build
 from topics_engine.asgi.messages import CLOSE, HttpError
-from topics_engine.cli.hot import HotProtocols
-from topics_engine.cli.limits import GOODBYE_SECONDS, MIN_BYTES_PER_SECOND, Limits
+from topics_engine.server.hot import HotProtocols
+from topics_engine.server.limits import GOODBYE_SECONDS, MIN_BYTES_PER_SECOND, Limits
 
 from .conftest import LIMITS
 
@@ -350,7 +350,7 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
             left -= 1
             return left
 
-        monkeypatch.setattr("topics_engine.cli.hot.unsent", unsent)
+        monkeypatch.setattr("topics_engine.server.hot.unsent", unsent)
         async with Hot(tmp_path / "d", stall_timeout_ms=1000) as hot:
             connection, transport = hot.connect()
             connection.data_received(request("t", one(1)))

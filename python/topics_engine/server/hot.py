@@ -22,6 +22,7 @@ from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.messages import body_too_slow
 from ..asgi.routes import ROUTES
 from ..asgi.slots import Slots
+from ..asgi.streaming import PUMP
 from .limits import (
     GOODBYE_SECONDS,
     MIN_BYTES_PER_SECOND,
@@ -29,8 +30,7 @@ from .limits import (
     headers_too_slow,
     unsent,
 )
-from .protocol import farewell
-from .pumped import PumpedProtocol
+from .protocol import BoundedProtocol, farewell
 
 Admit = Callable[[str, bytes], tuple[int, str] | None]
 
@@ -109,3 +109,30 @@ class HotProtocols:
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(self._tick, self._sweep, loop)
         self._gate.sweep()
+
+
+class PumpedProtocol(BoundedProtocol):
+    """Offers the application to write its streams."""
+
+    _pump: _core.Pump | None = None
+
+    def _extensions(self) -> dict[str, dict[object, object]]:
+        return {**super()._extensions(), PUMP: {"begin": self._begin}}
+
+    def _begin(self, http: _core.Http, token: int, ended: Callable[[bool], object]) -> _core.Pump:
+        """The pump of the stream whose head has been sent."""
+        pump = self._pump = _core.Pump(http, token, self.transport, ended)
+        if self.flow.write_paused:
+            pump.pause()
+        pump.begin()
+        return pump
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._pump is not None:
+            self._pump.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._pump is not None:
+            self._pump.resume()

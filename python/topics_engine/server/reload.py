@@ -6,19 +6,14 @@ All of it is read before anything is changed: a bad file leaves the server as it
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 from ..asgi import App
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
-from ..errors import InvalidRequest, NotFound
-from .exits import Exit
-from .output import Output, complain
+from ..errors import InvalidRequest
 from .tls import Certificate, TlsRefused, context
 
 log = logging.getLogger("topics_engine.server")
@@ -96,33 +91,3 @@ class Reloader:
             f"{len(keys)} keys ({renewal.new} new, {renewal.changed} changed, "
             f"{renewal.revoked} revoked)"
         )
-
-
-def tell(data_dir: str, out: Output) -> int:
-    """`topics reload`: tells the server of a directory on this machine."""
-    path = Path(data_dir) / ".topics.lock"
-    if not Path(data_dir).is_dir():
-        raise NotFound(f"{data_dir} is not a directory")
-    holder = _holder(path)
-    if holder is None:
-        complain(f"no server serves {data_dir}: there is nobody to tell")
-        return Exit.FAILED
-    pid, url = holder
-    os.kill(pid, signal.SIGHUP)
-    out.fields({"told": pid, "url": url})
-    return Exit.OK
-
-
-def _holder(path: Path) -> tuple[int, str] | None:
-    """The process that has a directory open and serves it, by its lock file: what an old one says
-    may be another process by now, and an engine without a server would die of the signal."""
-    try:
-        with path.open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pid, url, *_ = [*lock.read().splitlines(), "", ""]
-                return (int(pid), url) if pid.isdigit() and url else None
-    except FileNotFoundError:
-        pass
-    return None

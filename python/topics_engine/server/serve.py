@@ -1,4 +1,4 @@
-"""`topics serve`: the application under uvicorn, one process."""
+"""The application under uvicorn, one process, from its settings to its end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from ..asgi.access import check_bind
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from ..errors import TopicsError
-from .exits import Exit, exit_for
 from .hot import HotProtocols
 from .limits import Limits, expect
-from .output import complain
 from .protocol import BoundedProtocol
 from .reload import Reloader, set_level
-from .tls import Certificate, Config, TlsRefused
+from .tls import Certificate, Config
 from .websocket import BoundedWebSocket
 
 # With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
@@ -137,25 +135,24 @@ def serve(
     fixed_keys: str = "",
     hints: bool = False,
     access_log: bool = False,
-) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit code. On SIGHUP `read_again` gives the
-    settings as they are then; of the keys, `fixed_keys` stay."""
+) -> BaseException | None:
+    """Serves until SIGTERM or SIGINT, and returns the failure of the engine that ended it, if one
+    did. On SIGHUP `read_again` gives the settings as they are then; of the keys, `fixed_keys` stay.
+
+    Raises `BindRefused`, `TlsRefused`, `OSError` or a `TopicsError` when it cannot start.
+    """
     # Until there is a loop that can read it again, nothing has to be.
     signal.signal(signal.SIGHUP, _ignore)
     # A malformed key stops the start before anything listens.
     keys = bool(Keys.parse(settings.api_keys, settings.api_keys_file))
     check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
-    try:
-        tls = Certificate.of(settings.tls_cert, settings.tls_key)
-    except TlsRefused as refusal:
-        complain(str(refusal))
-        return Exit.USAGE
+    tls = Certificate.of(settings.tls_cert, settings.tls_key)
     limits = Limits.of(settings)
     try:
         sock = listen(settings.host, settings.port, limits.stall)
     except OSError as error:
-        complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
-        return Exit.FAILED
+        where = f"{settings.host}:{settings.port}"
+        raise OSError(f"cannot listen on {where}: {error.strerror}") from error
     try:
         # Before the address is printed: what the directory lacks is no matter of waiting.
         _core.make_directory(settings.data_dir)
@@ -203,10 +200,7 @@ def serve(
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, _ignore)
     server.run(sockets=[sock])
-    if app.life.failure is not None:
-        complain(str(app.life.failure))
-        return exit_for(app.life.failure)
-    return Exit.OK
+    return app.life.failure
 
 
 def program() -> str:
