@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 
 import topics_engine as te
+from support.server import Server, bytes_on_disk
 from topics_engine.cli.measure import percentile, sync_latencies
 from topics_engine.cli.output import Progress
 
 from .compare import in_process, mismatches, over_http
 from .flights import Batch, batches, flights
 from .load import Loaders
-from .server import Server, bytes_on_disk
 
 ROWS = 336_776
 

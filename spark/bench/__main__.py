@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benches.demo.server import Server, bytes_on_disk
+from support.server import Server, bytes_on_disk
 
 from .kafka import broker, connector, install
 from .measure import ROWS, SOURCE

@@ -17,7 +17,7 @@ import pandas as pd
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
-from benches.demo.server import Server
+from support.server import Server
 
 from .expected import Dead, expected
 from .feed import Feed

@@ -28,7 +28,7 @@ LANDED = Landing(Progress(committed=6, planned=7, rows=450), fed=600, total=1000
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     """A program as the Makefile starts it."""
-    env = {**os.environ, "PYTHONPATH": ".."}
+    env = {**os.environ, "PYTHONPATH": "..:../tests"}
     command = [sys.executable, "-m", *args]
     return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=300)
 
@@ -39,7 +39,7 @@ def test_programs_start_as_the_makefile_starts_them(program):
     assert (told.returncode, told.stderr) == (0, "")
     assert f"python -m {program}" in told.stdout
     rules = (HERE.parent / "Makefile").read_text()
-    assert "IN_SPARK = cd spark && PYTHONPATH=.. " in rules
+    assert "IN_SPARK = cd spark && PYTHONPATH=..:../tests " in rules
     assert f"$(IN_SPARK) -m {program} " in rules
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LAST_LINE = {

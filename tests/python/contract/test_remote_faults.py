@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.faulty_server import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
+from support.server import Server
 
 from .adapter import all_of, datas, eventually, plain, take
-from .faulty import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
 
 NOT_READY = b'{"error":{"code":"not_ready","message":"recovering","detail":{}}}'
 
