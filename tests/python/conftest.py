@@ -92,7 +92,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(params=["hot", "plain"] if GATE == "quick" else ["hot", "plain", "h2"])
-def door(request: pytest.FixtureRequest) -> str:
+def protocol(request: pytest.FixtureRequest) -> str:
     """The ways into the application, one after the other. At the quick gate HTTP/2 is left to its
     own tests and to the conformance cases.
     """
@@ -100,8 +100,8 @@ def door(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """A server of its own behind each door, so that all of them see the same requests."""
+def protocols(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """A server of its own behind each protocol, so that all of them see the same requests."""
     with contextlib.ExitStack() as stack:
         made: dict[str, Server] = {}
         for name in ("plain", "hot", "h2"):
@@ -115,17 +115,17 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server
 
 
 @pytest.fixture
-def clients(doors: dict[str, Server]) -> Iterator[dict[str, Http]]:
-    made = {name: Http(server.port) for name, server in doors.items()}
+def clients(protocols: dict[str, Server]) -> Iterator[dict[str, Http]]:
+    made = {name: Http(server.port) for name, server in protocols.items()}
     yield made
     for client in made.values():
         client.close()
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, door: str) -> Server:
+def server(request: pytest.FixtureRequest, protocol: str) -> Server:
     """A server for all tests that do not end it; topics of a test carry its name."""
-    live: Server = request.getfixturevalue(f"{door}_server")
+    live: Server = request.getfixturevalue(f"{protocol}_server")
     return live
 
 

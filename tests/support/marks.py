@@ -3,4 +3,4 @@
 import pytest
 
 # Of tests that speak HTTP/1.1 themselves.
-HTTP1 = pytest.mark.parametrize("door", ["hot", "plain"], indirect=True)
+HTTP1 = pytest.mark.parametrize("protocol", ["hot", "plain"], indirect=True)

@@ -1,7 +1,7 @@
 """What each route answers: requests that prepare, the one that is looked at, and its outcome.
 
-The tests of conformance send all of it through every door. A route of the table without its cases
-here fails them.
+The tests of conformance send all of it through every protocol. A route of the table without its
+cases here fails them.
 """
 
 from __future__ import annotations

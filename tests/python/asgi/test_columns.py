@@ -157,14 +157,14 @@ def full(api: Http, topic: str, count: int) -> None:
 ROWS = 1_000_000
 
 
-@pytest.mark.parametrize("door", ["hot", "plain", "h2"])
-def test_a_million_rows_for_a_slow_client_are_not_held(tmp_path: Path, door: str) -> None:
+@pytest.mark.parametrize("protocol", ["hot", "plain", "h2"])
+def test_a_million_rows_for_a_slow_client_are_not_held(tmp_path: Path, protocol: str) -> None:
     """The server is ahead of its client all the time; what it holds is a few batches of 2 MiB."""
-    for live in running(tmp_path / "data", {"TOPICS_HOT_PROTOCOL": str(int(door != "plain"))}):
+    for live in running(tmp_path / "data", {"TOPICS_HOT_PROTOCOL": str(int(protocol != "plain"))}):
         api = Http(live.port)
         full(api, "t", ROWS)
         assert len(columns(api, "/v0/topics/t/diff", limit=50_000)) == 50_000
-        port = Http2Port(live.port) if door == "h2" else live.port
+        port = Http2Port(live.port) if protocol == "h2" else live.port
         before = live.memory()[1]
         size, most, tail = 0, 0, b""
         with contextlib.closing(connection(port)) as client:
@@ -176,7 +176,7 @@ def test_a_million_rows_for_a_slow_client_are_not_held(tmp_path: Path, door: str
                 most = max(most, live.memory()[1] - before)
         api.close()
         assert (size > ROWS * 100, tail) == (True, END)
-        print(f"{door}: {size >> 20} MiB went by, the server grew by {most / 2**20:.1f} MiB")
+        print(f"{protocol}: {size >> 20} MiB went by, the server grew by {most / 2**20:.1f} MiB")
         assert most < 32 << 20
 
 
@@ -184,10 +184,10 @@ def served(api: Http, key: dict[str, str]) -> bool:
     return api("GET", "/v0/topics/t", None, key).status == 200
 
 
-@pytest.mark.parametrize("door", ["hot", "plain", "h2"])
-def test_a_client_that_leaves_midway_gives_its_place_back(tmp_path: Path, door: str) -> None:
+@pytest.mark.parametrize("protocol", ["hot", "plain", "h2"])
+def test_a_client_that_leaves_midway_gives_its_place_back(tmp_path: Path, protocol: str) -> None:
     env = {
-        "TOPICS_HOT_PROTOCOL": str(int(door != "plain")),
+        "TOPICS_HOT_PROTOCOL": str(int(protocol != "plain")),
         "TOPICS_API_KEYS": "k:rwa",
         "TOPICS_MAX_INFLIGHT_PER_KEY": "1",
     }
@@ -196,7 +196,7 @@ def test_a_client_that_leaves_midway_gives_its_place_back(tmp_path: Path, door: 
         api = Http(live.port)
         body = ipc({"data": ['"' + "x" * 9000 + '"'] * 5000})
         assert api("POST", "/v0/topics/t", body, {"Content-Type": ARROW, **key}).status == 201
-        port = Http2Port(live.port) if door == "h2" else live.port
+        port = Http2Port(live.port) if protocol == "h2" else live.port
         for verb in ("scan", "diff"):
             with contextlib.closing(connection(port)) as client:
                 client.request("POST", f"/v0/topics/t/{verb}", b"{}", JSON | key)

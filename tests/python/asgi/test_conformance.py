@@ -1,5 +1,5 @@
-"""What the documents promise of every route, through every door: uvicorn's own protocol, the hot
-protocol, and HTTP/2. The answers are the same bytes, but for what says when and where they were
+"""What the documents promise of every route, through every protocol: uvicorn's own protocol, the
+hot protocol, and HTTP/2. The answers are the same bytes, but for what says when and where they were
 made.
 """
 
@@ -133,10 +133,10 @@ def route_of(case: Case) -> Route | None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_case_through_every_door(clients: dict[str, Http], name: str) -> None:
+def test_every_case_through_every_protocol(clients: dict[str, Http], name: str) -> None:
     case = CASES[name]
     topic = "t-" + re.sub(r"[^A-Za-z0-9]", "-", name)
-    replies = {door: send(case, api, topic) for door, api in clients.items()}
+    replies = {protocol: send(case, api, topic) for protocol, api in clients.items()}
     for reply in replies.values():
         check(case, reply, topic)
     first, *others = replies.values()
@@ -251,10 +251,10 @@ def test_head_is_answered_as_get_is(clients: dict[str, Http]) -> None:
         if route.method != "GET":
             continue
         path = place(route, "head")
-        for door, api in clients.items():
+        for protocol, api in clients.items():
             get = Reply(405, {}, b"") if route.streams else api("GET", path)
             head = api("HEAD", path)
-            assert (head.status, head.body) == (get.status, b""), (door, path)
+            assert (head.status, head.body) == (get.status, b""), (protocol, path)
             if route.streams:
                 assert "HEAD" not in head.headers["allow"]
             else:
@@ -284,7 +284,7 @@ def nested(depth: int) -> bytes:
 
 def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
     lines = {"Content-Type": "application/x-ndjson"}
-    for door, api in clients.items():
+    for protocol, api in clients.items():
         path = "/v0/topics/nested"
         for body, headers, fits in (
             (nested(128), {}, True),
@@ -293,7 +293,7 @@ def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
             (b"[" * 126 + b"]" * 126, lines, False),
         ):
             reply = api("POST", path, body, headers)
-            assert (reply.status in (200, 201)) is fits, (door, body, reply)
+            assert (reply.status in (200, 201)) is fits, (protocol, body, reply)
             assert fits or reply.code == "invalid_request"
     for route in ROUTES:
         if route.body is None:
@@ -309,22 +309,22 @@ def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
 
 
 def test_headers_at_their_limit_and_beyond(clients: dict[str, Http]) -> None:
-    for door, api in clients.items():
+    for protocol, api in clients.items():
         # What names the host, and what takes no packing, or that no body follows.
         host = f"127.0.0.1:{int(api.port)}"
         sent = {"host": host}
-        sent |= {"content-length": "0"} if door == "h2" else {"accept-encoding": "identity"}
+        sent |= {"content-length": "0"} if protocol == "h2" else {"accept-encoding": "identity"}
         own = len(sent)
         for count, status in ((128 - own, 200), (129 - own, 431)):
             reply = api("GET", "/v0/health", None, {f"x-{n}": "y" for n in range(count)})
-            assert reply.status == status, (door, count)
+            assert reply.status == status, (protocol, count)
         size = sum(len(name) + len(value) for name, value in sent.items())
         for more, status in ((0, 200), (1, 431)):
             wide = {f"x-{n}": "y" * 8000 for n in range(7)}
             size_of_wide = sum(len(name) + len(value) for name, value in wide.items())
             rest = (64 << 10) - size - size_of_wide - len("x-last") + more
             reply = api("GET", "/v0/health", None, wide | {"x-last": "z" * rest})
-            assert reply.status == status, (door, more)
+            assert reply.status == status, (protocol, more)
 
 
 def test_pages_of_other_origins(tmp_path: Path) -> None:
@@ -443,10 +443,10 @@ def test_every_route_with_a_body_gives_it_a_time() -> None:
 
 def test_values_over_a_maximum_clamp(clients: dict[str, Http]) -> None:
     for number, (name, (case, listed, expected)) in enumerate(SIZES.items()):
-        for door, api in clients.items():
+        for protocol, api in clients.items():
             reply = send(case, api, f"clamp-{number}")
-            assert reply.status == 200, (door, name, reply)
-            assert len(reply.json[listed]) == expected, (door, name)
+            assert reply.status == 200, (protocol, name, reply)
+            assert len(reply.json[listed]) == expected, (protocol, name)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -468,9 +468,9 @@ def test_what_is_not_a_number_is_refused(clients: dict[str, Http], name: str) ->
             assert len(bodies) == 1
 
 
-def test_a_busy_consumer(doors: dict[str, Server]) -> None:
+def test_a_busy_consumer(protocols: dict[str, Server]) -> None:
     """The reader before is one whose cursor is still being written."""
-    for server in doors.values():
+    for server in protocols.values():
         api = Http(server.port)
         records = {"records": [{"data": n} for n in range(50)]}
         assert api("POST", "/v0/topics/busy", records).status == 201
@@ -494,8 +494,8 @@ def test_a_busy_consumer(doors: dict[str, Server]) -> None:
         assert sorted(read) == list(range(20 - len(refused))), "at most once, and none passed over"
 
 
-def test_a_socket_opens(doors: dict[str, Server]) -> None:
+def test_a_socket_opens(protocols: dict[str, Server]) -> None:
     for name in ("plain", "hot"):
-        socket = Socket(doors[name].port)
+        socket = Socket(protocols[name].port)
         assert socket.ask("ping", "pong")
         socket.close()

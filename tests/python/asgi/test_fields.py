@@ -99,7 +99,7 @@ WITHIN: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
 
 
 def refused(clients: dict[str, Http], method: str, path: str, body: Any, names: str) -> None:
-    """Every door says the same, and what it is about."""
+    """Every protocol says the same, and what it is about."""
     replies = [api(method, path, body) for api in clients.values()]
     for reply in replies:
         assert (reply.status, reply.code) == (400, "invalid_request"), (path, body, reply)
@@ -187,7 +187,7 @@ def misspelt(name: str) -> str:
 def meant(
     clients: dict[str, Http], method: str, path: str, body: Any, given: str, name: str
 ) -> None:
-    """Every door refuses a name, says it, and says which one was probably meant."""
+    """Every protocol refuses a name, says it, and says which one was probably meant."""
     refused(clients, method, path, body, f"{given}`; did you mean `{name}`?")
     for api in clients.values():
         detail = api(method, path, body).json["error"]["detail"]

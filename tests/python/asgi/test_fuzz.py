@@ -365,10 +365,10 @@ def run_requests(api: Http, seen: dict[int, int], batch: list[Any]) -> None:
             json.loads(reply.body)
 
 
-def test_no_generated_request_is_500(api: Http, door: str) -> None:
+def test_no_generated_request_is_500(api: Http, protocol: str) -> None:
     seen: dict[int, int] = {}
     # The application has had all of them by two ways when it gets those of HTTP/2.
-    most = REQUESTS // 4 if door == "h2" else REQUESTS
+    most = REQUESTS // 4 if protocol == "h2" else REQUESTS
     chosen = seed(fresh_seed())
     batches = st.lists(requests(), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE)
     run = settings(

@@ -1,4 +1,6 @@
-"""Each limit at its value and one beyond, through every door; and keys of other names' clients."""
+"""Each limit at its value and one beyond, through every protocol; and keys of other names'
+clients.
+"""
 
 from __future__ import annotations
 
@@ -168,56 +170,59 @@ def test_counts_at_their_limit_and_beyond(tmp_path: Path) -> None:
     limits = COUNTS | {"max_total_bytes": 0}
     server = start(tmp_path / "data", limits)
     try:
-        doors = [Http(server.port), Http(Http2Port(server.port))]
-        api = doors[0]
+        clients = [Http(server.port), Http(Http2Port(server.port))]
+        api = clients[0]
         for n in range(4):
             assert api("PUT", f"/v0/topics/t{n}").status == 201
-        for door in doors:
-            full(door("PUT", "/v0/topics/t4"), "topics", 4)
-            full(door("POST", "/v0/topics/t4", one()), "topics", 4)
-            assert door("PUT", "/v0/topics/t3", {"ttl_ms": 5000}).status == 200
-            assert door("POST", "/v0/topics/t3", one()).status == 200
+        for client in clients:
+            full(client("PUT", "/v0/topics/t4"), "topics", 4)
+            full(client("POST", "/v0/topics/t4", one()), "topics", 4)
+            assert client("PUT", "/v0/topics/t3", {"ttl_ms": 5000}).status == 200
+            assert client("POST", "/v0/topics/t3", one()).status == 200
         for n in (1, 2):
             asked = {"source": "t0", "dest": f"t{n}"}
             assert api("PUT", f"/v0/routers/r{n}", asked).status == 201
-        for door in doors:
-            full(door("PUT", "/v0/routers/r3", {"source": "t0", "dest": "t3"}), "routers", 2)
-            assert door("PUT", "/v0/routers/r2", {"source": "t0", "dest": "t2"}).status == 200
+        for client in clients:
+            full(client("PUT", "/v0/routers/r3", {"source": "t0", "dest": "t3"}), "routers", 2)
+            assert client("PUT", "/v0/routers/r2", {"source": "t0", "dest": "t2"}).status == 200
         consumers = "/v0/topics/t1/consumers"
         for n in range(2):
             assert api("PUT", f"{consumers}/c{n}", {}).status == 201
-        for door in doors:
-            full(door("PUT", f"{consumers}/c2", {}), "max_consumers", 2)
-            assert door("PUT", f"{consumers}/c1", {}).status == 200
+        for client in clients:
+            full(client("PUT", f"{consumers}/c2", {}), "max_consumers", 2)
+            assert client("PUT", f"{consumers}/c1", {}).status == 200
         assert api("DELETE", f"{consumers}/c0").json["deleted"] is True
-        assert doors[1]("PUT", f"{consumers}/c2", {}).status == 201
+        assert clients[1]("PUT", f"{consumers}/c2", {}).status == 201
         listed = api("GET", f"{consumers}?page_size=1").json
         assert [c["consumer"] for c in listed["consumers"]] == ["c1"]
         listed = api("GET", f"/v0/consumers?page_size=1&cursor={listed['next_cursor']}").json
         assert [c["consumer"] for c in listed["consumers"]] == ["c2"]
 
-        def commit(door: Http, writer: str, epoch: int) -> Reply:
+        def commit(client: Http, writer: str, epoch: int) -> Reply:
             appends = [{"topic": "t1", **one()}]
             asked = {"appends": appends, "writer": writer, "epoch": epoch}
-            return door("POST", "/v0/txn", asked)
+            return client("POST", "/v0/txn", asked)
 
-        assert [commit(door, f"w{n}", 7).status for n, door in enumerate(doors)] == [200, 200]
-        for door in doors:
-            full(commit(door, "w2", 1), "max_txn_writers", 2)
-            assert commit(door, "w1", 7).json["deduped"] is True
+        assert [commit(client, f"w{n}", 7).status for n, client in enumerate(clients)] == [
+            200,
+            200,
+        ]
+        for client in clients:
+            full(commit(client, "w2", 1), "max_txn_writers", 2)
+            assert commit(client, "w1", 7).json["deduped"] is True
         assert api("DELETE", "/v0/txn/w0").json["forgotten"] is True
         assert api("DELETE", "/v0/txn/w0").json["forgotten"] is False
-        assert commit(doors[1], "w2", 1).status == 200
+        assert commit(clients[1], "w2", 1).status == 200
         wids = [api("POST", "/v0/watch", {"topics": ["t0"]}).json["wid"] for _ in range(2)]
-        for door in doors:
-            full(door("POST", "/v0/watch", {"topics": ["t0"]}), "watch_sessions", 2)
+        for client in clients:
+            full(client("POST", "/v0/watch", {"topics": ["t0"]}), "watch_sessions", 2)
         assert api("DELETE", f"/v0/watch/{wids[0]}").json["ended"] is True
-        assert doors[1]("POST", "/v0/watch", {"topics": ["t0"]}).status == 201
-        streams = [Events(door.port, "/v0/watch?topic=t0") for door in doors]
+        assert clients[1]("POST", "/v0/watch", {"topics": ["t0"]}).status == 201
+        streams = [Events(client.port, "/v0/watch?topic=t0") for client in clients]
         for stream in streams:
             stream.until("caught-up")
-        for door in doors:
-            full(door("GET", "/v0/watch?topic=t0"), "sse_connections", 2)
+        for client in clients:
+            full(client("GET", "/v0/watch?topic=t0"), "sse_connections", 2)
         with pytest.raises(InvalidStatus) as refused:
             Socket(server.port)
         assert refused.value.response.status_code == 429
@@ -225,18 +230,22 @@ def test_counts_at_their_limit_and_beyond(tmp_path: Path) -> None:
         detail = json.loads(refused.value.response.body or b"")["error"]["detail"]
         assert (detail["limit"], detail["max"]) == ("sse_connections", 2)
         for n in range(3):
-            assert doors[n % 2]("POST", "/v0/topics/t1", one(idempotency_key=f"k{n}")).status == 200
-        for door in doors:
-            full(door("POST", "/v0/topics/t1", one(idempotency_key="k3")), "idempotency_keys", 3)
-            assert door("POST", "/v0/topics/t1", one(idempotency_key="k0")).json["deduped"] is True
-            assert door("POST", "/v0/topics/t1", one()).status == 200
+            assert (
+                clients[n % 2]("POST", "/v0/topics/t1", one(idempotency_key=f"k{n}")).status == 200
+            )
+        for client in clients:
+            full(client("POST", "/v0/topics/t1", one(idempotency_key="k3")), "idempotency_keys", 3)
+            assert (
+                client("POST", "/v0/topics/t1", one(idempotency_key="k0")).json["deduped"] is True
+            )
+            assert client("POST", "/v0/topics/t1", one()).status == 200
         streams[1].close()
         until(lambda: _opens(server.port))
         streams[0].close()
         assert api("DELETE", "/v0/topics/t0").json["deleted"] is True
         assert api("PUT", "/v0/topics/t5").status == 201
-        for door in doors:
-            door.close()
+        for client in clients:
+            client.close()
         assert server.stop() == 0
     finally:
         server.ensure_dead()
@@ -250,19 +259,19 @@ def _opens(port: int) -> bool:
 def test_all_bytes_at_their_limit_and_beyond(tmp_path: Path) -> None:
     server = start(tmp_path / "data", {"max_total_bytes": 4000})
     try:
-        doors = [Http(server.port), Http(Http2Port(server.port))]
+        clients = [Http(server.port), Http(Http2Port(server.port))]
         written = 0
-        while (reply := doors[written % 2]("POST", "/v0/topics/t", one(of(500)))).status != 429:
+        while (reply := clients[written % 2]("POST", "/v0/topics/t", one(of(500)))).status != 429:
             assert reply.status in (200, 201), reply
             written += 1
         full(reply, "total_bytes", 4000)
-        held = doors[0]("GET", "/v0/topics/t").json["bytes"]
+        held = clients[0]("GET", "/v0/topics/t").json["bytes"]
         assert held <= 4000
         assert held + 500 > 4000 - 100
-        assert doors[0]("POST", "/v0/topics/t/delete", {"before_seq": 3}).json["deleted"] == 2
-        assert doors[1]("POST", "/v0/topics/t", one(of(500))).status == 200
-        for door in doors:
-            door.close()
+        assert clients[0]("POST", "/v0/topics/t/delete", {"before_seq": 3}).json["deleted"] == 2
+        assert clients[1]("POST", "/v0/topics/t", one(of(500))).status == 200
+        for client in clients:
+            client.close()
         assert server.stop() == 0
     finally:
         server.ensure_dead()
@@ -274,35 +283,35 @@ def test_0_is_no_limit(tmp_path: Path) -> None:
     # What a call in process may have is still the most that a request may.
     server = start(tmp_path / "data", off)
     try:
-        for door in (Http(server.port), Http(Http2Port(server.port))):
-            kind = type(door.port).__name__
+        for client in (Http(server.port), Http(Http2Port(server.port))):
+            kind = type(client.port).__name__
             for n in range(5):
-                assert door("PUT", f"/v0/topics/{kind}{n}").status == 201
+                assert client("PUT", f"/v0/topics/{kind}{n}").status == 201
             path = f"/v0/topics/{kind}0"
             wide = {"data": of(2 << 20), "tag": "t" * 9000, "node": "n" * 9000,
                     "meta": {"k": "v" * 100_000}}  # fmt: skip
             many = records(*[{"data": 1}] * 12_000)
-            assert door("POST", path, records(wide)).json["count"] == 1
-            assert door("POST", path, many | {"idempotency_key": "k"}).json["count"] == 12_000
-            read = door("POST", f"{path}/diff", {"from_seq": 1, "limit": 5000}).json
+            assert client("POST", path, records(wide)).json["count"] == 1
+            assert client("POST", path, many | {"idempotency_key": "k"}).json["count"] == 12_000
+            read = client("POST", f"{path}/diff", {"from_seq": 1, "limit": 5000}).json
             assert len(read["records"]) == 5000
-            assert len(door("POST", f"{path}/diff", {"from_seq": 1}).json["records"]) == 256
-            assert door("PUT", f"{path}q", {"type": "queue"}).status == 201
-            assert door("POST", f"{path}q", many).json["count"] == 12_000
+            assert len(client("POST", f"{path}/diff", {"from_seq": 1}).json["records"]) == 256
+            assert client("PUT", f"{path}q", {"type": "queue"}).status == 201
+            assert client("POST", f"{path}q", many).json["count"] == 12_000
             claim = {"node": "w" * 200, "max": 5000}
-            assert door("POST", f"{path}q/claim", claim).json["count"] == 5000
+            assert client("POST", f"{path}q/claim", claim).json["count"] == 5000
             for n in range(3):
                 router = {"source": f"{kind}0", "dest": f"{kind}r{n}"}
-                assert door("PUT", f"/v0/routers/{kind}{n}", router).status == 201
+                assert client("PUT", f"/v0/routers/{kind}{n}", router).status == 201
             names = [f"{kind}0", *(f"none{n}" for n in range(255))]
-            assert door("POST", "/v0/watch?lenient", {"topics": names}).status == 201
-            with Events(door.port, f"/v0/watch?topic={kind}0&from_seq=1&limit=5000") as events:
+            assert client("POST", "/v0/watch?lenient", {"topics": names}).status == 201
+            with Events(client.port, f"/v0/watch?topic={kind}0&from_seq=1&limit=5000") as events:
                 assert len(next(events).data["records"]) == 5000
             # What a frame cannot hold is refused, whatever the settings say.
             for field in ("tag", "node"):
-                long = door("POST", path, records({"data": 1, field: "x" * 70_000}))
+                long = client("POST", path, records({"data": 1, field: "x" * 70_000}))
                 assert (long.status, long.code) == (400, "record_too_large"), field
-            door.close()
+            client.close()
         socket = Socket(server.port)
         assert socket.ask("unsubscribe", "unsubscribed", topic="x" * 3_000_000)
         socket.close()
@@ -318,28 +327,28 @@ def test_every_named_route_is_bound_by_the_prefixes_of_a_key(tmp_path: Path) -> 
     plain = start(tmp_path / "plain", {}, **keys, TOPICS_HOT_PROTOCOL="0")
     try:
         root = {"Authorization": "Bearer root"}
-        doors = [Http(server.port), Http(Http2Port(server.port)), Http(plain.port)]
+        clients = [Http(server.port), Http(Http2Port(server.port)), Http(plain.port)]
         for name in ("mine.t", "other"):
-            assert doors[0]("PUT", f"/v0/topics/{name}", {}, root).status == 201
+            assert clients[0]("PUT", f"/v0/topics/{name}", {}, root).status == 201
         for route in ROUTES:
             if not route.open and route.verb != "socket":
-                for door in doors:
-                    check_keys(door, route)
-        for door in doors:
-            door.close()
+                for client in clients:
+                    check_keys(client, route)
+        for client in clients:
+            client.close()
         assert (server.stop(), plain.stop()) == (0, 0)
     finally:
         server.ensure_dead()
         plain.ensure_dead()
 
 
-def check_keys(door: Http, route: Route) -> None:
+def check_keys(client: Http, route: Route) -> None:
     """What one route says to clients that are not to have it."""
     body = {} if route.body is not None else None
 
     def ask(key: str | None, name: str = "other") -> Reply:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        return door(route.method, place(route, name), body, headers)
+        return client(route.method, place(route, name), body, headers)
 
     for wrong in (None, "Mine", "roo", "root2"):
         reply = ask(wrong)

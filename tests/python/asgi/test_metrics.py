@@ -41,8 +41,8 @@ def scraped(text: str) -> tuple[dict[str, str], dict[str, float]]:
     return kinds, values
 
 
-def test_what_is_done_is_counted(doors: dict[str, Server]) -> None:
-    for server in doors.values():
+def test_what_is_done_is_counted(protocols: dict[str, Server]) -> None:
+    for server in protocols.values():
         api = Http(server.port)
         before = scraped(api("GET", "/v0/metrics").body.decode())[1]
         for name, config in (("log", {"cap_records": 2}), ("jobs", {"type": "queue"})):
@@ -116,8 +116,8 @@ def test_what_is_done_is_counted(doors: dict[str, Server]) -> None:
 
 
 @pytest.mark.serial
-def test_gauges_of_topics_have_an_end(doors: dict[str, Server]) -> None:
-    for server in doors.values():
+def test_gauges_of_topics_have_an_end(protocols: dict[str, Server]) -> None:
+    for server in protocols.values():
         api = Http(server.port)
         for n in range(1001):
             assert api("PUT", f"/v0/topics/many-{n}", {}).status in (200, 201)

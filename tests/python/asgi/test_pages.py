@@ -80,8 +80,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]
 
 
 @pytest.fixture
-def port(servers: dict[str, int], door: str) -> int:
-    return servers[door]
+def port(servers: dict[str, int], protocol: str) -> int:
+    return servers[protocol]
 
 
 def given(headers: dict[str, str], port: int) -> dict[str, str]:
@@ -165,9 +165,9 @@ def test_what_answers_without_the_engine_is_open(port: int, route: Route) -> Non
     api.close()
 
 
-@pytest.mark.parametrize("door", ["plain", "hot"])
-def test_sockets(servers: dict[str, int], door: str) -> None:
-    port = servers[door]
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
+def test_sockets(servers: dict[str, int], protocol: str) -> None:
+    port = servers[protocol]
     for who, headers in (FOREIGN | {"silent": BROWSER}).items():
         with pytest.raises(InvalidStatus) as refused:
             Socket(port, additional_headers=given(headers, port), user_agent_header=None)

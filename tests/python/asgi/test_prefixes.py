@@ -26,19 +26,19 @@ OURS = ("mine.a", "mine.b", "my-q")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     with contextlib.ExitStack() as stack:
         made: dict[str, int] = {}
-        for door, hot in (("plain", "0"), ("hot", "1")):
-            directory: Path = tmp_path_factory.mktemp(f"prefixes-{door}") / "data"
+        for protocol, hot in (("plain", "0"), ("hot", "1")):
+            directory: Path = tmp_path_factory.mktemp(f"prefixes-{protocol}") / "data"
             env = KEYS | {"TOPICS_HOT_PROTOCOL": hot}
             server = stack.enter_context(opened(directory, env))
             fill(server)
-            made[door] = server.port
+            made[protocol] = server.port
         yield made | {"h2": Http2Port(made["hot"])}
 
 
 @pytest.fixture
-def clients(ports: dict[str, int], door: str) -> Iterator[tuple[Client, Client]]:
+def clients(ports: dict[str, int], protocol: str) -> Iterator[tuple[Client, Client]]:
     """Of everybody's key, and of one with prefixes."""
-    root, mine = Client(ports[door], "root"), Client(ports[door], "mine")
+    root, mine = Client(ports[protocol], "root"), Client(ports[protocol], "mine")
     yield root, mine
     root.close()
     mine.close()

@@ -1,5 +1,5 @@
 """Bodies that are being received: what all of them may hold, and how many a key may send at once,
-through every door; the server answers others meanwhile, and nothing of it is left behind.
+through every protocol; the server answers others meanwhile, and nothing of it is left behind.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ ONE = {"records": [{"data": 1}]}
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     with contextlib.ExitStack() as stack:
         made = {}
-        for door, hot in (("plain", "0"), ("hot", "1")):
-            directory: Path = tmp_path_factory.mktemp(f"receiving-{door}") / "data"
+        for protocol, hot in (("plain", "0"), ("hot", "1")):
+            directory: Path = tmp_path_factory.mktemp(f"receiving-{protocol}") / "data"
             env = ENV | {"TOPICS_HOT_PROTOCOL": hot}
-            made[door] = stack.enter_context(opened(directory, env))
-            api = Http(made[door].port)
+            made[protocol] = stack.enter_context(opened(directory, env))
+            api = Http(made[protocol].port)
             assert api("POST", "/v0/topics/t", ONE, BEARER).status == 201
             api.close()
         yield made | {"h2": made["hot"]}
 
 
 @pytest.fixture
-def server(servers: dict[str, Server], door: str) -> Server:
-    return servers[door]
+def server(servers: dict[str, Server], protocol: str) -> Server:
+    return servers[protocol]
 
 
 class Body:
     """A write whose body is sent as far as it is told."""
 
-    def __init__(self, port: int, size: int, door: str, key: str = "key") -> None:
+    def __init__(self, port: int, size: int, protocol: str, key: str = "key") -> None:
         text = json.dumps({"records": [{"data": "x" * (size - 27)}]}).encode()
         assert len(text) == size
         self.left = memoryview(text)
         given = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        if door == "h2":
+        if protocol == "h2":
             self._link = Http2Connection("127.0.0.1", Http2Port(port), 30)
             length = {"Content-Length": str(size)}
             self._stream = self._link.start("POST", "/v0/topics/t", None, given | length, end=False)
@@ -122,26 +122,26 @@ def health(server: Server) -> float:
 
 
 @pytest.mark.serial
-def test_all_bodies_together_are_bounded(server: Server, door: str) -> None:
+def test_all_bodies_together_are_bounded(server: Server, protocol: str) -> None:
     is_free(server)
     before = server.memory()[1]
     # Fifteen times as much as there may be.
-    bodies = [Body(server.port, 7 * PIECE // 2, door) for _ in range(18)]
+    bodies = [Body(server.port, 7 * PIECE // 2, protocol) for _ in range(18)]
     try:
-        check_bounded(server, door, bodies, before)
+        check_bounded(server, protocol, bodies, before)
     finally:
         for body in bodies:
             body.close()
     is_free(server)
 
 
-def check_bounded(server: Server, door: str, bodies: list[Body], before: int) -> None:
+def check_bounded(server: Server, protocol: str, bodies: list[Body], before: int) -> None:
     for body in bodies:
         body.send(PIECE)
     for body in bodies[4:]:
         body.send(2 * PIECE)
     slowest, grown = health(server), server.memory()[1] - before
-    print(f"{door}: memory {grown / 2**20:+.1f} MiB, /healthz within {slowest * 1000:.1f} ms")
+    print(f"{protocol}: memory {grown / 2**20:+.1f} MiB, /healthz within {slowest * 1000:.1f} ms")
     refused = 0
     for body in bodies[4:]:
         body.send(PIECE)
@@ -166,22 +166,22 @@ def check_bounded(server: Server, door: str, bodies: list[Body], before: int) ->
 
 @pytest.mark.parametrize("how", ["gone", "whole", "refused", "slow", "reset"])
 def test_nothing_is_held_of_a_request_that_has_ended(
-    tmp_path: Path, servers: dict[str, Server], door: str, how: str
+    tmp_path: Path, servers: dict[str, Server], protocol: str, how: str
 ) -> None:
     """However it ended, many times what there may be at once."""
     if how == "slow":
         env = ENV | {"TOPICS_BODY_TIMEOUT_MS": "200"}
-        env["TOPICS_HOT_PROTOCOL"] = str(int(door != "plain"))
+        env["TOPICS_HOT_PROTOCOL"] = str(int(protocol != "plain"))
         with opened(tmp_path / "data", env) as server:
-            check_ends(server, door, how)
+            check_ends(server, protocol, how)
     else:
-        check_ends(servers[door], door, how)
+        check_ends(servers[protocol], protocol, how)
 
 
-def check_ends(server: Server, door: str, how: str) -> None:
+def check_ends(server: Server, protocol: str, how: str) -> None:
     is_free(server)
     for _ in range(3):
-        bodies = [Body(server.port, PIECE, door) for _ in range(3)]
+        bodies = [Body(server.port, PIECE, protocol) for _ in range(3)]
         for body in bodies:
             body.send(PIECE - 100)
         if how == "refused":
@@ -194,7 +194,7 @@ def check_ends(server: Server, door: str, how: str) -> None:
             assert {body.answer().status for body in bodies} == {200 if how == "whole" else 400}
         if how == "slow":
             assert {body.answer().status for body in bodies} == {408}
-        if how == "reset" and door == "h2":
+        if how == "reset" and protocol == "h2":
             for body in bodies:
                 body._link.h2.reset_stream(body._stream.id)
                 body._link.flush()
@@ -204,22 +204,24 @@ def check_ends(server: Server, door: str, how: str) -> None:
     is_free(server)
 
 
-def test_a_body_that_is_being_received_is_a_request_of_its_key(server: Server, door: str) -> None:
+def test_a_body_that_is_being_received_is_a_request_of_its_key(
+    server: Server, protocol: str
+) -> None:
     most = int(ENV["TOPICS_MAX_INFLIGHT_PER_KEY"])
     api = Http(server.port)
     until(lambda: api("GET", "/v0/topics", None, BEARER).status == 200)
-    bodies = [Body(server.port, 1000, door) for _ in range(most)]
+    bodies = [Body(server.port, 1000, protocol) for _ in range(most)]
     for body in bodies:
         body.send(500)
     until(lambda: api("GET", "/v0/topics", None, BEARER).status == 429)
     full = api("POST", "/v0/topics/t", ONE, BEARER)
     assert (full.status, full.json["error"]["detail"]["limit"]) == (429, "inflight_per_key"), full
-    another = Body(server.port, 1000, door)
+    another = Body(server.port, 1000, protocol)
     another.send(1000)
     assert another.answer().status == 429
     another.close()
     # Another key's are its own.
-    theirs = Body(server.port, 1000, door, "other")
+    theirs = Body(server.port, 1000, protocol, "other")
     theirs.send(1000)
     assert theirs.answer().status == 200
     theirs.close()
@@ -238,10 +240,10 @@ def test_a_body_that_is_being_received_is_a_request_of_its_key(server: Server, d
     is_free(server)
 
 
-@pytest.mark.parametrize("door", ["hot"])
-def test_who_reads_no_answers_is_not_read_from(servers: dict[str, Server], door: str) -> None:
+@pytest.mark.parametrize("protocol", ["hot"])
+def test_who_reads_no_answers_is_not_read_from(servers: dict[str, Server], protocol: str) -> None:
     """Requests that are sent ahead of answers that nobody takes are left with their client."""
-    server = servers[door]
+    server = servers[protocol]
     api = Http(server.port)
     big = {"records": [{"data": "x" * 500_000} for _ in range(8)]}
     assert api("POST", "/v0/topics/large", big, BEARER).status in (200, 201)

@@ -186,11 +186,14 @@ def watchers_together(port: int, path: str) -> list[float]:
 
 
 @pytest.fixture
-def own(door: str, tmp_path: Path) -> Iterator[Server]:
-    env = {"TOPICS_HOT_PROTOCOL": str(int(door != "plain")), "TOPICS_STALL_TIMEOUT_MS": "300000"}
+def own(protocol: str, tmp_path: Path) -> Iterator[Server]:
+    env = {
+        "TOPICS_HOT_PROTOCOL": str(int(protocol != "plain")),
+        "TOPICS_STALL_TIMEOUT_MS": "300000",
+    }
     live = Server(tmp_path / "data", env=env)
     live.start()
-    if door == "h2":
+    if protocol == "h2":
         live.port = Http2Port(live.port)
     yield live
     live.ensure_dead()

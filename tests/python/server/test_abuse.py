@@ -1,4 +1,4 @@
-"""Bytes that no client should send, by all doors: an answer or an end in time, no 5xx but 503,
+"""Bytes that no client should send, by all protocols: an answer or an end in time, no 5xx but 503,
 nothing of a smuggled request, and no descriptor, stream or slot left behind.
 """
 
@@ -561,13 +561,13 @@ def survived(server: Server, port: int, attacks: dict[str, Attack], *, http2: bo
 
 
 @pytest.mark.parametrize(
-    ("door", "attacks"),
-    [(door, attacks) for door in ("plain", "hot") for attacks in (HTTP1, SOCKETS, HTTP2)],
+    ("protocol", "attacks"),
+    [(protocol, attacks) for protocol in ("plain", "hot") for attacks in (HTTP1, SOCKETS, HTTP2)],
 )
 def test_bytes_that_no_client_should_send(
-    targets: dict[str, Server], door: str, attacks: dict[str, Attack]
+    targets: dict[str, Server], protocol: str, attacks: dict[str, Attack]
 ) -> None:
-    server = targets[door]
+    server = targets[protocol]
     survived(server, server.port, attacks, http2=attacks is HTTP2)
 
 
@@ -619,10 +619,10 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("door", ["plain", "hot"])
-def test_what_is_wrong_is_answered(targets: dict[str, Server], door: str, name: str) -> None:
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
+def test_what_is_wrong_is_answered(targets: dict[str, Server], protocol: str, name: str) -> None:
     raw, status, code = REFUSED[name]
-    port = targets[door].port
+    port = targets[protocol].port
     cut = raw.index(b"\r\n\r\n") + 4
     # The body may come later: the application waits for it then.
     later = [((raw[:cut], raw[cut:]), 0.02)] if b"Transfer-Encoding" in raw else []
@@ -746,9 +746,9 @@ def talk(port: int, opening: tuple[bytes, ...], asked: tuple[bytes, ...]) -> byt
     return bytes(received)
 
 
-@pytest.mark.parametrize("door", ["plain", "hot"])
-def test_requests_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
-    server = patient[door]
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
+def test_requests_split_at_every_byte(patient: dict[str, Server], protocol: str) -> None:
+    server = patient[protocol]
     with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
         strike(server.port, Attack((UNUSUAL,)))
         attacks = [Attack(pieces, 0.001) for pieces in everywhere(UNUSUAL)]
@@ -756,9 +756,9 @@ def test_requests_split_at_every_byte(patient: dict[str, Server], door: str) -> 
             assert statuses(received, False) == [200, 200, 200, 404, 200], (at, received)
 
 
-@pytest.mark.parametrize("door", ["plain", "hot"])
-def test_sockets_split_at_every_byte(patient: dict[str, Server], door: str) -> None:
-    server = patient[door]
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
+def test_sockets_split_at_every_byte(patient: dict[str, Server], protocol: str) -> None:
+    server = patient[protocol]
     talks = [(pieces, (ASKED,)) for pieces in everywhere(OPENING)]
     talks += [((OPENING,), pieces) for pieces in everywhere(ASKED)]
     with nothing_left_behind(server), ThreadPoolExecutor(16) as pool:
@@ -885,9 +885,9 @@ HELD: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("door", ["plain", "hot"])
-def test_clients_that_take_nothing_are_let_go(targets: dict[str, Server], door: str) -> None:
-    let_go(targets[door])
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
+def test_clients_that_take_nothing_are_let_go(targets: dict[str, Server], protocol: str) -> None:
+    let_go(targets[protocol])
 
 
 def let_go(server: Server) -> None:
@@ -940,13 +940,13 @@ def test_an_answer_reaches_a_slow_client_whole(lenient: Server, headers: tuple[s
 SCAN = post(b"{}", "Connection: close", path="/v0/topics/large/scan")
 
 
-@pytest.mark.parametrize("door", ["plain", "hot"])
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
 def test_a_scan_waits_for_a_client_who_works_on_what_he_has(
-    targets: dict[str, Server], door: str
+    targets: dict[str, Server], protocol: str
 ) -> None:
     """Longer than anybody else, ten times: it holds little meanwhile."""
     received = bytearray()
-    with hold(targets[door].port, SCAN) as sock:
+    with hold(targets[protocol].port, SCAN) as sock:
         time.sleep(0.9)
         while piece := sock.recv(65536):
             received += piece

@@ -54,8 +54,8 @@ class Holding(Server):
 
 
 @pytest.fixture
-def holding(tmp_path: Path, door: str) -> Iterator[Holding]:
-    env = {"TOPICS_HOT_PROTOCOL": str(int(door == "hot")), "TOPICS_IO_BACKEND": "posix"}
+def holding(tmp_path: Path, protocol: str) -> Iterator[Holding]:
+    env = {"TOPICS_HOT_PROTOCOL": str(int(protocol == "hot")), "TOPICS_IO_BACKEND": "posix"}
     # Of a log file that is full nothing waits for a sync but what is written here.
     env |= {"TOPICS_WAL_FILE_MIN": str(64 << 20), "TOPICS_CHECKPOINT_INTERVAL_MS": "3600000"}
     with Holding(tmp_path / "data", env=env) as live:

@@ -35,16 +35,16 @@ AGED_MS = 10_000
 
 
 @pytest.fixture
-def one_worker(tmp_path: Path, door: str) -> Iterator[Server]:
+def one_worker(tmp_path: Path, protocol: str) -> Iterator[Server]:
     """A server on one core, which delivers on one thread."""
     cores = os.sched_getaffinity(0)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, cores)
         os.sched_setaffinity(0, {min(cores)})
-        env = {"TOPICS_HOT_PROTOCOL": str(int(door != "plain"))}
+        env = {"TOPICS_HOT_PROTOCOL": str(int(protocol != "plain"))}
         live = stack.enter_context(Server(tmp_path / "data", env=env))
         os.sched_setaffinity(0, cores)
-        if door == "h2":
+        if protocol == "h2":
             live.port = Http2Port(live.port)
         yield live
         assert live.stop() == 0
@@ -122,7 +122,7 @@ def by_message(message: dict[str, Any], told: Told) -> None:
     told.take(message["op"], message)
 
 
-def test_watchers_are_told_that_their_topic_waits(one_worker: Server, door: str) -> None:
+def test_watchers_are_told_that_their_topic_waits(one_worker: Server, protocol: str) -> None:
     port = one_worker.port
     api = Http(port)
     for name, priority in (("low", -1000), ("high", 1000)):
@@ -138,7 +138,7 @@ def test_watchers_are_told_that_their_topic_waits(one_worker: Server, door: str)
             lambda told: by_event(next(query), told),
             lambda told: by_event(next(session), told),
         ]
-        if door != "h2":
+        if protocol != "h2":
             # A socket is opened over HTTP/1.1.
             socket = Socket(port)
             stack.callback(socket.close)
