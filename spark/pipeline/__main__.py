@@ -19,9 +19,9 @@ from pyspark_topics.options import Connection
 
 from support.server import Server
 
+from .dataset import Row, dataset
 from .expected import Dead, expected
 from .feed import Feed
-from .happenings import Row, happenings
 from .job import DEAD, RESULTS
 from .progress import Progress, progress
 from .report import PLOT
@@ -94,7 +94,7 @@ def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
 
 def run(folder: Path, output: Path, days: int | None) -> int:
     started = time.monotonic()
-    rows = happenings(days)
+    rows = dataset(days)
     hours, dead = expected(rows)
     shown = ", ".join(f"{len(found)} rows of {topic}" for topic, found in rows.items())
     print(f"{shown}; {len(hours)} hours of airports and {len(dead)} dead letters are expected")

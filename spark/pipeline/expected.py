@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from .happenings import LATE, NOWHERE, Row, hour_of
+from .dataset import LATE, NOWHERE, Row, hour_of
 
 Dead = tuple[str, str, int]
 """Reason, topic, position in it."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pipeline.__main__ import compare
+from pipeline.dataset import dataset
 from pipeline.feed import Feed
-from pipeline.happenings import happenings
 from pipeline.job import DEAD, RESULTS
 from pipeline.progress import Progress, progress
 from pipeline.report import PLOT
@@ -93,7 +93,7 @@ def test_progress_is_what_committed_batches_cover(tmp_path):
 
 
 def test_the_feed_waits_for_the_job(topics, topic):
-    flights = happenings(days=10)["flights"]
+    flights = dataset(days=10)["flights"]
     lead, processed, rests = 1500, 0, 0
     # A simulated day begins at the time of the first row, whenever that is.
     first = flights[0].arrives

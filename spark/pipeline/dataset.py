@@ -40,7 +40,7 @@ class Row:
     text: str
 
 
-def happenings(days: int | None = None) -> dict[str, list[Row]]:
+def dataset(days: int | None = None) -> dict[str, list[Row]]:
     """Both topics, each in the order of arrival; `days` from the beginning of the year."""
     until = END if days is None else datetime(2013, 1, 1, 5, tzinfo=UTC) + timedelta(days=days)
     return {
