@@ -52,8 +52,10 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
     feed = Feed(server.url, rows, lambda: so_far().rows, 2 * sum(per_trigger.values()))
     with Job(server.url, folder, per_trigger) as job:
         feed.start()
-        landing = kill_in_the_middle(job, feed, total, so_far, lambda: heads(client, RESULTS, DEAD))
-    print(landing, flush=True)
+        kill_point = kill_in_the_middle(
+            job, feed, total, so_far, lambda: heads(client, RESULTS, DEAD)
+        )
+    print(kill_point, flush=True)
     with Job(server.url, folder, per_trigger) as job:
         while feed.is_alive():
             job.check()
@@ -62,8 +64,8 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
             raise feed.error
         job.finish()
     end = so_far()
-    print(f"resumed from batch {landing.query.committed}, done with batch {end.committed}")
-    wrong = [] if landing.in_the_middle else ["the kill did not land in the middle"]
+    print(f"resumed from batch {kill_point.query.committed}, done with batch {end.committed}")
+    wrong = [] if kill_point.in_the_middle else ["the kill did not land in the middle"]
     if end.rows != total:
         wrong.append(f"{end.rows} of {total} rows were processed")
     return wrong

@@ -78,7 +78,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class KillPoint:
     """Where a kill landed."""
 
     query: Progress
@@ -108,7 +108,7 @@ def kill_in_the_middle(
     total: int,
     progress: Callable[[], Progress],
     published: Callable[[], int],
-) -> Landing:
+) -> KillPoint:
     """Kills the job in a batch, when it has processed enough. It is held still while what it does
     is looked at: that is what it is killed in."""
     until = time.monotonic() + PATIENCE
@@ -119,11 +119,11 @@ def kill_in_the_middle(
         now = progress()
         if now.rows >= AIM * total and now.busy:
             job.signal(signal.SIGSTOP)
-            landing = Landing(progress(), feed.fed, total, published())
+            kill_point = KillPoint(progress(), feed.fed, total, published())
             # Between two batches is not in one; at the end it is too late for it.
-            if landing.query.busy or not feed.is_alive():
+            if kill_point.query.busy or not feed.is_alive():
                 job.kill()
-                return landing
+                return kill_point
             job.signal(signal.SIGCONT)
         time.sleep(0.01)
     raise SystemExit(f"the job came to nothing within {PATIENCE:g} s")

@@ -21,9 +21,9 @@ from pipeline.feed import Feed
 from pipeline.job import DEAD, RESULTS
 from pipeline.progress import Progress, progress
 from pipeline.report import PLOT
-from pipeline.runner import HERE, Job, Landing
+from pipeline.runner import HERE, Job, KillPoint
 
-LANDED = Landing(Progress(committed=6, planned=7, rows=450), fed=600, total=1000, published=9)
+LANDED = KillPoint(Progress(committed=6, planned=7, rows=450), fed=600, total=1000, published=9)
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
