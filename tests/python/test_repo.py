@@ -1,4 +1,4 @@
-"""The house: its targets, its dependency check, and that no page or file names a machine."""
+"""The repository: its targets, its dependency check, and that no page or file names a machine."""
 
 from __future__ import annotations
 
