@@ -35,7 +35,7 @@ class Database(Shown[plain.Database], Closing):
     def __init__(self, database: plain.Database) -> None:
         super().__init__(database)
         # Its bridge counts it, from before it was opened.
-        self._counted = not self._elsewhere
+        self._counted = not self._is_remote
 
     @property
     def path(self) -> str:

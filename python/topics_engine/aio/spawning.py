@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from .bridge import here
 
 P = ParamSpec("P")
@@ -39,4 +39,4 @@ SPAWNED = Spawned()
 
 def runner_of(part: object) -> Runner:
     """What runs the verbs of a part of a backend."""
-    return SPAWNED if isinstance(part, Elsewhere) else here()
+    return SPAWNED if isinstance(part, RemoteBackend) else here()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from html import escape
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from .bridge import Bridge, here
 from .spawning import SPAWNED, Runner
 
@@ -34,14 +34,14 @@ class Twin(Generic[S]):
         return cast("_core.Engine", self._sync._backend)  # type: ignore[attr-defined]
 
     @property
-    def _elsewhere(self) -> bool:
+    def _is_remote(self) -> bool:
         """Whether verbs wait for a server: they are spawned, and no thread waits."""
-        return isinstance(self._sync._backend, Elsewhere)  # type: ignore[attr-defined]
+        return isinstance(self._sync._backend, RemoteBackend)  # type: ignore[attr-defined]
 
     def _runner(self) -> Runner:
         """What runs sync verbs for the running loop, if what they stand on is open here."""
         self._engine.check()
-        return SPAWNED if self._elsewhere else here()
+        return SPAWNED if self._is_remote else here()
 
     def _bridge(self) -> Bridge:
         """The running loop's bridge, if the engine is open here."""
@@ -60,14 +60,14 @@ class Shown(Twin[S]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        if not self._elsewhere:
+        if not self._is_remote:
             return super().__repr__()
         name = getattr(self._sync, "name", None)
         named = "" if name is None else f" {name!r} of"
         return f"<aio {type(self).__name__}{named} {self._engine.path!r}>"
 
     def _repr_html_(self) -> str:
-        if self._elsewhere:
+        if self._is_remote:
             return f"<b>{escape(repr(self)[1:-1])}</b>"
         shown: str = self._sync._repr_html_()  # type: ignore[attr-defined]
         return shown
@@ -131,7 +131,7 @@ def like(
     def declare(run: Callable[..., Coroutine[Any, Any, R]]) -> Awaited[P, R]:
         @functools.wraps(verb)
         async def either(self: Twin[Any], /, *args: Any, **kwargs: Any) -> R:
-            if self._elsewhere and not of_all:
+            if self._is_remote and not of_all:
                 found: R = await self._runner().run(verb, self._sync, *args, **kwargs)
                 return found
             return await run(self, *args, **kwargs)

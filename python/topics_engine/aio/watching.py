@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..client import watching as plain
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from ..client.values import Gap
 from ..client.watching import Event, left
 from .bridge import here
@@ -79,7 +79,7 @@ class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
         """
         if self._busy:
             await asyncio.sleep(0)
-        if isinstance(self._sync._source, Elsewhere):
+        if isinstance(self._sync._source, RemoteBackend):
             return await runner_of(self._sync._source).run(self._sync._fetch, wait)
         native = cast("_core.Watch", self._sync._source)
         deadline = None if wait is None else time.monotonic() + wait
@@ -95,14 +95,14 @@ class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
 
     async def close(self) -> None:
         """Ends the iteration. Idempotent."""
-        if isinstance(self._sync._source, Elsewhere):
+        if isinstance(self._sync._source, RemoteBackend):
             await runner_of(self._sync._source).run(self._sync.close)
         else:
             self._sync.close()
 
     async def __aenter__(self) -> Watch:
         # A watch of a server begins here, or at its first wait; of this process it has begun.
-        if isinstance(self._sync._source, Elsewhere):
+        if isinstance(self._sync._source, RemoteBackend):
             source: Any = self._sync._source
             await runner_of(source).run(source.begin)
         return self

@@ -118,7 +118,7 @@ not wait for one that is not there.
 """
 
 
-class Elsewhere:
+class RemoteBackend:
     """A backend, or a part of one, whose verbs wait for a server and not for this process's disk:
     it makes its own queues, consumers and transactions.
     """
@@ -141,7 +141,7 @@ def append_table(
     if isinstance(backend, _core.Engine) or config is not None:
         rows = rows_of(table, tag)
         return backend.append(topic, rows, node=node, key=key, config=config)
-    acked: Acked = _elsewhere(backend).append_table(topic, table, tag, node, key)
+    acked: Acked = _remote(backend).append_table(topic, table, tag, node, key)
     return acked
 
 
@@ -151,7 +151,7 @@ def scan_of(backend: Backend, topic: str, limit: int | None, **how: Any) -> Stre
     """
     if isinstance(backend, _core.Engine):
         return backend.scan(topic, **how)
-    found: Stream = _elsewhere(backend).scan(topic, limit=limit, **how)
+    found: Stream = _remote(backend).scan(topic, limit=limit, **how)
     return found
 
 
@@ -159,7 +159,7 @@ def queue_of(backend: Backend, name: str) -> Leases:
     """The jobs of a queue."""
     if isinstance(backend, _core.Engine):
         return _core.Queue(backend, name)
-    made: Leases = _elsewhere(backend).queue(name)
+    made: Leases = _remote(backend).queue(name)
     return made
 
 
@@ -169,7 +169,7 @@ def consumer_of(
     """A consumer, which is made if it is not there."""
     if isinstance(backend, _core.Engine):
         return _core.Consumer(backend, topic, name, mode, start, auto_commit)
-    made: Place = _elsewhere(backend).consumer(topic, name, mode, start, auto_commit)
+    made: Place = _remote(backend).consumer(topic, name, mode, start, auto_commit)
     return made
 
 
@@ -177,7 +177,7 @@ def transactions_of(backend: Backend) -> Transacting:
     """Where transactions happen."""
     if isinstance(backend, _core.Engine):
         return _core.Transactions(backend)
-    made: Transacting = _elsewhere(backend).transactions()
+    made: Transacting = _remote(backend).transactions()
     return made
 
 
@@ -186,7 +186,7 @@ def every_consumer(
 ) -> list[tuple[str, str, str, int, int, int]]:
     """The consumers of a topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
     if topic is None and not isinstance(backend, _core.Engine):
-        found: list[tuple[str, str, str, int, int, int]] = _elsewhere(backend).every_consumer()
+        found: list[tuple[str, str, str, int, int, int]] = _remote(backend).every_consumer()
         return found
     names = [topic] if topic is not None else _topics(backend)
     return [(name, *found) for name in names for found in backend.consumers(name)]
@@ -201,20 +201,20 @@ def _topics(backend: Backend) -> list[str]:
             return names
 
 
-def _elsewhere(backend: Backend) -> Any:
-    assert isinstance(backend, Elsewhere)
+def _remote(backend: Backend) -> Any:
+    assert isinstance(backend, RemoteBackend)
     return backend
 
 
 __all__ = [
     "Acked",
     "Backend",
-    "Elsewhere",
     "Flow",
     "Leases",
     "NewRow",
     "Page",
     "Place",
+    "RemoteBackend",
     "Source",
     "Stream",
     "Told",

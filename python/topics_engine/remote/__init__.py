@@ -32,18 +32,18 @@ def connect(
     `heartbeat`. `verify` is of TLS: True, False, a file of authorities or an `ssl.SSLContext`.
     """
     with extra("client", "connect"):
-        from .backend import Remote
+        from .backend import HttpBackend
         from .threads import ThreadWire
 
     options = Options(url, key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
-    return Database(Remote(ThreadWire(options), options, at_once=True))
+    return Database(HttpBackend(ThreadWire(options), options, at_once=True))
 
 
 def over_loops(url: str, key: str | None, **given: Any) -> Database:
     """The same for calls that are spawned in tasks; `topics_engine.aio` makes handles of it."""
     with extra("client", "aio.connect"):
-        from .backend import Remote
+        from .backend import HttpBackend
         from .loops import LoopWire
 
     options = Options(url, key, **given)
-    return Database(Remote(LoopWire(options), options, at_once=False))
+    return Database(HttpBackend(LoopWire(options), options, at_once=False))

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from ..client.columns import written
 from ..client.reading import PAGE_RECORDS
 from .ahead import Ahead
@@ -29,7 +29,7 @@ _How = tuple[int, int, tuple[str, ...], str | None, bool]
 """Limit, bytes, nodes that are skipped, match, whether only what was synced."""
 
 
-class Remote(Elsewhere):
+class HttpBackend(RemoteBackend):
     """A server. Thread-safe, if the wire is."""
 
     def __init__(self, wire: Wire, options: Options, *, at_once: bool) -> None:

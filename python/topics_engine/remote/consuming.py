@@ -11,22 +11,22 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from ..errors import NotFound
 from .caller import Doubt, Left, encoded, given, log, of_topic
 from .leasing import LONGEST, matcher
 from .page import Page
 
 if TYPE_CHECKING:
-    from .backend import Remote
+    from .backend import HttpBackend
 
 
-class Cursor(Elsewhere):
+class Cursor(RemoteBackend):
     """A reader with a stored cursor."""
 
     def __init__(
         self,
-        remote: Remote,
+        remote: HttpBackend,
         topic: str,
         name: str,
         mode: str | None,

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from ..client.ending import Ending
 from ..errors import Closed
 from .caller import Doubt, Left, encoded, given, of_topic, with_query
@@ -21,16 +21,16 @@ from .wire import Stream
 
 if TYPE_CHECKING:
     from .._core import _Jobs, _Outcome, _Seen
-    from .backend import Remote
+    from .backend import HttpBackend
 
 # The longest that one claim waits.
 LONGEST = 20.0
 
 
-class Leases(Elsewhere):
+class Leases(RemoteBackend):
     """A queue by name."""
 
-    def __init__(self, remote: Remote, topic: str) -> None:
+    def __init__(self, remote: HttpBackend, topic: str) -> None:
         self._remote = remote
         self._caller = remote.caller
         self._topic = topic
@@ -125,7 +125,7 @@ class Leases(Elsewhere):
         return Flow(self, node, max, lease_ms)
 
 
-class Flow(Elsewhere):
+class Flow(RemoteBackend):
     """A stream of jobs. Where it breaks the server gives back what it held, and another follows."""
 
     def __init__(self, leases: Leases, node: str, max: int, lease_ms: int | None) -> None:

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ..client.backend import Elsewhere
+from ..client.backend import RemoteBackend
 from ..errors import NotFound
 from .caller import encoded, given
 from .page import body_of_rows
 
 if TYPE_CHECKING:
     from .._core import _Acks, _Committed, _Rows
-    from .backend import Remote
+    from .backend import HttpBackend
 
 
-class Transactions(Elsewhere):
+class Transactions(RemoteBackend):
     """The transactions of a server."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: HttpBackend) -> None:
         self._remote = remote
         self._caller = remote.caller
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..client.backend import Elsewhere, patience
+from ..client.backend import RemoteBackend, patience
 from ..client.ending import Ending
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
@@ -30,7 +30,7 @@ from .wire import Answer, Stream, closed
 
 if TYPE_CHECKING:
     from .._core import _Told, _WatchStart
-    from .backend import Remote
+    from .backend import HttpBackend
 
 # How long a read waits for records that are there and not synced yet.
 UNSYNCED_SECONDS = 1.0
@@ -85,12 +85,12 @@ class NotYet(Exception):
     """There is something to hand out before the stream is opened."""
 
 
-class Source(Elsewhere):
+class Source(RemoteBackend):
     """An open subscription. One waits in it; `close` from anywhere."""
 
     def __init__(
         self,
-        remote: Remote,
+        remote: HttpBackend,
         topics: Sequence[_WatchStart],
         patterns: Sequence[_WatchStart],
         lenient: bool,
