@@ -20,7 +20,7 @@ from .topic import Handle
 from .twin import Closing, like, twin
 
 if TYPE_CHECKING:
-    from ..client.backend import Flow
+    from ..client.backend import JobStream
 
 # The longest that the engine lets one claim wait, in seconds.
 LONGEST = 30.0
@@ -78,7 +78,7 @@ class Job(Leased):
 class Work(Closing, AsyncIterator[Job]):
     """Follows a queue: jobs are leased as there is room for them; closing gives them back."""
 
-    def __init__(self, queue: plain.Queue, node: str, native: Flow) -> None:
+    def __init__(self, queue: plain.Queue, node: str, native: JobStream) -> None:
         self._queue, self._node, self._native = queue, node, native
         self._jobs: deque[Job] = deque()
         self._waits: tuple[Bridge, int] | None = None

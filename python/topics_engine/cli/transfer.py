@@ -18,8 +18,8 @@ from ..client import EARLIEST, Database, Record
 from ..client.columns import rows_of
 from ..errors import InvalidRequest
 from ..extras import extra
-from ..remote.leasing import matcher
 from ..remote.page import Page
+from ..remote.queue import matcher
 from .exits import Exit
 from .output import Output, Progress
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .._core import _Told as Told
     from .._core import _WatchStart as WatchStart
 
-    class Flow(Protocol):
+    class JobStream(Protocol):
         """A stream of jobs, as `_core.Work` has it."""
 
         def next(self, wait: float = 0.0) -> _Jobs | None: ...
         def close(self) -> None: ...
 
-    class Leases(Protocol):
+    class QueueBackend(Protocol):
         """The jobs of a queue, as `_core.Queue` has them."""
 
         def claim(
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
             limit: int | None = None,
             dry_run: bool = False,
         ) -> int: ...
-        def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Flow: ...
+        def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> JobStream: ...
 
-    class Place(Protocol):
+    class ConsumerBackend(Protocol):
         """A consumer, as `_core.Consumer` has it."""
 
         @property
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         ) -> int: ...
         def drop(self) -> bool: ...
 
-    class Transacting(Protocol):
+    class TransactionBackend(Protocol):
         """Transactions, as `_core.Transactions` has them."""
 
         def transact(
@@ -155,29 +155,29 @@ def scan_of(backend: Backend, topic: str, limit: int | None, **how: Any) -> Stre
     return found
 
 
-def queue_of(backend: Backend, name: str) -> Leases:
+def queue_of(backend: Backend, name: str) -> QueueBackend:
     """The jobs of a queue."""
     if isinstance(backend, _core.Engine):
         return _core.Queue(backend, name)
-    made: Leases = _remote(backend).queue(name)
+    made: QueueBackend = _remote(backend).queue(name)
     return made
 
 
 def consumer_of(
     backend: Backend, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-) -> Place:
+) -> ConsumerBackend:
     """A consumer, which is made if it is not there."""
     if isinstance(backend, _core.Engine):
         return _core.Consumer(backend, topic, name, mode, start, auto_commit)
-    made: Place = _remote(backend).consumer(topic, name, mode, start, auto_commit)
+    made: ConsumerBackend = _remote(backend).consumer(topic, name, mode, start, auto_commit)
     return made
 
 
-def transactions_of(backend: Backend) -> Transacting:
+def transactions_of(backend: Backend) -> TransactionBackend:
     """Where transactions happen."""
     if isinstance(backend, _core.Engine):
         return _core.Transactions(backend)
-    made: Transacting = _remote(backend).transactions()
+    made: TransactionBackend = _remote(backend).transactions()
     return made
 
 
@@ -209,16 +209,16 @@ def _remote(backend: Backend) -> Any:
 __all__ = [
     "Acked",
     "Backend",
-    "Flow",
-    "Leases",
+    "ConsumerBackend",
+    "JobStream",
     "NewRow",
     "Page",
-    "Place",
+    "QueueBackend",
     "RemoteBackend",
     "Source",
     "Stream",
     "Told",
-    "Transacting",
+    "TransactionBackend",
     "WatchStart",
     "append_table",
     "consumer_of",

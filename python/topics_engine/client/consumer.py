@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from .reading import Item, all_of
 
 if TYPE_CHECKING:
-    from .backend import Backend, Page, Place
+    from .backend import Backend, ConsumerBackend, Page
 
 Mode = Literal["at_least_once", "at_most_once"]
 
@@ -52,7 +52,7 @@ class Consumer:
 
     __slots__ = ("_backend", "_native", "name", "topic")
 
-    def __init__(self, backend: Backend, native: Place, topic: str, name: str) -> None:
+    def __init__(self, backend: Backend, native: ConsumerBackend, topic: str, name: str) -> None:
         self._backend = backend
         self._native = native
         self.topic = topic

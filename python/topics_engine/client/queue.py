@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._core import _Jobs
-    from .backend import Backend, Flow, Leases
+    from .backend import Backend, JobStream, QueueBackend
 
 
 # How long one wait for jobs is.
@@ -70,7 +70,7 @@ class Leased(Held):
     deliveries: int
     node: str
     lease_ms: int
-    _queue: Leases = field(repr=False)
+    _queue: QueueBackend = field(repr=False)
     _settled: threading.Event = field(default_factory=threading.Event, repr=False)
     """Set when a transaction has acked it."""
 
@@ -136,8 +136,8 @@ class Work(Closing, Iterator[Job]):
     the iteration from any thread.
     """
 
-    def __init__(self, queue: Queue, node: str, flow: Flow) -> None:
-        self._queue, self._node, self._flow = queue, node, flow
+    def __init__(self, queue: Queue, node: str, stream: JobStream) -> None:
+        self._queue, self._node, self._stream = queue, node, stream
         self._jobs: deque[Job] = deque()
         self._closed = False
 
@@ -146,7 +146,7 @@ class Work(Closing, Iterator[Job]):
 
     def __next__(self) -> Job:
         while not self._jobs and not self._closed:
-            found = self._flow.next(LONGEST)
+            found = self._stream.next(LONGEST)
             if found is None:
                 self._closed = True
             else:
@@ -158,7 +158,7 @@ class Work(Closing, Iterator[Job]):
     def close(self) -> None:
         """Ends it: what was not acked is given back. Idempotent."""
         self._closed = True
-        self._flow.close()
+        self._stream.close()
 
     def __repr__(self) -> str:
         return f"<Work of {self._queue.name!r} as {self._node!r}{', closed' * self._closed}>"
@@ -176,7 +176,7 @@ class Queue(Topic):
     def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:
-        """Leases up to `max` jobs to a node, waiting up to `wait` seconds for the first."""
+        """QueueBackend up to `max` jobs to a node, waiting up to `wait` seconds for the first."""
         return jobs_of(Job, self, node, self._native.claim(node, max, lease_ms, wait))
 
     def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:

@@ -160,8 +160,8 @@ class Topic:
         `at_least_once` (the default) stores it by `commit`, or with `auto_commit` at the next read;
         `at_most_once` stores it durably before records are handed out.
         """
-        place = consumer_of(self._backend, self.name, name, mode, start, auto_commit)
-        return Consumer(self._backend, place, self.name, name)
+        native = consumer_of(self._backend, self.name, name, mode, start, auto_commit)
+        return Consumer(self._backend, native, self.name, name)
 
     def consumers(self) -> list[ConsumerInfo]:
         """The topic's consumers in name order."""

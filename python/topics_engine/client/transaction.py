@@ -10,7 +10,7 @@ from ..errors import Conflict, InvalidRequest
 from .encoding import rows
 
 if TYPE_CHECKING:
-    from .backend import NewRow, Transacting
+    from .backend import NewRow, TransactionBackend
     from .queue import Leased
 
 
@@ -59,7 +59,7 @@ class Transaction:
     )
 
     def __init__(
-        self, native: Transacting, writer: str | None, epoch: int | None, key: str | None
+        self, native: TransactionBackend, writer: str | None, epoch: int | None, key: str | None
     ) -> None:
         self._native = native
         self._options = (writer, epoch, key)

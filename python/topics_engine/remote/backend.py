@@ -14,10 +14,10 @@ from ..client.columns import written
 from ..client.reading import PAGE_RECORDS
 from .ahead import Ahead
 from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
-from .consuming import Cursor
-from .leasing import LONGEST, Leases, matcher
+from .consumer import RemoteConsumer
 from .page import Page, body_of_rows
-from .transacting import Transactions
+from .queue import LONGEST, RemoteQueue, matcher
+from .transaction import RemoteTransactions
 from .watching import Asked, Source
 from .wire import Options, Wire, closed, forked
 
@@ -42,7 +42,7 @@ class HttpBackend(RemoteBackend):
         self._lock = threading.Lock()
         self._ahead: Ahead[Page] = Ahead()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self.cursors: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
 
     @property
     def path(self) -> str:
@@ -301,13 +301,13 @@ class HttpBackend(RemoteBackend):
     def split(self, topic: str, request: bytes) -> bytes:
         return self.caller.call("POST", of_topic(topic, "split"), request)
 
-    def queue(self, name: str) -> Leases:
-        return Leases(self, name)
+    def queue(self, name: str) -> RemoteQueue:
+        return RemoteQueue(self, name)
 
     def consumer(
         self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-    ) -> Cursor:
-        cursor = Cursor(self, topic, name, mode, start, auto_commit)
+    ) -> RemoteConsumer:
+        cursor = RemoteConsumer(self, topic, name, mode, start, auto_commit)
         with self._lock:
             self.cursors.add(cursor)
         return cursor
@@ -325,8 +325,8 @@ class HttpBackend(RemoteBackend):
         path = of_topic(topic, "consumers", name)
         return bool(self.caller.json("DELETE", path)["deleted"])
 
-    def transactions(self) -> Transactions:
-        return Transactions(self)
+    def transactions(self) -> RemoteTransactions:
+        return RemoteTransactions(self)
 
 
 def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:

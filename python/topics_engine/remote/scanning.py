@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .caller import Caller, given
-from .leasing import matcher
+from .queue import matcher
 from .ranges import numbers, pinned, whole
 
 if TYPE_CHECKING:

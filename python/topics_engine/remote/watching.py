@@ -24,8 +24,8 @@ from ..client.ending import Ending
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
 from .events import Event, Line
-from .leasing import matcher
 from .page import Page, lost_of
+from .queue import matcher
 from .wire import Answer, Stream, closed
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Transactions of a server: one request each, which can be repeated.
+"""RemoteTransactions of a server: one request each, which can be repeated.
 
 With a writer that is by its epoch, without one by an idempotency key. A repeat whose first answer
 was lost changes nothing, and gets that answer.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .backend import HttpBackend
 
 
-class Transactions(RemoteBackend):
+class RemoteTransactions(RemoteBackend):
     """The transactions of a server."""
 
     def __init__(self, remote: HttpBackend) -> None:

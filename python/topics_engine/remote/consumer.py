@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..errors import NotFound
 from .caller import Doubt, Left, encoded, given, log, of_topic
-from .leasing import LONGEST, matcher
 from .page import Page
+from .queue import LONGEST, matcher
 
 if TYPE_CHECKING:
     from .backend import HttpBackend
 
 
-class Cursor(RemoteBackend):
+class RemoteConsumer(RemoteBackend):
     """A reader with a stored cursor."""
 
     def __init__(

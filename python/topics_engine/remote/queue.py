@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LONGEST = 20.0
 
 
-class Leases(RemoteBackend):
+class RemoteQueue(RemoteBackend):
     """A queue by name."""
 
     def __init__(self, remote: HttpBackend, topic: str) -> None:
@@ -121,14 +121,14 @@ class Leases(RemoteBackend):
         answer = self._caller.json("POST", path, body, repeatable=limit is None)
         return int(answer["moved"])
 
-    def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Flow:
-        return Flow(self, node, max, lease_ms)
+    def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> RemoteJobStream:
+        return RemoteJobStream(self, node, max, lease_ms)
 
 
-class Flow(RemoteBackend):
+class RemoteJobStream(RemoteBackend):
     """A stream of jobs. Where it breaks the server gives back what it held, and another follows."""
 
-    def __init__(self, leases: Leases, node: str, max: int, lease_ms: int | None) -> None:
+    def __init__(self, leases: RemoteQueue, node: str, max: int, lease_ms: int | None) -> None:
         self._caller = leases._caller
         beat = min(60_000, 1000 if (ms := self._caller.options.heartbeat * 1000) < 1000 else ms)
         path = of_topic(leases._topic, "work")
