@@ -1,7 +1,7 @@
 """A consumer of a server.
 
-The server stores the cursor. Of `at_least_once` this handle keeps the place that it reads at, as a
-handle of an engine does: a read whose answer was lost is repeated, and hands out the same. Of
+The server stores the cursor. Of `at_least_once` this handle keeps the position that it reads at, as
+a handle of an engine does: a read whose answer was lost is repeated, and hands out the same. Of
 `at_most_once` the server stores the cursor before it hands records out: what was in an answer that
 was lost is lost, and logged.
 """
@@ -44,7 +44,7 @@ class RemoteConsumer(RemoteBackend):
         """The stored cursor, as this handle knows it."""
         self._auto_commit = auto_commit
         self._lock = threading.Lock()
-        self._place = self.cursor
+        self._position = self.cursor
         self._topic_id: int | None = None
         self._dropped = False
 
@@ -74,12 +74,12 @@ class RemoteConsumer(RemoteBackend):
         if self._dropped:
             message = f"consumer {self.name!r} of {self.topic!r} was deleted"
             raise NotFound(message, "consumer_not_found")
-        if checkpoint and self._auto_commit and self._place > self.cursor:
-            self.commit(self._place)
-        place = self._place
+        if checkpoint and self._auto_commit and self._position > self.cursor:
+            self.commit(self._position)
+        position = self._position
         page = self._remote.read(
             self.topic,
-            after=place,
+            after=position,
             limit=max_records,
             max_bytes=max_bytes,
             match=match,
@@ -89,9 +89,9 @@ class RemoteConsumer(RemoteBackend):
         page.cut(max_bytes)
         with self._lock:
             self._topic_id = page.topic_id
-            # Another thread may have set the place meanwhile: then it stays.
-            if checkpoint and self._place == place:
-                self._place = page.next_from_seq
+            # Another thread may have set the position meanwhile: then it stays.
+            if checkpoint and self._position == position:
+                self._position = page.next_from_seq
         return page
 
     def _hand_out(
@@ -121,7 +121,7 @@ class RemoteConsumer(RemoteBackend):
         body: dict[str, Any] = given(seq=seq, ts=ts, to=to)
         answer = self._remote.caller.json("POST", f"{self._path}/seek", body)
         with self._lock:
-            self.cursor = self._place = answer["cursor"]
+            self.cursor = self._position = answer["cursor"]
         return self.cursor
 
     def drop(self) -> bool:

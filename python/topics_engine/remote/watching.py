@@ -60,7 +60,7 @@ class Asked:
         )
 
 
-class Place:
+class TopicCursor:
     """How far a topic is: behind what was handed out, and behind what has come."""
 
     __slots__ = ("id", "id_now", "seen", "taken")
@@ -102,7 +102,7 @@ class Source(RemoteBackend):
         self._patterns = list(patterns)
         self._lenient = lenient
         self._asked_for = asked
-        self._places: dict[str, Place] = {}
+        self._cursors: dict[str, TopicCursor] = {}
         self._behind: deque[Behind] = deque()
         self._told: deque[tuple[str, _Told]] = deque()
         self._line = Line(self._open, remote.options.heartbeat)
@@ -122,10 +122,10 @@ class Source(RemoteBackend):
     def _begin(self) -> None:
         named = {name: _start(a, t, i) for name, a, t, i in self._topics}
         for name, at in self._create(named, self._lenient).items():
-            place = self._places[name] = Place(at.get("topic_id"), at["from_seq"])
+            cursor = self._cursors[name] = TopicCursor(at.get("topic_id"), at["from_seq"])
             if name not in named:
-                place.seen = place.taken = self._first(name, at)
-                self._fall_behind(name, place, at)
+                cursor.seen = cursor.taken = self._first(name, at)
+                self._fall_behind(name, cursor, at)
         self._begun = True
 
     def _first(self, topic: str, at: dict[str, Any]) -> int:
@@ -147,9 +147,9 @@ class Source(RemoteBackend):
                 return None
         topic, told = self._told.popleft()
         if told[0] == "topic-deleted":
-            self._places.pop(topic, None)
+            self._cursors.pop(topic, None)
         else:
-            self._places[topic].taken = told[5] or 0
+            self._cursors[topic].taken = told[5] or 0
         return told
 
     def _await_told(self, until: float | None) -> bool:
@@ -171,7 +171,7 @@ class Source(RemoteBackend):
         """`(topic, topic_id, cursor)` after what `next` returned."""
         if not self._begun:
             return [(name, 0, after) for name, after, *_ in self._topics if after is not None]
-        return [(name, place.id or 0, place.taken) for name, place in self._places.items()]
+        return [(name, cursor.id or 0, cursor.taken) for name, cursor in self._cursors.items()]
 
     def _create(self, topics: dict[str, Any], lenient: bool) -> dict[str, dict[str, Any]]:
         """A session; the topics that are there, and where they begin."""
@@ -192,42 +192,42 @@ class Source(RemoteBackend):
     def _resume(self) -> None:
         """A new session, from where the one before was."""
         named = {name: _start(*how) for name, *how in self._topics}
-        for name in named.keys() & self._places.keys():
-            place = self._places[name]
-            named[name] = given(from_seq=place.seen, topic_id=place.id)
+        for name in named.keys() & self._cursors.keys():
+            cursor = self._cursors[name]
+            named[name] = given(from_seq=cursor.seen, topic_id=cursor.id)
         there = self._create(named, lenient=True)
-        for gone in self._places.keys() - there.keys():
+        for gone in self._cursors.keys() - there.keys():
             self._gone(gone)
         for name, at in there.items():
             # What was created meanwhile is read from its start.
-            place = self._places.setdefault(name, Place(None, 0))
-            place.id_now = at.get("topic_id")
+            cursor = self._cursors.setdefault(name, TopicCursor(None, 0))
+            cursor.id_now = at.get("topic_id")
             if name not in named:
-                self._fall_behind(name, place, at)
+                self._fall_behind(name, cursor, at)
 
     def _gone(self, topic: str) -> None:
         """Deleted meanwhile; one that is made anew joins."""
-        self._places[topic] = Place(None, 0)
+        self._cursors[topic] = TopicCursor(None, 0)
         self._told.append((topic, ("topic-deleted", topic, 0, None, None, None)))
 
-    def _fall_behind(self, topic: str, place: Place, at: dict[str, Any]) -> None:
+    def _fall_behind(self, topic: str, cursor: TopicCursor, at: dict[str, Any]) -> None:
         """Reads on by itself, if the session begins elsewhere than where the topic is here."""
-        if place.id is None and place.seen > at["from_seq"]:
-            place.seen = place.taken = 0
-        made_anew = place.id is not None and place.id != at.get("topic_id")
-        if made_anew or place.seen < at["from_seq"]:
+        if cursor.id is None and cursor.seen > at["from_seq"]:
+            cursor.seen = cursor.taken = 0
+        made_anew = cursor.id is not None and cursor.id != at.get("topic_id")
+        if made_anew or cursor.seen < at["from_seq"]:
             self._behind.append(Behind(topic, at.get("topic_id"), at["from_seq"]))
 
     def _catch_up(self) -> None:
         """A page of what lies before the session."""
         topic, topic_id, upto = self._behind[0]
-        place, asked = self._places[topic], self._asked_for
+        cursor, asked = self._cursors[topic], self._asked_for
         try:
             page = self._remote.read(
                 topic,
-                after=place.seen,
+                after=cursor.seen,
                 upto=upto,
-                topic_id=place.id,
+                topic_id=cursor.id,
                 limit=asked.limit,
                 max_bytes=asked.max_bytes,
                 skip_nodes=asked.skip_nodes,
@@ -245,12 +245,12 @@ class Source(RemoteBackend):
             return
         if (lost := page.tombstone) is not None:
             self._told.append((topic, ("gap", topic, 0, None, lost, lost[1])))
-        place.id, place.seen = topic_id, page.next_from_seq
+        cursor.id, cursor.seen = topic_id, page.next_from_seq
         if len(page):
-            self._told.append((topic, ("records", topic, 0, page, None, place.seen)))
+            self._told.append((topic, ("records", topic, 0, page, None, cursor.seen)))
         elif lost is None:
-            place.taken = place.seen
-        if place.seen >= upto:
+            cursor.taken = cursor.seen
+        if cursor.seen >= upto:
             self._behind.popleft()
 
     def _open(self, idle: float) -> Stream:
@@ -260,7 +260,7 @@ class Source(RemoteBackend):
                 raise closed()
             if self._session is None or (self._asked and self._last_id is None):
                 # What a stream was given that this client saw nothing of is behind the session's
-                # place, and there is no event to lead it back to.
+                # cursor, and there is no event to lead it back to.
                 self._end_session()
                 self._resume()
                 if self._behind or self._told:
@@ -287,18 +287,18 @@ class Source(RemoteBackend):
         if told is None:
             return
         topic, seq = told[1], told[5]
-        place = self._places.get(topic)
+        cursor = self._cursors.get(topic)
         if told[0] == "topic-deleted":
-            if place is not None:
-                self._places[topic] = Place(None, 0)
+            if cursor is not None:
+                self._cursors[topic] = TopicCursor(None, 0)
         else:
-            if place is None:
-                place = self._places[topic] = Place(None, 0)
-            place.seen = seq or 0
+            if cursor is None:
+                cursor = self._cursors[topic] = TopicCursor(None, 0)
+            cursor.seen = seq or 0
             if told[4] is not None and told[4][2] == "recreated":
-                place.id_now = None
-            place.id = _topic_id(event.id, topic) or place.id_now or self._id_of(topic)
-            place.id_now = place.id
+                cursor.id_now = None
+            cursor.id = _topic_id(event.id, topic) or cursor.id_now or self._id_of(topic)
+            cursor.id_now = cursor.id
         self._told.append((topic, told))
 
     def _id_of(self, topic: str) -> int | None:
