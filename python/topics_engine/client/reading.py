@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import Closed, DataLoss, InvalidRequest
 from ..extras import extra
 from .backend import scan_of
+from .cancel_scope import CancelScope
 from .closing import Closing
-from .ending import Ending
 from .values import Gap, Record, Start
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Read(Closing, Iterator[Item]):
         self._page_end = 0
         self._items: deque[Item] = deque()
         self._done = self._closed = False
-        self._ending = Ending()
+        self._scope = CancelScope()
 
     @property
     def cursor(self) -> int:
@@ -208,7 +208,7 @@ class Read(Closing, Iterator[Item]):
         elif self._start is Start.TAIL:
             tail = 0
         limit = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
-        with self._ending.calls():
+        with self._scope.activate():
             return self._backend.read(
                 self.topic,
                 after=after,
@@ -224,7 +224,7 @@ class Read(Closing, Iterator[Item]):
     def close(self) -> None:
         """Ends the iteration, from any thread. Idempotent."""
         self._closed = self._done = True
-        self._ending.end()
+        self._scope.cancel()
 
     def __repr__(self) -> str:
         at = self._start if self._cursor is None else self._cursor
@@ -289,7 +289,7 @@ class Read(Closing, Iterator[Item]):
         if self._start is Start.TAIL and after is None:
             after = self.cursor
             upto = after
-        with self._ending.calls():
+        with self._scope.activate():
             return scan_of(
                 self._backend,
                 self.topic,

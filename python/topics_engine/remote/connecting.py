@@ -15,16 +15,25 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.wait import wait_for_write
 
-from ..client.ending import Ending
-from .wire import Entered, NoAnswer, Options, closed, ended, enter, leave, waking
+from ..client.cancel_scope import CancelScope
+from .wire import (
+    NoAnswer,
+    Options,
+    WakerKeys,
+    add_waker,
+    closed,
+    is_cancelled,
+    remove_wakers,
+    waking,
+)
 
 
 class Turns:
     """So many calls at a time."""
 
-    def __init__(self, most: int, wire: Ending) -> None:
+    def __init__(self, most: int, scope: CancelScope) -> None:
         self._free = most
-        self._wire = wire
+        self._scope = scope
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
@@ -41,9 +50,9 @@ class Turns:
             if self._free > 0:
                 self._free -= 1
                 return
-        with waking(self._wire, self._rouse), self._changed:
-            self._changed.wait_for(lambda: self._free > 0 or ended(self._wire), timeout)
-            if ended(self._wire):
+        with waking(self._scope, self._rouse), self._changed:
+            self._changed.wait_for(lambda: self._free > 0 or is_cancelled(self._scope), timeout)
+            if is_cancelled(self._scope):
                 raise closed()
             if self._free == 0:
                 raise NoAnswer("all connections are busy", sent=False)
@@ -62,11 +71,11 @@ class Turns:
 class Wakeable(HTTPConnection):
     """A connection whose socket is shut down when the calls of the request that it carries end."""
 
-    def __init__(self, *args: Any, wire: Ending, **how: Any) -> None:
+    def __init__(self, *args: Any, scope: CancelScope, **how: Any) -> None:
         super().__init__(*args, **how)
-        self._wire = wire
+        self._scope = scope
         self._dialling = contextlib.ExitStack()
-        self._carrying: Entered = ()
+        self._carrying: WakerKeys = ()
 
     def connect(self) -> None:
         with self._dialling:
@@ -76,18 +85,18 @@ class Wakeable(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         try:
-            made = dial(self._dns_host, self.port, self.timeout, self._wire)
+            made = dial(self._dns_host, self.port, self.timeout, self._scope)
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"no connection in {self.timeout} s") from error
         except OSError as error:
             raise NewConnectionError(self, f"no connection: {error}") from error
         # TLS shakes hands on an object of its own, which nobody has until that is done.
         other = self._dialling.enter_context(made.dup())
-        self._dialling.enter_context(waking(self._wire, lambda: wake(other)))
+        self._dialling.enter_context(waking(self._scope, lambda: wake(other)))
         return made
 
     def request(self, *args: Any, **how: Any) -> None:
-        self._carrying = enter(self._wire, self._wake)
+        self._carrying = add_waker(self._scope, self._wake)
         super().request(*args, **how)
 
     def _wake(self) -> None:
@@ -96,7 +105,7 @@ class Wakeable(HTTPConnection):
     def let_go(self) -> None:
         """It carries no request any more."""
         carrying, self._carrying = self._carrying, ()
-        leave(carrying)
+        remove_wakers(carrying)
 
     def close(self) -> None:
         self.let_go()
@@ -128,9 +137,9 @@ class TlsPool(Pool, urllib3.HTTPSConnectionPool):
     ConnectionCls = cast("Any", WakeableTls)
 
 
-def pool_of(options: Options, wire: Ending) -> urllib3.HTTPConnectionPool:
-    """Connections to a server, for calls over a wire with this ending."""
-    how: dict[str, Any] = {"maxsize": options.pool, "retries": False, "wire": wire}
+def pool_of(options: Options, scope: CancelScope) -> urllib3.HTTPConnectionPool:
+    """Connections to a server, for calls of this scope."""
+    how: dict[str, Any] = {"maxsize": options.pool, "retries": False, "scope": scope}
     context = options.tls()
     if context is None:
         return Pool(options.host, options.port, **how)
@@ -139,7 +148,7 @@ def pool_of(options: Options, wire: Ending) -> urllib3.HTTPConnectionPool:
     return TlsPool(options.host, options.port, **how)
 
 
-def dial(host: str, port: int, timeout: float | None, wire: Ending) -> socket.socket:
+def dial(host: str, port: int, timeout: float | None, scope: CancelScope) -> socket.socket:
     """A socket that is connected to the first address that takes it."""
     refused = OSError(f"{host} has no address")
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -147,7 +156,7 @@ def dial(host: str, port: int, timeout: float | None, wire: Ending) -> socket.so
         made = socket.socket(family, kind, proto)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _connect(made, address, timeout, wire)
+            _connect(made, address, timeout, scope)
         except OSError as error:
             refused = error
             made.close()
@@ -159,14 +168,14 @@ def dial(host: str, port: int, timeout: float | None, wire: Ending) -> socket.so
     raise refused
 
 
-def _connect(made: socket.socket, address: Any, timeout: float | None, wire: Ending) -> None:
-    if ended(wire):
+def _connect(made: socket.socket, address: Any, timeout: float | None, scope: CancelScope) -> None:
+    if is_cancelled(scope):
         raise closed()
     made.setblocking(False)
     error = made.connect_ex(address)
     if error == errno.EINPROGRESS:
         # Only a socket that is being connected notices that it is shut down.
-        with waking(wire, lambda: wake(made)):
+        with waking(scope, lambda: wake(made)):
             if not wait_for_write(made, timeout):
                 raise TimeoutError
         error = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

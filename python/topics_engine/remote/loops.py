@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 import aiohttp
 from yarl import URL
 
-from ..client.ending import OF_CALLS, Ending
+from ..client.cancel_scope import CancelScope, current_scope
 from .greenlets import spawn, wait
-from .wire import Answer, Lane, NoAnswer, Options, closed, ended, forked, waking
+from .wire import Answer, Lane, NoAnswer, Options, closed, forked, is_cancelled, waking
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ class Sessions:
     """The connections of one loop, and what waits on them."""
 
     def __init__(self, options: Options) -> None:
-        self._ending = Ending()
+        self._scope = CancelScope()
         self._connect = options.connect_timeout
         context = options.tls()
         self.sessions = {
@@ -171,13 +171,15 @@ class Sessions:
         )
 
     def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What comes of the work; `Closed` when this, or the ending of the calls, ends before."""
+        """What comes of the work; `Closed` when this scope, or that of the calls, is cancelled
+        before.
+        """
         return wait(self._until_closed(work))
 
     async def _until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.current_task()
         assert task is not None
-        if ended(self._ending):
+        if is_cancelled(self._scope):
             raise closed()
         before = task.cancelling()
         woken = False
@@ -189,7 +191,7 @@ class Sessions:
                 task.cancel()
 
         try:
-            with waking(self._ending, wake):
+            with waking(self._scope, wake):
                 return await work()
         except asyncio.CancelledError:
             # A task that others cancelled too stays cancelled.
@@ -199,7 +201,7 @@ class Sessions:
 
     async def close(self) -> None:
         """Wakes what waits, then ends the connections."""
-        self._ending.end()
+        self._scope.cancel()
         await asyncio.sleep(0)
         for stream in list(self.streams):
             stream.close()
@@ -213,7 +215,7 @@ class Beside(Generic[T]):
     def __init__(self, call: Callable[[], T], here: Sessions) -> None:
         self._here = here
         context = contextvars.copy_context()
-        context.run(OF_CALLS.set, None)
+        context.run(current_scope.set, None)
         self._task = asyncio.create_task(spawn(call), name="topics-ahead", context=context)
         # Who does not come for it is not told that it failed.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())

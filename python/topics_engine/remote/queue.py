@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
-from ..client.ending import Ending
+from ..client.cancel_scope import CancelScope
 from ..errors import Closed
 from .caller import Doubt, Left, encoded, given, of_topic, with_query
 from .events import Event, Line
@@ -136,7 +136,7 @@ class RemoteJobStream(RemoteBackend):
         self._path = with_query(path, **how)
         self._line = Line(self._open, self._caller.options.heartbeat)
         self._closed = False
-        self._ending = Ending()
+        self._scope = CancelScope()
 
     def _open(self, idle: float) -> Stream:
         until = time.monotonic() + self._caller.options.deadline
@@ -145,7 +145,7 @@ class RemoteJobStream(RemoteBackend):
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs, or none when the wait is over; `None` when the stream was closed."""
         try:
-            with self._ending.calls():
+            with self._scope.activate():
                 return self._next(time.monotonic() + wait)
         except Closed:
             # Closed here: the end. The client was closed: that is an error.
@@ -175,7 +175,7 @@ class RemoteJobStream(RemoteBackend):
     def close(self) -> None:
         """Ends it: the server gives back what it holds. Idempotent."""
         self._closed = True
-        self._ending.end()
+        self._scope.cancel()
         self._line.close()
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from ..client.ending import Ending
+from ..client.cancel_scope import CancelScope
 from .connecting import Turns, pool_of
-from .wire import Answer, Lane, NoAnswer, Options, closed, ended, forked, waking
+from .wire import Answer, Lane, NoAnswer, Options, closed, forked, is_cancelled, waking
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -40,12 +40,12 @@ class ThreadWire:
         self._headers = options.headers
         self._connect = options.connect_timeout
         self._pid = os.getpid()
-        self._ending = Ending()
+        self._scope = CancelScope()
         self._lock = threading.Lock()
         self._beside: ThreadPoolExecutor | None = None
-        self._pools = {lane: pool_of(options, self._ending) for lane in Lane}
+        self._pools = {lane: pool_of(options, self._scope) for lane in Lane}
         # The short ones take turns; nobody waits for one that waits.
-        self._turns = {lane: Turns(options.pool, self._ending) for lane in (Lane.HOT, Lane.PLAIN)}
+        self._turns = {lane: Turns(options.pool, self._scope) for lane in (Lane.HOT, Lane.PLAIN)}
 
     def _open(
         self,
@@ -59,7 +59,7 @@ class ThreadWire:
     ) -> BaseHTTPResponse:
         if self._pid != os.getpid():
             raise forked()
-        if ended(self._ending):
+        if is_cancelled(self._scope):
             raise closed()
         try:
             return self._pools[lane].urlopen(
@@ -77,12 +77,12 @@ class ThreadWire:
             raise self._failure(error) from error
         except (AttributeError, ValueError) as error:
             # Its socket was taken from a request that was being made.
-            if ended(self._ending):
+            if is_cancelled(self._scope):
                 raise closed() from error
             raise
 
     def _failure(self, error: Exception) -> Exception:
-        if ended(self._ending):
+        if is_cancelled(self._scope):
             return closed()
         unsent = isinstance(error, NewConnectionError | ConnectTimeoutError)
         tls = isinstance(error, SSLError)
@@ -106,7 +106,7 @@ class ThreadWire:
             if not partly:
                 return Answer(*told, response.data)
             found, error = _read(response)
-        if error is not None and ended(self._ending):
+        if error is not None and is_cancelled(self._scope):
             raise closed() from error
         return Answer(*told, found, error is None)
 
@@ -120,22 +120,22 @@ class ThreadWire:
                 return Answer(response.status, _lower(response.headers), response.read())
             except (HTTPError, OSError) as error:
                 raise self._failure(error) from error
-        return ThreadStream(response, self._ending)
+        return ThreadStream(response, self._scope)
 
     def begin(self, call: Callable[[], T]) -> Begun[T]:
         with self._lock:
             if self._beside is None:
                 self._beside = ThreadPoolExecutor(BESIDE, "topics-ahead")
-            return Beside(self._beside.submit(call), self._ending)
+            return Beside(self._beside.submit(call), self._scope)
 
     def sleep(self, seconds: float) -> None:
         over = threading.Event()
-        with waking(self._ending, over.set):
+        with waking(self._scope, over.set):
             if over.wait(seconds):
                 raise closed()
 
     def close(self) -> None:
-        self._ending.end()
+        self._scope.cancel()
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -149,14 +149,14 @@ class ThreadWire:
 class Beside(Generic[T]):
     """A call in a thread of its own."""
 
-    def __init__(self, call: Future[T], wire: Ending) -> None:
+    def __init__(self, call: Future[T], scope: CancelScope) -> None:
         self._call = call
-        self._wire = wire
+        self._scope = scope
 
     def result(self) -> T:
         over = threading.Event()
         self._call.add_done_callback(lambda _: over.set())
-        with waking(self._wire, over.set):
+        with waking(self._scope, over.set):
             over.wait()
         if not self._call.done() or self._call.cancelled():
             raise closed()
@@ -180,10 +180,10 @@ def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
 class ThreadStream:
     """A response that a thread reads, so that who takes from it can wait for a time only."""
 
-    def __init__(self, response: BaseHTTPResponse, wire: Ending) -> None:
+    def __init__(self, response: BaseHTTPResponse, scope: CancelScope) -> None:
         self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
         self._response = response
-        self._wire = wire
+        self._scope = scope
         self._closed = threading.Event()
         self._over = False
         threading.Thread(
@@ -203,7 +203,7 @@ class ThreadStream:
             piece = self._pieces.get(timeout=wait) if wait != 0 else self._pieces.get_nowait()
         except queue.Empty:
             return None
-        if self._wire.over:
+        if self._scope.is_cancelled:
             raise closed()
         # Whoever reads next meets the end as well.
         self._over = not piece

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..client.backend import RemoteBackend, patience
-from ..client.ending import Ending
+from ..client.cancel_scope import CancelScope
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
 from .events import Event, Line
@@ -111,12 +111,12 @@ class Source(RemoteBackend):
         # Whether the session was asked for a stream.
         self._asked = False
         self._begun = self._closed = False
-        self._ending = Ending()
+        self._scope = CancelScope()
 
     def begin(self) -> None:
         """Makes the session, unless that was done: the watch begins where the topics are now."""
         if not self._begun:
-            with self._ending.calls():
+            with self._scope.activate():
                 self._begin()
 
     def _begin(self) -> None:
@@ -142,7 +142,7 @@ class Source(RemoteBackend):
         until = None if timeout is None else time.monotonic() + timeout
         self._remote.check()
         self.begin()
-        with self._ending.calls():
+        with self._scope.activate():
             if not self._await_told(until):
                 return None
         topic, told = self._told.popleft()
@@ -341,7 +341,7 @@ class Source(RemoteBackend):
         if self._closed:
             return
         self._closed = True
-        self._ending.end()
+        self._scope.cancel()
         self._line.close()
         before = patience.set(LAST_SECONDS)
         try:

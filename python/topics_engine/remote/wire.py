@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from ..client.ending import OF_CALLS, Ending
+from ..client.cancel_scope import CancelScope, current_scope
 from ..errors import Closed, InvalidRequest
 from .ahead import Begun
 
@@ -143,7 +143,7 @@ class Stream(Protocol):
 
 class Wire(Protocol):
     """Requests to one server. What waits in one raises `Closed` when this is closed, or when the
-    ending of the calls that are being made ends.
+    scope of the calls that are being made is cancelled.
     """
 
     def request(
@@ -175,37 +175,37 @@ class Wire(Protocol):
         """Wakes every call with `Closed`. Idempotent."""
 
 
-Entered: TypeAlias = tuple[tuple[Ending, object], ...]
+WakerKeys: TypeAlias = tuple[tuple[CancelScope, object], ...]
 
 
-def ended(wire: Ending) -> bool:
-    """Whether calls over a wire with this ending are not to go on here."""
-    mine = OF_CALLS.get()
-    return wire.over or (mine is not None and mine.over)
+def is_cancelled(scope: CancelScope) -> bool:
+    """Whether calls of this scope are not to go on here."""
+    mine = current_scope.get()
+    return scope.is_cancelled or (mine is not None and mine.is_cancelled)
 
 
-def enter(wire: Ending, waker: Callable[[], object]) -> Entered:
-    """Has `waker` called when calls over a wire with this ending end, until `leave`."""
-    mine = OF_CALLS.get()
+def add_waker(scope: CancelScope, waker: Callable[[], object]) -> WakerKeys:
+    """Has `waker` called when calls of this scope end, until `remove_wakers`."""
+    mine = current_scope.get()
     if mine is None:
-        return ((wire, wire.enter(waker)),)
-    return (wire, wire.enter(waker)), (mine, mine.enter(waker))
+        return ((scope, scope.add_waker(waker)),)
+    return (scope, scope.add_waker(waker)), (mine, mine.add_waker(waker))
 
 
-def leave(entered: Entered) -> None:
+def remove_wakers(keys: WakerKeys) -> None:
     """The waker is not called any more."""
-    for ending, key in entered:
-        ending.leave(key)
+    for scope, key in keys:
+        scope.remove_waker(key)
 
 
 @contextlib.contextmanager
-def waking(wire: Ending, waker: Callable[[], object]) -> Iterator[None]:
+def waking(scope: CancelScope, waker: Callable[[], object]) -> Iterator[None]:
     """The same for a block."""
-    entered = enter(wire, waker)
+    keys = add_waker(scope, waker)
     try:
         yield
     finally:
-        leave(entered)
+        remove_wakers(keys)
 
 
 def closed() -> Closed:

@@ -9,51 +9,51 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 
-class Ending:
+class CancelScope:
     """Calls that end together. Thread-safe."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._wakers: dict[object, Callable[[], object]] = {}
-        self.over = False
+        self.is_cancelled = False
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         """Wakes whoever waits in one of the calls; none begins any more. Idempotent."""
         if self._pid != os.getpid():
             # What waits, waits in the process that this is a fork of.
-            self.over = True
+            self.is_cancelled = True
             return
         with self._lock:
-            self.over = True
+            self.is_cancelled = True
             for waker in self._wakers.values():
                 waker()
 
-    def enter(self, waker: Callable[[], object]) -> object:
+    def add_waker(self, waker: Callable[[], object]) -> object:
         """Has `waker` called when this ends, or has ended, until what is returned here is given to
-        `leave`. It must not block, nor mind being called twice.
+        `remove_waker`. It must not block, nor mind being called twice.
         """
         key = object()
         with self._lock:
             self._wakers[key] = waker
-            if self.over:
+            if self.is_cancelled:
                 waker()
         return key
 
-    def leave(self, key: object) -> None:
+    def remove_waker(self, key: object) -> None:
         """The waker is not called any more."""
         with self._lock:
             del self._wakers[key]
 
     @contextlib.contextmanager
-    def calls(self) -> Iterator[None]:
+    def activate(self) -> Iterator[None]:
         """Calls to a server that are made in the block are of this ending, too."""
-        before = OF_CALLS.set(self)
+        before = current_scope.set(self)
         try:
             yield
         finally:
-            OF_CALLS.reset(before)
+            current_scope.reset(before)
 
 
-OF_CALLS: ContextVar[Ending | None] = ContextVar("of_calls", default=None)
+current_scope: ContextVar[CancelScope | None] = ContextVar("current_scope", default=None)
 """Of the calls that are being made here."""
