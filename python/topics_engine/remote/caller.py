@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 from .. import errors
 from ..client.backend import patience
 from ..errors import TopicsError, Unavailable
-from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
+from .wire import Answer, NoAnswer, Options, PoolKind, Stream, Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 # Caps, which time does not lift; what other limits refuse may be tried again.
@@ -83,7 +83,7 @@ class Caller:
         """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
         as long as it takes; one that is not `patient` takes a refusal as its answer.
         """
-        lane = Lane.WAIT if wait or long else Lane.HOT if hot else Lane.PLAIN
+        kind = PoolKind.WAIT if wait or long else PoolKind.HOT if hot else PoolKind.PLAIN
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content
@@ -92,7 +92,7 @@ class Caller:
 
         def once(left: float) -> Answer:
             timeout = attempt if long else max(0.001, min(attempt, left))
-            return self.wire.request(lane, method, path, headers, body, timeout)
+            return self.wire.request(kind, method, path, headers, body, timeout)
 
         return self._until(until, once, repeatable, patient, doubt).body
 
@@ -104,7 +104,7 @@ class Caller:
         def once(left: float) -> Answer:
             timeout = max(0.001, min(self.options.timeout, left))
             request = self.wire.request
-            answer = request(Lane.PLAIN, "POST", path, headers, body, timeout, partly=True)
+            answer = request(PoolKind.PLAIN, "POST", path, headers, body, timeout, partly=True)
             if answer.status < 400 and not take(answer):
                 raise NoAnswer("the stream broke off", sent=True)
             return answer

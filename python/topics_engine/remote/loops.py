@@ -16,13 +16,13 @@ from yarl import URL
 
 from ..client.cancel_scope import CancelScope, current_scope
 from .greenlets import spawn, wait
-from .wire import Answer, Lane, NoAnswer, Options, closed, forked, is_cancelled, waking
+from .wire import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 
 T = TypeVar("T")
 
 
 class LoopWire:
-    """Keep-alive connections by loop and lane; each call is spawned, and awaited by its task."""
+    """Keep-alive connections by loop and kind; each call is spawned, and awaited by its task."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -46,7 +46,7 @@ class LoopWire:
 
     def request(
         self,
-        lane: Lane,
+        kind: PoolKind,
         method: str,
         target: str,
         headers: Mapping[str, str],
@@ -59,7 +59,7 @@ class LoopWire:
 
         async def send() -> Answer:
             url = URL(self._base + target, encoded=True)
-            async with here.sessions[lane].request(
+            async with here.sessions[kind].request(
                 method,
                 url,
                 data=_payload(body),
@@ -78,7 +78,7 @@ class LoopWire:
 
         async def send() -> LoopStream | Answer:
             url = URL(self._base + target, encoded=True)
-            session = here.sessions[Lane.STREAM]
+            session = here.sessions[PoolKind.STREAM]
             async with asyncio.timeout(timeout):
                 response = await session.get(
                     url, headers=headers, timeout=here.limits(None), allow_redirects=False
@@ -148,10 +148,10 @@ class Sessions:
         self._connect = options.connect_timeout
         context = options.tls()
         self.sessions = {
-            lane: aiohttp.ClientSession(
+            kind: aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=options.pool if lane in (Lane.HOT, Lane.PLAIN) else 0,
-                    force_close=lane is Lane.STREAM,
+                    limit=options.pool if kind in (PoolKind.HOT, PoolKind.PLAIN) else 0,
+                    force_close=kind is PoolKind.STREAM,
                     ssl=True if context is None else context,
                 ),
                 headers=options.headers,
@@ -159,7 +159,7 @@ class Sessions:
                 middlewares=(once,),
                 auto_decompress=False,
             )
-            for lane in Lane
+            for kind in PoolKind
         }
         self.streams: weakref.WeakSet[LoopStream] = weakref.WeakSet()
 

@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from ..client.cancel_scope import CancelScope
 from .connecting import Turns, pool_of
-from .wire import Answer, Lane, NoAnswer, Options, closed, forked, is_cancelled, waking
+from .wire import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class ThreadWire:
-    """Keep-alive connections by lane; each call blocks its thread, and hears Ctrl-C."""
+    """Keep-alive connections by kind; each call blocks its thread, and hears Ctrl-C."""
 
     def __init__(self, options: Options) -> None:
         self._prefix = options.prefix
@@ -43,13 +43,15 @@ class ThreadWire:
         self._scope = CancelScope()
         self._lock = threading.Lock()
         self._beside: ThreadPoolExecutor | None = None
-        self._pools = {lane: pool_of(options, self._scope) for lane in Lane}
+        self._pools = {kind: pool_of(options, self._scope) for kind in PoolKind}
         # The short ones take turns; nobody waits for one that waits.
-        self._turns = {lane: Turns(options.pool, self._scope) for lane in (Lane.HOT, Lane.PLAIN)}
+        self._turns = {
+            kind: Turns(options.pool, self._scope) for kind in (PoolKind.HOT, PoolKind.PLAIN)
+        }
 
     def _open(
         self,
-        lane: Lane,
+        kind: PoolKind,
         method: str,
         target: str,
         headers: Mapping[str, str],
@@ -62,7 +64,7 @@ class ThreadWire:
         if is_cancelled(self._scope):
             raise closed()
         try:
-            return self._pools[lane].urlopen(
+            return self._pools[kind].urlopen(
                 method,
                 self._prefix + target,
                 body,
@@ -90,7 +92,7 @@ class ThreadWire:
 
     def request(
         self,
-        lane: Lane,
+        kind: PoolKind,
         method: str,
         target: str,
         headers: Mapping[str, str],
@@ -99,9 +101,9 @@ class ThreadWire:
         partly: bool = False,
     ) -> Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
-        turns = self._turns.get(lane)
+        turns = self._turns.get(kind)
         with turns.turn(timeout) if turns else contextlib.nullcontext():
-            response = self._open(lane, method, target, headers, body, limits, not partly)
+            response = self._open(kind, method, target, headers, body, limits, not partly)
             told = response.status, _lower(response.headers)
             if not partly:
                 return Answer(*told, response.data)
@@ -114,7 +116,7 @@ class ThreadWire:
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
     ) -> ThreadStream | Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=max(timeout, idle))
-        response = self._open(Lane.STREAM, "GET", target, headers, None, limits, False)
+        response = self._open(PoolKind.STREAM, "GET", target, headers, None, limits, False)
         if response.status != 200:
             try:
                 return Answer(response.status, _lower(response.headers), response.read())

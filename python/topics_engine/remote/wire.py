@@ -24,8 +24,8 @@ T = TypeVar("T")
 Verify: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext"
 
 
-class Lane(Enum):
-    """Requests of a lane share connections."""
+class PoolKind(Enum):
+    """Requests of a kind share connections."""
 
     HOT = "hot"
     """Writes and reads that do not wait: the server answers them faster on connections that carry
@@ -50,7 +50,7 @@ class Options:
     """Seconds in which nothing comes of an attempt; a request that waits has its wait besides."""
     connect_timeout: float = 5.0
     pool: int = 16
-    """Connections that are kept, of each lane."""
+    """Connections that are kept, of each kind."""
     heartbeat: float = 5.0
     """Streams say something at least so often; after two and a half times that they are dead."""
     verify: Verify = True
@@ -148,7 +148,7 @@ class Wire(Protocol):
 
     def request(
         self,
-        lane: Lane,
+        kind: PoolKind,
         method: str,
         target: str,
         headers: Mapping[str, str],
