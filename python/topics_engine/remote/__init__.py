@@ -6,7 +6,7 @@ from typing import Any
 
 from ..client.database import Database
 from ..extras import extra
-from .wire import Options, Verify
+from .transport import Options, Verify
 
 __all__ = ["Options", "Verify", "connect", "over_loops"]
 
@@ -33,17 +33,17 @@ def connect(
     """
     with extra("client", "connect"):
         from .backend import HttpBackend
-        from .threads import ThreadWire
+        from .sync_transport import SyncTransport
 
     options = Options(url, key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
-    return Database(HttpBackend(ThreadWire(options), options, at_once=True))
+    return Database(HttpBackend(SyncTransport(options), options, at_once=True))
 
 
 def over_loops(url: str, key: str | None, **given: Any) -> Database:
     """The same for calls that are spawned in tasks; `topics_engine.aio` makes handles of it."""
     with extra("client", "aio.connect"):
+        from .async_transport import AsyncTransport
         from .backend import HttpBackend
-        from .loops import LoopWire
 
     options = Options(url, key, **given)
-    return Database(HttpBackend(LoopWire(options), options, at_once=False))
+    return Database(HttpBackend(AsyncTransport(options), options, at_once=False))

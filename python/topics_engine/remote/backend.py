@@ -18,8 +18,8 @@ from .consumer import RemoteConsumer
 from .page import Page, body_of_rows
 from .queue import LONGEST, RemoteQueue, matcher
 from .transaction import RemoteTransactions
+from .transport import Options, Transport, closed, forked
 from .watching import Asked, Source
-from .wire import Options, Wire, closed, forked
 
 if TYPE_CHECKING:
     from .._core import _Acked, _NewRow, _Stream, _WatchStart
@@ -30,10 +30,10 @@ _How = tuple[int, int, tuple[str, ...], str | None, bool]
 
 
 class HttpBackend(RemoteBackend):
-    """A server. Thread-safe, if the wire is."""
+    """A server. Thread-safe, if the transport is."""
 
-    def __init__(self, wire: Wire, options: Options, *, at_once: bool) -> None:
-        self.caller = Caller(wire, options)
+    def __init__(self, transport: Transport, options: Options, *, at_once: bool) -> None:
+        self.caller = Caller(transport, options)
         self.options = options
         # Whether every call may wait: under asyncio making a handle may not.
         self._at_once = at_once
@@ -61,7 +61,7 @@ class HttpBackend(RemoteBackend):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.caller.wire.close()
+            self.caller.transport.close()
 
     def append(
         self,
@@ -153,7 +153,7 @@ class HttpBackend(RemoteBackend):
         def fetch() -> Page:
             return self._page(topic, start, upto, topic_id, 0.0, *how)
 
-        self._ahead.begin(key, lambda: self.caller.wire.begin(fetch))
+        self._ahead.begin(key, lambda: self.caller.transport.begin(fetch))
 
     def _page(
         self,

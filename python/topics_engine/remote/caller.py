@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 from .. import errors
 from ..client.backend import patience
 from ..errors import TopicsError, Unavailable
-from .wire import Answer, NoAnswer, Options, PoolKind, Stream, Wire
+from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 # Caps, which time does not lift; what other limits refuse may be tried again.
@@ -50,8 +50,8 @@ class Doubt:
 class Caller:
     """Requests with errors as exceptions, and patience."""
 
-    def __init__(self, wire: Wire, options: Options) -> None:
-        self.wire = wire
+    def __init__(self, transport: Transport, options: Options) -> None:
+        self.transport = transport
         self.options = options
         self._run = secrets.token_urlsafe(9)
         self._writes = count()
@@ -92,7 +92,7 @@ class Caller:
 
         def once(left: float) -> Answer:
             timeout = attempt if long else max(0.001, min(attempt, left))
-            return self.wire.request(kind, method, path, headers, body, timeout)
+            return self.transport.request(kind, method, path, headers, body, timeout)
 
         return self._until(until, once, repeatable, patient, doubt).body
 
@@ -103,7 +103,7 @@ class Caller:
 
         def once(left: float) -> Answer:
             timeout = max(0.001, min(self.options.timeout, left))
-            request = self.wire.request
+            request = self.transport.request
             answer = request(PoolKind.PLAIN, "POST", path, headers, body, timeout, partly=True)
             if answer.status < 400 and not take(answer):
                 raise NoAnswer("the stream broke off", sent=True)
@@ -124,7 +124,7 @@ class Caller:
 
         def once(left: float) -> Answer:
             timeout = max(0.001, min(self.options.timeout, left))
-            opened = self.wire.stream(path, {"Accept": EVENTS, **headers}, timeout, idle)
+            opened = self.transport.stream(path, {"Accept": EVENTS, **headers}, timeout, idle)
             if isinstance(opened, Answer):
                 return opened
             found.append(opened)
@@ -164,7 +164,7 @@ class Caller:
             if not again or time.monotonic() + wait >= until:
                 raise error from cause
             log.debug("again in %.3f s: %s", wait, error)
-            self.wire.sleep(wait)
+            self.transport.sleep(wait)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _unreachable(self, none: NoAnswer) -> Unavailable:

@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.wait import wait_for_write
 
 from ..client.cancel_scope import CancelScope
-from .wire import (
+from .transport import (
     NoAnswer,
     Options,
     WakerKeys,

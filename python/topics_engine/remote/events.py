@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .wire import Stream, closed
+from .transport import Stream, closed
 
 # Heartbeats that may fail to come before a stream is dead.
 SILENT_PERIODS = 2.5

@@ -17,7 +17,7 @@ from ..errors import Closed
 from .caller import Doubt, Left, encoded, given, of_topic, with_query
 from .events import Event, Line
 from .page import Page, jobs_of
-from .wire import Stream
+from .transport import Stream
 
 if TYPE_CHECKING:
     from .._core import _Jobs, _Outcome, _Seen
@@ -169,7 +169,7 @@ class RemoteJobStream(RemoteBackend):
         if event.kind == "error":
             self._line.drop()
             told = json.loads(event.data)
-            self._caller.wire.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
+            self._caller.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
         return None
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import contextlib
 from typing import Any
 
 from .caller import Caller, encoded, of_topic
-from .wire import Answer
+from .transport import Answer
 
 END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The marker behind the last batch."""

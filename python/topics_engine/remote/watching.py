@@ -26,7 +26,7 @@ from .caller import encoded, failure, given, with_query
 from .events import Event, Line
 from .page import Page, lost_of
 from .queue import matcher
-from .wire import Answer, Stream, closed
+from .transport import Answer, Stream, closed
 
 if TYPE_CHECKING:
     from .._core import _Told, _WatchStart
@@ -331,7 +331,7 @@ class Source(RemoteBackend):
         if status in (404, 410):
             self._session = None
         elif status in (429, 503):
-            self._caller.wire.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
+            self._caller.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
         else:
             body = {"error": {"code": told.get("error"), "message": told.get("message", "")}}
             raise failure(Answer(status, {}, encoded(body) or b""))[0]

@@ -1,4 +1,4 @@
-"""The wire of the sync client: urllib3, for any number of threads."""
+"""The transport of the sync client: urllib3, for any number of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from ..client.cancel_scope import CancelScope
 from .connecting import Turns, pool_of
-from .wire import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
+from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -32,7 +32,7 @@ BESIDE = 4
 T = TypeVar("T")
 
 
-class ThreadWire:
+class SyncTransport:
     """Keep-alive connections by kind; each call blocks its thread, and hears Ctrl-C."""
 
     def __init__(self, options: Options) -> None:
@@ -114,7 +114,7 @@ class ThreadWire:
 
     def stream(
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
-    ) -> ThreadStream | Answer:
+    ) -> SyncStream | Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=max(timeout, idle))
         response = self._open(PoolKind.STREAM, "GET", target, headers, None, limits, False)
         if response.status != 200:
@@ -122,7 +122,7 @@ class ThreadWire:
                 return Answer(response.status, _lower(response.headers), response.read())
             except (HTTPError, OSError) as error:
                 raise self._failure(error) from error
-        return ThreadStream(response, self._scope)
+        return SyncStream(response, self._scope)
 
     def begin(self, call: Callable[[], T]) -> Begun[T]:
         with self._lock:
@@ -179,7 +179,7 @@ def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
     return b"".join(pieces), None
 
 
-class ThreadStream:
+class SyncStream:
     """A response that a thread reads, so that who takes from it can wait for a time only."""
 
     def __init__(self, response: BaseHTTPResponse, scope: CancelScope) -> None:

@@ -141,7 +141,7 @@ class Stream(Protocol):
         """Ends the connection, and wakes who reads. Idempotent."""
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """Requests to one server. What waits in one raises `Closed` when this is closed, or when the
     scope of the calls that are being made is cancelled.
     """

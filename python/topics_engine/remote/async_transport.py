@@ -1,4 +1,6 @@
-"""The wire of the asyncio client: aiohttp, with connections of their own for each event loop."""
+"""The transport of the asyncio client: aiohttp, with connections of their own for each event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from yarl import URL
 
 from ..client.cancel_scope import CancelScope, current_scope
 from .greenlets import spawn, wait
-from .wire import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
+from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 
 T = TypeVar("T")
 
 
-class LoopWire:
+class AsyncTransport:
     """Keep-alive connections by loop and kind; each call is spawned, and awaited by its task."""
 
     def __init__(self, options: Options) -> None:
@@ -73,10 +75,10 @@ class LoopWire:
 
     def stream(
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
-    ) -> LoopStream | Answer:
+    ) -> AsyncStream | Answer:
         here = self._here()
 
-        async def send() -> LoopStream | Answer:
+        async def send() -> AsyncStream | Answer:
             url = URL(self._base + target, encoded=True)
             session = here.sessions[PoolKind.STREAM]
             async with asyncio.timeout(timeout):
@@ -84,7 +86,7 @@ class LoopWire:
                     url, headers=headers, timeout=here.limits(None), allow_redirects=False
                 )
             if response.status == 200:
-                return LoopStream(response, here)
+                return AsyncStream(response, here)
             async with response:
                 return await _whole(response)
 
@@ -161,7 +163,7 @@ class Sessions:
             )
             for kind in PoolKind
         }
-        self.streams: weakref.WeakSet[LoopStream] = weakref.WeakSet()
+        self.streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
         """A request's; a stream has its own."""
@@ -224,7 +226,7 @@ class Beside(Generic[T]):
         return self._here.until_closed(lambda: self._task)
 
 
-class LoopStream:
+class AsyncStream:
     """A response that goes on."""
 
     def __init__(self, response: aiohttp.ClientResponse, here: Sessions) -> None:
