@@ -15,7 +15,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from ..client.cancel_scope import CancelScope
-from .connecting import Turns, pool_of
+from .connections import InterruptibleSemaphore, pool_of
 from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ class SyncTransport:
         self._lock = threading.Lock()
         self._beside: ThreadPoolExecutor | None = None
         self._pools = {kind: pool_of(options, self._scope) for kind in PoolKind}
-        # The short ones take turns; nobody waits for one that waits.
-        self._turns = {
-            kind: Turns(options.pool, self._scope) for kind in (PoolKind.HOT, PoolKind.PLAIN)
+        # The short ones take limit; nobody waits for one that waits.
+        self._limits = {
+            kind: InterruptibleSemaphore(options.pool, self._scope)
+            for kind in (PoolKind.HOT, PoolKind.PLAIN)
         }
 
     def _open(
@@ -101,8 +102,8 @@ class SyncTransport:
         partly: bool = False,
     ) -> Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
-        turns = self._turns.get(kind)
-        with turns.turn(timeout) if turns else contextlib.nullcontext():
+        limit = self._limits.get(kind)
+        with limit.acquire(timeout) if limit else contextlib.nullcontext():
             response = self._open(kind, method, target, headers, body, limits, not partly)
             told = response.status, _lower(response.headers)
             if not partly:

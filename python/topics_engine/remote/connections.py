@@ -28,8 +28,8 @@ from .transport import (
 )
 
 
-class Turns:
-    """So many calls at a time."""
+class InterruptibleSemaphore:
+    """At most `most` calls at a time; a cancelled scope ends the wait for a permit."""
 
     def __init__(self, most: int, scope: CancelScope) -> None:
         self._free = most
@@ -37,20 +37,20 @@ class Turns:
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def turn(self, timeout: float) -> Iterator[None]:
-        """Waits for a turn, which lasts as long as the block."""
+    def acquire(self, timeout: float) -> Iterator[None]:
+        """Waits for a permit, which the end of the block releases."""
         self._take(timeout)
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
     def _take(self, timeout: float) -> None:
         with self._changed:
             if self._free > 0:
                 self._free -= 1
                 return
-        with waking(self._scope, self._rouse), self._changed:
+        with waking(self._scope, self._notify), self._changed:
             self._changed.wait_for(lambda: self._free > 0 or is_cancelled(self._scope), timeout)
             if is_cancelled(self._scope):
                 raise closed()
@@ -58,17 +58,17 @@ class Turns:
                 raise NoAnswer("all connections are busy", sent=False)
             self._free -= 1
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         with self._changed:
             self._free += 1
             self._changed.notify_all()
 
-    def _rouse(self) -> None:
+    def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
 
-class Wakeable(HTTPConnection):
+class InterruptibleConnection(HTTPConnection):
     """A connection whose socket is shut down when the calls of the request that it carries end."""
 
     def __init__(self, *args: Any, scope: CancelScope, **how: Any) -> None:
@@ -102,28 +102,28 @@ class Wakeable(HTTPConnection):
     def _wake(self) -> None:
         wake(self.sock)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """It carries no request any more."""
         carrying, self._carrying = self._carrying, ()
         remove_wakers(carrying)
 
     def close(self) -> None:
-        self.let_go()
+        self.detach()
         super().close()
 
 
-class WakeableTls(Wakeable, HTTPSConnection):
+class InterruptibleTlsConnection(InterruptibleConnection, HTTPSConnection):
     """The same over TLS."""
 
 
 class Pool(urllib3.HTTPConnectionPool):
     """Connections that are kept."""
 
-    ConnectionCls = cast("Any", Wakeable)
+    ConnectionCls = cast("Any", InterruptibleConnection)
 
     def _put_conn(self, connection: Any) -> None:
         if connection is not None:
-            connection.let_go()
+            connection.detach()
         # More than are kept is what many waits come to: it is not warned of.
         if connection is not None and self.pool is not None and self.pool.full():
             connection.close()
@@ -134,7 +134,7 @@ class Pool(urllib3.HTTPConnectionPool):
 class TlsPool(Pool, urllib3.HTTPSConnectionPool):
     """The same over TLS."""
 
-    ConnectionCls = cast("Any", WakeableTls)
+    ConnectionCls = cast("Any", InterruptibleTlsConnection)
 
 
 def pool_of(options: Options, scope: CancelScope) -> urllib3.HTTPConnectionPool:
