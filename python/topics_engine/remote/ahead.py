@@ -14,30 +14,30 @@ MOST = 8
 FRESH_SECONDS = 2.0
 
 
-class Begun(Protocol[T_co]):
+class PendingCall(Protocol[T_co]):
     """A call that is on its way."""
 
     def result(self) -> T_co: ...
 
 
-class Ahead(Generic[T]):
-    """The calls that were begun, by what they are asked for. Thread-safe."""
+class Prefetcher(Generic[T]):
+    """The calls that were call, by what they are asked for. Thread-safe."""
 
     def __init__(self) -> None:
-        self._begun: dict[Hashable, tuple[float, Begun[T]]] = {}
+        self._calls: dict[Hashable, tuple[float, PendingCall[T]]] = {}
 
-    def begin(self, key: Hashable, begin: Callable[[], Begun[T]]) -> None:
+    def begin(self, key: Hashable, begin: Callable[[], PendingCall[T]]) -> None:
         """Begins a call, unless there are many that nobody came for."""
         now = time.monotonic()
-        for known, (since, _) in list(self._begun.items()):
+        for known, (since, _) in list(self._calls.items()):
             if now - since > FRESH_SECONDS:
-                self._begun.pop(known, None)
-        if len(self._begun) < MOST:
-            self._begun[key] = now, begin()
+                self._calls.pop(known, None)
+        if len(self._calls) < MOST:
+            self._calls[key] = now, begin()
 
     def take(self, key: Hashable) -> T | None:
-        """What was begun for this, when it comes; `None` when there is nothing fresh."""
-        since, begun = self._begun.pop(key, (0.0, None))
-        if begun is None or time.monotonic() - since > FRESH_SECONDS:
+        """What was call for this, when it comes; `None` when there is nothing fresh."""
+        since, call = self._calls.pop(key, (0.0, None))
+        if call is None or time.monotonic() - since > FRESH_SECONDS:
             return None
-        return begun.result()
+        return call.result()

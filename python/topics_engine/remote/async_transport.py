@@ -102,8 +102,8 @@ class AsyncTransport:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
 
-    def begin(self, call: Callable[[], T]) -> Beside[T]:
-        return Beside(call, self._here())
+    def begin(self, call: Callable[[], T]) -> BackgroundCall[T]:
+        return BackgroundCall(call, self._here())
 
     def sleep(self, seconds: float) -> None:
         here = self._here()
@@ -211,14 +211,14 @@ class Sessions:
             await session.close()
 
 
-class Beside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call in a task of its own, which does not end with those of who began it."""
 
     def __init__(self, call: Callable[[], T], here: Sessions) -> None:
         self._here = here
         context = contextvars.copy_context()
         context.run(current_scope.set, None)
-        self._task = asyncio.create_task(spawn(call), name="topics-ahead", context=context)
+        self._task = asyncio.create_task(spawn(call), name="topics-prefetch", context=context)
         # Who does not come for it is not told that it failed.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.columns import written
 from ..client.reading import PAGE_RECORDS
-from .ahead import Ahead
+from .ahead import Prefetcher
 from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
 from .consumer import RemoteConsumer
 from .page import Page, body_of_rows
@@ -40,7 +40,7 @@ class HttpBackend(RemoteBackend):
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self._ahead: Ahead[Page] = Ahead()
+        self._prefetcher: Prefetcher[Page] = Prefetcher()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cursors: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
 
@@ -132,17 +132,17 @@ class HttpBackend(RemoteBackend):
         how = (limit, max_bytes, nodes, match, strong)
         page = None
         if topic_id is not None and after is not None and not wait:
-            page = self._ahead.take((topic, after, upto, topic_id, *how))
+            page = self._prefetcher.take((topic, after, upto, topic_id, *how))
         if page is None:
             start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
             if tail is not None:
                 start = given(tail=tail, before_seq=before)
             page = self._page(topic, start, upto, topic_id, wait, *how)
         if topic_id is not None and upto is not None and limit == PAGE_RECORDS:
-            self._read_on(topic, page, upto, how)
+            self._prefetch(topic, page, upto, how)
         return page
 
-    def _read_on(self, topic: str, page: Page, upto: int, how: _How) -> None:
+    def _prefetch(self, topic: str, page: Page, upto: int, how: _How) -> None:
         """Fetches what a read that goes on will ask for."""
         after, topic_id = page.next_from_seq, page.topic_id
         if after >= upto or page.caught_up or page.tombstone is not None:
@@ -153,7 +153,7 @@ class HttpBackend(RemoteBackend):
         def fetch() -> Page:
             return self._page(topic, start, upto, topic_id, 0.0, *how)
 
-        self._ahead.begin(key, lambda: self.caller.transport.begin(fetch))
+        self._prefetcher.begin(key, lambda: self.caller.transport.begin(fetch))
 
     def _page(
         self,

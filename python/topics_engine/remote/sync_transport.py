@@ -21,13 +21,13 @@ from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_c
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-    from .ahead import Begun
+    from .ahead import PendingCall
 
 PIECE = 1 << 16
 # Pieces that are read ahead of who takes them; then the server is left waiting.
-AHEAD = 64
+STREAM_BUFFER_PIECES = 64
 # Threads that fetch pages ahead.
-BESIDE = 4
+BACKGROUND_THREADS = 4
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class SyncTransport:
         self._pid = os.getpid()
         self._scope = CancelScope()
         self._lock = threading.Lock()
-        self._beside: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = None
         self._pools = {kind: pool_of(options, self._scope) for kind in PoolKind}
         # The short ones take limit; nobody waits for one that waits.
         self._limits = {
@@ -125,11 +125,11 @@ class SyncTransport:
                 raise self._failure(error) from error
         return SyncStream(response, self._scope)
 
-    def begin(self, call: Callable[[], T]) -> Begun[T]:
+    def begin(self, call: Callable[[], T]) -> PendingCall[T]:
         with self._lock:
-            if self._beside is None:
-                self._beside = ThreadPoolExecutor(BESIDE, "topics-ahead")
-            return Beside(self._beside.submit(call), self._scope)
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(BACKGROUND_THREADS, "topics-prefetch")
+            return BackgroundCall(self._executor.submit(call), self._scope)
 
     def sleep(self, seconds: float) -> None:
         over = threading.Event()
@@ -142,14 +142,14 @@ class SyncTransport:
         if self._pid != os.getpid():
             return
         with self._lock:
-            beside = self._beside
-        if beside is not None:
-            beside.shutdown(wait=False, cancel_futures=True)
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
         for pool in self._pools.values():
             pool.close()
 
 
-class Beside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call in a thread of its own."""
 
     def __init__(self, call: Future[T], scope: CancelScope) -> None:
@@ -184,7 +184,7 @@ class SyncStream:
     """A response that a thread reads, so that who takes from it can wait for a time only."""
 
     def __init__(self, response: BaseHTTPResponse, scope: CancelScope) -> None:
-        self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
+        self._pieces: queue.Queue[bytes] = queue.Queue(STREAM_BUFFER_PIECES)
         self._response = response
         self._scope = scope
         self._closed = threading.Event()

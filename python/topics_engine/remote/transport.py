@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from ..client.cancel_scope import CancelScope, current_scope
 from ..errors import Closed, InvalidRequest
-from .ahead import Begun
+from .ahead import PendingCall
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class Transport(Protocol):
     ) -> Stream | Answer:
         """A GET whose response goes on if its status is 200; dead when nothing came for `idle`."""
 
-    def begin(self, call: Callable[[], T]) -> Begun[T]:
+    def begin(self, call: Callable[[], T]) -> PendingCall[T]:
         """Begins a call beside the one that is being made."""
 
     def sleep(self, seconds: float) -> None:
