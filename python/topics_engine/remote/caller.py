@@ -38,13 +38,13 @@ EVENTS = "text/event-stream"
 log = logging.getLogger("topics_engine.remote")
 
 
-class Doubt:
+class CallStatus:
     """Whether an attempt before the one that was answered may have been carried out."""
 
-    __slots__ = ("there",)
+    __slots__ = ("outcome_unknown",)
 
     def __init__(self) -> None:
-        self.there = False
+        self.outcome_unknown = False
 
 
 class Caller:
@@ -78,7 +78,7 @@ class Caller:
         patient: bool = True,
         content: str = JSON,
         accept: str = JSON,
-        doubt: Doubt | None = None,
+        status: CallStatus | None = None,
     ) -> bytes:
         """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
         as long as it takes; one that is not `patient` takes a refusal as its answer.
@@ -94,7 +94,7 @@ class Caller:
             timeout = attempt if long else max(0.001, min(attempt, left))
             return self.transport.request(kind, method, path, headers, body, timeout)
 
-        return self._until(until, once, repeatable, patient, doubt).body
+        return self._until(until, once, repeatable, patient, status).body
 
     def partly(self, path: str, body: bytes, take: Callable[[Answer], bool]) -> None:
         """Has columns taken, as far as they come; again where `take` finds nothing new in them."""
@@ -139,7 +139,7 @@ class Caller:
         once: Any,
         repeatable: bool,
         patient: bool,
-        doubt: Doubt | None,
+        status: CallStatus | None,
     ) -> Answer:
         pause = FIRST_PAUSE
         while True:
@@ -151,15 +151,15 @@ class Caller:
             except NoAnswer as none:
                 error = self._unreachable(none)
                 again = not none.lasting and (repeatable or not none.sent)
-                in_doubt, cause = none.sent, none
+                outcome_unknown, cause = none.sent, none
             else:
                 if answer.status < 400:
                     return answer
                 error, after = failure(answer)
-                in_doubt = answer.status in (408, 502, 504)
-                again = repeatable if in_doubt else patient and passing(answer.status, error)
-            if doubt is not None and in_doubt:
-                doubt.there = True
+                outcome_unknown = answer.status in (408, 502, 504)
+                again = repeatable if outcome_unknown else patient and passing(answer.status, error)
+            if status is not None and outcome_unknown:
+                status.outcome_unknown = True
             wait = max(after, pause * random.uniform(0.5, 1.0))
             if not again or time.monotonic() + wait >= until:
                 raise error from cause

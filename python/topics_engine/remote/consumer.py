@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..errors import NotFound
-from .caller import Doubt, Left, encoded, given, log, of_topic
+from .caller import CallStatus, Left, encoded, given, log, of_topic
 from .page import Page
 from .queue import LONGEST, matcher
 
@@ -104,11 +104,11 @@ class RemoteConsumer(RemoteBackend):
             fail_if_busy=busy or None,
             wait_ms=round(wait * 1000) or None,
         )
-        doubt = Doubt()
+        status = CallStatus()
         caller = self._remote.caller
-        raw = caller.call("POST", f"{self._path}/read", encoded(body), wait=wait, doubt=doubt)
+        raw = caller.call("POST", f"{self._path}/read", encoded(body), wait=wait, status=status)
         page = Page(raw)
-        if doubt.there:
+        if status.outcome_unknown:
             log.warning("consumer %s of %s: a batch may be lost", self.name, self.topic)
         self.cursor = max(self.cursor, page.next_from_seq)
         return page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.cancel_scope import CancelScope
 from ..errors import Closed
-from .caller import Doubt, Left, encoded, given, of_topic, with_query
+from .caller import CallStatus, Left, encoded, given, of_topic, with_query
 from .events import Event, Line
 from .page import Page, jobs_of
 from .transport import Stream
@@ -54,9 +54,9 @@ class RemoteQueue(RemoteBackend):
         return seen, page  # type: ignore[return-value]
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
-        doubt = Doubt()
-        done, skipped, until = self._settle("ack", "acked", node, seqs, lease_ids, doubt)
-        if doubt.there and skipped:
+        status = CallStatus()
+        done, skipped, until = self._settle("ack", "acked", node, seqs, lease_ids, status)
+        if status.outcome_unknown and skipped:
             # An ack that was carried out leaves no job behind.
             gone = [seq for seq in skipped if not self._there(seq)]
             done, skipped = done + gone, [seq for seq in skipped if seq not in gone]
@@ -69,10 +69,10 @@ class RemoteQueue(RemoteBackend):
         lease_ids: list[int] | None = None,
         delay_ms: int | None = None,
     ) -> _Outcome:
-        doubt = Doubt()
+        status = CallStatus()
         how = {"delay_ms": delay_ms}
-        done, skipped, until = self._settle("nack", "nacked", node, seqs, lease_ids, doubt, how)
-        if doubt.there:
+        done, skipped, until = self._settle("nack", "nacked", node, seqs, lease_ids, status, how)
+        if status.outcome_unknown:
             # Either way they are held by this worker no more.
             done, skipped = done + skipped, []
         return done, skipped, until
@@ -85,7 +85,7 @@ class RemoteQueue(RemoteBackend):
         lease_ms: int | None = None,
     ) -> _Outcome:
         how = given(lease_ms=lease_ms)
-        return self._settle("extend", "extended", node, seqs, lease_ids, Doubt(), how)
+        return self._settle("extend", "extended", node, seqs, lease_ids, CallStatus(), how)
 
     def _settle(
         self,
@@ -94,12 +94,12 @@ class RemoteQueue(RemoteBackend):
         node: str,
         seqs: list[int],
         lease_ids: list[int] | None,
-        doubt: Doubt,
+        status: CallStatus,
         how: dict[str, Any] | None = None,
     ) -> _Outcome:
         body = given(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
         path = of_topic(self._topic, verb)
-        answer = json.loads(self._caller.call("POST", path, encoded(body), doubt=doubt))
+        answer = json.loads(self._caller.call("POST", path, encoded(body), status=status))
         deadlines = answer.get("deadlines") or [None]
         return answer[member], answer["skipped"], deadlines[0]
 
