@@ -19,7 +19,7 @@ from .page import Page, body_of_rows
 from .queue import LONGEST, RemoteQueue, matcher
 from .transaction import RemoteTransactions
 from .transport import Options, Transport, closed, forked
-from .watching import Asked, Source
+from .watch import RemoteWatch, WatchOptions
 
 if TYPE_CHECKING:
     from .._core import _Acked, _NewRow, _Stream, _WatchStart
@@ -206,9 +206,9 @@ class HttpBackend(RemoteBackend):
         queue_frames: int = 1024,
         queue_bytes: int = 16777216,
         stall_ms: int | None = None,
-    ) -> Source:
-        asked = Asked(tuple(skip_nodes or ()), match, limit, max_batch_bytes, strong)
-        source = Source(self, topics, patterns, lenient, asked)
+    ) -> RemoteWatch:
+        asked = WatchOptions(tuple(skip_nodes or ()), match, limit, max_batch_bytes, strong)
+        source = RemoteWatch(self, topics, patterns, lenient, asked)
         if self._at_once:
             source.begin()
         return source

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 # How long a read waits for records that are there and not synced yet.
 UNSYNCED_SECONDS = 1.0
 # How long a close waits for the server to hear of it.
-LAST_SECONDS = 5.0
+CLOSE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WatchOptions:
     """Which records are wanted, and how many at a time."""
 
     skip_nodes: tuple[str, ...]
@@ -73,7 +73,7 @@ class TopicCursor:
         self.seen = self.taken = seq
 
 
-class Behind(NamedTuple):
+class Backfill(NamedTuple):
     """A topic that is read up to where its session begins."""
 
     topic: str
@@ -81,11 +81,11 @@ class Behind(NamedTuple):
     upto: int
 
 
-class NotYet(Exception):
+class HasBuffered(Exception):
     """There is something to hand out before the stream is opened."""
 
 
-class Source(RemoteBackend):
+class RemoteWatch(RemoteBackend):
     """An open subscription. One waits in it; `close` from anywhere."""
 
     def __init__(
@@ -94,17 +94,17 @@ class Source(RemoteBackend):
         topics: Sequence[_WatchStart],
         patterns: Sequence[_WatchStart],
         lenient: bool,
-        asked: Asked,
+        asked: WatchOptions,
     ) -> None:
         self._remote = remote
         self._caller = remote.caller
         self._topics = list(topics)
         self._patterns = list(patterns)
         self._lenient = lenient
-        self._asked_for = asked
+        self._options = asked
         self._cursors: dict[str, TopicCursor] = {}
-        self._behind: deque[Behind] = deque()
-        self._told: deque[tuple[str, _Told]] = deque()
+        self._backfills: deque[Backfill] = deque()
+        self._buffered: deque[tuple[str, _Told]] = deque()
         self._line = Line(self._open, remote.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
@@ -125,7 +125,7 @@ class Source(RemoteBackend):
             cursor = self._cursors[name] = TopicCursor(at.get("topic_id"), at["from_seq"])
             if name not in named:
                 cursor.seen = cursor.taken = self._first(name, at)
-                self._fall_behind(name, cursor, at)
+                self._add_backfill(name, cursor, at)
         self._begun = True
 
     def _first(self, topic: str, at: dict[str, Any]) -> int:
@@ -143,28 +143,28 @@ class Source(RemoteBackend):
         self._remote.check()
         self.begin()
         with self._scope.activate():
-            if not self._await_told(until):
+            if not self._await_buffered(until):
                 return None
-        topic, told = self._told.popleft()
-        if told[0] == "topic-deleted":
+        topic, item = self._buffered.popleft()
+        if item[0] == "topic-deleted":
             self._cursors.pop(topic, None)
         else:
-            self._cursors[topic].taken = told[5] or 0
-        return told
+            self._cursors[topic].taken = item[5] or 0
+        return item
 
-    def _await_told(self, until: float | None) -> bool:
+    def _await_buffered(self, until: float | None) -> bool:
         """Waits for an event; false when the time has come."""
-        while not self._told:
+        while not self._buffered:
             if self._closed:
                 raise closed()
-            if self._behind:
-                self._catch_up()
+            if self._backfills:
+                self._backfill()
                 continue
-            with contextlib.suppress(NotYet):
+            with contextlib.suppress(HasBuffered):
                 if not self._line.wait(until):
                     return False
             while self._line.events:
-                self._understand(self._line.events.popleft())
+                self._handle(self._line.events.popleft())
         return True
 
     def cursors(self) -> list[tuple[str, int, int]]:
@@ -179,13 +179,13 @@ class Source(RemoteBackend):
             raise closed()
         beat = round(self._caller.options.heartbeat * 1000)
         body = {"topics": topics, "heartbeat_ms": min(60_000, max(1000, beat))}
-        body |= self._asked_for.fields()
+        body |= self._options.fields()
         if self._patterns:
             body["patterns"] = [name for name, *_ in self._patterns]
         path = with_query("/v0/watch", lenient=lenient or None)
         made = self._caller.json("POST", path, body)
         self._session, self._last_id, self._asked = made["stream_url"], None, False
-        self._behind.clear()
+        self._backfills.clear()
         found: dict[str, dict[str, Any]] = made["topics"]
         return found
 
@@ -203,25 +203,25 @@ class Source(RemoteBackend):
             cursor = self._cursors.setdefault(name, TopicCursor(None, 0))
             cursor.id_now = at.get("topic_id")
             if name not in named:
-                self._fall_behind(name, cursor, at)
+                self._add_backfill(name, cursor, at)
 
     def _gone(self, topic: str) -> None:
         """Deleted meanwhile; one that is made anew joins."""
         self._cursors[topic] = TopicCursor(None, 0)
-        self._told.append((topic, ("topic-deleted", topic, 0, None, None, None)))
+        self._buffered.append((topic, ("topic-deleted", topic, 0, None, None, None)))
 
-    def _fall_behind(self, topic: str, cursor: TopicCursor, at: dict[str, Any]) -> None:
+    def _add_backfill(self, topic: str, cursor: TopicCursor, at: dict[str, Any]) -> None:
         """Reads on by itself, if the session begins elsewhere than where the topic is here."""
         if cursor.id is None and cursor.seen > at["from_seq"]:
             cursor.seen = cursor.taken = 0
         made_anew = cursor.id is not None and cursor.id != at.get("topic_id")
         if made_anew or cursor.seen < at["from_seq"]:
-            self._behind.append(Behind(topic, at.get("topic_id"), at["from_seq"]))
+            self._backfills.append(Backfill(topic, at.get("topic_id"), at["from_seq"]))
 
-    def _catch_up(self) -> None:
+    def _backfill(self) -> None:
         """A page of what lies before the session."""
-        topic, topic_id, upto = self._behind[0]
-        cursor, asked = self._cursors[topic], self._asked_for
+        topic, topic_id, upto = self._backfills[0]
+        cursor, asked = self._cursors[topic], self._options
         try:
             page = self._remote.read(
                 topic,
@@ -236,22 +236,22 @@ class Source(RemoteBackend):
                 wait=UNSYNCED_SECONDS if asked.strong else 0.0,
             )
         except NotFound:
-            self._behind.popleft()
+            self._backfills.popleft()
             self._gone(topic)
             return
         if page.topic_id != topic_id:
             # It was made anew since the session was: the stream says so.
-            self._behind.popleft()
+            self._backfills.popleft()
             return
         if (lost := page.tombstone) is not None:
-            self._told.append((topic, ("gap", topic, 0, None, lost, lost[1])))
+            self._buffered.append((topic, ("gap", topic, 0, None, lost, lost[1])))
         cursor.id, cursor.seen = topic_id, page.next_from_seq
         if len(page):
-            self._told.append((topic, ("records", topic, 0, page, None, cursor.seen)))
+            self._buffered.append((topic, ("records", topic, 0, page, None, cursor.seen)))
         elif lost is None:
             cursor.taken = cursor.seen
         if cursor.seen >= upto:
-            self._behind.popleft()
+            self._backfills.popleft()
 
     def _open(self, idle: float) -> Stream:
         until = time.monotonic() + self._caller.options.deadline
@@ -263,8 +263,8 @@ class Source(RemoteBackend):
                 # cursor, and there is no event to lead it back to.
                 self._end_session()
                 self._resume()
-                if self._behind or self._told:
-                    raise NotYet
+                if self._backfills or self._buffered:
+                    raise HasBuffered
             headers = {} if self._last_id is None else {"Last-Event-ID": self._last_id}
             assert self._session is not None
             self._asked = True
@@ -277,29 +277,29 @@ class Source(RemoteBackend):
                 if leads_back or time.monotonic() >= until:
                     raise
 
-    def _understand(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if event.kind == "error":
             self._failed(json.loads(event.data))
             return
         if event.id is not None:
             self._last_id = event.id
-        told = self._told_by(event)
-        if told is None:
+        item = self._decode(event)
+        if item is None:
             return
-        topic, seq = told[1], told[5]
+        topic, seq = item[1], item[5]
         cursor = self._cursors.get(topic)
-        if told[0] == "topic-deleted":
+        if item[0] == "topic-deleted":
             if cursor is not None:
                 self._cursors[topic] = TopicCursor(None, 0)
         else:
             if cursor is None:
                 cursor = self._cursors[topic] = TopicCursor(None, 0)
             cursor.seen = seq or 0
-            if told[4] is not None and told[4][2] == "recreated":
+            if item[4] is not None and item[4][2] == "recreated":
                 cursor.id_now = None
             cursor.id = _topic_id(event.id, topic) or cursor.id_now or self._id_of(topic)
             cursor.id_now = cursor.id
-        self._told.append((topic, told))
+        self._buffered.append((topic, item))
 
     def _id_of(self, topic: str) -> int | None:
         """The id of a topic that joined a stream of many, whose events do not tell it."""
@@ -307,7 +307,7 @@ class Source(RemoteBackend):
             return int(json.loads(self._remote.state(topic))["topic_id"])
         return None
 
-    def _told_by(self, event: Event) -> _Told | None:
+    def _decode(self, event: Event) -> _Told | None:
         if event.kind == "record":
             page = Page(event.data)
             at: int = page.to_seq
@@ -323,17 +323,17 @@ class Source(RemoteBackend):
                 return "topic-deleted", fields["topic"], 0, None, None, None
         return None
 
-    def _failed(self, told: dict[str, Any]) -> None:
+    def _failed(self, item: dict[str, Any]) -> None:
         """The stream ends with an error: most are lifted by another one."""
         self._line.drop()
         self._line.events.clear()
-        status = told.get("code", 500)
+        status = item.get("code", 500)
         if status in (404, 410):
             self._session = None
         elif status in (429, 503):
-            self._caller.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
+            self._caller.transport.sleep(min(2.0, item.get("retry_after_ms", 100) / 1000))
         else:
-            body = {"error": {"code": told.get("error"), "message": told.get("message", "")}}
+            body = {"error": {"code": item.get("error"), "message": item.get("message", "")}}
             raise failure(Answer(status, {}, encoded(body) or b""))[0]
 
     def close(self) -> None:
@@ -343,7 +343,7 @@ class Source(RemoteBackend):
         self._closed = True
         self._scope.cancel()
         self._line.close()
-        before = patience.set(LAST_SECONDS)
+        before = patience.set(CLOSE_TIMEOUT)
         try:
             self._end_session()
         finally:
