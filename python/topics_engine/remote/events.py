@@ -48,12 +48,12 @@ def _event(block: bytes) -> Event | None:
     return Event(kind, b"\n".join(data), id_) if data else None
 
 
-class Line:
+class SseConnection:
     """The stream of the moment: opened when there is none, dropped when it ends or falls silent."""
 
     def __init__(self, open_stream: Callable[[float], Stream], heartbeat: float) -> None:
         self._open = open_stream
-        self._patience = heartbeat * SILENT_PERIODS
+        self._silence_limit = heartbeat * SILENT_PERIODS
         self._stream: Stream | None = None
         self._parser = Parser()
         self._heard = 0.0
@@ -72,20 +72,20 @@ class Line:
         while not self._events:
             if self._stream is None:
                 self._parser = Parser()
-                self._stream = self._open(self._patience)
+                self._stream = self._open(self._silence_limit)
                 self._heard = time.monotonic()
             if self._closed:
                 # Also where it was closed while the stream was being opened.
                 self.drop()
                 raise closed()
             now = time.monotonic()
-            silent = self._heard + self._patience - now
+            silent = self._heard + self._silence_limit - now
             left = silent if until is None else min(silent, max(0.0, until - now))
             piece = self._stream.read(max(0.0, left))
             if piece:
                 self._heard = time.monotonic()
                 self._events.extend(self._parser.feed(piece))
-            elif piece is not None or time.monotonic() - self._heard >= self._patience:
+            elif piece is not None or time.monotonic() - self._heard >= self._silence_limit:
                 self.drop()
             elif until is not None and time.monotonic() >= until:
                 return False

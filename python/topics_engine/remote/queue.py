@@ -15,7 +15,7 @@ from ..client.backend import RemoteBackend
 from ..client.cancel_scope import CancelScope
 from ..errors import Closed
 from .caller import CallStatus, Left, encoded, given, of_topic, with_query
-from .events import Event, Line
+from .events import Event, SseConnection
 from .page import Page, jobs_of
 from .transport import Stream
 
@@ -134,7 +134,7 @@ class RemoteJobStream(RemoteBackend):
         path = of_topic(leases._topic, "work")
         how = {"node": node, "max": max, "lease_ms": lease_ms, "heartbeat_ms": round(beat)}
         self._path = with_query(path, **how)
-        self._line = Line(self._open, self._caller.options.heartbeat)
+        self._connection = SseConnection(self._open, self._caller.options.heartbeat)
         self._closed = False
         self._scope = CancelScope()
 
@@ -155,9 +155,9 @@ class RemoteJobStream(RemoteBackend):
 
     def _next(self, until: float) -> _Jobs | None:
         while not self._closed:
-            if not self._line.wait(until):
+            if not self._connection.wait(until):
                 return [], 0, Page(b'{"jobs":[]}', "jobs")  # type: ignore[return-value]
-            found = self._jobs(self._line.events)
+            found = self._jobs(self._connection.events)
             if found is not None:
                 return found
         return None
@@ -167,7 +167,7 @@ class RemoteJobStream(RemoteBackend):
         if event.kind == "job":
             return jobs_of(event.data, "job")
         if event.kind == "error":
-            self._line.drop()
+            self._connection.drop()
             told = json.loads(event.data)
             self._caller.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
         return None
@@ -176,7 +176,7 @@ class RemoteJobStream(RemoteBackend):
         """Ends it: the server gives back what it holds. Idempotent."""
         self._closed = True
         self._scope.cancel()
-        self._line.close()
+        self._connection.close()
 
 
 def _peeked(job: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from ..client.backend import RemoteBackend, patience
 from ..client.cancel_scope import CancelScope
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
-from .events import Event, Line
+from .events import Event, SseConnection
 from .page import Page, lost_of
 from .queue import matcher
 from .transport import Answer, Stream, closed
@@ -105,7 +105,7 @@ class RemoteWatch(RemoteBackend):
         self._cursors: dict[str, TopicCursor] = {}
         self._backfills: deque[Backfill] = deque()
         self._buffered: deque[tuple[str, _Told]] = deque()
-        self._line = Line(self._open, remote.options.heartbeat)
+        self._connection = SseConnection(self._open, remote.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
         # Whether the session was asked for a stream.
@@ -161,10 +161,10 @@ class RemoteWatch(RemoteBackend):
                 self._backfill()
                 continue
             with contextlib.suppress(HasBuffered):
-                if not self._line.wait(until):
+                if not self._connection.wait(until):
                     return False
-            while self._line.events:
-                self._handle(self._line.events.popleft())
+            while self._connection.events:
+                self._handle(self._connection.events.popleft())
         return True
 
     def cursors(self) -> list[tuple[str, int, int]]:
@@ -325,8 +325,8 @@ class RemoteWatch(RemoteBackend):
 
     def _failed(self, item: dict[str, Any]) -> None:
         """The stream ends with an error: most are lifted by another one."""
-        self._line.drop()
-        self._line.events.clear()
+        self._connection.drop()
+        self._connection.events.clear()
         status = item.get("code", 500)
         if status in (404, 410):
             self._session = None
@@ -342,7 +342,7 @@ class RemoteWatch(RemoteBackend):
             return
         self._closed = True
         self._scope.cancel()
-        self._line.close()
+        self._connection.close()
         before = patience.set(CLOSE_TIMEOUT)
         try:
             self._end_session()
