@@ -25,7 +25,7 @@ from .feed import Feed
 from .job import DEAD, RESULTS
 from .progress import Progress, progress
 from .report import PLOT
-from .runner import HERE, PATIENCE, Job, kill_in_the_middle
+from .runner import HERE, JOB_TIMEOUT, Job, kill_in_the_middle
 
 TRIGGERS = 15
 """Micro-batches that all rows take, at least: the kill has a middle to land in."""
@@ -106,7 +106,7 @@ def run(folder: Path, output: Path, days: int | None) -> int:
         wrong = stream(server, folder, rows)
         command = [sys.executable, "-m", "pipeline.report", server.url, str(folder), str(output)]
         with (folder / "report.log").open("w") as log:
-            subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=PATIENCE)
+            subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=JOB_TIMEOUT)
         wrong += compare(output, hours, dead)
     finally:
         server.ensure_dead()

@@ -15,7 +15,7 @@ from .feed import Feed
 from .progress import Progress
 
 HERE = Path(__file__).resolve().parents[1]
-PATIENCE = 900.0
+JOB_TIMEOUT = 900.0
 MIDDLE = (0.3, 0.7)
 """Of the rows: a kill in the middle finds so many of them processed."""
 AIM = 0.45
@@ -73,7 +73,7 @@ class Job:
         """Says that there is nothing more to come, and waits until all is processed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        if code := self._process.wait(timeout=PATIENCE):
+        if code := self._process.wait(timeout=JOB_TIMEOUT):
             raise SystemExit(f"the job failed with {code}: {self._told}")
 
 
@@ -111,7 +111,7 @@ def kill_in_the_middle(
 ) -> KillPoint:
     """Kills the job in a batch, when it has processed enough. It is held still while what it does
     is looked at: that is what it is killed in."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + JOB_TIMEOUT
     while time.monotonic() < until:
         job.check()
         if feed.error is not None:
@@ -126,4 +126,4 @@ def kill_in_the_middle(
                 return kill_point
             job.signal(signal.SIGCONT)
         time.sleep(0.01)
-    raise SystemExit(f"the job came to nothing within {PATIENCE:g} s")
+    raise SystemExit(f"the job came to nothing within {JOB_TIMEOUT:g} s")

@@ -20,11 +20,11 @@ HEADERS: dict[bytes, tuple[Header, ...]] = {
     ),
     ARROW: ((b"content-type", ARROW), (b"cache-control", b"no-store")),
 }
-PATIENCE = 10
+SCAN_STALL_FACTOR = 10
 """How many times as long a range waits for its client, who may work on what he has; it holds
 little meanwhile."""
 ABORT = "topics.abort"
-WAITING = "topics.waiting"
+STALL_LIMIT = "topics.stall_limit"
 """A server's own limit of how long a client may take nothing, in times of the usual."""
 PUMP = "topics.pump"
 MORE, WAIT, END, FAIL = 0, 1, 2, 3
@@ -76,10 +76,10 @@ async def send_stream(
         headers = [*HEADERS[kind], *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if kind != EVENTS:
-            stall *= PATIENCE
-            own = (request.scope.get("extensions") or {}).get(WAITING)
+            stall *= SCAN_STALL_FACTOR
+            own = (request.scope.get("extensions") or {}).get(STALL_LIMIT)
             if own is not None:
-                own["patience"](PATIENCE)
+                own["set_stall_factor"](SCAN_STALL_FACTOR)
         if opening:
             await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)

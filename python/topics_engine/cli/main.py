@@ -184,7 +184,7 @@ ARGUMENTS = ("data_dir", "host", "port", "tls_cert", "tls_key")
 CREATES = {"create", "append", "import", "bench"}
 """What may make a directory that is not there yet; a mistyped path is an error for the others."""
 
-PATIENCE = 10.0
+DEADLINE = 10.0
 """Seconds for which a server that is not there, or refuses for now, is tried again."""
 
 
@@ -194,7 +194,7 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
         from ..remote import connect as connect_to
 
         where = url if "//" in url else f"http://{url}"
-        return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=PATIENCE)
+        return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=DEADLINE)
     if not create and not Path(settings.data_dir).is_dir():
         message = f"{settings.data_dir} is not a directory, and no --url was given"
         raise NotFound(message)

@@ -112,7 +112,7 @@ if TYPE_CHECKING:
         def delete_consumer(self, topic: str, name: str) -> bool: ...
 
 
-patience: ContextVar[float] = ContextVar("patience", default=math.inf)
+call_timeout: ContextVar[float] = ContextVar("call_timeout", default=math.inf)
 """Seconds after which a call to a server is given up, below its deadline: who looks in passing does
 not wait for one that is not there.
 """
@@ -221,9 +221,9 @@ __all__ = [
     "TransactionBackend",
     "WatchStart",
     "append_table",
+    "call_timeout",
     "consumer_of",
     "every_consumer",
-    "patience",
     "queue_of",
     "scan_of",
     "transactions_of",

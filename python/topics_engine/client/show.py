@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..errors import Closed, NotFound, TopicsError
-from .backend import patience
+from .backend import call_timeout
 from .values import Record, TopicInfo, TopicState
 
 if TYPE_CHECKING:
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from .topic import Topic
 
 ROWS, MOST_TOPICS = 10, 100
-PATIENCE = 1.0
+REPR_TIMEOUT = 1.0
 
 
 @contextlib.contextmanager
-def in_passing() -> Iterator[None]:
+def _short_timeout() -> Iterator[None]:
     """A look must not hold up who looks."""
-    before = patience.set(PATIENCE)
+    before = call_timeout.set(REPR_TIMEOUT)
     try:
         yield
     finally:
-        patience.reset(before)
+        call_timeout.reset(before)
 
 
 def topic_text(topic: Topic) -> str:
@@ -38,7 +38,7 @@ def topic_text(topic: Topic) -> str:
 def _state(topic: Topic) -> TopicState | str:
     """What it is, or why that is not known."""
     try:
-        with in_passing():
+        with _short_timeout():
             return topic.state()
     except NotFound:
         return "not created yet"
@@ -64,7 +64,7 @@ def topic_html(topic: Topic) -> str:
     if isinstance(state, str):
         return title
     try:
-        with in_passing():
+        with _short_timeout():
             records = [item for item in topic.tail(ROWS) if isinstance(item, Record)]
     except TopicsError:
         return title
@@ -98,7 +98,7 @@ def _listed(db: Database) -> list[TopicInfo] | str:
     if db.closed:
         return "closed"
     try:
-        with in_passing():
+        with _short_timeout():
             return list(db.topics())
     except TopicsError as error:
         return error.code

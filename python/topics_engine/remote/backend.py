@@ -87,7 +87,7 @@ class HttpBackend(RemoteBackend):
         raw = b'"config":%b,' % config if config is not None else b""
         body = body_of_rows(records, (encoded(fields) or b"{}")[1:-1] + b"," + raw)
         path = of_topic(topic)
-        answer = self.caller.call("POST", path, body, hot=True, patient=disable_backpressure)
+        answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
         return _acked(json.loads(answer), named=key is not None)
 
     def append_batch(

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from .. import errors
-from ..client.backend import patience
+from ..client.backend import call_timeout
 from ..errors import TopicsError, Unavailable
 from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 
@@ -48,7 +48,7 @@ class CallStatus:
 
 
 class Caller:
-    """Requests with errors as exceptions, and patience."""
+    """Requests with errors as exceptions, retried within a deadline."""
 
     def __init__(self, transport: Transport, options: Options) -> None:
         self.transport = transport
@@ -75,26 +75,26 @@ class Caller:
         wait: float = 0.0,
         long: bool = False,
         repeatable: bool = True,
-        patient: bool = True,
+        retry_refusals: bool = True,
         content: str = JSON,
         accept: str = JSON,
         status: CallStatus | None = None,
     ) -> bytes:
         """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
-        as long as it takes; one that is not `patient` takes a refusal as its answer.
+        as long as it takes; one that is not `retry_refusals` takes a refusal as its answer.
         """
         kind = PoolKind.WAIT if wait or long else PoolKind.HOT if hot else PoolKind.PLAIN
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content
         attempt = 86_400.0 if long else self.options.timeout + wait
-        until = time.monotonic() + min(self.options.deadline + wait, patience.get())
+        until = time.monotonic() + min(self.options.deadline + wait, call_timeout.get())
 
         def once(left: float) -> Answer:
             timeout = attempt if long else max(0.001, min(attempt, left))
             return self.transport.request(kind, method, path, headers, body, timeout)
 
-        return self._until(until, once, repeatable, patient, status).body
+        return self._until(until, once, repeatable, retry_refusals, status).body
 
     def partly(self, path: str, body: bytes, take: Callable[[Answer], bool]) -> None:
         """Has columns taken, as far as they come; again where `take` finds nothing new in them."""
@@ -138,7 +138,7 @@ class Caller:
         until: float,
         once: Any,
         repeatable: bool,
-        patient: bool,
+        retry_refusals: bool,
         status: CallStatus | None,
     ) -> Answer:
         pause = FIRST_PAUSE
@@ -157,7 +157,11 @@ class Caller:
                     return answer
                 error, after = failure(answer)
                 outcome_unknown = answer.status in (408, 502, 504)
-                again = repeatable if outcome_unknown else patient and passing(answer.status, error)
+                again = (
+                    repeatable
+                    if outcome_unknown
+                    else retry_refusals and passing(answer.status, error)
+                )
             if status is not None and outcome_unknown:
                 status.outcome_unknown = True
             wait = max(after, pause * random.uniform(0.5, 1.0))

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..client.backend import RemoteBackend, patience
+from ..client.backend import RemoteBackend, call_timeout
 from ..client.cancel_scope import CancelScope
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
@@ -343,18 +343,18 @@ class RemoteWatch(RemoteBackend):
         self._closed = True
         self._scope.cancel()
         self._connection.close()
-        before = patience.set(CLOSE_TIMEOUT)
+        before = call_timeout.set(CLOSE_TIMEOUT)
         try:
             self._end_session()
         finally:
-            patience.reset(before)
+            call_timeout.reset(before)
 
     def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             # A server that is not there forgets it by itself.
             with contextlib.suppress(TopicsError, Closed):
-                self._caller.call("DELETE", session, repeatable=False, patient=False)
+                self._caller.call("DELETE", session, repeatable=False, retry_refusals=False)
 
 
 def _start(after: int | None, tail: int | None, topic_id: int | None) -> dict[str, Any]:

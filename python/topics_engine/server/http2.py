@@ -350,9 +350,9 @@ class Http2Protocol(asyncio.Protocol):
             self._sent.clear()
             await self._sent.wait()
 
-    def patience(self, times: float) -> None:
+    def set_stall_factor(self, times: float) -> None:
         """The client may work on what it has for so many times as long as usual."""
-        self._outflow.patience(times)
+        self._outflow.set_stall_factor(times)
 
     def holds(self, size: int) -> None:
         """So much more, or less, of an answer waits to be sent."""

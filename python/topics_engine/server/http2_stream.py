@@ -12,7 +12,7 @@ import httptools
 from h2.errors import ErrorCodes
 
 from ..asgi.messages import Header, HttpError, Request, respond
-from ..asgi.streaming import ABORT, WAITING
+from ..asgi.streaming import ABORT, STALL_LIMIT
 from .limits import time_for
 
 log = logging.getLogger("uvicorn.error")
@@ -42,7 +42,7 @@ class Link(Protocol):
     def data(self, stream_id: int, data: bytes, last: bool) -> None: ...
     def taken(self, stream_id: int, size: int) -> None: ...
     def reset(self, stream_id: int, code: ErrorCodes) -> None: ...
-    def patience(self, times: float) -> None: ...
+    def set_stall_factor(self, times: float) -> None: ...
     def holds(self, size: int) -> None: ...
     def finished(self, stream: Stream) -> None: ...
 
@@ -58,7 +58,7 @@ class Stream:
         scope["extensions"] = {
             # What is on its way comes before the end of a stream, however that ends.
             ABORT: {"abort": self.abort, "close": self.abort},
-            WAITING: {"patience": self.patience},
+            STALL_LIMIT: {"set_stall_factor": self.set_stall_factor},
         }
         self._stall = link.stall
         self._body = bytearray()
@@ -97,10 +97,10 @@ class Stream:
         """There may be room to send."""
         self._room.set()
 
-    def patience(self, times: float) -> None:
+    def set_stall_factor(self, times: float) -> None:
         """The client may take nothing for so many times as long as usual."""
         self._stall = self._link.stall * times
-        self._link.patience(times)
+        self._link.set_stall_factor(times)
 
     def abort(self) -> None:
         """Ends the stream of a client that takes nothing."""

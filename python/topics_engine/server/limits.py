@@ -88,7 +88,7 @@ class Outflow:
         self._close_by = 0.0
         self._over = False
 
-    def patience(self, times: float) -> None:
+    def set_stall_factor(self, times: float) -> None:
         """The client may take nothing for so many times as long as usual."""
         seconds = self._usual * times
         if seconds != self._seconds and not self._transport.is_closing():

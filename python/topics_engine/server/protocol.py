@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
-from ..asgi.streaming import ABORT, WAITING
+from ..asgi.streaming import ABORT, STALL_LIMIT
 from .limits import Limits, Outflow, headers_too_slow
 
 DEFAULTS = Limits()
@@ -91,7 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
         ends: dict[object, object] = {"abort": self.transport.abort, "close": self._break_off}
         extensions: dict[str, dict[object, object]] = {ABORT: ends}
         if self._outflow is not None:
-            extensions[WAITING] = {"patience": self._outflow.patience}
+            extensions[STALL_LIMIT] = {"set_stall_factor": self._outflow.set_stall_factor}
         return extensions
 
     def _break_off(self) -> None:
@@ -181,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._outflow is not None:
-            self._outflow.patience(1)
+            self._outflow.set_stall_factor(1)
         self._closing()
 
     def timeout_keep_alive_handler(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from ..asgi.streaming import PATIENCE
+from ..asgi.streaming import SCAN_STALL_FACTOR
 from .limits import Limits
 
 
@@ -71,7 +71,7 @@ class Loop(uvloop.Loop):
             kwargs["ssl_handshake_timeout"] = self._limits.header
             # It begins when a connection closes, with all that is still to be sent. Who takes
             # nothing of that, or does not say goodbye, is let go before (`Outflow`).
-            kwargs["ssl_shutdown_timeout"] = self._limits.stall * PATIENCE
+            kwargs["ssl_shutdown_timeout"] = self._limits.stall * SCAN_STALL_FACTOR
         return await super().create_server(*args, **kwargs)
 
 

@@ -232,7 +232,7 @@ def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
 
 
 def test_nobody_at_the_url(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["topics_engine.cli.main"], "PATIENCE", 0.1)
+    monkeypatch.setattr(sys.modules["topics_engine.cli.main"], "DEADLINE", 0.1)
     assert main(["--url", "http://127.0.0.1:1", "ls"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 

@@ -260,7 +260,7 @@ def test_a_directory_that_is_served_says_where(hot_server: Server, capsys: Any) 
 
 
 def test_what_to_do_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(sys.modules["topics_engine.cli.main"], "PATIENCE", 0.1)
+    monkeypatch.setattr(sys.modules["topics_engine.cli.main"], "DEADLINE", 0.1)
     assert main(["--url", "127.0.0.1:1", "ls"]) == 1
     assert "topics serve" in capsys.readouterr().err
     assert "TOPICS_API_KEY" in str(advice_for(te.Unauthorized("m")))

@@ -32,7 +32,7 @@ from support.waiting import until
 
 from ..asgi.test_watch import streams
 
-PATIENCE = {
+SHORT_TIMEOUTS = {
     "TOPICS_HEADER_TIMEOUT_MS": "200",
     "TOPICS_BODY_TIMEOUT_MS": "200",
     "TOPICS_IDLE_TIMEOUT_MS": "300",
@@ -460,7 +460,7 @@ def impatient(
     directory: Path, env: dict[str, str], kind: type[Server] = Server
 ) -> Iterator[Server]:
     """A server of little patience, with something to read."""
-    for server in running(directory, PATIENCE | env, kind):
+    for server in running(directory, SHORT_TIMEOUTS | env, kind):
         api = Http(server.port)
         for name in ("abuse", "still"):
             assert api("PUT", f"/v0/topics/{name}").status == 201
@@ -531,7 +531,7 @@ def open_streams(server: Server) -> int:
 
 def all_places_are_free(server: Server) -> None:
     """As many streams as there may be are opened, and not one more."""
-    most = int(PATIENCE["TOPICS_MAX_SSE_CONNECTIONS"])
+    most = int(SHORT_TIMEOUTS["TOPICS_MAX_SSE_CONNECTIONS"])
     with contextlib.ExitStack() as opened:
         for n in range(most + 1):
             events = opened.enter_context(Events(server.port, "/v0/watch?topic=abuse"))
@@ -768,7 +768,7 @@ def test_sockets_split_at_every_byte(patient: dict[str, Server], protocol: str) 
 
 KEY = b"Host: localhost\r\nAuthorization: Bearer abuser"
 SLOTS = 24
-SLOTTED = PATIENCE | {
+SLOTTED = SHORT_TIMEOUTS | {
     "TOPICS_API_KEYS": "abuser,other",
     "TOPICS_MAX_INFLIGHT_PER_KEY": str(SLOTS),
     "TOPICS_MAX_SSE_CONNECTIONS_PER_KEY": str(SLOTS),
