@@ -10,13 +10,13 @@ from ..client.consumer import ConsumerBatch, Mode, batch_of
 from ..client.watching import left
 from ..errors import Conflict
 from .bridge import Bridge
-from .twin import Twin, like, twin
+from .handle import AsyncHandle, async_method, same_signature
 
 if TYPE_CHECKING:
     from .. import _core
 
 
-class Consumer(Twin[plain.Consumer]):
+class Consumer(AsyncHandle[plain.Consumer]):
     """A reader of a topic with a stored cursor; a new handle begins where the cursor is stored.
 
     A batch whose read was cancelled is handed out by the next read of this handle.
@@ -41,7 +41,7 @@ class Consumer(Twin[plain.Consumer]):
         """The stored cursor."""
         return self._sync.cursor
 
-    @like(plain.Consumer.read)
+    @same_signature(plain.Consumer.read)
     async def read(
         self,
         *,
@@ -80,7 +80,7 @@ class Consumer(Twin[plain.Consumer]):
         cast("_core.Consumer", self._sync._native).turn(bridge.calls, token)
         await bridge.answer(token)
 
-    peek = twin(plain.Consumer.peek)
-    commit = twin(plain.Consumer.commit)
-    seek = twin(plain.Consumer.seek)
-    drop = twin(plain.Consumer.drop)
+    peek = async_method(plain.Consumer.peek)
+    commit = async_method(plain.Consumer.commit)
+    seek = async_method(plain.Consumer.seek)
+    drop = async_method(plain.Consumer.drop)

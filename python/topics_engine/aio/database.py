@@ -13,19 +13,19 @@ from ..client import database as plain
 from ..client.database import open_database
 from ..client.values import TopicInfo, Verification
 from . import bridge
+from .handle import Closing, ReprMixin, async_method, long_async_method, wrapping
 from .queue import Queue
 from .router import Router
 from .spawning import runner_of
 from .topic import Topic
 from .transaction import Transaction
-from .twin import Closing, Shown, long_twin, made, twin
 from .watching import Watch
 
 if TYPE_CHECKING:
     from ..remote import Verify
 
 
-class Database(Shown[plain.Database], Closing):
+class Database(ReprMixin[plain.Database], Closing):
     """Topics, in this process or of a server, for any number of event loops and their threads. Use
     it in an `async with` block, or `close` it.
     """
@@ -71,17 +71,17 @@ class Database(Shown[plain.Database], Closing):
         for info in await self._runner().run(look):
             yield info
 
-    queue = twin(plain.Database.queue, Queue)
-    router = twin(plain.Database.router, Router)
-    watch = made(plain.Database.watch, Watch)
-    transaction = made(plain.Database.transaction, Transaction)
-    forget_writer = twin(plain.Database.forget_writer)
-    redrive = twin(plain.Database.redrive)
-    routers = twin(plain.Database.routers)
-    sync = long_twin(plain.Database.sync)
-    checkpoint = long_twin(plain.Database.checkpoint)
-    verify = long_twin(plain.Database.verify)
-    metrics = twin(plain.Database.metrics)
+    queue = async_method(plain.Database.queue, Queue)
+    router = async_method(plain.Database.router, Router)
+    watch = wrapping(plain.Database.watch, Watch)
+    transaction = wrapping(plain.Database.transaction, Transaction)
+    forget_writer = async_method(plain.Database.forget_writer)
+    redrive = async_method(plain.Database.redrive)
+    routers = async_method(plain.Database.routers)
+    sync = long_async_method(plain.Database.sync)
+    checkpoint = long_async_method(plain.Database.checkpoint)
+    verify = long_async_method(plain.Database.verify)
+    metrics = async_method(plain.Database.metrics)
 
     async def scan(self, topic: str, **asked: Any) -> Any:
         """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the

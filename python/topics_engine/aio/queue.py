@@ -15,9 +15,9 @@ from ..client.queue import Leased, jobs_of
 from ..client.watching import left
 from ..errors import TopicsError
 from .bridge import Bridge, here
+from .handle import Closing, async_method, same_signature
 from .spawning import runner_of
-from .topic import Handle
-from .twin import Closing, like, twin
+from .topic import TopicHandle
 
 if TYPE_CHECKING:
     from ..client.backend import JobStream
@@ -129,15 +129,15 @@ class Work(Closing, AsyncIterator[Job]):
             await runner_of(self._native).run(self._native.close)
 
 
-class Queue(Handle[plain.Queue]):
+class Queue(TopicHandle[plain.Queue]):
     """A queue by name, of any loop. What a topic does it does too."""
 
     __slots__ = ()
 
-    peek = twin(plain.Queue.peek)
-    redrive = twin(plain.Queue.redrive)
+    peek = async_method(plain.Queue.peek)
+    redrive = async_method(plain.Queue.redrive)
 
-    @like(plain.Queue.claim, of_all=True)
+    @same_signature(plain.Queue.claim, remote_too=True)
     async def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:

@@ -8,10 +8,10 @@ from ..client import reading as plain
 from ..client.reading import Item
 from ..client.values import Gap
 from ..errors import InvalidRequest
-from .twin import Closing, Twin, twin
+from .handle import AsyncHandle, Closing, async_method
 
 
-class Read(Twin[plain.Read], Closing, AsyncIterator[Item]):
+class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
     """The records of a topic from a cursor to the head, or to `upto`; then it stops.
 
     One task iterates; `close` from any of its loop.
@@ -80,6 +80,6 @@ class Read(Twin[plain.Read], Closing, AsyncIterator[Item]):
         """Ends the iteration. Idempotent."""
         self._sync.close()
 
-    to_arrow = twin(plain.Read.to_arrow)
-    to_polars = twin(plain.Read.to_polars)
-    to_pandas = twin(plain.Read.to_pandas)
+    to_arrow = async_method(plain.Read.to_arrow)
+    to_polars = async_method(plain.Read.to_polars)
+    to_pandas = async_method(plain.Read.to_pandas)

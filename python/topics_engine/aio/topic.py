@@ -14,8 +14,8 @@ from ..client.values import Ack
 from ..client.watching import left
 from ..errors import Throttled
 from .consumer import Consumer
+from .handle import ReprMixin, async_method, long_async_method, same_signature, wrapping
 from .reading import Read
-from .twin import Shown, like, long_twin, made, twin
 
 if TYPE_CHECKING:
     from ..client.backend import Acked
@@ -26,7 +26,7 @@ ROOM = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
 T = TypeVar("T", bound=plain.Topic)
 
 
-class Handle(Shown[T]):
+class TopicHandle(ReprMixin[T]):
     """What handles of topics and of queues do."""
 
     __slots__ = ()
@@ -35,20 +35,20 @@ class Handle(Shown[T]):
     def name(self) -> str:
         return self._sync.name
 
-    create = twin(plain.Topic.create)
-    append_arrow = twin(plain.Topic.append_arrow)
-    read = made(plain.Topic.read, Read)
-    tail = twin(plain.Topic.tail)
-    consumer = twin(plain.Topic.consumer, Consumer)
-    consumers = twin(plain.Topic.consumers)
-    drop_consumer = twin(plain.Topic.drop_consumer)
-    seek = twin(plain.Topic.seek)
-    delete = twin(plain.Topic.delete)
-    state = twin(plain.Topic.state)
-    sync = long_twin(plain.Topic.sync)
-    drop = twin(plain.Topic.drop)
+    create = async_method(plain.Topic.create)
+    append_arrow = async_method(plain.Topic.append_arrow)
+    read = wrapping(plain.Topic.read, Read)
+    tail = async_method(plain.Topic.tail)
+    consumer = async_method(plain.Topic.consumer, Consumer)
+    consumers = async_method(plain.Topic.consumers)
+    drop_consumer = async_method(plain.Topic.drop_consumer)
+    seek = async_method(plain.Topic.seek)
+    delete = async_method(plain.Topic.delete)
+    state = async_method(plain.Topic.state)
+    sync = long_async_method(plain.Topic.sync)
+    drop = async_method(plain.Topic.drop)
 
-    @like(plain.Topic.append)
+    @same_signature(plain.Topic.append)
     async def append(
         self,
         data: Any,
@@ -65,7 +65,7 @@ class Handle(Shown[T]):
             lambda: self._sync.append(data, tag=tag, meta=meta, ttl_ms=ttl_ms, **options),
         )
 
-    @like(plain.Topic.append_batch)
+    @same_signature(plain.Topic.append_batch)
     async def append_batch(
         self, records: list[bytes], *, tag: str | None = None, **options: Any
     ) -> Ack:
@@ -106,7 +106,7 @@ class Handle(Shown[T]):
                 raise
         return await bridge.run(patiently)
 
-    @like(plain.Topic.wait)
+    @same_signature(plain.Topic.wait)
     async def wait(self, after: int, wait: float | None = None) -> bool:
         deadline = None if wait is None else time.monotonic() + wait
         while True:
@@ -119,7 +119,7 @@ class Handle(Shown[T]):
             await bridge.wait(rest, _core.Calls.head, self._engine, self.name, after)
 
 
-class Topic(Handle[plain.Topic]):
+class Topic(TopicHandle[plain.Topic]):
     """A topic by name, of any loop.
 
     The topic is created by the first write or by `create`. The config that the handle was made with

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..client import transaction as plain
 from ..client.transaction import Committed
+from .handle import AsyncHandle, passthrough
 from .spawning import runner_of
-from .twin import Twin, given
 
 
-class Transaction(Twin[plain.Transaction]):
+class Transaction(AsyncHandle[plain.Transaction]):
     """What happens when the `async with` block ends: all of it or, on an exception, nothing.
 
     Nothing is staged before, so only the end is awaited. Topics that get rows take no other writes
@@ -22,9 +22,9 @@ class Transaction(Twin[plain.Transaction]):
         """What the commit answered, once it has."""
         return self._sync.result
 
-    append = given(plain.Transaction.append)
-    commit = given(plain.Transaction.commit)
-    ack = given(plain.Transaction.ack)
+    append = passthrough(plain.Transaction.append)
+    commit = passthrough(plain.Transaction.commit)
+    ack = passthrough(plain.Transaction.ack)
 
     async def __aenter__(self) -> Transaction:
         self._sync._check_open()

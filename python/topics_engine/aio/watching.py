@@ -13,14 +13,14 @@ from ..client.backend import RemoteBackend
 from ..client.values import Gap
 from ..client.watching import Event, left
 from .bridge import here
+from .handle import AsyncHandle, Closing
 from .spawning import runner_of
-from .twin import Closing, Twin
 
 if TYPE_CHECKING:
     from .. import _core
 
 
-class Watch(Twin[plain.Watch], Closing, AsyncIterator[Event]):
+class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
     """What is written to topics, as it is written; each topic in the order of its seqs.
 
     One task iterates; `close` from any of its loop, which ends the iteration. A cancelled wait

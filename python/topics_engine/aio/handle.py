@@ -18,10 +18,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 C = TypeVar("C", bound="Closing")
-Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+AsyncMethod = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 
 
-class Twin(Generic[S]):
+class AsyncHandle(Generic[S]):
     """A handle whose verbs are awaited; `_sync` is the handle that says what they mean."""
 
     __slots__ = ("_sync",)
@@ -52,7 +52,7 @@ class Twin(Generic[S]):
         return f"<aio {repr(self._sync).strip('<>')}>"
 
 
-class Shown(Twin[S]):
+class ReprMixin(AsyncHandle[S]):
     """A handle that shows what it is of. What a server would say has to be awaited: there it shows
     its name alone.
     """
@@ -74,64 +74,68 @@ class Shown(Twin[S]):
 
 
 @overload
-def twin(verb: Callable[Concatenate[Any, P], R]) -> Awaited[P, R]: ...
+def async_method(verb: Callable[Concatenate[Any, P], R]) -> AsyncMethod[P, R]: ...
 @overload
-def twin(verb: Callable[Concatenate[Any, P], S], kind: Callable[[S], R]) -> Awaited[P, R]: ...
-def twin(verb: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> Awaited[..., Any]:
-    """The sync verb on one of the bridge's threads; what it makes, as the twin of that."""
+def async_method(
+    verb: Callable[Concatenate[Any, P], S], kind: Callable[[S], R]
+) -> AsyncMethod[P, R]: ...
+def async_method(
+    verb: Callable[..., Any], kind: Callable[[Any], Any] | None = None
+) -> AsyncMethod[..., Any]:
+    """The sync verb on one of the bridge's threads; what it makes, as the async_method of that."""
 
     @functools.wraps(verb)
-    async def run(self: Twin[Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def run(self: AsyncHandle[Any], /, *args: Any, **kwargs: Any) -> Any:
         found = await self._runner().run(verb, self._sync, *args, **kwargs)
         return found if kind is None else kind(found)
 
     return run
 
 
-def long_twin(verb: Callable[Concatenate[Any, P], R]) -> Awaited[P, R]:
+def long_async_method(verb: Callable[Concatenate[Any, P], R]) -> AsyncMethod[P, R]:
     """The sync verb on a thread of its own: it may take long."""
 
     @functools.wraps(verb)
-    async def run(self: Twin[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self: AsyncHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._runner().run_long(verb, self._sync, *args, **kwargs)
 
     return run
 
 
-def made(
+def wrapping(
     verb: Callable[Concatenate[Any, P], S], kind: Callable[[S], R]
 ) -> Callable[Concatenate[Any, P], R]:
-    """The twin of what the sync verb makes, at once."""
+    """The async_method of what the sync verb makes, at once."""
 
     @functools.wraps(verb)
-    def make(self: Twin[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def make(self: AsyncHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return kind(verb(self._sync, *args, **kwargs))
 
     return make
 
 
-def given(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+def passthrough(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """The sync verb itself: it waits for nothing."""
 
     def same(found: R) -> R:
         return found
 
-    return made(verb, same)
+    return wrapping(verb, same)
 
 
-def like(
+def same_signature(
     verb: Callable[Concatenate[Any, P], Any],
     *,
-    of_all: bool = False,
-) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Awaited[P, R]]:
+    remote_too: bool = False,
+) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], AsyncMethod[P, R]]:
     """Arguments and documentation are those of the sync verb. What is declared is how an engine of
-    this process waits, unless `of_all`; of a server it is the sync verb that is spawned.
+    this process waits, unless `remote_too`; of a server it is the sync verb that is spawned.
     """
 
-    def declare(run: Callable[..., Coroutine[Any, Any, R]]) -> Awaited[P, R]:
+    def declare(run: Callable[..., Coroutine[Any, Any, R]]) -> AsyncMethod[P, R]:
         @functools.wraps(verb)
-        async def either(self: Twin[Any], /, *args: Any, **kwargs: Any) -> R:
-            if self._is_remote and not of_all:
+        async def either(self: AsyncHandle[Any], /, *args: Any, **kwargs: Any) -> R:
+            if self._is_remote and not remote_too:
                 found: R = await self._runner().run(verb, self._sync, *args, **kwargs)
                 return found
             return await run(self, *args, **kwargs)
