@@ -1,4 +1,4 @@
-"""Leased queues: jobs are claimed for a time, then done or given back."""
+"""LeasedJob queues: jobs are claimed for a time, then done or given back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..client import queue as plain
-from ..client.queue import Leased, jobs_of
+from ..client.queue import LeasedJob, jobs_of
 from ..client.watching import left
 from ..errors import TopicsError
 from .bridge import Bridge, here
@@ -27,7 +27,7 @@ LONGEST = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job(Leased):
+class Job(LeasedJob):
     """A job that is leased to a node. `async with job:` acks it, or gives it back on an exception,
     a cancellation too.
 
@@ -39,17 +39,17 @@ class Job(Leased):
 
     async def ack(self) -> bool:
         """Done: the job is deleted. False when the lease is another's by now."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._held())
+        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
         return bool(done)
 
     async def nack(self, delay_ms: int | None = None) -> bool:
         """Gives the job back, by default after the queue's backoff."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._held(), delay_ms)
+        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), delay_ms)
         return bool(done)
 
     async def extend(self, lease_ms: int | None = None) -> bool:
         """The lease runs out so long from now."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._held(), lease_ms)
+        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._lease(), lease_ms)
         return bool(done)
 
     async def __aenter__(self) -> Job:
@@ -58,12 +58,12 @@ class Job(Leased):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._renewals.pop().cancel()
-        if self._settled.is_set():
+        if self._acked.is_set():
             return
         if kind is not None:
             await self.nack()
         elif not await self.ack():
-            raise self._lost()
+            raise self._lease_lost()
 
     async def _renew(self) -> None:
         try:

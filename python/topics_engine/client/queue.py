@@ -1,4 +1,4 @@
-"""Leased queues: jobs are claimed for a time, then done or given back."""
+"""LeasedJob queues: jobs are claimed for a time, then done or given back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JobState = Literal["ready", "leased", "delayed", "dead"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class QueueItem:
     """A job and its record."""
 
     record: Record
@@ -44,7 +44,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class PeekedJob(Held):
+class PeekedJob(QueueItem):
     """A job as it is, leased to nobody by the look."""
 
     state: JobState
@@ -61,7 +61,7 @@ class PeekedJob(Held):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leased(Held):
+class LeasedJob(QueueItem):
     """A job that is leased to a node."""
 
     lease_id: int
@@ -71,18 +71,18 @@ class Leased(Held):
     node: str
     lease_ms: int
     _queue: QueueBackend = field(repr=False)
-    _settled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _acked: threading.Event = field(default_factory=threading.Event, repr=False)
     """Set when a transaction has acked it."""
 
-    def _held(self) -> tuple[str, list[int], list[int]]:
+    def _lease(self) -> tuple[str, list[int], list[int]]:
         return self.node, [self.seq], [self.lease_id]
 
-    def _lost(self) -> Conflict:
+    def _lease_lost(self) -> Conflict:
         return Conflict(f"job {self.seq}: the lease ran out before the work was done")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job(Leased):
+class Job(LeasedJob):
     """A job that is leased to a node. `with job:` acks it, or gives it back on an exception.
 
     While the block runs the lease is renewed at a third of its time. A job that a transaction
@@ -93,17 +93,17 @@ class Job(Leased):
 
     def ack(self) -> bool:
         """Done: the job is deleted. False when the lease is another's by now."""
-        done, _, _ = self._queue.ack(*self._held())
+        done, _, _ = self._queue.ack(*self._lease())
         return bool(done)
 
     def nack(self, delay_ms: int | None = None) -> bool:
         """Gives the job back, by default after the queue's backoff."""
-        done, _, _ = self._queue.nack(*self._held(), delay_ms)
+        done, _, _ = self._queue.nack(*self._lease(), delay_ms)
         return bool(done)
 
     def extend(self, lease_ms: int | None = None) -> bool:
         """The lease runs out so long from now."""
-        done, _, _ = self._queue.extend(*self._held(), lease_ms)
+        done, _, _ = self._queue.extend(*self._lease(), lease_ms)
         return bool(done)
 
     def __enter__(self) -> Job:
@@ -113,12 +113,12 @@ class Job(Leased):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._ended.set()
-        if self._settled.is_set():
+        if self._acked.is_set():
             return
         if kind is not None:
             self.nack()
         elif not self.ack():
-            raise self._lost()
+            raise self._lease_lost()
 
     def _renew(self) -> None:
         while not self._ended.wait(self.lease_ms / 3000):
@@ -206,7 +206,7 @@ class Queue(Topic):
         ]
 
 
-J = TypeVar("J", bound=Leased)
+J = TypeVar("J", bound=LeasedJob)
 
 
 def jobs_of(kind: type[J], queue: Queue, node: str, found: _Jobs) -> list[J]:

@@ -11,7 +11,7 @@ from .encoding import rows
 
 if TYPE_CHECKING:
     from .backend import NewRow, TransactionBackend
-    from .queue import Leased
+    from .queue import LeasedJob
 
 
 class Named(Protocol):
@@ -67,7 +67,7 @@ class Transaction:
         self._heads: dict[str, int] = {}
         self._commits: list[tuple[str, str, int]] = []
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
-        self._jobs: list[Leased] = []
+        self._jobs: list[LeasedJob] = []
         self._ended = False
         self.result: Committed | None = None
         """What the commit answered, once it has."""
@@ -101,7 +101,7 @@ class Transaction:
         self._check_open()
         self._commits.append((consumer.topic, consumer.name, seq))
 
-    def ack(self, *jobs: Leased) -> None:
+    def ack(self, *jobs: LeasedJob) -> None:
         """Acks jobs. The transaction happens only if all of them are still held."""
         self._check_open()
         for job in jobs:
@@ -137,4 +137,4 @@ class Transaction:
         )
         self.result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
         for job in self._jobs:
-            job._settled.set()
+            job._acked.set()

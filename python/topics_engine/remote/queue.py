@@ -55,10 +55,10 @@ class RemoteQueue(RemoteBackend):
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
         status = CallStatus()
-        done, skipped, until = self._settle("ack", "acked", node, seqs, lease_ids, status)
+        done, skipped, until = self._resolve("ack", "acked", node, seqs, lease_ids, status)
         if status.outcome_unknown and skipped:
             # An ack that was carried out leaves no job behind.
-            gone = [seq for seq in skipped if not self._there(seq)]
+            gone = [seq for seq in skipped if not self._exists(seq)]
             done, skipped = done + gone, [seq for seq in skipped if seq not in gone]
         return done, skipped, until
 
@@ -71,7 +71,7 @@ class RemoteQueue(RemoteBackend):
     ) -> _Outcome:
         status = CallStatus()
         how = {"delay_ms": delay_ms}
-        done, skipped, until = self._settle("nack", "nacked", node, seqs, lease_ids, status, how)
+        done, skipped, until = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
         if status.outcome_unknown:
             # Either way they are held by this worker no more.
             done, skipped = done + skipped, []
@@ -85,9 +85,9 @@ class RemoteQueue(RemoteBackend):
         lease_ms: int | None = None,
     ) -> _Outcome:
         how = given(lease_ms=lease_ms)
-        return self._settle("extend", "extended", node, seqs, lease_ids, CallStatus(), how)
+        return self._resolve("extend", "extended", node, seqs, lease_ids, CallStatus(), how)
 
-    def _settle(
+    def _resolve(
         self,
         verb: str,
         member: str,
@@ -103,7 +103,7 @@ class RemoteQueue(RemoteBackend):
         deadlines = answer.get("deadlines") or [None]
         return answer[member], answer["skipped"], deadlines[0]
 
-    def _there(self, seq: int) -> bool:
+    def _exists(self, seq: int) -> bool:
         page = self._remote.read(self._topic, after=seq - 1, limit=1)
         return len(page) > 0 and page[0][0] == seq
 
