@@ -24,13 +24,13 @@ from ..asgi.routes import ROUTES
 from ..asgi.slots import Slots
 from ..asgi.streaming import PUMP
 from .limits import (
-    GOODBYE_SECONDS,
+    CLOSE_LINGER,
     MIN_BYTES_PER_SECOND,
     Limits,
     headers_too_slow,
-    unsent,
+    unacked_bytes,
 )
-from .protocol import BoundedProtocol, farewell
+from .protocol import BoundedProtocol, error_response
 
 Admit = Callable[[str, bytes], tuple[int, str] | None]
 
@@ -50,14 +50,14 @@ class HotProtocols:
             max_body=settings.max_body_bytes or sys.maxsize,
             receiving=app.receiving,
             ticks=tuple(  # type: ignore[arg-type]
-                round(seconds / self._tick) for seconds in (*ticks, GOODBYE_SECONDS)
+                round(seconds / self._tick) for seconds in (*ticks, CLOSE_LINGER)
             ),
             drain=(
                 round(limits.stall / self._tick),
                 max(1, round(MIN_BYTES_PER_SECOND * self._tick)),
             ),
-            unsent=unsent,
-            too_slow_head=farewell(headers_too_slow(limits.header)),
+            unsent=unacked_bytes,
+            too_slow_head=error_response(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
             keys=self._keys(app),
         )

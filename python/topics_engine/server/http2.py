@@ -2,7 +2,8 @@
 
 The frames are the business of `h2`, which does no I/O; here they meet a transport and the
 application. What a client can make the server keep is bounded: unread bodies by the windows,
-answers by `UNSENT`, requests by `Limits.streams`, and frames that bring nothing by `NOISE`.
+answers by `MAX_UNSENT`, requests by `Limits.streams`, and frames that bring nothing by
+`CONTROL_FRAME_BUDGET`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, MAX_HEADERS, Header
 from .http2_stream import Stream, describe, refuse
-from .limits import Limits, Outflow
+from .limits import Limits, WriteTimeout
 
 STREAM_WINDOW = 256 << 10
 CONNECTION_WINDOW = 1 << 20
-UNSENT = 16 << 20
+MAX_UNSENT = 16 << 20
 """While so much of a connection's answers waits for its client, no other request begins."""
-NOISE = 2000
+CONTROL_FRAME_BUDGET = 2000
 """Frames that bring nothing, beyond what time and answered requests excuse."""
-NOISE_PER_SECOND = 100
+CONTROL_FRAMES_PER_SECOND = 100
 RESET = 10
 """What a request that is given up counts for."""
 TABLE_UPDATES = 8
@@ -46,7 +47,7 @@ SLICE = 8 << 10
 
 # A block of headers that ends and is too large is left to the application, as in HTTP/1.1.
 _HEADER_LIST = 2 * MAX_HEADER_BYTES + 32 * MAX_HEADERS
-_QUIET = (events.DataReceived, events.RequestReceived, events.TrailersReceived)
+_USEFUL_EVENTS = (events.DataReceived, events.RequestReceived, events.TrailersReceived)
 _KNOWN = frozenset(SettingCodes)
 
 
@@ -86,7 +87,7 @@ class _Connection(H2Connection):
             self.frames += max(0, frame.body_len // 6 - len(_KNOWN))
         return super()._receive_frame(frame)
 
-    def take_noise(self) -> int:
+    def take_control_frames(self) -> int:
         """Frames, and updates of the table's size, since this was asked before."""
         decoder = self.decoder
         assert isinstance(decoder, _Decoder)
@@ -126,7 +127,7 @@ class Http2Protocol(asyncio.Protocol):
         self._state = server_state
         self._app_state = app_state
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._outflow: Outflow = None  # type: ignore[assignment]
+        self._write_timeout: WriteTimeout = None  # type: ignore[assignment]
         self._h2 = _Connection(H2Configuration(client_side=False))
         self._streams: dict[int, Stream] = {}
         self._writable = True
@@ -136,8 +137,8 @@ class Http2Protocol(asyncio.Protocol):
         self._leaving = False
         self._unsent = 0
         self._sent = asyncio.Event()
-        self._noise = 0.0
-        self._noise_at = loop.time()
+        self._control_frames = 0.0
+        self._control_frames_at = loop.time()
         self._idle: asyncio.TimerHandle | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.RequestReceived: self._request,
@@ -146,14 +147,14 @@ class Http2Protocol(asyncio.Protocol):
             events.StreamReset: self._reset,
             events.WindowUpdated: self._window,
             events.RemoteSettingsChanged: self._settings_changed,
-            events.ConnectionTerminated: self._goodbye,
+            events.ConnectionTerminated: self._terminated,
         }
 
     # The connection.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        self._outflow = Outflow(self.loop, transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
         self._state.connections.add(self)  # type: ignore[arg-type]
         self._h2.local_settings = _settings(self._limits.streams)
         self._h2.initiate_connection()
@@ -166,7 +167,7 @@ class Http2Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
         self._state.connections.discard(self)
-        self._outflow.over()
+        self._write_timeout.connection_lost()
         self._request_is_here()
         self._sent.set()
         for stream in list(self._streams.values()):
@@ -180,13 +181,13 @@ class Http2Protocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         # Answers to control frames would pile up behind a client that only sends.
         self._writable = False
-        self._outflow.pause_writing()
+        self._write_timeout.pause_writing()
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._writable = True
-        self._outflow.resume_writing()
+        self._write_timeout.resume_writing()
         if not self._transport.is_closing():
             self._transport.resume_reading()
         self._wake()
@@ -211,9 +212,9 @@ class Http2Protocol(asyncio.Protocol):
         self._closed = True
         self._request_is_here()
         self._transport.close()
-        self._outflow.closing()
+        self._write_timeout.transport_closing()
 
-    def _expel(self, code: ErrorCodes) -> None:
+    def _abort(self, code: ErrorCodes) -> None:
         """Ends the connection, with whatever is open on it."""
         self._h2.close_connection(code)
         self._flush()
@@ -232,7 +233,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         if not self._closed:
-            self._expel(ErrorCodes.NO_ERROR)
+            self._abort(ErrorCodes.NO_ERROR)
 
     def _flush(self) -> None:
         data = self._h2.data_to_send()
@@ -254,28 +255,31 @@ class Http2Protocol(asyncio.Protocol):
                 for stream in list(self._streams.values()):
                     stream.leave()
                 return
-            self._noise += self._h2.take_noise()
+            self._control_frames += self._h2.take_control_frames()
             for event in happened:
-                if isinstance(event, _QUIET):
-                    self._noise -= 1
+                if isinstance(event, _USEFUL_EVENTS):
+                    self._control_frames -= 1
                 handler = self._handlers.get(type(event))
                 if handler is not None:
                     handler(event)
-            if self._noise > NOISE and self._is_noisy():
-                self._expel(ErrorCodes.ENHANCE_YOUR_CALM)
+            if self._control_frames > CONTROL_FRAME_BUDGET and self._is_over_budget():
+                self._abort(ErrorCodes.ENHANCE_YOUR_CALM)
                 return
         self._flush()
 
-    def _is_noisy(self) -> bool:
+    def _is_over_budget(self) -> bool:
         now = self.loop.time()
-        excused = (now - self._noise_at) * NOISE_PER_SECOND
-        self._noise, self._noise_at = max(0.0, self._noise - excused), now
-        return self._noise > NOISE
+        excused = (now - self._control_frames_at) * CONTROL_FRAMES_PER_SECOND
+        self._control_frames, self._control_frames_at = (
+            max(0.0, self._control_frames - excused),
+            now,
+        )
+        return self._control_frames > CONTROL_FRAME_BUDGET
 
     def _request(self, event: events.RequestReceived) -> None:
         stream_id = event.stream_id
         if self._leaving or len(self._streams) >= self._limits.streams:
-            self._noise += RESET
+            self._control_frames += RESET
             self.reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         scope: dict[str, Any] = {
@@ -302,7 +306,7 @@ class Http2Protocol(asyncio.Protocol):
             self.taken(event.stream_id, size)
             return
         if not event.data and event.stream_ended is None:
-            self._noise += 1
+            self._control_frames += 1
         stream.receive_data(event.data, size)
 
     def _end(self, event: events.StreamEnded) -> None:
@@ -314,7 +318,7 @@ class Http2Protocol(asyncio.Protocol):
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             # Its application may go on for a while, and counts until it has ended.
-            self._noise += RESET
+            self._control_frames += RESET
             stream.leave()
 
     def _window(self, event: events.WindowUpdated) -> None:
@@ -331,7 +335,7 @@ class Http2Protocol(asyncio.Protocol):
         for stream in self._streams.values():
             stream.wake()
 
-    def _goodbye(self, _: events.ConnectionTerminated) -> None:
+    def _terminated(self, _: events.ConnectionTerminated) -> None:
         self._stay_open()
         self._leaving = True
         if not self._streams:
@@ -346,18 +350,18 @@ class Http2Protocol(asyncio.Protocol):
 
     async def turn(self) -> None:
         """Waits until little enough of other answers waits to be taken."""
-        while self._unsent > UNSENT and not self._closed:
+        while self._unsent > MAX_UNSENT and not self._closed:
             self._sent.clear()
             await self._sent.wait()
 
     def set_stall_factor(self, times: float) -> None:
         """The client may work on what it has for so many times as long as usual."""
-        self._outflow.set_stall_factor(times)
+        self._write_timeout.set_stall_factor(times)
 
     def holds(self, size: int) -> None:
         """So much more, or less, of an answer waits to be sent."""
         self._unsent += size
-        if size < 0 and self._unsent <= UNSENT:
+        if size < 0 and self._unsent <= MAX_UNSENT:
             self._sent.set()
 
     def room(self, stream_id: int) -> int:
@@ -387,7 +391,7 @@ class Http2Protocol(asyncio.Protocol):
             ends = last and at + size >= len(data)
             self._h2.send_data(stream_id, data[at : at + size], end_stream=ends)
         # Clients say of every piece that they have it, of the stream and of the connection.
-        self._noise -= min(self._noise, 4.0 * len(pieces))
+        self._control_frames -= min(self._control_frames, 4.0 * len(pieces))
         self._flush()
 
     def taken(self, stream_id: int, size: int) -> None:
@@ -413,7 +417,7 @@ class Http2Protocol(asyncio.Protocol):
         self._state.total_requests += 1
         if self._closed:
             return
-        self._noise -= min(self._noise, 1.0)
+        self._control_frames -= min(self._control_frames, 1.0)
         self.taken(stream.id, stream.held)
         if stream.complete and not stream.ended and not stream.gone:
             # The answer is whole: what is still to come of the request is not needed.

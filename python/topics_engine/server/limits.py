@@ -40,7 +40,7 @@ def headers_too_slow(seconds: float) -> HttpError:
     return HttpError(408, "request_timeout", message)
 
 
-GOODBYE_SECONDS = 1.0
+CLOSE_LINGER = 1.0
 """How long a closed connection waits for its client to say goodbye, as TLS asks for."""
 
 
@@ -61,7 +61,7 @@ def expect(sock: Any, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
 
 
-def unsent(transport: asyncio.Transport) -> int:
+def unacked_bytes(transport: asyncio.Transport) -> int:
     """Bytes that a client has not taken, of those that can be seen: 0 is none."""
     sock = transport.get_extra_info("socket")
     queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
@@ -73,7 +73,7 @@ def time_for(size: int) -> float:
     return size / MIN_BYTES_PER_SECOND
 
 
-class Outflow:
+class WriteTimeout:
     """What is sent to a client, and when it is given up."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Outflow:
     ) -> None:
         self._loop = loop
         self._transport = transport
-        self._seconds = self._usual = seconds
+        self._seconds = self._default_seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
         # Set while the transport's buffer is full.
         self._full: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class Outflow:
 
     def set_stall_factor(self, times: float) -> None:
         """The client may take nothing for so many times as long as usual."""
-        seconds = self._usual * times
+        seconds = self._default_seconds * times
         if seconds != self._seconds and not self._transport.is_closing():
             self._seconds = seconds
             expect(self._transport.get_extra_info("socket"), seconds)
@@ -111,26 +111,26 @@ class Outflow:
             self._full.cancel()
             self._full = None
 
-    def closing(self) -> None:
+    def transport_closing(self) -> None:
         """The transport closes when its client has taken the rest, and over TLS said goodbye: who
         has it all and says nothing is not waited for.
         """
         if self._timer is None and not self._over and self._transport.is_closing():
-            rest = time_for(unsent(self._transport))
+            rest = time_for(unacked_bytes(self._transport))
             self._close_by = self._loop.time() + self._seconds + rest
-            self._look_later()
+            self._schedule_check()
 
-    def _look_later(self) -> None:
-        self._timer = self._loop.call_later(GOODBYE_SECONDS, self._look)
+    def _schedule_check(self) -> None:
+        self._timer = self._loop.call_later(CLOSE_LINGER, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        if unsent(self._transport) and self._loop.time() < self._close_by:
-            self._look_later()
+        if unacked_bytes(self._transport) and self._loop.time() < self._close_by:
+            self._schedule_check()
         else:
             self._transport.abort()
 
-    def over(self) -> None:
+    def connection_lost(self) -> None:
         """The connection is gone, and its descriptor somebody else's."""
         self._over = True
         self.resume_writing()

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, HttpError
 from ..asgi.streaming import ABORT, STALL_LIMIT
-from .limits import Limits, Outflow, headers_too_slow
+from .limits import Limits, WriteTimeout, headers_too_slow
 
 DEFAULTS = Limits()
 WS = b"websocket"
@@ -51,18 +51,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         # The request asks for a protocol that there is not.
         self._declined = False
-        self._outflow: Outflow | None = None
+        self._write_timeout: WriteTimeout | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._outflow = Outflow(self.loop, transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_are_here()
         self._unset_keepalive_if_required()
-        if self._outflow is not None:
-            self._outflow.over()
+        if self._write_timeout is not None:
+            self._write_timeout.connection_lost()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -90,8 +90,8 @@ class BoundedProtocol(HttpToolsProtocol):
         # that cannot go on it is.
         ends: dict[object, object] = {"abort": self.transport.abort, "close": self._break_off}
         extensions: dict[str, dict[object, object]] = {ABORT: ends}
-        if self._outflow is not None:
-            extensions[STALL_LIMIT] = {"set_stall_factor": self._outflow.set_stall_factor}
+        if self._write_timeout is not None:
+            extensions[STALL_LIMIT] = {"set_stall_factor": self._write_timeout.set_stall_factor}
         return extensions
 
     def _break_off(self) -> None:
@@ -180,8 +180,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._outflow is not None:
-            self._outflow.set_stall_factor(1)
+        if self._write_timeout is not None:
+            self._write_timeout.set_stall_factor(1)
         self._closing()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -190,21 +190,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._outflow is not None:
-            self._outflow.pause_writing()
+        if self._write_timeout is not None:
+            self._write_timeout.pause_writing()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._outflow is not None:
-            self._outflow.resume_writing()
+        if self._write_timeout is not None:
+            self._write_timeout.resume_writing()
 
     def shutdown(self) -> None:
         super().shutdown()
         self._closing()
 
     def _closing(self) -> None:
-        if self._outflow is not None:
-            self._outflow.closing()
+        if self._write_timeout is not None:
+            self._write_timeout.transport_closing()
 
     def _await_headers(self) -> None:
         self._header_bytes = 0
@@ -227,7 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_next_to_be_answered():
-            self.transport.write(farewell(error))
+            self.transport.write(error_response(error))
         self.transport.close()
         self._closing()
 
@@ -245,7 +245,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return True
 
 
-def farewell(error: HttpError) -> bytes:
+def error_response(error: HttpError) -> bytes:
     """The response to what never became a request."""
     body = error.response().body
     reason = HTTPStatus(error.status).phrase

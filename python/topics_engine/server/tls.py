@@ -70,7 +70,7 @@ class Loop(uvloop.Loop):
         if kwargs.get("ssl") is not None:
             kwargs["ssl_handshake_timeout"] = self._limits.header
             # It begins when a connection closes, with all that is still to be sent. Who takes
-            # nothing of that, or does not say goodbye, is let go before (`Outflow`).
+            # nothing of that, or does not say goodbye, is let go before (`WriteTimeout`).
             kwargs["ssl_shutdown_timeout"] = self._limits.stall * SCAN_STALL_FACTOR
         return await super().create_server(*args, **kwargs)
 

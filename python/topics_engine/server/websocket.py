@@ -18,8 +18,8 @@ from websockets.exceptions import InvalidMessage
 from websockets.protocol import State
 
 from ..asgi.messages import HttpError
-from .limits import Limits, Outflow, headers_too_slow
-from .protocol import farewell
+from .limits import Limits, WriteTimeout, headers_too_slow
+from .protocol import error_response
 
 CLOSE_SECONDS = 10.0
 """How long a client may take to answer a close frame, unless its headers have less time."""
@@ -42,17 +42,17 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self.close_timeout = min(CLOSE_SECONDS, limits.header)
-        self._outflow: Outflow = None  # type: ignore[assignment]
+        self._write_timeout: WriteTimeout = None  # type: ignore[assignment]
         self._handshake: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
-        self._outflow = Outflow(self.loop, self.transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(self.loop, self.transport, self._limits.stall)
         self._handshake = self.loop.call_later(self._limits.header, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._handshake_is_over()
-        self._outflow.over()
+        self._write_timeout.connection_lost()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -73,7 +73,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self.transport.is_closing():
             return
         if self.initial_response is None:
-            self.transport.write(farewell(error))
+            self.transport.write(error_response(error))
         # The application, if it has begun, is told.
         self.close_sent = self.handshake_complete = True
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
@@ -87,12 +87,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def pause_writing(self) -> None:
         # Pongs would pile up behind a client that only sends.
         super().pause_writing()
-        self._outflow.pause_writing()
+        self._write_timeout.pause_writing()
         self._hold_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._outflow.resume_writing()
+        self._write_timeout.resume_writing()
         if not self.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -137,7 +137,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._closing()
 
     def _closing(self) -> None:
-        self._outflow.closing()
+        self._write_timeout.transport_closing()
 
 
 def _refusal(failure: Exception) -> HttpError:

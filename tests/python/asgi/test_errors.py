@@ -52,7 +52,7 @@ def test_headers_without_end_are_431(server: Server) -> None:
 def test_headers_that_stop_are_408(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer of a connection, on an event loop whose time the test moves."""
     # Its transport has no socket that could be asked.
-    monkeypatch.setattr("topics_engine.server.limits.unsent", lambda transport: 0)
+    monkeypatch.setattr("topics_engine.server.limits.unacked_bytes", lambda transport: 0)
     loop = StoppedLoop()
     protocol = BoundedProtocol(uvicorn.Config(app), ServerState(), {}, _loop=loop)  # type: ignore[arg-type]
     transport = Recorder()

@@ -23,7 +23,7 @@ from support.http_client import once
 from support.server import Server, running
 from support.tls import TlsPort, TlsServer, hello, trust
 from topics_engine.server import limits
-from topics_engine.server.limits import MIN_BYTES_PER_SECOND, Outflow
+from topics_engine.server.limits import MIN_BYTES_PER_SECOND, WriteTimeout
 
 from .test_abuse import (
     BINARY,
@@ -341,9 +341,9 @@ class Transport:
 def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
     monkeypatch: pytest.MonkeyPatch, closing: bool
 ) -> None:
-    monkeypatch.setattr(limits, "unsent", Transport.get_write_buffer_size)
+    monkeypatch.setattr(limits, "unacked_bytes", Transport.get_write_buffer_size)
     clock, transport = Clock(), Transport(1 << 20)
-    outflow = Outflow(clock, transport, 30)  # type: ignore[arg-type]
+    outflow = WriteTimeout(clock, transport, 30)  # type: ignore[arg-type]
     transport.closing = closing
     (outflow.closing if closing else outflow.pause_writing)()
     while not transport.aborted and clock.now < 10_000:
@@ -354,7 +354,7 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
 
 def test_a_client_that_takes_what_there_is_stays() -> None:
     clock, transport = Clock(), Transport(1 << 20)
-    outflow = Outflow(clock, transport, 30)  # type: ignore[arg-type]
+    outflow = WriteTimeout(clock, transport, 30)  # type: ignore[arg-type]
     for _ in range(100):
         outflow.pause_writing()
         clock.advance(100)

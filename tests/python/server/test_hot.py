@@ -18,7 +18,7 @@ from topics_engine import _core
 from topics_engine.asgi import Settings, build
 from topics_engine.asgi.messages import CLOSE, HttpError
 from topics_engine.server.hot import HotProtocols
-from topics_engine.server.limits import GOODBYE_SECONDS, MIN_BYTES_PER_SECOND, Limits
+from topics_engine.server.limits import CLOSE_LINGER, MIN_BYTES_PER_SECOND, Limits
 
 BODY_SECONDS = 2.0
 # One tick of the gate is a quarter of what a body may take.
@@ -348,7 +348,7 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
             left -= 1
             return left
 
-        monkeypatch.setattr("topics_engine.server.hot.unsent", unsent)
+        monkeypatch.setattr("topics_engine.server.hot.unacked_bytes", unsent)
         async with Hot(tmp_path / "d", stall_timeout_ms=1000) as hot:
             connection, transport = hot.connect()
             connection.data_received(request("t", one(1)))
@@ -361,7 +361,7 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
                 sweeps += 1
             seconds = 1 + 100_000 / MIN_BYTES_PER_SECOND
             # It is looked at when a goodbye may have come.
-            assert seconds <= sweeps * hot.protocols._tick <= seconds + 2 * GOODBYE_SECONDS
+            assert seconds <= sweeps * hot.protocols._tick <= seconds + 2 * CLOSE_LINGER
 
     asyncio.run(go())
 
