@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from topics_engine.asgi.access import Guard, LoopbackGuard
 from topics_engine.asgi.application import App
-from topics_engine.asgi.life import Life
+from topics_engine.asgi.lifespan import EngineLifespan
 from topics_engine.asgi.settings import Settings
 
 Completion = tuple[int, int, bytes]
@@ -137,17 +137,17 @@ class Driver:
     ) -> None:
         self.http = ScriptedHttp(answer)
         self.closed_engines: list[Any] = []
-        self.life = Life(
+        self.lifespan = EngineLifespan(
             open_engine or (lambda: ("engine", self.http)),
             self.closed_engines.append,
             version="test",
             progress=progress,
         )
-        self.app = App(self.life, guard or LoopbackGuard(), Settings(**settings))
+        self.app = App(self.lifespan, guard or LoopbackGuard(), Settings(**settings))
 
     async def ready(self) -> None:
-        self.life.start()
-        while self.life.phase == "opening":
+        self.lifespan.start()
+        while self.lifespan.phase == "opening":
             await asyncio.sleep(0)
 
     async def request(

@@ -18,7 +18,7 @@ from .bridge import Answer, LoopBridge
 from .compress import THREADED, Body, Inflater, deflate, wanted
 from .cors import Cors
 from .keys import Client, Keys, Renewal
-from .life import Life
+from .lifespan import EngineLifespan
 from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
     ARROW,
@@ -60,8 +60,8 @@ class App:
     engine opened at the first request.
     """
 
-    def __init__(self, life: Life, guard: Guard, settings: Settings) -> None:
-        self.life = life
+    def __init__(self, lifespan: EngineLifespan, guard: Guard, settings: Settings) -> None:
+        self.lifespan = lifespan
         self.guard = guard
         self._settings = settings
         self._router = Router()
@@ -88,11 +88,11 @@ class App:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.life.start()
+        self.lifespan.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         try:
-            await self.life.finish(self._settings.shutdown_timeout_ms / 1000)
+            await self.lifespan.close(self._settings.shutdown_timeout_ms / 1000)
         except Exception as failure:
             log.exception("closing the engine failed")
             await send({"type": "lifespan.shutdown.failed", "message": str(failure)})
@@ -130,7 +130,7 @@ class App:
     async def _answer(self, request: Request, send: Send) -> Response | None:
         """The response, or `None` when it was a stream and has been sent."""
         request.check_headers()
-        self.life.start()
+        self.lifespan.start()
         path = raw_path(request.scope)
         try:
             if request.method == "OPTIONS":
@@ -146,21 +146,21 @@ class App:
         if found.route.verb in ("health", "openapi", "socket"):
             request.refuse_query()
         if found.route.verb == "health":
-            return self.life.health()
+            return self.lifespan.health()
         if found.route.verb == "openapi":
             return Response(200, document(_core.__version__))
         if found.route.verb == "socket":
             message = "this is a WebSocket: connect with Upgrade: websocket"
             raise HttpError(400, "invalid_request", message)
         if found.route.endless:
-            with self._streams.one(client.label), self.life.using() as bridge:
+            with self._streams.one(client.label), self.lifespan.using() as bridge:
                 return await self._stream(bridge, found, client, request, send, offer)
         with self.in_flight.one(client.label):
             if offer != ARROW:
                 return await self._verb(found, client, request, offer)
             body = await self._posted(found.route, request)
             try:
-                with self.life.using() as bridge:
+                with self.lifespan.using() as bridge:
                     return await self._stream(bridge, found, client, request, send, offer, body)
             finally:
                 body.release()
@@ -172,7 +172,7 @@ class App:
         if offer == JSON and PROMETHEUS in route.offers:
             flags |= _core.ACCEPT_JSON
         try:
-            with self.life.using() as bridge:
+            with self.lifespan.using() as bridge:
                 key = request.headers.get(b"idempotency-key", b"")
                 call = _begin(bridge, found, client, request, body.data, flags, key)
                 # The answer may take its time.
@@ -199,13 +199,13 @@ class App:
         request = Request({**scope, "method": "GET"}, receive)
         try:
             request.check_headers()
-            self.life.start()
+            self.lifespan.start()
             route = self._router.match("GET", raw_path(scope)).route
             client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "sockets are at /v0/ws")
             request.refuse_query()
-            with self._streams.one(client.label), self.life.using() as bridge:
+            with self._streams.one(client.label), self.lifespan.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:
                     raise HttpError(503, "shutting_down", "the server is going down")
@@ -273,8 +273,8 @@ class App:
         if not isinstance(guard, KeyGuard):
             raise InvalidRequest("a server that was started without keys serves on without")
         renewal = guard.keys.renew(keys)
-        if self.life.bridge is not None:
-            self.life.bridge.extend_grants(guard.keys.grants() or [])
+        if self.lifespan.bridge is not None:
+            self.lifespan.bridge.extend_grants(guard.keys.grants() or [])
         for grant in renewal.ended:
             for revoked in self._revocations.pop(grant, ()):
                 revoked.set_result(None)

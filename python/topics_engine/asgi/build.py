@@ -11,7 +11,7 @@ from .access import Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
 from .cors import Cors
 from .keys import Keys, forget
-from .life import Life, Opened
+from .lifespan import EngineLifespan, Opened
 from .settings import Settings, resolve
 
 
@@ -31,7 +31,7 @@ def build(settings: Settings | None = None, *, engine: Any = None, url: str = ""
     keys = Keys.parse(settings.api_keys, settings.api_keys_file)
     forget(settings.api_keys)
     settings = replace(settings, api_keys="")
-    return App(make_life(settings, engine, url, keys), make_guard(settings, keys), settings)
+    return App(make_lifespan(settings, engine, url, keys), make_guard(settings, keys), settings)
 
 
 def make_guard(settings: Settings, keys: Keys) -> Guard:
@@ -45,7 +45,7 @@ def make_guard(settings: Settings, keys: Keys) -> Guard:
     )
 
 
-def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:
+def make_lifespan(settings: Settings, engine: Any, url: str, keys: Keys) -> EngineLifespan:
     """What opens and closes the engine of an application."""
 
     recovery = _core.Recovery()
@@ -65,4 +65,4 @@ def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:
         # What is open already has nothing to recover.
         return recovery.progress if engine is None else 1.0
 
-    return Life(open_engine, close_engine, version=_core.__version__, progress=progress)
+    return EngineLifespan(open_engine, close_engine, version=_core.__version__, progress=progress)

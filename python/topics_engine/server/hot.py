@@ -64,8 +64,8 @@ class HotProtocols:
         self._ticking = False
         # A guard that nobody here knows has the application to itself.
         if isinstance(app.guard, LoopbackGuard | OpenGuard | KeyGuard):
-            app.life.on_ready = self._open
-            app.life.on_shutdown = self._gate.shut
+            app.lifespan.on_ready = self._open
+            app.lifespan.on_shutdown = self._gate.shut
 
     @staticmethod
     def _keys(app: App) -> tuple[Admit, Slots] | None:

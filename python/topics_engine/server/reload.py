@@ -56,9 +56,9 @@ class Reloader:
 
     async def _when_open(self) -> None:
         # Before that nobody is served, and the core does not know the first keys yet.
-        while self._app.life.phase == "opening":
+        while self._app.lifespan.phase == "opening":
             await asyncio.sleep(0.02)
-        if self._app.life.phase == "ready":
+        if self._app.lifespan.phase == "ready":
             self.reload()
 
     def reload(self) -> None:

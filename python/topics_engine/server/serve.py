@@ -63,7 +63,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before uvicorn waits for open requests: those that wait on purpose end now.
-        self._app.life.begin_shutdown()
+        self._app.lifespan.begin_shutdown()
         # Sockets say so to their clients before uvicorn closes them.
         deadline = time.monotonic() + STREAMS_SECONDS
         while self._app.streams and time.monotonic() < deadline:
@@ -192,7 +192,7 @@ def serve(
     def failed(_: BaseException) -> None:
         server.should_exit = True
 
-    app.life.on_failure = failed
+    app.lifespan.on_failure = failed
     say(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
         say(HINTS.format(url=url, program=program()))
@@ -200,7 +200,7 @@ def serve(
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, _ignore)
     server.run(sockets=[sock])
-    return app.life.failure
+    return app.lifespan.failure
 
 
 def program() -> str:

@@ -272,8 +272,8 @@ def test_an_answer_over_the_bridge_reaches_its_request() -> None:
         for call in reversed(driver.http.calls):
             driver.http.bridge.complete(call.token, 200, call.route.encode())
         assert [s.body for s in await asyncio.gather(*both)] == [b"diff", b"sync"]
-        assert driver.life.bridge is not None
-        assert driver.life.bridge.pending == 0
+        assert driver.lifespan.bridge is not None
+        assert driver.lifespan.bridge.pending == 0
 
     run(go())
 
@@ -293,8 +293,8 @@ def test_a_client_that_leaves_a_wait_frees_its_slot() -> None:
         sent = await waiting
         assert sent.status == 0
         assert driver.http.cancelled == [driver.http.calls[0].token]
-        assert driver.life.bridge is not None
-        assert driver.life.bridge.pending == 0
+        assert driver.lifespan.bridge is not None
+        assert driver.lifespan.bridge.pending == 0
 
     run(go())
 
@@ -345,8 +345,8 @@ def test_a_client_whose_answer_is_lost_by_the_end_is_told_when_to_ask_again() ->
         waiting = asyncio.ensure_future(driver.request("POST", "/v0/sync"))
         while not driver.http.calls:
             await asyncio.sleep(0)
-        assert driver.life.bridge is not None
-        driver.life.bridge.close()
+        assert driver.lifespan.bridge is not None
+        driver.lifespan.bridge.close()
         return await waiting
 
     sent = run(go())

@@ -410,13 +410,13 @@ def test_every_route_says_what_state_the_server_is_in(code: str) -> None:
     async def go(route: Route) -> tuple[int, str]:
         driver = ENGINE[code]()
         if code == "not_ready":
-            driver.life.phase = "opening"
+            driver.lifespan.phase = "opening"
         else:
-            driver.life.start()
-            while driver.life.phase == "opening":
+            driver.lifespan.start()
+            while driver.lifespan.phase == "opening":
                 await asyncio.sleep(0)
         if code == "shutting_down":
-            driver.life.begin_shutdown()
+            driver.lifespan.begin_shutdown()
         sent = await driver.request(route.method, place(route))
         if sent.status in (429, 503):
             assert int(sent.headers[b"retry-after"]) >= 1

@@ -15,7 +15,7 @@ def test_an_engine_of_the_callers_is_served_and_stays_open(tmp_path: Path) -> No
     db = te.open(tmp_path / "data")
     driver = Driver()
     driver.app = asgi.create_app(db)
-    driver.life = driver.app.life
+    driver.lifespan = driver.app.lifespan
 
     async def go() -> None:
         await driver.ready()
@@ -31,7 +31,7 @@ def test_an_engine_of_the_callers_is_served_and_stays_open(tmp_path: Path) -> No
         await asyncio.to_thread(db.topic("orders").append, [{"b": 2}])
         records = json.loads((await waiting).body)["records"]
         assert [r["data"] for r in records] == [{"b": 2}]
-        await driver.life.finish(5)
+        await driver.lifespan.close(5)
 
     run(go())
     assert [bytes(r.raw) for r in db.topic("orders").read(after=0)] == [b'{"a":1.50}', b'{"b":2}']
@@ -42,7 +42,7 @@ def test_fifty_writers_in_one_tick_are_each_acked_once(tmp_path: Path) -> None:
     with te.open(tmp_path / "data") as db:
         driver = Driver()
         driver.app = asgi.create_app(db)
-        driver.life = driver.app.life
+        driver.lifespan = driver.app.lifespan
 
         async def go() -> list[int]:
             await driver.ready()
@@ -54,7 +54,7 @@ def test_fifty_writers_in_one_tick_are_each_acked_once(tmp_path: Path) -> None:
                 for t in ("disk", "fsync") * 50
             ]
             answers = await asyncio.gather(*writes)
-            await driver.life.finish(5)
+            await driver.lifespan.close(5)
             return [json.loads(a.body)["first_seq"] for a in answers]
 
         seqs = run(go())

@@ -288,14 +288,14 @@ class Hot:
         self.fresh: list[bool] = []
 
     async def __aenter__(self) -> Hot:
-        self.app.life.start()
-        while self.app.life.phase != "ready":
-            assert self.app.life.failure is None, self.app.life.failure
+        self.app.lifespan.start()
+        while self.app.lifespan.phase != "ready":
+            assert self.app.lifespan.failure is None, self.app.lifespan.failure
             await asyncio.sleep(0.001)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.app.life.finish(5)
+        await self.app.lifespan.close(5)
 
     def connect(self) -> tuple[_core.Connection, Transport]:
         def complete(fresh: bool) -> MagicMock:
@@ -454,7 +454,7 @@ def test_a_client_that_leaves_frees_its_wait_and_the_others_are_answered(tmp_pat
             connection, transport = hot.connect()
             connection.data_received(request("t", one()))
             await hot.answers(transport, 1)
-            http = hot.app.life.bridge._http  # type: ignore[union-attr]
+            http = hot.app.lifespan.bridge._http  # type: ignore[union-attr]
             assert isinstance(http, _core.Http)
             connection.data_received(request("t/diff", {"from_seq": 1, "wait_ms": 30_000}))
             assert http.pending == 1
@@ -511,7 +511,7 @@ def test_a_shutdown_answers_what_it_has_and_closes(tmp_path: Path) -> None:
             waiting.data_received(request("t", one()))
             await hot.answers(transport, 1)
             waiting.data_received(request("t/diff", {"from_seq": 1, "wait_ms": 30_000}))
-            hot.app.life.begin_shutdown()
+            hot.app.lifespan.begin_shutdown()
             for connection in (idle, waiting):
                 connection.shutdown()
             assert idle_transport.closed

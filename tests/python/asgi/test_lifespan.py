@@ -62,7 +62,7 @@ def test_not_ready_while_recovering_then_ready_then_closed() -> None:
             assert detail["replay_progress"] == share
         assert (await driver.request("GET", "/healthz")).status == 200
         recovered.set()
-        while driver.life.phase == "opening":
+        while driver.lifespan.phase == "opening":
             await asyncio.sleep(0.001)
         assert await code_of(driver) == (200, "")
         await lifespan.stop()
@@ -82,12 +82,12 @@ def test_an_engine_that_cannot_open_says_why() -> None:
 
     driver = Driver(open_engine=fail)
     seen: list[BaseException] = []
-    driver.life.on_failure = seen.append
+    driver.lifespan.on_failure = seen.append
 
     async def go() -> None:
         lifespan = Lifespan(driver)
         await lifespan.start()
-        while driver.life.phase == "opening":
+        while driver.lifespan.phase == "opening":
             await asyncio.sleep(0.001)
         sent = await driver.request("GET", "/v0/topics")
         error = json.loads(sent.body)["error"]
@@ -157,9 +157,9 @@ def test_a_server_without_lifespan_gets_the_engine_at_the_first_request() -> Non
     driver = Driver()
 
     async def go() -> None:
-        assert driver.life.phase == "new"
+        assert driver.lifespan.phase == "new"
         assert await code_of(driver) == (503, "not_ready")
-        while driver.life.phase == "opening":
+        while driver.lifespan.phase == "opening":
             await asyncio.sleep(0.001)
         assert await code_of(driver) == (200, "")
 
@@ -179,7 +179,7 @@ def test_a_shutdown_during_recovery_closes_what_it_opened() -> None:
         lifespan = Lifespan(driver)
         await lifespan.start()
         stopping = asyncio.ensure_future(lifespan.stop())
-        while driver.life.phase == "opening":
+        while driver.lifespan.phase == "opening":
             await asyncio.sleep(0)
         assert await code_of(driver) == (503, "shutting_down")
         recovered.set()

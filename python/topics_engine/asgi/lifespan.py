@@ -24,7 +24,7 @@ Phase = Literal["new", "opening", "ready", "failed", "draining", "closed"]
 Opened = tuple[Any, CoreHttp]
 
 
-class Life:
+class EngineLifespan:
     """Owns the engine and says at any moment whether verbs may run."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Life:
         self._close = close_engine
         self._version = version
         self._progress = progress
-        self._born = time.monotonic()
+        self._created_at = time.monotonic()
         self.phase: Phase = "new"
         self.failure: BaseException | None = None
         self.engine: Any = None
@@ -82,7 +82,7 @@ class Life:
         if self.bridge is not None:
             self.bridge.end_waits()
 
-    async def finish(self, timeout: float) -> None:
+    async def close(self, timeout: float) -> None:
         """Waits for open requests, then closes the engine."""
         self.begin_shutdown()
         if self._opening is not None:
@@ -123,13 +123,13 @@ class Life:
             reason = getattr(self.failure, "detail", {}).get("reason", code)
             message = f"the engine could not be opened: {self.failure}"
             return HttpError(503, "storage_unavailable", message, {"reason": str(reason)})
-        elapsed = int((time.monotonic() - self._born) * 1000)
+        elapsed = int((time.monotonic() - self._created_at) * 1000)
         progress = {"replay_progress": self._progress(), "recovering_ms": elapsed}
         return HttpError(503, "not_ready", "the engine is being recovered", progress)
 
     def health(self) -> Response:
         """The process is alive, whatever the engine does."""
-        uptime = int((time.monotonic() - self._born) * 1000)
+        uptime = int((time.monotonic() - self._created_at) * 1000)
         answer = {"status": "ok", "version": self._version, "uptime_ms": uptime}
         return Response(200, json.dumps(answer, separators=(",", ":")).encode())
 
@@ -142,7 +142,7 @@ async def run_in_thread(work: Callable[[], T], name: str) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, failure: BaseException | None) -> None:
+    def resolve(result: T | None, failure: BaseException | None) -> None:
         if done.done():
             return
         if failure is not None:
@@ -157,7 +157,7 @@ async def run_in_thread(work: Callable[[], T], name: str) -> T:
             result = work()
         except BaseException as error:
             failure = error
-        loop.call_soon_threadsafe(settle, result, failure)
+        loop.call_soon_threadsafe(resolve, result, failure)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await done
