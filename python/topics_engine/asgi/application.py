@@ -19,6 +19,7 @@ from .compress import THREADED, Body, Inflater, deflate, wanted
 from .cors import Cors
 from .keys import Client, Keys, Renewal
 from .lifespan import EngineLifespan
+from .limiter import ByteBudget, Limiter
 from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
     ARROW,
@@ -39,7 +40,6 @@ from .messages import (
 from .openapi import document
 from .route import Route
 from .settings import Settings
-from .slots import ByteBudget, Slots
 from .socket import converse, deny
 from .streaming import send_stream
 
@@ -68,11 +68,11 @@ class App:
         self._cors = Cors(settings.cors_origins)
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
-        self._streams = Slots("sse_connections", most, per_key)
+        self._streams = Limiter("sse_connections", most, per_key)
         # Of streams and sockets, by the number of their client's grant.
         self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
-        self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
+        self.in_flight = Limiter("inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,9 +153,9 @@ class App:
             message = "this is a WebSocket: connect with Upgrade: websocket"
             raise HttpError(400, "invalid_request", message)
         if found.route.endless:
-            with self._streams.one(client.label), self.lifespan.using() as bridge:
+            with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 return await self._stream(bridge, found, client, request, send, offer)
-        with self.in_flight.one(client.label):
+        with self.in_flight.acquire(client.label):
             if offer != ARROW:
                 return await self._verb(found, client, request, offer)
             body = await self._posted(found.route, request)
@@ -205,7 +205,7 @@ class App:
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "sockets are at /v0/ws")
             request.refuse_query()
-            with self._streams.one(client.label), self.lifespan.using() as bridge:
+            with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:
                     raise HttpError(503, "shutting_down", "the server is going down")

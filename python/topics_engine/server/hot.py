@@ -19,9 +19,9 @@ from .. import _core
 from ..asgi import App, Settings
 from ..asgi.access import KeyGuard, LoopbackGuard, OpenGuard
 from ..asgi.bridge import CoreHttp, LoopBridge
+from ..asgi.limiter import Limiter
 from ..asgi.messages import body_too_slow
 from ..asgi.routes import ROUTES
-from ..asgi.slots import Slots
 from ..asgi.streaming import PUMP
 from .limits import (
     CLOSE_LINGER,
@@ -68,7 +68,7 @@ class HotProtocols:
             app.lifespan.on_shutdown = self._gate.shut
 
     @staticmethod
-    def _keys(app: App) -> tuple[Admit, Slots] | None:
+    def _keys(app: App) -> tuple[Admit, Limiter] | None:
         """Who says which requests a key may make, and who counts them."""
         guard, slots = app.guard, app.in_flight
         if not isinstance(guard, KeyGuard):

@@ -1,4 +1,4 @@
-"""Slots that requests and streams hold: taken when they begin, given back however they end."""
+"""Limiter that requests and streams hold: taken when they begin, given back however they end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .messages import CLOSE, HttpError
 RETRY_MS = 1000
 
 
-class Slots:
+class Limiter:
     """At most so many in all, and for each client; 0 is no limit."""
 
     def __init__(self, name: str, most: int, per_key: int) -> None:
@@ -22,7 +22,7 @@ class Slots:
         self.total = 0
 
     @contextlib.contextmanager
-    def one(self, label: str) -> Iterator[None]:
+    def acquire(self, label: str) -> Iterator[None]:
         """A slot for a client; without keys there is only the limit of all."""
         if self._most and self.total >= self._most:
             raise _full(self._name, self._most)
