@@ -18,11 +18,11 @@ from ..errors import InvalidRequest, NotFound
 from ..extras import extra
 from ..settings import variable
 from . import commands, measure, tools, transfer
+from .arguments import positive, resource_arguments
 from .completion import SHELLS, script
 from .exits import Exit, advice_for, exit_for
-from .grammar import part_arguments, positive
-from .output import Output, Waiting, complain
-from .parts import PART_COMMANDS
+from .output import Output, Waiting, print_error
+from .resources import RESOURCE_COMMANDS
 from .transfer import FORMATS
 
 
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     verb("reload", "have the server of a directory read keys, certificate and log level again")
     verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
     _topic_arguments(verb)
-    part_arguments(verb, common)
+    resource_arguments(verb, common)
     _transfer_arguments(verb)
     _tool_arguments(verb)
     return top
@@ -133,15 +133,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(args)
     except errors.TopicsError as failure:
-        complain(f"{failure} ({failure.code})")
+        print_error(f"{failure} ({failure.code})")
         if (advice := advice_for(failure)) is not None:
-            complain(advice)
+            print_error(advice)
         return exit_for(failure)
     except ModuleNotFoundError as missing:
-        complain(str(missing))
+        print_error(str(missing))
         return Exit.FAILED
     except (BindRefused, ValueError) as wrong:
-        complain(str(wrong))
+        print_error(str(wrong))
         return Exit.USAGE
     except BrokenPipeError:
         # The reader has had enough; nothing more can be said to it, at interpreter exit neither.
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as failure:
-        complain(str(failure))
+        print_error(str(failure))
         return Exit.FAILED
 
 
@@ -219,7 +219,7 @@ def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
     )
     if failure is None:
         return Exit.OK
-    complain(str(failure))
+    print_error(str(failure))
     return exit_for(failure)
 
 
@@ -303,5 +303,5 @@ COMMANDS: dict[str, commands.Command] = {
     "bench": bench,
     "doctor": doctor,
     "verify": verify,
-    **PART_COMMANDS,
+    **RESOURCE_COMMANDS,
 }

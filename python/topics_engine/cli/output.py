@@ -130,7 +130,7 @@ def when(ts: int) -> str:
     return datetime.fromtimestamp(ts / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """An error for a person, on stderr."""
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     prefix = f"\x1b[{RED}mtopics:\x1b[0m" if colour else "topics:"

@@ -13,7 +13,7 @@ from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
 from .exits import Exit
-from .output import GREEN, RED, Output, Progress, Waiting, complain
+from .output import GREEN, RED, Output, Progress, Waiting, print_error
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
@@ -112,7 +112,7 @@ def reload(data_dir: str, out: Output) -> int:
     _must_exist(data_dir)
     holder = _holder(Path(data_dir) / ".topics.lock")
     if holder is None:
-        complain(f"no server serves {data_dir}: there is nobody to tell")
+        print_error(f"no server serves {data_dir}: there is nobody to tell")
         return Exit.FAILED
     pid, url = holder
     os.kill(pid, signal.SIGHUP)

@@ -193,9 +193,9 @@ def serve(
         server.should_exit = True
 
     app.lifespan.on_failure = failed
-    say(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
+    print_line(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
-        say(HINTS.format(url=url, program=program()))
+        print_line(HINTS.format(url=url, program=program()))
     # uvicorn raises a captured signal once more when it is done; the exit code is ours to choose.
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, _ignore)
@@ -213,5 +213,5 @@ def _ignore(sig: int, frame: Any) -> None:
     return
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, flush=True)

@@ -143,7 +143,7 @@ def txn_forget(db: Database, args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-PART_COMMANDS: dict[str, Command] = {
+RESOURCE_COMMANDS: dict[str, Command] = {
     "lag": lag,
     "queue stats": queue_stats,
     "queue peek": queue_peek,

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 
-def part_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
+def resource_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
     """Adds `lag`, `queue`, `consumer` and `router`; `common` are the arguments of all commands."""
     lag = verb("lag", "how far behind each consumer is")
     lag.add_argument("topic", nargs="?", help="only of this topic")
