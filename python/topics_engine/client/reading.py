@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import Closed, DataLoss, InvalidRequest
 from ..extras import extra
 from .backend import scan_of
-from .cancel_scope import CancelScope
-from .closing import Closing
+from .closing import CancelScope, Closing
 from .values import Gap, Record, Start
 
 if TYPE_CHECKING:

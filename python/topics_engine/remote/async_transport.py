@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import aiohttp
 from yarl import URL
 
-from ..client.cancel_scope import CancelScope, current_scope
+from ..client.closing import CancelScope, current_scope
 from .greenlets import spawn, wait
 from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 

@@ -15,7 +15,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.wait import wait_for_write
 
-from ..client.cancel_scope import CancelScope
+from ..client.closing import CancelScope
 from .transport import (
     NoAnswer,
     Options,

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
-from ..client.cancel_scope import CancelScope
+from ..client.closing import CancelScope
 from ..errors import Closed
 from .caller import CallStatus, Left, encoded, given, of_topic, with_query
 from .events import Event, SseConnection

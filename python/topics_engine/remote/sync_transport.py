@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from ..client.cancel_scope import CancelScope
+from ..client.closing import CancelScope
 from .connections import InterruptibleSemaphore, pool_of
 from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 

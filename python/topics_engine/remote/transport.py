@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from ..client.cancel_scope import CancelScope, current_scope
+from ..client.closing import CancelScope, current_scope
 from ..errors import Closed, InvalidRequest
 from .ahead import PendingCall
 

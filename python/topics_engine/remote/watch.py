@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..client.backend import RemoteBackend, call_timeout
-from ..client.cancel_scope import CancelScope
+from ..client.closing import CancelScope
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
 from .events import Event, SseConnection
