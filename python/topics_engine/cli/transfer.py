@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import EARLIEST, Database, Record
-from ..client.columns import rows_of
+from ..client.encoding import rows_of
 from ..errors import InvalidRequest
 from ..extras import extra
 from ..remote.page import Page

@@ -136,7 +136,7 @@ def append_table(
     key: str | None,
 ) -> Acked:
     """Appends the rows of an Arrow table: as columns, where they travel and need no config."""
-    from .columns import rows_of
+    from .encoding import rows_of
 
     if isinstance(backend, _core.Engine) or config is not None:
         rows = rows_of(table, tag)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
-from ..client.columns import written
+from ..client.encoding import written
 from ..client.reading import PAGE_RECORDS
 from .ahead import Prefetcher
 from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
