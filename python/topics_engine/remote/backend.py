@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.encoding import written
 from ..client.reading import PAGE_RECORDS
-from .ahead import Prefetcher
 from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
 from .consumer import RemoteConsumer
-from .page import Page, body_of_rows
+from .page import Page, Prefetcher, body_of_rows
 from .queue import LONGEST, RemoteQueue, matcher
 from .transaction import RemoteTransactions
 from .transport import Options, Transport, closed, forked

@@ -1,11 +1,14 @@
-"""Answers with records, as the handles want them."""
+"""Answers with records, as the handles want them, and pages that are fetched before they are
+asked for.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .. import _core
 
@@ -136,3 +139,40 @@ def _record(row: _NewRow) -> bytes:
         parts += [b',"meta":', meta]
     parts.append(b"}")
     return b"".join(parts)
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+MOST = 8
+# Older ones are fetched anew: what was deleted since is not handed out.
+FRESH_SECONDS = 2.0
+
+
+class PendingCall(Protocol[T_co]):
+    """A call that is on its way."""
+
+    def result(self) -> T_co: ...
+
+
+class Prefetcher(Generic[T]):
+    """The calls that were call, by what they are asked for. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, tuple[float, PendingCall[T]]] = {}
+
+    def begin(self, key: Hashable, begin: Callable[[], PendingCall[T]]) -> None:
+        """Begins a call, unless there are many that nobody came for."""
+        now = time.monotonic()
+        for known, (since, _) in list(self._calls.items()):
+            if now - since > FRESH_SECONDS:
+                self._calls.pop(known, None)
+        if len(self._calls) < MOST:
+            self._calls[key] = now, begin()
+
+    def take(self, key: Hashable) -> T | None:
+        """What was call for this, when it comes; `None` when there is nothing fresh."""
+        since, call = self._calls.pop(key, (0.0, None))
+        if call is None or time.monotonic() - since > FRESH_SECONDS:
+            return None
+        return call.result()

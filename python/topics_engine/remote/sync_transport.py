@@ -21,7 +21,7 @@ from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_c
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-    from .ahead import PendingCall
+    from .page import PendingCall
 
 PIECE = 1 << 16
 # Pieces that are read ahead of who takes them; then the server is left waiting.

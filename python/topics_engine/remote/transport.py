@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from ..client.closing import CancelScope, current_scope
 from ..errors import Closed, InvalidRequest
-from .ahead import PendingCall
+from .page import PendingCall
 
 T = TypeVar("T")
 
