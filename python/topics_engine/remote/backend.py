@@ -288,12 +288,12 @@ class HttpBackend(RemoteBackend):
         return self.caller.call("GET", "/v0/metrics", accept=accept)
 
     def scan(self, topic: str, **how: Any) -> _Stream:
-        from .scanning import scan
+        from .scan import scan
 
         return scan(self.caller, topic, **how)
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:
-        from .scanning import scan_range
+        from .scan import scan_range
 
         return scan_range(self.caller, topic, request)
 
