@@ -12,9 +12,8 @@ import re
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
-from .cors import Cors
 from .keys import ANYONE, Client, Keys
-from .messages import EVENTS, HttpError, Request
+from .messages import EVENTS, Header, HttpError, Request, Response
 from .route import Route, Scope
 
 _HOST = re.compile(rb"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/\s]*))(?::[0-9]*)?\Z")
@@ -181,3 +180,50 @@ def check_bind(host: str, *, insecure: bool, keys: bool = False) -> None:
         "read, write and delete. Set TOPICS_API_KEYS, listen on 127.0.0.1, or set "
         "TOPICS_ALLOW_INSECURE_NO_AUTH=1"
     )
+
+
+_ALLOWED = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Accept"
+_EXPOSED = b"Retry-After"
+_MAX_AGE = b"600"
+
+
+class Cors:
+    """The origins that a browser may be told of."""
+
+    def __init__(self, origins: str) -> None:
+        self._origins = frozenset(o.strip().encode() for o in origins.split(",") if o.strip())
+
+    def allows(self, origin: bytes) -> bool:
+        """Whether pages of this origin may talk to the server."""
+        return origin in self._origins or b"*" in self._origins
+
+    def _allowed(self, request: Request) -> bytes | None:
+        origin = request.headers.get(b"origin")
+        return origin if origin is not None and self.allows(origin) else None
+
+    def headers(self, request: Request) -> list[Header]:
+        """What an answer says to the page that asked."""
+        if not self._origins or b"origin" not in request.headers:
+            return []
+        vary: Header = (b"vary", b"Origin")
+        origin = self._allowed(request)
+        if origin is None:
+            return [vary]
+        return [
+            vary,
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED),
+        ]
+
+    def preflight(self, request: Request, methods: list[str]) -> Response | None:
+        """The answer to a browser that asks beforehand; `None` for anything else."""
+        if request.method != "OPTIONS" or b"access-control-request-method" not in request.headers:
+            return None
+        if self._allowed(request) is None:
+            return None
+        allowed: list[Header] = [
+            (b"access-control-allow-methods", ", ".join(methods).encode()),
+            (b"access-control-allow-headers", _ALLOWED),
+            (b"access-control-max-age", _MAX_AGE),
+        ]
+        return Response(204, b"", headers=allowed)

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 from .. import _core
 from ..errors import InvalidRequest
-from .access import Guard, KeyGuard
+from .access import Cors, Guard, KeyGuard
 from .bridge import Answer, LoopBridge
 from .compress import THREADED, Body, Inflater, deflate, wanted
-from .cors import Cors
 from .keys import Client, Keys, Renewal
 from .lifespan import EngineLifespan
 from .limiter import ByteBudget, Limiter

@@ -7,9 +7,8 @@ from typing import Any
 
 from .. import _core
 from ..client import Database
-from .access import Guard, KeyGuard, LoopbackGuard, OpenGuard
+from .access import Cors, Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
-from .cors import Cors
 from .keys import Keys, forget
 from .lifespan import EngineLifespan, Opened
 from .settings import Settings, resolve
