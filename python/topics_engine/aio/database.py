@@ -13,10 +13,9 @@ from ..client import database as plain
 from ..client.database import open_database
 from ..client.values import TopicInfo, Verification
 from . import bridge
-from .handle import Closing, ReprMixin, async_method, long_async_method, wrapping
+from .handle import Closing, ReprMixin, async_method, long_async_method, runner_of, wrapping
 from .queue import Queue
 from .router import Router
-from .spawning import runner_of
 from .topic import Topic
 from .transaction import Transaction
 from .watching import Watch

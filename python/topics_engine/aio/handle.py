@@ -5,11 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine
 from html import escape
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from ..client.backend import RemoteBackend
 from .bridge import Bridge, here
-from .spawning import SPAWNED, Runner
 
 if TYPE_CHECKING:
     from .. import _core
@@ -159,3 +168,37 @@ class Closing:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """What runs sync verbs for an event loop."""
+
+    async def run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a verb that may wait."""
+
+    async def run_long(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a verb that may wait long."""
+
+
+class Spawned:
+    """Runs verbs in greenlets of the task that awaits them."""
+
+    async def run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        # With the first connection comes what makes greenlets.
+        from ..remote.greenlets import spawn
+
+        return await spawn(verb, *args, **kwargs)
+
+    run_long = run
+
+
+SPAWNED = Spawned()
+
+
+def runner_of(part: object) -> Runner:
+    """What runs the verbs of a part of a backend."""
+    return SPAWNED if isinstance(part, RemoteBackend) else here()

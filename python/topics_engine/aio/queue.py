@@ -15,8 +15,7 @@ from ..client.queue import LeasedJob, jobs_of
 from ..client.watching import left
 from ..errors import TopicsError
 from .bridge import Bridge, here
-from .handle import Closing, async_method, same_signature
-from .spawning import runner_of
+from .handle import Closing, async_method, runner_of, same_signature
 from .topic import TopicHandle
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..client import transaction as plain
 from ..client.transaction import Committed
-from .handle import AsyncHandle, passthrough
-from .spawning import runner_of
+from .handle import AsyncHandle, passthrough, runner_of
 
 
 class Transaction(AsyncHandle[plain.Transaction]):

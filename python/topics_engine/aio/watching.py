@@ -13,8 +13,7 @@ from ..client.backend import RemoteBackend
 from ..client.values import Gap
 from ..client.watching import Event, left
 from .bridge import here
-from .handle import AsyncHandle, Closing
-from .spawning import runner_of
+from .handle import AsyncHandle, Closing, runner_of
 
 if TYPE_CHECKING:
     from .. import _core
