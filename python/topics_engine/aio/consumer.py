@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..client import consumer as plain
 from ..client.consumer import ConsumerBatch, Mode, batch_of
-from ..client.watching import left
+from ..client.watch import left
 from ..errors import Conflict
 from .bridge import Bridge
 from .handle import AsyncHandle, async_method, same_signature

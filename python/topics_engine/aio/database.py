@@ -18,7 +18,7 @@ from .queue import Queue
 from .router import Router
 from .topic import Topic
 from .transaction import Transaction
-from .watching import Watch
+from .watch import Watch
 
 if TYPE_CHECKING:
     from ..remote import Verify

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..client import queue as plain
 from ..client.queue import LeasedJob, jobs_of
-from ..client.watching import left
+from ..client.watch import left
 from ..errors import TopicsError
 from .bridge import Bridge, here
 from .handle import Closing, async_method, runner_of, same_signature

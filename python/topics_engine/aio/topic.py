@@ -11,11 +11,11 @@ from ..client import topic as plain
 from ..client.encoding import rows
 from ..client.topic import ack_of
 from ..client.values import Ack
-from ..client.watching import left
+from ..client.watch import left
 from ..errors import Throttled
 from .consumer import Consumer
 from .handle import ReprMixin, async_method, long_async_method, same_signature, wrapping
-from .reading import Read
+from .read import Read
 
 if TYPE_CHECKING:
     from ..client.backend import Acked

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import Database, Gap, Record
-from ..client.reading import all_of
+from ..client.read import all_of
 from .exits import Exit
 from .output import Output, Progress
 from .transfer import send

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
-from .reading import Item, all_of
+from .read import Item, all_of
 
 if TYPE_CHECKING:
     from .backend import Backend, ConsumerBackend, Page

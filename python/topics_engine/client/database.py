@@ -20,11 +20,11 @@ from .router import Router
 from .topic import Topic
 from .transaction import Transaction
 from .values import RouterInfo, Start, TopicInfo, Verification
-from .watching import Watch
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .backend import Backend
-    from .reading import OnGap
+    from .read import OnGap
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from ..errors import Conflict, TopicsError
 from .backend import queue_of
 from .closing import Closing
-from .reading import records_of
+from .read import records_of
 from .topic import Topic
 from .values import Record
 

@@ -11,7 +11,7 @@ from . import show
 from .backend import append_table, consumer_of
 from .consumer import Consumer, ConsumerInfo, Mode
 from .encoding import dump, rows
-from .reading import Item, OnGap, Read, all_of
+from .read import Item, OnGap, Read, all_of
 from .values import EARLIEST, Ack, Deleted, Durability, Start, TopicState
 
 if TYPE_CHECKING:

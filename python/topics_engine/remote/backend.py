@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..client.encoding import written
-from ..client.reading import PAGE_RECORDS
+from ..client.read import PAGE_RECORDS
 from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Closed, InvalidRequest
 from .closing import Closing
-from .reading import OnGap, loss, nodes_of, records_of
+from .read import OnGap, loss, nodes_of, records_of
 from .values import TAIL, CaughtUp, Gap, Record, Start, TopicDeleted
 
 if TYPE_CHECKING:

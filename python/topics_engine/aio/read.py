@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ..client import reading as plain
-from ..client.reading import Item
+from ..client import read as plain
+from ..client.read import Item
 from ..client.values import Gap
 from ..errors import InvalidRequest
 from .handle import AsyncHandle, Closing, async_method

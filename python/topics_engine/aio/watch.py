@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ..client import watching as plain
+from ..client import watch as plain
 from ..client.backend import RemoteBackend
 from ..client.values import Gap
-from ..client.watching import Event, left
+from ..client.watch import Event, left
 from .bridge import here
 from .handle import AsyncHandle, Closing, runner_of
 
