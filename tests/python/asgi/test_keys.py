@@ -437,7 +437,7 @@ def test_requests_of_a_key_are_counted_while_they_run() -> None:
 class Asked(Server):
     """A server whose readiness is asked for with a key."""
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         client = Client(self.port, ROOT)
         try:
             return bool(client("GET", "/readyz").status == 200)
