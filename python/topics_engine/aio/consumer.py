@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..client import consumer as plain
 from ..client.consumer import ConsumerBatch, Mode, batch_of
-from ..client.watch import left
+from ..client.watch import seconds_left
 from ..errors import Conflict
 from .bridge import Bridge
 from .handle import AsyncHandle, async_method, same_signature
@@ -68,7 +68,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
             if page is None:
                 await self._turn(bridge)
                 continue
-            rest = left(deadline)
+            rest = seconds_left(deadline)
             if len(page) or page.tombstone is not None or not rest:
                 return batch_of(self.topic, page)
             if page.caught_up:

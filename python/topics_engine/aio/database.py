@@ -159,9 +159,9 @@ class Connecting:
     """A connection to a server: `await` it, or use it in an `async with` block."""
 
     def __init__(self, url: str, key: str | None, given: dict[str, Any]) -> None:
-        from ..remote import over_loops
+        from ..remote import connect_async
 
-        self._database = Database(over_loops(url, key, **given))
+        self._database = Database(connect_async(url, key, **given))
 
     async def _there(self) -> Database:
         return self._database

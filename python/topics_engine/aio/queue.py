@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..client import queue as plain
 from ..client.queue import LeasedJob, jobs_of
-from ..client.watch import left
+from ..client.watch import seconds_left
 from ..errors import TopicsError
 from .bridge import Bridge, here
 from .handle import Closing, async_method, runner_of, same_signature
@@ -146,7 +146,7 @@ class Queue(TopicHandle[plain.Queue]):
             return jobs_of(Job, self._sync, node, got)
         deadline = time.monotonic() + wait
         while True:
-            rest = left(deadline) or 0.0
+            rest = seconds_left(deadline) or 0.0
             wait = min(rest, LONGEST)
             # No await between the answer and taking it: what is not taken is given back.
             answer = self._bridge().wait(None, native.claim_later, node, max, lease_ms, wait)

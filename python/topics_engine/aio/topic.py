@@ -11,7 +11,7 @@ from ..client import topic as plain
 from ..client.encoding import rows
 from ..client.topic import ack_of
 from ..client.values import Ack
-from ..client.watch import left
+from ..client.watch import seconds_left
 from ..errors import Throttled
 from .consumer import Consumer
 from .handle import ReprMixin, async_method, long_async_method, same_signature, wrapping
@@ -113,7 +113,7 @@ class TopicHandle(ReprMixin[T]):
             bridge = self._bridge()
             if self._sync.wait(after, 0):
                 return True
-            rest = left(deadline)
+            rest = seconds_left(deadline)
             if rest == 0.0:
                 return False
             await bridge.wait(rest, _core.Calls.head, self._engine, self.name, after)

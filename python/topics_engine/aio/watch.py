@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..client import watch as plain
 from ..client.backend import RemoteBackend
 from ..client.values import Gap
-from ..client.watch import Event, left
+from ..client.watch import Event, seconds_left
 from .bridge import here
 from .handle import AsyncHandle, Closing, runner_of
 
@@ -69,7 +69,7 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
     async def _await_items(self, wait: float | None) -> None:
         deadline = None if wait is None else time.monotonic() + wait
         while not self._sync._items and not self._sync._closed:
-            if not await self._fetch(left(deadline)) and left(deadline) == 0.0:
+            if not await self._fetch(seconds_left(deadline)) and seconds_left(deadline) == 0.0:
                 return
 
     async def _fetch(self, wait: float | None) -> bool:
@@ -87,10 +87,10 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
             token = bridge.token()
             if self._sync._hear(partial(native.poll, bridge.calls, token)):
                 return True
-            if self._sync._closed or left(deadline) == 0.0:
+            if self._sync._closed or seconds_left(deadline) == 0.0:
                 return False
             self._busy = False
-            await bridge.woken(token, left(deadline))
+            await bridge.woken(token, seconds_left(deadline))
 
     async def close(self) -> None:
         """Ends the iteration. Idempotent."""

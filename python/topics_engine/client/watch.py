@@ -105,7 +105,7 @@ class Watch(Closing, Iterator[Event]):
         """Waits until there is an item, or `wait` seconds have passed; events may come to none."""
         deadline = None if wait is None else time.monotonic() + wait
         while not self._items and not self._closed:
-            if not self._fetch(left(deadline)) and left(deadline) == 0.0:
+            if not self._fetch(seconds_left(deadline)) and seconds_left(deadline) == 0.0:
                 return
 
     def _take_all(self) -> list[Event]:
@@ -174,6 +174,6 @@ def _start(name: str, at: int | Start) -> WatchStart:
     return (name, at if isinstance(at, int) else None, None, None)
 
 
-def left(deadline: float | None) -> float | None:
+def seconds_left(deadline: float | None) -> float | None:
     """Seconds to a deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

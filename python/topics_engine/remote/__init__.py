@@ -8,7 +8,7 @@ from ..client.database import Database
 from ..extras import extra
 from .transport import Options, Verify
 
-__all__ = ["Options", "Verify", "connect", "over_loops"]
+__all__ = ["Options", "Verify", "connect", "connect_async"]
 
 
 def connect(
@@ -36,14 +36,14 @@ def connect(
         from .sync_transport import SyncTransport
 
     options = Options(url, key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
-    return Database(HttpBackend(SyncTransport(options), options, at_once=True))
+    return Database(HttpBackend(SyncTransport(options), options, may_block=True))
 
 
-def over_loops(url: str, key: str | None, **given: Any) -> Database:
+def connect_async(url: str, key: str | None, **given: Any) -> Database:
     """The same for calls that are spawned in tasks; `topics_engine.aio` makes handles of it."""
     with extra("client", "aio.connect"):
         from .async_transport import AsyncTransport
         from .backend import HttpBackend
 
     options = Options(url, key, **given)
-    return Database(HttpBackend(AsyncTransport(options), options, at_once=False))
+    return Database(HttpBackend(AsyncTransport(options), options, may_block=False))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.encoding import written
 from ..client.read import PAGE_RECORDS
-from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
+from .caller import ARROW, Caller, WaitBudget, encode_json, topic_path, with_query, without_none
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows
 from .queue import LONGEST, RemoteQueue, matcher
@@ -31,11 +31,11 @@ _How = tuple[int, int, tuple[str, ...], str | None, bool]
 class HttpBackend(RemoteBackend):
     """A server. Thread-safe, if the transport is."""
 
-    def __init__(self, transport: Transport, options: Options, *, at_once: bool) -> None:
+    def __init__(self, transport: Transport, options: Options, *, may_block: bool) -> None:
         self.caller = Caller(transport, options)
         self.options = options
         # Whether every call may wait: under asyncio making a handle may not.
-        self._at_once = at_once
+        self._may_block = may_block
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class HttpBackend(RemoteBackend):
         config: bytes | None = None,
         disable_backpressure: bool = True,
     ) -> _Acked:
-        fields = given(
+        fields = without_none(
             node=node,
             idempotency_key=key or self.caller.key(),
             expect_head=expect_head,
@@ -84,8 +84,8 @@ class HttpBackend(RemoteBackend):
             disable_backpressure=disable_backpressure,
         )
         raw = b'"config":%b,' % config if config is not None else b""
-        body = body_of_rows(records, (encoded(fields) or b"{}")[1:-1] + b"," + raw)
-        path = of_topic(topic)
+        body = body_of_rows(records, (encode_json(fields) or b"{}")[1:-1] + b"," + raw)
+        path = topic_path(topic)
         answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
         return _acked(json.loads(answer), named=key is not None)
 
@@ -104,7 +104,7 @@ class HttpBackend(RemoteBackend):
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
-        path = with_query(of_topic(topic), tag=tag, node=node, key=key or self.caller.key())
+        path = with_query(topic_path(topic), tag=tag, node=node, key=key or self.caller.key())
         body = sink.getvalue().to_pybytes()
         answer = json.loads(self.caller.call("POST", path, body, content=ARROW))
         return _acked(answer, named=key is not None)
@@ -135,7 +135,7 @@ class HttpBackend(RemoteBackend):
         if page is None:
             start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
             if tail is not None:
-                start = given(tail=tail, before_seq=before)
+                start = without_none(tail=tail, before_seq=before)
             page = self._page(topic, start, upto, topic_id, wait, *how)
         if topic_id is not None and upto is not None and limit == PAGE_RECORDS:
             self._prefetch(topic, page, upto, how)
@@ -167,7 +167,7 @@ class HttpBackend(RemoteBackend):
         match: str | None,
         strong: bool,
     ) -> Page:
-        body = given(
+        body = without_none(
             limit=min(limit, 1000) or None,
             max_batch_bytes=min(max_bytes, 8 << 20),
             node=list(nodes) or None,
@@ -177,18 +177,18 @@ class HttpBackend(RemoteBackend):
             include_tags=True,
             wait_ms=round(wait * 1000) or None,
         )
-        path = of_topic(topic, "diff")
-        raw = encoded(start | body)
+        path = topic_path(topic, "diff")
+        raw = encode_json(start | body)
         return Page(self.caller.call("POST", path, raw, hot=not wait, wait=wait), upto=upto)
 
     def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
-        left = Left(timeout)
+        budget = WaitBudget(timeout)
         while True:
-            wait = left.at_most(LONGEST)
+            wait = budget.next_wait(LONGEST)
             page = self.read(topic, after=seq, limit=1, max_bytes=1, wait=wait)
             if page.head_seq > seq:
                 return True
-            if left.over:
+            if budget.is_spent:
                 return False
 
     def watch(
@@ -208,22 +208,22 @@ class HttpBackend(RemoteBackend):
     ) -> RemoteWatch:
         asked = WatchOptions(tuple(skip_nodes or ()), match, limit, max_batch_bytes, strong)
         source = RemoteWatch(self, topics, patterns, lenient, asked)
-        if self._at_once:
+        if self._may_block:
             source.begin()
         return source
 
     def seek(self, topic: str, ts: int) -> int:
-        return int(self.caller.json("POST", of_topic(topic, "seek"), {"ts": ts})["seq"])
+        return int(self.caller.json("POST", topic_path(topic, "seek"), {"ts": ts})["seq"])
 
     def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
-        body = encoded(given(before_seq=before_seq, match=matcher(match)))
-        return self.caller.call("POST", of_topic(topic, "delete"), body)
+        body = encode_json(without_none(before_seq=before_seq, match=matcher(match)))
+        return self.caller.call("POST", topic_path(topic, "delete"), body)
 
     def create(self, topic: str, config: bytes | None = None) -> bytes:
-        return self.caller.call("PUT", of_topic(topic), config or b"{}")
+        return self.caller.call("PUT", topic_path(topic), config or b"{}")
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
-        path = with_query(of_topic(topic), if_empty=if_empty or None)
+        path = with_query(topic_path(topic), if_empty=if_empty or None)
         return self.caller.call("DELETE", path)
 
     def create_router(
@@ -252,7 +252,7 @@ class HttpBackend(RemoteBackend):
         return json.dumps({"routers": self._pages("/v0/routers", "routers", prefix)}).encode()
 
     def state(self, topic: str, touch: bool = False) -> bytes:
-        return self.caller.call("GET", with_query(of_topic(topic), touch=touch))
+        return self.caller.call("GET", with_query(topic_path(topic), touch=touch))
 
     def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes:
         # The handles page by the name that was last, the server by what it says itself: here one
@@ -298,7 +298,7 @@ class HttpBackend(RemoteBackend):
         return scan_range(self.caller, topic, request)
 
     def split(self, topic: str, request: bytes) -> bytes:
-        return self.caller.call("POST", of_topic(topic, "split"), request)
+        return self.caller.call("POST", topic_path(topic, "split"), request)
 
     def queue(self, name: str) -> RemoteQueue:
         return RemoteQueue(self, name)
@@ -312,7 +312,7 @@ class HttpBackend(RemoteBackend):
         return cursor
 
     def consumers(self, topic: str) -> Any:
-        found = self._pages(of_topic(topic, "consumers"), "consumers", None)
+        found = self._pages(topic_path(topic, "consumers"), "consumers", None)
         return [(c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"]) for c in found]
 
     def every_consumer(self) -> Any:
@@ -321,7 +321,7 @@ class HttpBackend(RemoteBackend):
         return [tuple(c[name] for name in names) for c in found]
 
     def delete_consumer(self, topic: str, name: str) -> bool:
-        path = of_topic(topic, "consumers", name)
+        path = topic_path(topic, "consumers", name)
         return bool(self.caller.json("DELETE", path)["deleted"])
 
     def transactions(self) -> RemoteTransactions:
@@ -343,4 +343,4 @@ def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
 
 
 def _of_router(name: str) -> str:
-    return of_topic(name).replace("/v0/topics/", "/v0/routers/", 1)
+    return topic_path(name).replace("/v0/topics/", "/v0/routers/", 1)

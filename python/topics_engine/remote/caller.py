@@ -62,7 +62,7 @@ class Caller:
 
     def json(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
         """The decoded answer to a body that is encoded here."""
-        found: dict[str, Any] = json.loads(self.call(method, path, encoded(body), **how))
+        found: dict[str, Any] = json.loads(self.call(method, path, encode_json(body), **how))
         return found
 
     def call(
@@ -160,7 +160,7 @@ class Caller:
                 again = (
                     repeatable
                     if outcome_unknown
-                    else retry_refusals and passing(answer.status, error)
+                    else retry_refusals and is_transient(answer.status, error)
                 )
             if status is not None and outcome_unknown:
                 status.outcome_unknown = True
@@ -177,7 +177,7 @@ class Caller:
         return Unavailable(f"{self.options.url}: {none}", "unreachable", detail)
 
 
-def passing(status: int, error: TopicsError) -> bool:
+def is_transient(status: int, error: TopicsError) -> bool:
     """Whether a refusal is one that time lifts."""
     if status == 429:
         return error.detail.get("limit") not in CAPS
@@ -204,12 +204,12 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
     return error, float(detail.get("retry_after_ms", 0)) / 1000
 
 
-def encoded(body: Any) -> bytes | None:
+def encode_json(body: Any) -> bytes | None:
     """A JSON body."""
     return None if body is None else json.dumps(body, separators=(",", ":")).encode()
 
 
-def of_topic(topic: str, *rest: str) -> str:
+def topic_path(topic: str, *rest: str) -> str:
     """A path below a topic."""
     return "/".join(("/v0/topics", *(quote(part, safe="") for part in (topic, *rest))))
 
@@ -224,23 +224,23 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def given(**fields: Any) -> dict[str, Any]:
+def without_none(**fields: Any) -> dict[str, Any]:
     """Those that are not `None`."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class Left:
+class WaitBudget:
     """What is left of a wait that is made of shorter ones."""
 
     def __init__(self, seconds: float | None) -> None:
         self._until = None if seconds is None else time.monotonic() + max(0.0, seconds)
 
-    def at_most(self, longest: float) -> float:
+    def next_wait(self, longest: float) -> float:
         """Seconds that the next of them may take."""
         if self._until is None:
             return longest
         return min(longest, max(0.0, self._until - time.monotonic()))
 
     @property
-    def over(self) -> bool:
+    def is_spent(self) -> bool:
         return self._until is not None and time.monotonic() >= self._until

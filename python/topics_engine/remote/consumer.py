@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..errors import NotFound
-from .caller import CallStatus, Left, encoded, given, log, of_topic
+from .caller import CallStatus, WaitBudget, encode_json, log, topic_path, without_none
 from .page import Page
 from .queue import LONGEST, matcher
 
@@ -36,8 +36,8 @@ class RemoteConsumer(RemoteBackend):
         self._remote = remote
         self.topic = topic
         self.name = name
-        self._path = of_topic(topic, "consumers", name)
-        body = given(mode=mode, start=start, auto_commit=auto_commit or None)
+        self._path = topic_path(topic, "consumers", name)
+        body = without_none(mode=mode, start=start, auto_commit=auto_commit or None)
         made = remote.caller.json("PUT", self._path, body)
         self.mode: str = made["mode"]
         self.cursor: int = made["cursor"]
@@ -58,14 +58,14 @@ class RemoteConsumer(RemoteBackend):
         fail_if_busy: bool = False,
     ) -> Page:
         once = self.mode == "at_most_once" and checkpoint
-        left = Left(wait)
+        budget = WaitBudget(wait)
         while True:
-            this = left.at_most(LONGEST)
+            this = budget.next_wait(LONGEST)
             if once:
                 page = self._hand_out(max_bytes, max_records, this, match, fail_if_busy)
             else:
                 page = self._look(max_bytes, max_records, checkpoint, this, match)
-            if len(page) or page.tombstone is not None or left.over:
+            if len(page) or page.tombstone is not None or budget.is_spent:
                 return page
 
     def _look(
@@ -97,7 +97,7 @@ class RemoteConsumer(RemoteBackend):
     def _hand_out(
         self, max_bytes: int, max_records: int, wait: float, match: str | None, busy: bool
     ) -> Page:
-        body = given(
+        body = without_none(
             max_bytes=max_bytes,
             max_records=max_records,
             match=matcher(match),
@@ -106,7 +106,7 @@ class RemoteConsumer(RemoteBackend):
         )
         status = CallStatus()
         caller = self._remote.caller
-        raw = caller.call("POST", f"{self._path}/read", encoded(body), wait=wait, status=status)
+        raw = caller.call("POST", f"{self._path}/read", encode_json(body), wait=wait, status=status)
         page = Page(raw)
         if status.outcome_unknown:
             log.warning("consumer %s of %s: a batch may be lost", self.name, self.topic)
@@ -118,7 +118,7 @@ class RemoteConsumer(RemoteBackend):
         self.cursor = answer["cursor"]
 
     def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
-        body: dict[str, Any] = given(seq=seq, ts=ts, to=to)
+        body: dict[str, Any] = without_none(seq=seq, ts=ts, to=to)
         answer = self._remote.caller.json("POST", f"{self._path}/seek", body)
         with self._lock:
             self.cursor = self._position = answer["cursor"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
 from ..errors import Closed
-from .caller import CallStatus, Left, encoded, given, of_topic, with_query
+from .caller import CallStatus, WaitBudget, encode_json, topic_path, with_query, without_none
 from .events import Event, SseConnection
 from .page import Page, jobs_of
 from .transport import Stream
@@ -38,17 +38,21 @@ class RemoteQueue(RemoteBackend):
     def claim(
         self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
     ) -> _Jobs:
-        left = Left(wait)
+        budget = WaitBudget(wait)
         while True:
-            this = left.at_most(LONGEST)
-            body = given(node=node, max=max, lease_ms=lease_ms, wait_ms=round(this * 1000) or None)
-            path = of_topic(self._topic, "claim")
-            found = jobs_of(self._caller.call("POST", path, encoded(body), wait=this), "claimed")
-            if found[0] or left.over:
+            this = budget.next_wait(LONGEST)
+            body = without_none(
+                node=node, max=max, lease_ms=lease_ms, wait_ms=round(this * 1000) or None
+            )
+            path = topic_path(self._topic, "claim")
+            found = jobs_of(
+                self._caller.call("POST", path, encode_json(body), wait=this), "claimed"
+            )
+            if found[0] or budget.is_spent:
                 return found
 
     def peek(self, state: str | None = None, max: int = 100) -> _Seen:
-        path = with_query(of_topic(self._topic, "jobs"), state=state, max=max)
+        path = with_query(topic_path(self._topic, "jobs"), state=state, max=max)
         page = Page(self._caller.call("GET", path), "jobs")
         seen = [_peeked(json.loads(more)) for more in page.more]
         return seen, page  # type: ignore[return-value]
@@ -84,7 +88,7 @@ class RemoteQueue(RemoteBackend):
         lease_ids: list[int] | None = None,
         lease_ms: int | None = None,
     ) -> _Outcome:
-        how = given(lease_ms=lease_ms)
+        how = without_none(lease_ms=lease_ms)
         return self._resolve("extend", "extended", node, seqs, lease_ids, CallStatus(), how)
 
     def _resolve(
@@ -97,9 +101,9 @@ class RemoteQueue(RemoteBackend):
         status: CallStatus,
         how: dict[str, Any] | None = None,
     ) -> _Outcome:
-        body = given(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
-        path = of_topic(self._topic, verb)
-        answer = json.loads(self._caller.call("POST", path, encoded(body), status=status))
+        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
+        path = topic_path(self._topic, verb)
+        answer = json.loads(self._caller.call("POST", path, encode_json(body), status=status))
         deadlines = answer.get("deadlines") or [None]
         return answer[member], answer["skipped"], deadlines[0]
 
@@ -115,8 +119,10 @@ class RemoteQueue(RemoteBackend):
         limit: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        body = given(to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None)
-        path = of_topic(self._topic, "redrive")
+        body = without_none(
+            to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None
+        )
+        path = topic_path(self._topic, "redrive")
         # With a limit a repeat would move as many again.
         answer = self._caller.json("POST", path, body, repeatable=limit is None)
         return int(answer["moved"])
@@ -131,7 +137,7 @@ class RemoteJobStream(RemoteBackend):
     def __init__(self, leases: RemoteQueue, node: str, max: int, lease_ms: int | None) -> None:
         self._caller = leases._caller
         beat = min(60_000, 1000 if (ms := self._caller.options.heartbeat * 1000) < 1000 else ms)
-        path = of_topic(leases._topic, "work")
+        path = topic_path(leases._topic, "work")
         how = {"node": node, "max": max, "lease_ms": lease_ms, "heartbeat_ms": round(beat)}
         self._path = with_query(path, **how)
         self._connection = SseConnection(self._open, self._caller.options.heartbeat)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .caller import Caller, encoded, given, of_topic
+from .caller import Caller, encode_json, topic_path, without_none
 from .queue import matcher
 from .transport import Answer
 
@@ -47,13 +47,13 @@ def scan(
     """The records after a seq, to the head of when it begins, or to `upto`; about the first `limit`
     of them.
     """
-    body = given(
+    body = without_none(
         from_seq="earliest" if after is None else after,
         node=list(skip_nodes) if skip_nodes else None,
         match=matcher(match),
         topic_id=topic_id,
     )
-    body |= given(to_seq=upto)
+    body |= without_none(to_seq=upto)
     if limit is not None:
         return Scan(_first(caller, topic, body, limit))
     return Scan(whole(caller, topic, "scan", body))
@@ -98,7 +98,7 @@ class Range:
 
     @property
     def request(self) -> bytes:
-        return encoded(self._asked) or b"{}"
+        return encode_json(self._asked) or b"{}"
 
     def take(self, answer: Answer) -> bool:
         """Takes what came of a stream; whether that was something."""
@@ -155,7 +155,7 @@ def pinned(schema: Any) -> dict[str, Any]:
 def whole(caller: Caller, topic: str, verb: str, asked: dict[str, Any]) -> Any:
     """A `pyarrow.RecordBatchReader` of all that `verb` answers to a request."""
     found = Range(asked)
-    path = of_topic(topic, verb)
+    path = topic_path(topic, verb)
     while not found.whole:
         caller.partly(path, found.request, found.take)
     return found.shown(asked.get("columns"))

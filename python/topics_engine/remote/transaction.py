@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ..client.backend import RemoteBackend
 from ..errors import NotFound
-from .caller import encoded, given
+from .caller import encode_json, without_none
 from .page import body_of_rows
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ class RemoteTransactions(RemoteBackend):
             # The server would take the next one at each repeat.
             epoch = self._last_epoch(writer) + 1
         named = key if writer is not None or key is not None else self._caller.key()
-        fields: dict[str, Any] = given(writer=writer, epoch=epoch, idempotency_key=named)
+        fields: dict[str, Any] = without_none(writer=writer, epoch=epoch, idempotency_key=named)
         fields["expect_heads"] = dict(heads)
-        fields["commits"] = [given(topic=t, consumer=c, seq=seq) for t, c, seq in commits]
+        fields["commits"] = [without_none(topic=t, consumer=c, seq=seq) for t, c, seq in commits]
         fields["acks"] = [
-            given(queue=queue, node=node, seqs=seqs, lease_ids=ids)
+            without_none(queue=queue, node=node, seqs=seqs, lease_ids=ids)
             for queue, node, seqs, ids in acks
         ]
         body = b'{"appends":[%b],%b' % (
             b",".join(_append(*group) for group in rows),
-            (encoded(fields) or b"")[1:],
+            (encode_json(fields) or b"")[1:],
         )
         answer = json.loads(self._caller.call("POST", "/v0/txn", body))
         for cursor in list(self._remote.cursors):
@@ -79,5 +79,5 @@ class RemoteTransactions(RemoteBackend):
 
 
 def _append(topic: str, rows: Sequence[Any], node: str | None) -> bytes:
-    fields = (encoded(given(topic=topic, node=node)) or b"")[1:-1] + b","
+    fields = (encode_json(without_none(topic=topic, node=node)) or b"")[1:-1] + b","
     return body_of_rows(rows, fields)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..client.backend import RemoteBackend, call_timeout
 from ..client.closing import CancelScope
 from ..errors import Closed, NotFound, TopicsError, Unavailable
-from .caller import encoded, failure, given, with_query
+from .caller import encode_json, failure, with_query, without_none
 from .events import Event, SseConnection
 from .page import Page, lost_of
 from .queue import matcher
@@ -50,7 +50,7 @@ class WatchOptions:
 
     def fields(self) -> dict[str, Any]:
         """As members of a session's body."""
-        return given(
+        return without_none(
             node=list(self.skip_nodes) or None,
             match=matcher(self.match),
             limit=self.limit,
@@ -194,7 +194,7 @@ class RemoteWatch(RemoteBackend):
         named = {name: _start(*how) for name, *how in self._topics}
         for name in named.keys() & self._cursors.keys():
             cursor = self._cursors[name]
-            named[name] = given(from_seq=cursor.seen, topic_id=cursor.id)
+            named[name] = without_none(from_seq=cursor.seen, topic_id=cursor.id)
         there = self._create(named, lenient=True)
         for gone in self._cursors.keys() - there.keys():
             self._gone(gone)
@@ -334,7 +334,7 @@ class RemoteWatch(RemoteBackend):
             self._caller.transport.sleep(min(2.0, item.get("retry_after_ms", 100) / 1000))
         else:
             body = {"error": {"code": item.get("error"), "message": item.get("message", "")}}
-            raise failure(Answer(status, {}, encoded(body) or b""))[0]
+            raise failure(Answer(status, {}, encode_json(body) or b""))[0]
 
     def close(self) -> None:
         """Ends it, and the session. Idempotent."""
@@ -360,7 +360,7 @@ class RemoteWatch(RemoteBackend):
 def _start(after: int | None, tail: int | None, topic_id: int | None) -> dict[str, Any]:
     if tail is not None:
         return {"tail": tail}
-    return given(from_seq="earliest" if after is None else after, topic_id=topic_id)
+    return without_none(from_seq="earliest" if after is None else after, topic_id=topic_id)
 
 
 def _topic_id(event_id: str | None, topic: str) -> int | None:
