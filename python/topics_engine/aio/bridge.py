@@ -109,7 +109,7 @@ _lock = threading.Lock()
 _databases = 0
 
 
-def here() -> Bridge:
+def current_bridge() -> Bridge:
     """The bridge of the running loop."""
     loop = asyncio.get_running_loop()
     bridge = _bridges.get(loop)
@@ -121,14 +121,14 @@ def here() -> Bridge:
     return bridge
 
 
-def opened() -> None:
+def retain() -> None:
     """A database is open, or is being opened."""
     global _databases
     with _lock:
         _databases += 1
 
 
-def closed() -> None:
+def release() -> None:
     """A database is closed. After the last one no loop listens any more."""
     global _databases
     with _lock:

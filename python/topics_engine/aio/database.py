@@ -100,7 +100,7 @@ class Database(ReprMixin[plain.Database], Closing):
             await runner_of(self._sync._backend).run_long(self._sync.close)
         if self._counted:
             self._counted = False
-            bridge.closed()
+            bridge.release()
 
 
 class Opening:
@@ -123,8 +123,8 @@ class Opening:
             opened.close()
 
     async def _wait(self) -> Database:
-        bridge.opened()
-        here = bridge.here()
+        bridge.retain()
+        here = bridge.current_bridge()
         try:
             await here.run_long(self._work)
         except BaseException:
@@ -133,7 +133,7 @@ class Opening:
                 opened = self._opened
             if opened is not None:
                 here.calls.run(here.token(), opened.close, (), {}, long=True)
-            bridge.closed()
+            bridge.release()
             raise
         assert self._opened is not None
         return Database(self._opened)
@@ -201,8 +201,8 @@ def connect(
 
 async def verify(path: str | os.PathLike[str]) -> Verification:
     """Checks every byte of a data directory, closed or open. Nothing is changed."""
-    bridge.opened()
+    bridge.retain()
     try:
-        return await bridge.here().run_long(plain.verify, path)
+        return await bridge.current_bridge().run_long(plain.verify, path)
     finally:
-        bridge.closed()
+        bridge.release()

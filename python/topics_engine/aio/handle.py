@@ -18,7 +18,7 @@ from typing import (
 )
 
 from ..client.backend import RemoteBackend
-from .bridge import Bridge, here
+from .bridge import Bridge, current_bridge
 
 if TYPE_CHECKING:
     from .. import _core
@@ -50,12 +50,12 @@ class AsyncHandle(Generic[S]):
     def _runner(self) -> Runner:
         """What runs sync verbs for the running loop, if what they stand on is open here."""
         self._engine.check()
-        return SPAWNED if self._is_remote else here()
+        return SPAWNED if self._is_remote else current_bridge()
 
     def _bridge(self) -> Bridge:
         """The running loop's bridge, if the engine is open here."""
         self._engine.check()
-        return here()
+        return current_bridge()
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._sync).strip('<>')}>"
@@ -201,4 +201,4 @@ SPAWNED = Spawned()
 
 def runner_of(part: object) -> Runner:
     """What runs the verbs of a part of a backend."""
-    return SPAWNED if isinstance(part, RemoteBackend) else here()
+    return SPAWNED if isinstance(part, RemoteBackend) else current_bridge()

@@ -14,7 +14,7 @@ from ..client import queue as plain
 from ..client.queue import LeasedJob, jobs_of
 from ..client.watch import seconds_left
 from ..errors import TopicsError
-from .bridge import Bridge, here
+from .bridge import Bridge, current_bridge
 from .handle import Closing, async_method, runner_of, same_signature
 from .topic import TopicHandle
 
@@ -101,7 +101,7 @@ class Work(Closing, AsyncIterator[Job]):
             if found is not None:
                 self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
             return
-        bridge = here()
+        bridge = current_bridge()
 
         def begin(calls: _core.Calls, token: int) -> _core.Waiting | None:
             self._waits = bridge, token

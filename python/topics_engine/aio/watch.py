@@ -12,7 +12,7 @@ from ..client import watch as plain
 from ..client.backend import RemoteBackend
 from ..client.values import Gap
 from ..client.watch import Event, seconds_left
-from .bridge import here
+from .bridge import current_bridge
 from .handle import AsyncHandle, Closing, runner_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
             return await runner_of(self._sync._source).run(self._sync._fetch, wait)
         native = cast("_core.Watch", self._sync._source)
         deadline = None if wait is None else time.monotonic() + wait
-        bridge, self._busy = here(), True
+        bridge, self._busy = current_bridge(), True
         while True:
             token = bridge.token()
             if self._sync._hear(partial(native.poll, bridge.calls, token)):
