@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import InvalidRequest
 from .access import Cors, Guard, KeyGuard
 from .bridge import Answer, LoopBridge
-from .compress import THREADED, Body, Inflater, deflate, wanted
+from .compress import THREADED, Body, Inflater, accepts_gzip, deflate
 from .keys import Client, Keys, Renewal
 from .lifespan import EngineLifespan
 from .limiter import ByteBudget, Limiter
@@ -34,12 +34,12 @@ from .messages import (
     Scope,
     Send,
     respond,
-    when_again,
+    retry_after_headers,
 )
 from .openapi import document
 from .route import Route
 from .settings import Settings
-from .socket import converse, deny
+from .socket import deny, serve_socket
 from .streaming import send_stream
 
 log = logging.getLogger("topics_engine.asgi")
@@ -124,7 +124,7 @@ class App:
         response.headers += self._cors.headers(request)
         # A client that left meanwhile is no error of the server.
         with contextlib.suppress(Disconnected, OSError):
-            await respond(request, await packed(request, response), send)
+            await respond(request, await compressed(request, response), send)
 
     async def _answer(self, request: Request, send: Send) -> Response | None:
         """The response, or `None` when it was a stream and has been sent."""
@@ -189,9 +189,7 @@ class App:
         flags = BODIES[body_type(route, request)]
         limit, seconds = self._settings.max_body_bytes, self._settings.body_timeout_ms / 1000
         data = await request.body(limit, seconds, self.receiving)
-        return (
-            await self._inflater.inflate(data, flags) if is_packed(request) else Body(data, flags)
-        )
+        return await self._inflater.inflate(data, flags) if is_gzip(request) else Body(data, flags)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -210,7 +208,7 @@ class App:
                     raise HttpError(503, "shutting_down", "the server is going down")
                 await send({"type": "websocket.accept"})
                 with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
-                    await converse(bridge, token, client, receive, send, self._stall, revoked)
+                    await serve_socket(bridge, token, client, receive, send, self._stall, revoked)
         except HttpError as error:
             await deny(scope, receive, send, error)
 
@@ -316,14 +314,14 @@ async def _answer_to(
             raise Disconnected
         return future.result()
     finally:
-        bridge.give_up(token)
+        bridge.cancel_call(token)
 
 
 def core_response(status: int, answer: bytes, offer: bytes) -> Response:
     """The core's answer with the headers that follow from it; an error is always JSON."""
     if status < 400:
         return Response(status, answer, offer)
-    return Response(status, answer, JSON, when_again(status, answer))
+    return Response(status, answer, JSON, retry_after_headers(status, answer))
 
 
 def body_type(route: Route, request: Request) -> bytes:
@@ -345,14 +343,14 @@ def body_type(route: Route, request: Request) -> bytes:
     return kind
 
 
-def is_packed(request: Request) -> bool:
+def is_gzip(request: Request) -> bool:
     """Whether the body says that it is gzip."""
     return request.headers.get(b"content-encoding", b"").strip().lower() == b"gzip"
 
 
-async def packed(request: Request, response: Response) -> Response:
+async def compressed(request: Request, response: Response) -> Response:
     """The response as the client asked for it: packed, when it named gzip."""
-    if not wanted(request.headers.get(b"accept-encoding"), len(response.body)):
+    if not accepts_gzip(request.headers.get(b"accept-encoding"), len(response.body)):
         return response
     body = response.body
     small = len(body) < THREADED

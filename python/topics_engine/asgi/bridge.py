@@ -151,7 +151,7 @@ class LoopBridge:
         """The future of an answer that was not there at once."""
         return self._pending[token]
 
-    def give_up(self, token: int) -> None:
+    def cancel_call(self, token: int) -> None:
         """Nobody waits for this answer any more; its slot in the engine is freed."""
         stream = self._streams.pop(token, None)
         if self._pending.forget(token) or stream is not None:

@@ -18,7 +18,7 @@ MAX_RATIO = 200
 """How many times its size a body may have when it is unpacked, beyond `UNRATED`. JSON of real
 records is packed 5 to 50 times smaller; zlib can do 1 032."""
 UNRATED = 1 << 20
-AT_ONCE = 1
+MAX_INFLATED_BODIES = 1
 """Bodies that are unpacked at the same time, or are and have not been handed to the core. Each
 thread that makes them has an arena of the allocator, which gives back less than it took."""
 _GZIP = 31
@@ -78,14 +78,14 @@ class Body:
 
 
 class Inflater:
-    """Unpacks bodies off the loop, `AT_ONCE` of them: however many are sent, that is how often one
-    is in memory unpacked.
+    """Unpacks bodies off the loop, `MAX_INFLATED_BODIES` of them: however many are sent, that is
+    how often one is in memory unpacked.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._permits = asyncio.Semaphore(AT_ONCE)
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="topics-inflate")
+        self._permits = asyncio.Semaphore(MAX_INFLATED_BODIES)
+        self._threads = ThreadPoolExecutor(MAX_INFLATED_BODIES, thread_name_prefix="topics-inflate")
 
     async def inflate(self, body: bytes, flags: int) -> Body:
         """A body as the core takes it."""
@@ -105,7 +105,7 @@ def deflate(body: bytes) -> bytes:
     return gzip.compress(body, compresslevel=1, mtime=0)
 
 
-def wanted(accept: bytes | None, size: int) -> bool:
+def accepts_gzip(accept: bytes | None, size: int) -> bool:
     """Whether an answer of this size goes packed. Never unless the client asks by name."""
     if accept is None or size < SMALLEST:
         return False

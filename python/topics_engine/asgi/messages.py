@@ -90,10 +90,12 @@ class HttpError(Exception):
         if self.detail is not None:
             error["detail"] = self.detail
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
-        return Response(self.status, body, headers=self.headers + when_again(self.status, body))
+        return Response(
+            self.status, body, headers=self.headers + retry_after_headers(self.status, body)
+        )
 
 
-def when_again(status: int, body: bytes) -> list[Header]:
+def retry_after_headers(status: int, body: bytes) -> list[Header]:
     """The header of an answer that says to come back: every 429 and 503 has it."""
     if status not in (429, 503):
         return []

@@ -13,13 +13,13 @@ from .streaming import END, MORE
 
 DENIED_SECONDS = 0.2
 REVOKED = '{"op":"error","code":"unauthorized","message":"the key of this socket was revoked"}'
-GOING_AWAY, NOT_TEXT, LET_GO = 1001, 1003, 1008
+GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1001, 1003, 1008
 
 
 async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> None:
     """Refuses a connection before it is one, in the words of every other refusal."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": LET_GO, "reason": error.code})
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
     response = error.response()
     headers = [(b"content-type", response.content_type), *response.headers]
@@ -34,7 +34,7 @@ async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> 
             await receive()
 
 
-async def converse(
+async def serve_socket(
     bridge: LoopBridge,
     token: int,
     client: Client,
@@ -53,7 +53,11 @@ async def converse(
             if revoked.done():
                 async with asyncio.timeout(stall):
                     await send({"type": "websocket.send", "text": REVOKED})
-                close = {"type": "websocket.close", "code": LET_GO, "reason": "unauthorized"}
+                close = {
+                    "type": "websocket.close",
+                    "code": POLICY_VIOLATION,
+                    "reason": "unauthorized",
+                }
                 await send(close)
                 return
             if not await _send_all(bridge, token, send, stall):
@@ -67,16 +71,20 @@ async def converse(
                 return
             text = message.get("text")
             if text is None:
-                await send({"type": "websocket.close", "code": NOT_TEXT, "reason": "send text"})
+                await send(
+                    {"type": "websocket.close", "code": UNSUPPORTED_DATA, "reason": "send text"}
+                )
                 return
             scopes = "read" in client.scopes, "write" in client.scopes
             bridge.message(token, text.encode("utf-8", "surrogatepass"), *scopes)
             incoming = _next(receive, wake.set)
     except TimeoutError:
-        await send({"type": "websocket.close", "code": LET_GO, "reason": "nothing was read"})
+        await send(
+            {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "nothing was read"}
+        )
     finally:
         incoming.cancel()
-        bridge.give_up(token)
+        bridge.cancel_call(token)
 
 
 def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:

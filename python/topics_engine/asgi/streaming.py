@@ -102,7 +102,7 @@ async def send_stream(
         end_connection(request, "abort")
     finally:
         gone.cancel()
-        bridge.give_up(token)
+        bridge.cancel_call(token)
 
 
 async def _pull(

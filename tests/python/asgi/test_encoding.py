@@ -11,7 +11,7 @@ import pytest
 
 from support.asgi_driver import Call, Driver, run
 from support.http_client import Http
-from topics_engine.asgi.compress import inflate, wanted
+from topics_engine.asgi.compress import accepts_gzip, inflate
 from topics_engine.asgi.messages import HttpError
 from topics_engine.asgi.streaming import END, MORE, WAIT
 
@@ -66,8 +66,8 @@ def test_no_more_than_the_limit_is_unpacked() -> None:
     ],
 )
 def test_only_who_asks_gets_gzip(accept: bytes | None, expected: bool) -> None:
-    assert wanted(accept, 5000) is expected
-    assert not wanted(accept, 1000)
+    assert accepts_gzip(accept, 5000) is expected
+    assert not accepts_gzip(accept, 1000)
 
 
 def test_pages_of_named_origins() -> None:
