@@ -203,16 +203,16 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     with extra("server", "serve"):
-        from ..server.serve import serve as until_told
+        from ..server.serve import serve as run_server
 
-    def read_again() -> Settings:
+    def read_settings() -> Settings:
         return resolve(_given(args)).settings
 
     settings = resolved.settings
     from_environment = resolved.sources["api_keys"].startswith("environment")
-    failure = until_told(
+    failure = run_server(
         settings,
-        read_again,
+        read_settings,
         fixed_keys=settings.api_keys if from_environment else "",
         hints=args.hints,
         access_log=args.access_log,

@@ -26,7 +26,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from ..asgi.messages import MAX_HEADER_BYTES, MAX_HEADERS, Header
-from .http2_stream import Stream, describe, refuse
+from .http2_stream import Stream, fill_scope, refuse
 from .limits import Limits, WriteTimeout
 
 STREAM_WINDOW = 256 << 10
@@ -94,7 +94,7 @@ class _Connection(H2Connection):
         found, self.frames, decoder.updates = self.frames + decoder.updates, 0, 0
         return found
 
-    def settle_settings(self, changed: Iterable[int]) -> None:
+    def bound_settings(self, changed: Iterable[int]) -> None:
         """Keeps of a client's settings what has a meaning, and of the table for its answers no more
         than the usual: both grow as the client says.
         """
@@ -292,7 +292,7 @@ class Http2Protocol(asyncio.Protocol):
             "root_path": self._config.root_path,
             "state": self._app_state.copy(),
         }
-        wrong = describe(scope, event.headers, empty=event.stream_ended is not None)
+        wrong = fill_scope(scope, event.headers, empty=event.stream_ended is not None)
         app: Any = refuse(wrong) if wrong is not None else self._config.loaded_app
         stream = self._streams[stream_id] = Stream(self, stream_id, scope, app)
         self._request_is_here()
@@ -303,7 +303,7 @@ class Http2Protocol(asyncio.Protocol):
     def _data(self, event: events.DataReceived) -> None:
         stream, size = self._streams.get(event.stream_id), event.flow_controlled_length
         if stream is None or stream.gone or stream.complete:
-            self.taken(event.stream_id, size)
+            self.acknowledge(event.stream_id, size)
             return
         if not event.data and event.stream_ended is None:
             self._control_frames += 1
@@ -328,7 +328,7 @@ class Http2Protocol(asyncio.Protocol):
             self._streams[event.stream_id].wake()
 
     def _settings_changed(self, event: events.RemoteSettingsChanged) -> None:
-        self._h2.settle_settings(event.changed_settings)
+        self._h2.bound_settings(event.changed_settings)
         self._wake()
 
     def _wake(self) -> None:
@@ -348,7 +348,7 @@ class Http2Protocol(asyncio.Protocol):
         """What every answer carries."""
         return self._state.default_headers
 
-    async def turn(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Waits until little enough of other answers waits to be taken."""
         while self._unsent > MAX_UNSENT and not self._closed:
             self._sent.clear()
@@ -358,13 +358,13 @@ class Http2Protocol(asyncio.Protocol):
         """The client may work on what it has for so many times as long as usual."""
         self._write_timeout.set_stall_factor(times)
 
-    def holds(self, size: int) -> None:
+    def add_unsent(self, size: int) -> None:
         """So much more, or less, of an answer waits to be sent."""
         self._unsent += size
         if size < 0 and self._unsent <= MAX_UNSENT:
             self._sent.set()
 
-    def room(self, stream_id: int) -> int:
+    def send_window(self, stream_id: int) -> int:
         """Bytes that may be sent now."""
         if not self._writable or self._closed:
             return 0
@@ -394,7 +394,7 @@ class Http2Protocol(asyncio.Protocol):
         self._control_frames -= min(self._control_frames, 4.0 * len(pieces))
         self._flush()
 
-    def taken(self, stream_id: int, size: int) -> None:
+    def acknowledge(self, stream_id: int, size: int) -> None:
         """The application has read so much of a body."""
         if not self._closed and size:
             self._h2.acknowledge_received_data(size, stream_id)
@@ -418,7 +418,7 @@ class Http2Protocol(asyncio.Protocol):
         if self._closed:
             return
         self._control_frames -= min(self._control_frames, 1.0)
-        self.taken(stream.id, stream.held)
+        self.acknowledge(stream.id, stream.held)
         if stream.complete and not stream.ended and not stream.gone:
             # The answer is whole: what is still to come of the request is not needed.
             self.reset(stream.id, ErrorCodes.NO_ERROR)

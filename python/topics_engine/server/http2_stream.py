@@ -13,7 +13,7 @@ from h2.errors import ErrorCodes
 
 from ..asgi.messages import Header, HttpError, Request, respond
 from ..asgi.streaming import ABORT, STALL_LIMIT
-from .limits import time_for
+from .limits import transfer_seconds
 
 log = logging.getLogger("uvicorn.error")
 access = logging.getLogger("uvicorn.access")
@@ -21,7 +21,7 @@ access = logging.getLogger("uvicorn.access")
 Message = MutableMapping[str, Any]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-TURN = 64 << 10
+MAX_PIECE = 64 << 10
 """What a stream sends before the others have their turn."""
 # They are of a connection of HTTP/1.1, where a server may send them.
 NOT_IN_HTTP2 = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
@@ -35,15 +35,15 @@ class Link(Protocol):
 
     @property
     def default_headers(self) -> list[Header]: ...
-    async def turn(self) -> None: ...
-    def room(self, stream_id: int) -> int: ...
+    async def wait_for_capacity(self) -> None: ...
+    def send_window(self, stream_id: int) -> int: ...
     def begin(self, stream_id: int, headers: list[Header]) -> None: ...
     def informational(self, stream_id: int) -> None: ...
     def data(self, stream_id: int, data: bytes, last: bool) -> None: ...
-    def taken(self, stream_id: int, size: int) -> None: ...
+    def acknowledge(self, stream_id: int, size: int) -> None: ...
     def reset(self, stream_id: int, code: ErrorCodes) -> None: ...
     def set_stall_factor(self, times: float) -> None: ...
-    def holds(self, size: int) -> None: ...
+    def add_unsent(self, size: int) -> None: ...
     def finished(self, stream: Stream) -> None: ...
 
 
@@ -68,7 +68,7 @@ class Stream:
         # Something of the request has not been handed on: a piece of the body, or its end.
         self._fresh = False
         self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
+        self._writable = asyncio.Event()
         self._started = False
         self.complete = False
         self.gone = False
@@ -91,11 +91,11 @@ class Stream:
         """The client has given the request up, or has gone."""
         self.gone = True
         self._arrived.set()
-        self._room.set()
+        self._writable.set()
 
     def wake(self) -> None:
         """There may be room to send."""
-        self._room.set()
+        self._writable.set()
 
     def set_stall_factor(self, times: float) -> None:
         """The client may take nothing for so many times as long as usual."""
@@ -111,7 +111,7 @@ class Stream:
     async def run(self) -> None:
         """Answers the request."""
         try:
-            await self._link.turn()
+            await self._link.wait_for_capacity()
             # What was given up before it began is not begun.
             if not self.gone:
                 await self._app(self.scope, self.receive, self.send)
@@ -146,7 +146,7 @@ class Stream:
         self._fresh = False
         held, self.held = self.held, 0
         if held:
-            self._link.taken(self.id, held)
+            self._link.acknowledge(self.id, held)
         return {"type": "http.request", "body": body, "more_body": not self.ended}
 
     async def send(self, message: Message) -> None:
@@ -181,32 +181,32 @@ class Stream:
 
     async def _push(self, body: bytes, last: bool) -> None:
         left = memoryview(body)
-        self._link.holds(len(left))
+        self._link.add_unsent(len(left))
         try:
             now = self._link.loop.time()
             # Progress renews the one, and nothing the other.
             deadline = now + self._stall
-            latest = deadline + time_for(len(left))
+            latest = deadline + transfer_seconds(len(left))
             while not self.gone:
-                size = min(len(left), self._link.room(self.id), TURN)
+                size = min(len(left), self._link.send_window(self.id), MAX_PIECE)
                 if size or not left:
                     piece, left = left[:size], left[size:]
                     self.complete = last and not left
                     self._link.data(self.id, bytes(piece), self.complete)
-                    self._link.holds(-size)
+                    self._link.add_unsent(-size)
                     if not left:
                         return
                     deadline = self._link.loop.time() + self._stall
                     await asyncio.sleep(0)
                     continue
-                self._room.clear()
+                self._writable.clear()
                 try:
                     async with asyncio.timeout_at(min(deadline, latest)):
-                        await self._room.wait()
+                        await self._writable.wait()
                 except TimeoutError:
                     self.abort()
         finally:
-            self._link.holds(-len(left))
+            self._link.add_unsent(-len(left))
 
 
 def refuse(error: HttpError) -> Application:
@@ -218,7 +218,7 @@ def refuse(error: HttpError) -> Application:
     return app
 
 
-def describe(scope: Message, headers: Iterable[Header], *, empty: bool) -> HttpError | None:
+def fill_scope(scope: Message, headers: Iterable[Header], *, empty: bool) -> HttpError | None:
     """Fills a scope from the headers of HTTP/2, as HTTP/1.1 would have had it; what is wrong."""
     pseudo: dict[bytes, bytes] = {}
     plain: list[Header] = []

@@ -49,7 +49,7 @@ MIN_BYTES_PER_SECOND = 8 << 10
 takes anything; one byte now and then would hold an answer for days."""
 
 
-def expect(sock: Any, seconds: float) -> None:
+def set_user_timeout(sock: Any, seconds: float) -> None:
     """A client of this socket, or of those that it accepts, may take nothing for so long.
 
     The kernel ends the connection. It sees each byte that is taken; a transport sees some when a
@@ -68,7 +68,7 @@ def unacked_bytes(transport: asyncio.Transport) -> int:
     return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
 
-def time_for(size: int) -> float:
+def transfer_seconds(size: int) -> float:
     """Seconds that a client has for so many bytes, beyond those for which it may take nothing."""
     return size / MIN_BYTES_PER_SECOND
 
@@ -93,7 +93,7 @@ class WriteTimeout:
         seconds = self._default_seconds * times
         if seconds != self._seconds and not self._transport.is_closing():
             self._seconds = seconds
-            expect(self._transport.get_extra_info("socket"), seconds)
+            set_user_timeout(self._transport.get_extra_info("socket"), seconds)
 
     def pause_writing(self) -> None:
         """The transport's buffer is full. The connection ends unless it drains in time; what the
@@ -102,7 +102,7 @@ class WriteTimeout:
         if self._full is None and not self._over:
             size = self._transport.get_write_buffer_size()
             self._full = self._loop.call_later(
-                self._seconds + time_for(size), self._transport.abort
+                self._seconds + transfer_seconds(size), self._transport.abort
             )
 
     def resume_writing(self) -> None:
@@ -116,7 +116,7 @@ class WriteTimeout:
         has it all and says nothing is not waited for.
         """
         if self._timer is None and not self._over and self._transport.is_closing():
-            rest = time_for(unacked_bytes(self._transport))
+            rest = transfer_seconds(unacked_bytes(self._transport))
             self._close_by = self._loop.time() + self._seconds + rest
             self._schedule_check()
 

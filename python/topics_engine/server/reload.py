@@ -27,21 +27,21 @@ def set_level(level: str) -> None:
 class Reloader:
     """What a server read at its start, and reads again when it is told to.
 
-    `read_again` gives the settings as they are now. The keys of the environment are gone from it by
-    then: `fixed_keys` says that they stay, because nothing can change them.
+    `read_settings` gives the settings as they are now. The keys of the environment are gone from it
+    by then: `fixed_keys` says that they stay, because nothing can change them.
     """
 
     def __init__(
         self,
         app: App,
         certificate: Certificate | None,
-        read_again: Callable[[], Settings],
+        read_settings: Callable[[], Settings],
         *,
         fixed_keys: str,
     ) -> None:
         self._app = app
         self._certificate = certificate
-        self._read_again = read_again
+        self._read_settings = read_settings
         self._fixed = Keys.parse(fixed_keys)
         self._task: asyncio.Task[None] | None = None
 
@@ -64,7 +64,7 @@ class Reloader:
     def reload(self) -> None:
         """Reads everything, and then changes what has changed."""
         try:
-            settings = self._read_again()
+            settings = self._read_settings()
             text = "" if self._fixed else settings.api_keys
             keys = Keys.parse(text, settings.api_keys_file, self._fixed)
             certificate = context(settings.tls_cert, settings.tls_key)

@@ -23,7 +23,7 @@ from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from ..errors import TopicsError
 from .hot import HotProtocols
-from .limits import Limits, expect
+from .limits import Limits, set_user_timeout
 from .protocol import BoundedProtocol
 from .reload import Reloader, set_level
 from .tls import Certificate, Config
@@ -77,7 +77,7 @@ def listen(host: str, port: int, stall: float) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        expect(sock, stall)
+        set_user_timeout(sock, stall)
         sock.bind((host, port))
         # Until the loop accepts, a connection waits instead of being refused.
         sock.listen(2048)
@@ -88,7 +88,7 @@ def listen(host: str, port: int, stall: float) -> socket.socket:
     return sock
 
 
-def take_descriptors() -> int:
+def raise_descriptor_limit() -> int:
     """As many as this process may have: a connection is one, a segment that is read two."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -109,7 +109,7 @@ def engine_descriptors(settings: Settings, most: int) -> int:
     return min(files + OTHER_DESCRIPTORS, most // 2) if files else most // 2
 
 
-def leaving_some(protocol: Callable[..., Any], limit: int) -> Callable[..., Any]:
+def with_reserve(protocol: Callable[..., Any], limit: int) -> Callable[..., Any]:
     """Makes protocols while there are descriptors left for the engine, however many clients come:
     without one for its next file it would take no writes.
     """
@@ -130,14 +130,15 @@ def url_of(sock: socket.socket, scheme: str) -> str:
 
 def serve(
     settings: Settings,
-    read_again: Callable[[], Settings],
+    read_settings: Callable[[], Settings],
     *,
     fixed_keys: str = "",
     hints: bool = False,
     access_log: bool = False,
 ) -> BaseException | None:
     """Serves until SIGTERM or SIGINT, and returns the failure of the engine that ended it, if one
-    did. On SIGHUP `read_again` gives the settings as they are then; of the keys, `fixed_keys` stay.
+    did. On SIGHUP `read_settings` gives the settings as they are then; of the keys, `fixed_keys`
+    stay.
 
     Raises `BindRefused`, `TlsRefused`, `OSError` or a `TopicsError` when it cannot start.
     """
@@ -160,7 +161,7 @@ def serve(
         sock.close()
         raise
     url = url_of(sock, "https" if tls else "http")
-    most = take_descriptors()
+    most = raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     set_level(settings.log_level)
@@ -174,7 +175,7 @@ def serve(
         app,
         tls=tls.listener if tls else None,
         limits=limits,
-        http=leaving_some(HotProtocols(app, settings) if hot else plain, limit),
+        http=with_reserve(HotProtocols(app, settings) if hot else plain, limit),
         ws=partial(BoundedWebSocket, limits=limits),
         # What a message unpacks to would be made before it is counted.
         ws_per_message_deflate=False,
@@ -187,7 +188,7 @@ def serve(
         timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
         backlog=2048,
     )
-    server = Server(config, app, Reloader(app, tls, read_again, fixed_keys=fixed_keys))
+    server = Server(config, app, Reloader(app, tls, read_settings, fixed_keys=fixed_keys))
 
     def failed(_: BaseException) -> None:
         server.should_exit = True
