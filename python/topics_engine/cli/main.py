@@ -21,7 +21,7 @@ from . import commands, measure, tools, transfer
 from .arguments import positive, resource_arguments
 from .completion import SHELLS, script
 from .exits import Exit, advice_for, exit_for
-from .output import Output, Waiting, print_error
+from .output import ElapsedTime, Output, print_error
 from .resources import RESOURCE_COMMANDS
 from .transfer import FORMATS
 
@@ -158,10 +158,10 @@ def run(args: argparse.Namespace) -> int:
     out = Output(json_lines=args.json)
     if args.url and args.data_dir:
         raise InvalidRequest("--url and --data-dir: a command works on one of them")
-    resolved = resolve(_given(args))
+    resolved = resolve(_setting_arguments(args))
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
-    if args.command in HERE:
-        return HERE[args.command](args, resolved, url, out)
+    if args.command in LOCAL_COMMANDS:
+        return LOCAL_COMMANDS[args.command](args, resolved, url, out)
     settings = resolved.settings
     if not url and args.command == "doctor":
         out.fields(measure.doctor(Path(settings.data_dir)))
@@ -173,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
         return COMMANDS[verb](db, args, out)
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
+def _setting_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The settings among the arguments."""
     return {name: getattr(args, name, None) for name in ARGUMENTS}
 
@@ -206,7 +206,7 @@ def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
         from ..server.serve import serve as run_server
 
     def read_settings() -> Settings:
-        return resolve(_given(args)).settings
+        return resolve(_setting_arguments(args)).settings
 
     settings = resolved.settings
     from_environment = resolved.sources["api_keys"].startswith("environment")
@@ -277,12 +277,12 @@ def doctor(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def verify(db: Database, args: argparse.Namespace, out: Output) -> int:
-    with Waiting("verify"):
+    with ElapsedTime("verify"):
         found = json.loads(db._backend.verify())
     return tools.report(found, out)
 
 
-HERE = {
+LOCAL_COMMANDS = {
     "serve": serve,
     "reload": reload,
     "config": config,

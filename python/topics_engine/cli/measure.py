@@ -45,7 +45,7 @@ def sync_latencies(folder: Path, rounds: int = 400, size: int = 170) -> list[flo
         taken: list[float] = []
         progress = Progress("doctor", rounds)
         while len(taken) < rounds:
-            taken.append(_taken(once))
+            taken.append(_seconds_of(once))
             progress.show(len(taken))
         progress.end()
     return taken
@@ -113,7 +113,7 @@ def of_server(db: Database, rounds: int = 200) -> dict[str, Any]:
     progress = Progress("doctor", rounds)
     trips = []
     for done in range(rounds):
-        trips.append(_taken(lambda: caller.call("GET", "/v0/health")))
+        trips.append(_seconds_of(lambda: caller.call("GET", "/v0/health")))
         progress.show(done)
     progress.end()
     p50, p99 = percentile(trips, 0.5), percentile(trips, 0.99)
@@ -201,7 +201,7 @@ def _timed(
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while len(taken) < rounds and (not taken or time.perf_counter() < until):
-        taken.append(_taken(verb))
+        taken.append(_seconds_of(verb))
         progress.show(len(taken))
     progress.end()
     return taken
@@ -219,7 +219,7 @@ def _read(topic: Topic) -> tuple[int, float]:
     return read, taken
 
 
-def _taken(verb: Callable[[], object]) -> float:
+def _seconds_of(verb: Callable[[], object]) -> float:
     """Seconds that a call takes."""
     start = time.perf_counter()
     verb()

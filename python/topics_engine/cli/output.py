@@ -179,7 +179,7 @@ class Progress:
             self._stream.flush()
 
 
-class Waiting:
+class ElapsedTime:
     """Seconds on stderr, in a `with` block that waits for something that tells no progress."""
 
     def __init__(self, what: str, stream: TextIO | None = None, every: float = 0.5) -> None:
@@ -192,7 +192,7 @@ class Waiting:
         while not self._over.wait(self._every):
             self._progress.line(f"{time.monotonic() - began:,.0f} s")
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> ElapsedTime:
         self._thread.start()
         return self
 

@@ -97,7 +97,7 @@ def consumer_create(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 def consumer_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
     """What its next read would hand out."""
-    _must_be(db, args)
+    _require_consumer(db, args)
     for item in db.topic(args.topic).consumer(args.consumer).peek(max_records=args.max):
         if isinstance(item, Record):
             out.record(item)
@@ -107,7 +107,7 @@ def consumer_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def consumer_seek(db: Database, args: argparse.Namespace, out: Output) -> int:
-    _must_be(db, args)
+    _require_consumer(db, args)
     consumer = db.topic(args.topic).consumer(args.consumer)
     cursor = consumer.seek(args.seq, ts=args.ts, to=args.to)
     out.fields({"topic": args.topic, "consumer": args.consumer, "cursor": cursor})
@@ -115,7 +115,7 @@ def consumer_seek(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def consumer_commit(db: Database, args: argparse.Namespace, out: Output) -> int:
-    _must_be(db, args)
+    _require_consumer(db, args)
     consumer = db.topic(args.topic).consumer(args.consumer)
     consumer.commit(args.seq)
     out.fields({"topic": args.topic, "consumer": args.consumer, "cursor": consumer.cursor})
@@ -128,7 +128,7 @@ def consumer_drop(db: Database, args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-def _must_be(db: Database, args: argparse.Namespace) -> None:
+def _require_consumer(db: Database, args: argparse.Namespace) -> None:
     """A handle makes a consumer that is not there; a mistyped name is an error here."""
     from ..errors import NotFound
 

@@ -13,14 +13,14 @@ from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
 from .exits import Exit
-from .output import GREEN, RED, Output, Progress, Waiting, print_error
+from .output import GREEN, RED, ElapsedTime, Output, Progress, print_error
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
 
 def verify(data_dir: str, out: Output) -> int:
     """Every checksum of a directory, also while an engine has it open. Changes nothing."""
-    _must_exist(data_dir)
+    _require_directory(data_dir)
     return report(_verified(data_dir), out)
 
 
@@ -71,18 +71,18 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
     files are kept in `damaged/`.
     """
     data_dir = settings.data_dir
-    _must_exist(data_dir)
+    _require_directory(data_dir)
     found = _verified(data_dir)
     report(found, out)
     if found["ok"]:
         return Exit.OK
-    with Waiting("repair"):
+    with ElapsedTime("repair"):
         plan = json.loads(_core.repair(data_dir, settings.engine))
     show_plan(plan, out)
     if not sure:
         out.line("nothing was changed: run again with --yes to give up what is listed above")
         return Exit.CORRUPT
-    with Waiting("repair"):
+    with ElapsedTime("repair"):
         done = json.loads(_core.repair(data_dir, settings.engine, apply=True))
     for name in done["kept"]:
         out.line(f"kept: {name}")
@@ -109,7 +109,7 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
 
 def reload(data_dir: str, out: Output) -> int:
     """Tells the server of a directory on this machine."""
-    _must_exist(data_dir)
+    _require_directory(data_dir)
     holder = _holder(Path(data_dir) / ".topics.lock")
     if holder is None:
         print_error(f"no server serves {data_dir}: there is nobody to tell")
@@ -135,6 +135,6 @@ def _holder(path: Path) -> tuple[int, str] | None:
     return None
 
 
-def _must_exist(data_dir: str) -> None:
+def _require_directory(data_dir: str) -> None:
     if not Path(data_dir).is_dir():
         raise NotFound(f"{data_dir} is not a directory")

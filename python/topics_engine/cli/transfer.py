@@ -37,7 +37,7 @@ def export(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Every record between two seqs, with what was lost of them, to a file or standard output."""
     going = Export(db, args)
     write = going.lines if _kind(args) == "jsonl" else going.columns
-    with _written(args.file) as sink:
+    with _output_file(args.file) as sink:
         count, lost = write(sink)
     going.progress.end()
     if args.file != "-":
@@ -51,7 +51,7 @@ def _kind(args: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _written(file: str) -> Iterator[BinaryIO]:
+def _output_file(file: str) -> Iterator[BinaryIO]:
     """Where it goes; a file is there whole, or as it was."""
     if file == "-":
         sys.stdout.flush()

@@ -18,9 +18,9 @@ from support.terminal import Run, Terminal
 from topics_engine.cli import main, transfer
 from topics_engine.cli.completion import SHELLS, script
 from topics_engine.cli.exits import advice_for
-from topics_engine.cli.main import COMMANDS, HERE, parser
+from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS, parser
 from topics_engine.cli.measure import advice_on_server
-from topics_engine.cli.output import Progress, Waiting
+from topics_engine.cli.output import ElapsedTime, Progress
 from topics_engine.cli.tools import Checked
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -169,7 +169,7 @@ def completed(*words: str) -> set[str]:
 
 
 def test_a_shell_completes_every_verb_and_option() -> None:
-    verbs = {verb.split()[0] for verb in [*COMMANDS, *HERE]}
+    verbs = {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS]}
     assert completed("") == verbs | {"--url", "--data-dir", "--json", "-h", "--help"}
     assert completed("qu") == {"queue"}
     assert completed("queue", "") >= {"stats", "peek", "redrive", "--json"}
@@ -194,7 +194,7 @@ def test_scripts_of_other_shells(capsys: Any) -> None:
 def test_every_command_of_the_list_is_there() -> None:
     listed = "serve ls create describe append read tail lag queue router consumer export import "
     listed += "txn verify repair bench doctor config completion reload"
-    assert {verb.split()[0] for verb in [*COMMANDS, *HERE]} == set(listed.split())
+    assert {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS]} == set(listed.split())
 
 
 def test_exit_codes_of_every_kind(cli: Run, topic: str) -> None:
@@ -365,7 +365,7 @@ def test_a_bar_is_for_a_terminal_and_for_more_than_a_second(
 
 def test_of_what_tells_nothing_the_seconds_are_shown() -> None:
     screen = Terminal()
-    waiting = Waiting("verify", screen, every=0.0)
+    waiting = ElapsedTime("verify", screen, every=0.0)
     # As if it had begun a while ago.
     waiting._progress._started -= 5
     with waiting:
