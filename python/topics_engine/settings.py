@@ -135,7 +135,7 @@ def _read(path: Path, required: bool) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         if required:
-            raise InvalidRequest(f"{path}: there is no such settings file") from None
+            raise InvalidRequest(f"{path}: the settings file does not exist") from None
         return {}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: {error}") from error

@@ -34,14 +34,14 @@ class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
         to begin after has one when it has begun.
         """
         if self._sync._cursor is None and not self._sync._items:
-            raise InvalidRequest("this read has not begun: await begin()")
+            raise InvalidRequest("this read has not started: call `await read.begin()` first")
         return self._sync._position()
 
     @property
     def topic_id(self) -> int:
         """The id of the topic that is read, once the read has begun."""
         if self._sync._topic_id is None:
-            raise InvalidRequest("this read has not begun: await begin()")
+            raise InvalidRequest("this read has not started: call `await read.begin()` first")
         return self._sync._topic_id
 
     async def begin(self) -> None:

@@ -44,7 +44,7 @@ class LoopbackGuard:
         for name, value in request.scope["headers"]:
             if name == b"host" and not is_loopback_authority(value):
                 shown = value[:100].decode("latin-1")
-                message = f"Host {shown!r} is not a loopback name, and the server has no keys"
+                message = f"Host {shown!r} is not a loopback name, and the server has no API keys"
                 raise HttpError(403, "forbidden", message)
         return ANYONE
 
@@ -58,21 +58,21 @@ class LoopbackGuard:
             return
         host = headers.get(b"host", b"").strip()
         if origin is not None and not _is_origin(origin, host):
-            raise _foreign("a page of another origin made this request")
+            raise _foreign("this request comes from a web page of another origin")
         if site is not None and site.strip().lower() not in (b"same-origin", b"none"):
-            raise _foreign("a page of another origin made this request")
+            raise _foreign("this request comes from a web page of another origin")
         if origin is not None or site is not None:
             return
         referer = headers.get(b"referer")
         if referer is not None:
             if not _is_origin(b"/".join(referer.split(b"/", 3)[:3]), host):
-                raise _foreign("a page of another origin made this request")
+                raise _foreign("this request comes from a web page of another origin")
         elif _is_silent_browser(request):
-            raise _foreign("a browser made this request and does not say for which page")
+            raise _foreign("this request comes from a browser that does not say for which web page")
 
 
 def _foreign(what: str) -> HttpError:
-    message = f"{what}, and the server has no keys: TOPICS_CORS_ORIGINS names the pages that may"
+    message = f"{what}, and the server has no API keys: list the origin in TOPICS_CORS_ORIGINS"
     return HttpError(403, "forbidden", message)
 
 
@@ -112,12 +112,13 @@ class KeyGuard:
         secret = _secret(request, route)
         client = None if secret is None else self.keys.find(secret)
         if client is None:
-            wrong = "there is no such key" if secret else "a key is needed"
+            wrong = "there is no such key" if secret else "an API key is required"
             message = f"{wrong}: send Authorization: Bearer <key>"
             raise HttpError(401, "unauthorized", message, headers=[_CHALLENGE])
         missing = _missing(client, route)
         if missing:
-            message = f"this key has not the scope {' and '.join(missing)}: use one that does"
+            named = " and ".join(f"`{scope}`" for scope in missing)
+            message = f"this key lacks scope {named}; use a key that has it"
             raise HttpError(403, "forbidden", message, {"missing": missing})
         return client
 

@@ -118,7 +118,7 @@ class App:
             raise
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            response = HttpError(500, "internal", "a bug: the server's log has it").response()
+            response = HttpError(500, "internal", "internal error: see the server's log").response()
         if response is None:
             return
         response.headers += self._cors.headers(request)
@@ -149,7 +149,7 @@ class App:
         if found.route.verb == "openapi":
             return Response(200, document(_core.__version__))
         if found.route.verb == "socket":
-            message = "this is a WebSocket: connect with Upgrade: websocket"
+            message = "this route is a WebSocket: connect with `Upgrade: websocket`"
             raise HttpError(400, "invalid_request", message)
         if found.route.endless:
             with self._streams.acquire(client.label), self.lifespan.using() as bridge:
@@ -200,12 +200,12 @@ class App:
             route = self._router.match("GET", raw_path(scope)).route
             client = self.guard.check(request, route)
             if route.verb != "socket":
-                raise HttpError(404, "not_found", "sockets are at /v0/ws")
+                raise HttpError(404, "not_found", "no WebSocket at this path: connect to /v0/ws")
             request.refuse_query()
             with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:
-                    raise HttpError(503, "shutting_down", "the server is going down")
+                    raise HttpError(503, "shutting_down", "the server is shutting down")
                 await send({"type": "websocket.accept"})
                 with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
                     await serve_socket(bridge, token, client, receive, send, self._stall, revoked)
@@ -268,7 +268,9 @@ class App:
         the next request on, and its streams end."""
         guard = self.guard
         if not isinstance(guard, KeyGuard):
-            raise InvalidRequest("a server that was started without keys serves on without")
+            raise InvalidRequest(
+                "a server that was started without API keys cannot get keys: restart it"
+            )
         renewal = guard.keys.renew(keys)
         if self.lifespan.bridge is not None:
             self.lifespan.bridge.extend_grants(guard.keys.grants() or [])
@@ -333,12 +335,14 @@ def body_type(route: Route, request: Request) -> bytes:
     names = ", ".join(t.decode() for t in route.takes)
     if kind not in route.takes or any(c != b"utf-8" for c in charsets):
         shown = given[:100].decode("latin-1")
-        message = f"Content-Type {shown!r} is not taken here, only {names}"
+        message = f"Content-Type {shown!r} is not supported by this route: send {names}"
         raise HttpError(415, "unsupported_media_type", message)
     if encoding not in (b"identity", b"gzip"):
         shown = encoding[:100].decode("latin-1")
         raise HttpError(
-            415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken, only gzip"
+            415,
+            "unsupported_media_type",
+            f"Content-Encoding {shown!r} is not supported: send gzip or none",
         )
     return kind
 
@@ -371,7 +375,9 @@ def negotiate(route: Route, accept: bytes | None) -> bytes:
             best = (quality, offer)
     if best is None:
         names = ", ".join(o.decode() for o in offers)
-        raise HttpError(406, "not_acceptable", f"this is served as {names}")
+        raise HttpError(
+            406, "not_acceptable", f"Accept excludes all that this route can send: {names}"
+        )
     return best[1]
 
 

@@ -128,7 +128,7 @@ class LoopBridge:
 
     def failure(self, token: int) -> str:
         """Why a stream broke off, for the log."""
-        code, message = self._http.failure(token) or ("unknown", "nobody knows why")
+        code, message = self._http.failure(token) or ("unknown", "no reason is known")
         return f"{code}: {message}"
 
     def pump(self, begin: Callable[..., T], token: int, ended: Callable[[bool], object]) -> T:

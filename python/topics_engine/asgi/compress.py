@@ -43,19 +43,21 @@ def inflate(body: bytes, limit: int) -> bytes:
                 break
         pieces.append(inflater.flush())
     except zlib.error as error:
-        raise HttpError(400, "invalid_request", f"the body is not gzip: {error}") from None
+        raise HttpError(400, "invalid_request", f"the body is not valid gzip: {error}") from None
     _check(made + len(pieces[-1]), len(body), limit)
     if not inflater.eof or inflater.unused_data or at + _TAKEN < len(body):
-        raise HttpError(400, "invalid_request", "the body is not one whole gzip member")
+        raise HttpError(400, "invalid_request", "the body must be exactly one complete gzip member")
     return b"".join(pieces)
 
 
 def _check(made: int, taken: int, limit: int) -> None:
     if made > (limit or sys.maxsize):
-        message = f"the body is over the limit of {limit} bytes when it is unpacked: split it"
+        message = f"the decompressed body is over the limit of {limit} bytes: split it"
         raise HttpError(413, "payload_too_large", message, {"max": limit})
     if made > max(UNRATED, MAX_RATIO * taken):
-        message = f"the body unpacks to more than {MAX_RATIO} times its size: send it unpacked"
+        message = (
+            f"the body decompresses to more than {MAX_RATIO} times its size: send it uncompressed"
+        )
         raise HttpError(413, "payload_too_large", message, {"max_ratio": MAX_RATIO})
 
 

@@ -81,7 +81,7 @@ class Keys:
         for where, number, entry in (*_entries(text), *_entries_of(file)):
             key = _parse(entry.strip(), where, number)
             if any(key.digest == other.digest for other in keys):
-                raise _refuse(where, number, "the same key stands there twice")
+                raise _refuse(where, number, "the key was given before: remove one of the two")
             keys.append(key)
         return cls(tuple(keys))
 
@@ -158,7 +158,7 @@ def _entries_of(file: str) -> list[tuple[str, int, str]]:
     ]
     if not entries:
         # To serve everybody is not what somebody meant who named a file.
-        raise InvalidRequest(f"{VARIABLE}_FILE: there is no key in {file}")
+        raise InvalidRequest(f"{VARIABLE}_FILE: {file} has no keys: add one, or unset it")
     return [(file, n, entry) for n, entry in enumerate(entries, 1)]
 
 
@@ -167,16 +167,16 @@ def _parse(entry: str, where: str, number: int) -> Key:
     words, colon, names = rest.partition(":")
     if not _KEY.fullmatch(secret):
         raise _refuse(
-            where, number, "a key is 1 to 512 printable characters without a colon or a comma"
+            where, number, "a key must have 1 to 512 printable characters, without a colon or comma"
         )
     scopes = frozenset(_scopes(words, where, number)) if words else frozenset(SCOPES)
     if colon and not names:
-        why = "the prefix is empty; name one, or leave the last colon out for a key of all names"
+        why = "the prefix is empty: name one, or remove the last colon to allow all names"
         raise _refuse(where, number, why)
     prefixes = tuple(names.split("|")) if names else ()
     if not all(_PREFIX.fullmatch(prefix) for prefix in prefixes):
         raise _refuse(
-            where, number, "a prefix is the beginning of a topic's name; | stands between two"
+            where, number, "a prefix must be the beginning of a topic name; separate prefixes by |"
         )
     return Key(hashlib.sha256(secret.encode()).digest(), scopes, prefixes)
 
@@ -190,7 +190,9 @@ def _scopes(words: str, where: str, number: int) -> list[Scope]:
         elif word and all(letter in letters for letter in word):
             found += [letters[letter] for letter in word]
         else:
-            raise _refuse(where, number, f"scopes are {'+'.join(SCOPES)}, or their first letters")
+            raise _refuse(
+                where, number, f"scopes must be {'+'.join(SCOPES)}, or their first letters"
+            )
     return found
 
 

@@ -117,15 +117,15 @@ class EngineLifespan:
 
     def _unavailable(self) -> HttpError:
         if self.phase in ("draining", "closed"):
-            return HttpError(503, "shutting_down", "the server is going down")
+            return HttpError(503, "shutting_down", "the server is shutting down")
         if self.phase == "failed":
             code = getattr(self.failure, "code", type(self.failure).__name__)
             reason = getattr(self.failure, "detail", {}).get("reason", code)
-            message = f"the engine could not be opened: {self.failure}"
+            message = f"the data directory could not be opened: {self.failure}"
             return HttpError(503, "storage_unavailable", message, {"reason": str(reason)})
         elapsed = int((time.monotonic() - self._created_at) * 1000)
         progress = {"replay_progress": self._progress(), "recovering_ms": elapsed}
-        return HttpError(503, "not_ready", "the engine is being recovered", progress)
+        return HttpError(503, "not_ready", "the engine is recovering: try again later", progress)
 
     def health(self) -> Response:
         """The process is alive, whatever the engine does."""

@@ -80,6 +80,6 @@ class ByteBudget:
 
 
 def _full(limit: str, most: int) -> HttpError:
-    message = f"{limit} is at its maximum of {most}: end some, or come back later"
+    message = f"{limit} is at its limit of {most}: close some, or try again later"
     detail = {"limit": limit, "max": most, "retry_after_ms": RETRY_MS}
     return HttpError(429, "throttled", message, detail)

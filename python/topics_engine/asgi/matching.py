@@ -62,7 +62,7 @@ class Router:
                 break
         if node is None or not node.methods or not path.startswith(b"/"):
             shown = path[:200].decode("latin-1")
-            message = f"nothing is served at {shown}; GET /v0/openapi.json lists what is"
+            message = f"no route at {shown}: GET /v0/openapi.json lists the routes"
             raise HttpError(404, "not_found", message)
         return node, parameters
 
@@ -72,7 +72,7 @@ class Router:
         route = node.methods.get(method)
         if route is None:
             allowed = ", ".join(sorted(node.methods))
-            message = f"{method} is not possible here, only {allowed}"
+            message = f"this route does not take {method}: use {allowed}"
             raise HttpError(
                 405, "method_not_allowed", message, headers=[(b"allow", allowed.encode())]
             )

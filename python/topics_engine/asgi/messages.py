@@ -131,12 +131,13 @@ class Request:
         """Refuses header blocks that no client of this API needs."""
         headers = self.scope["headers"]
         if len(headers) > MAX_HEADERS or sum(map(_header_size, headers)) > MAX_HEADER_BYTES:
-            message = f"at most {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes of them"
+            limits = f"{MAX_HEADERS}, or of {MAX_HEADER_BYTES} bytes"
+            message = f"the headers are over the limit of {limits}: send fewer"
             raise HttpError(431, "headers_too_large", message, headers=[CLOSE])
         if len(headers) > len(self.headers):
             for name in SINGLE:
                 if sum(name == given for given, _ in headers) > 1:
-                    message = f"the header {name.decode()} is there twice: send one"
+                    message = f"the header {name.decode()} was sent twice: send it once"
                     raise HttpError(400, "invalid_request", message)
 
     def refuse_query(self) -> None:

@@ -80,9 +80,13 @@ def resolve(
     if server["log_level"] not in LOG_LEVELS:
         allowed = ", ".join(LOG_LEVELS)
         source = server.sources["log_level"]
-        raise InvalidRequest(f"log_level ({source}): {server['log_level']!r} is none of {allowed}")
+        raise InvalidRequest(
+            f"log_level ({source}): {server['log_level']!r} is not one of {allowed}"
+        )
     if int(server["port"]) >= 1 << 16:
-        raise InvalidRequest(f"port ({server.sources['port']}): {server['port']} is not a port")
+        raise InvalidRequest(
+            f"port ({server.sources['port']}): {server['port']} is not between 0 and 65535"
+        )
     values: dict[str, Any] = dict(server)
     made = Settings(**values, data_dir=str(engine["data_dir"]), engine=engine.native())
     return Resolved(made, dict(server) | dict(engine), {**server.sources, **engine.sources})

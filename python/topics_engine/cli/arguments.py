@@ -75,5 +75,5 @@ def positive(text: str) -> int:
     """A number that is at least 1."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+        raise argparse.ArgumentTypeError(f"{number} is out of range: must be at least 1")
     return number

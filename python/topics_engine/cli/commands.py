@@ -43,7 +43,7 @@ def config_item(text: str) -> tuple[str, Any]:
     """`name=value` of a topic's config; the value is JSON, or else a string."""
     name, separator, value = text.partition("=")
     if not name or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -74,7 +74,9 @@ def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
             try:
                 json.loads(line)
             except ValueError as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from None
+                raise ValueError(
+                    f"line {number} is not valid JSON: {error}; use --raw for other text"
+                ) from None
             yield line, False, args.tag, None, None, 0
 
 

@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     out = Output(json_lines=args.json)
     if args.url and args.data_dir:
-        raise InvalidRequest("--url and --data-dir: a command works on one of them")
+        raise InvalidRequest("--url and --data-dir were both given: use one of them")
     resolved = resolve(_setting_arguments(args))
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
     if args.command in LOCAL_COMMANDS:
@@ -196,7 +196,7 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
         where = url if "//" in url else f"http://{url}"
         return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=DEADLINE)
     if not create and not Path(settings.data_dir).is_dir():
-        message = f"{settings.data_dir} is not a directory, and no --url was given"
+        message = f"{settings.data_dir} is not a directory: give --data-dir or --url"
         raise NotFound(message)
     return Database(_core.Engine.open(settings.data_dir, settings.engine))
 
@@ -225,7 +225,9 @@ def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
 
 def reload(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     if url:
-        raise InvalidRequest("a reload is of a server on this machine: give its --data-dir")
+        raise InvalidRequest(
+            "reload works on a server of this machine: use --data-dir instead of --url"
+        )
     return tools.reload(resolved.settings.data_dir, out)
 
 
@@ -255,8 +257,8 @@ def _setting(name: str, value: Any, source: str, variable: str) -> dict[str, Any
 def repair(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     if url:
         raise InvalidRequest(
-            "a repair is of a closed directory: stop the server, then run "
-            "`topics repair --data-dir DIRECTORY` where it is"
+            "repair works on a closed directory: stop the server, then run "
+            "`topics repair --data-dir DIRECTORY` on its machine"
         )
     return tools.repair(resolved.settings, out, sure=args.yes)
 

@@ -112,7 +112,7 @@ def reload(data_dir: str, out: Output) -> int:
     _require_directory(data_dir)
     holder = _holder(Path(data_dir) / ".topics.lock")
     if holder is None:
-        print_error(f"no server serves {data_dir}: there is nobody to tell")
+        print_error(f"no server has {data_dir} open: start one with `topics serve`")
         return Exit.FAILED
     pid, url = holder
     os.kill(pid, signal.SIGHUP)

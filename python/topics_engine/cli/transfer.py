@@ -154,8 +154,8 @@ class Export:
 
     def _mixed(self) -> ValueError:
         return ValueError(
-            f"{self._args.topic} has JSON and binary records, which one column does not hold: "
-            "export it as jsonl"
+            f"topic {self._args.topic!r} has both JSON and binary records, "
+            "which one column cannot hold: use --format jsonl"
         )
 
 
@@ -230,15 +230,15 @@ def _is_gap(line: bytes, number: int) -> bool:
     try:
         fields = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"line {number} is not JSON: {error}") from None
+        raise ValueError(f"line {number} is not valid JSON: {error}") from None
     if isinstance(fields, dict):
         if "tombstone" in fields:
             return True
         if "data" in fields or "data_b64" in fields:
             return False
     raise ValueError(
-        f'line {number} is no record {{"data": …}} as `topics export` writes them: '
-        "`topics append` takes payloads alone"
+        f'line {number} is not a record {{"data": …}} as `topics export` writes it: '
+        "use `topics append` for lines that are payloads"
     )
 
 

@@ -127,9 +127,13 @@ class Database(Closing):
         selects, if it is given.
         """
         if guarantee not in ("at_least_once", "exactly_once"):
-            raise InvalidRequest(f"a router is at_least_once or exactly_once, not {guarantee!r}")
+            raise InvalidRequest(
+                f"guarantee must be 'at_least_once' or 'exactly_once', not {guarantee!r}"
+            )
         if (source is None) != (dest is None):
-            raise InvalidRequest("a router is made with a source and a dest")
+            raise InvalidRequest(
+                "a router needs both source and dest: give both, or neither for a handle"
+            )
         if source is not None and dest is not None:
             self._backend.create_router(
                 name,

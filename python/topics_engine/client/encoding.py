@@ -63,7 +63,7 @@ def _row(index: int, item: Any, tag: str | None, meta: bytes | None, ttl_ms: int
         return dump(item), False, tag, node, meta, ttl_ms
     except (TypeError, ValueError, RecursionError) as error:
         detail = {"field": "data", "index": index}
-        message = f"records[{index}].data is no JSON value: {error}"
+        message = f"records[{index}].data cannot be encoded as JSON: {error}"
         raise InvalidRequest(message, detail=detail) from error
 
 
@@ -80,7 +80,7 @@ def written(table: Any) -> Any:
     elif not isinstance(table, pyarrow.Table):
         table = pyarrow.table(table)
     if "data" not in table.column_names:
-        message = f"a table of records has a column data: this one has {table.column_names}"
+        message = f"the table has no column 'data', only {table.column_names}"
         raise InvalidRequest(message, detail={"field": "data"})
     return table.select([name for name in COLUMNS if name in table.column_names])
 
@@ -97,7 +97,7 @@ def rows_of(table: Any, tag: str | None) -> list[NewRow]:
 def _row(index: int, common: str | None, data: Any, tag: Any, node: Any, meta: Any) -> NewRow:
     if not isinstance(data, str | bytes):
         what = "null" if data is None else type(data).__name__
-        message = f"records[{index}].data is text or bytes, not {what}"
+        message = f"records[{index}].data must be text or bytes, not {what}"
         raise InvalidRequest(message, detail={"field": "data", "index": index})
     raw = data.encode() if isinstance(data, str) else data
     packed = None if meta is None else dump(dict(meta))

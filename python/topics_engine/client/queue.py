@@ -78,7 +78,7 @@ class LeasedJob(QueueItem):
         return self.node, [self.seq], [self.lease_id]
 
     def _lease_lost(self) -> Conflict:
-        return Conflict(f"job {self.seq}: the lease ran out before the work was done")
+        return Conflict(f"job {self.seq}: the lease expired before the ack: use a longer lease_ms")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,7 +76,7 @@ class Read(Closing, Iterator[Item]):
         gaps: OnGap,
     ) -> None:
         if gaps not in ("yield", "raise", "skip"):
-            raise InvalidRequest(f"gaps is 'yield', 'raise' or 'skip', not {gaps!r}")
+            raise InvalidRequest(f"gaps must be 'yield', 'raise' or 'skip', not {gaps!r}")
         self.topic = topic
         self.gaps: list[Gap] = []
         """The gaps met so far."""
@@ -282,7 +282,9 @@ class Read(Closing, Iterator[Item]):
 
     def _scan(self) -> Any:
         if self._items or self._closed:
-            raise InvalidRequest("this read has been begun: export before taking records")
+            raise InvalidRequest(
+                "this read has already returned records: call to_arrow() on a new one"
+            )
         after: int | None = self._cursor
         upto = self._upto
         if self._start is Start.TAIL and after is None:

@@ -91,7 +91,9 @@ class Transaction:
         self._check_open()
         name = topic if isinstance(topic, str) else topic.name
         if expect_head is not None and self._heads.setdefault(name, expect_head) != expect_head:
-            raise Conflict(f"topic {name!r}: {self._heads[name]} and {expect_head} as its head")
+            raise Conflict(
+                f"topic {name!r}: expect_head is both {self._heads[name]} and {expect_head}"
+            )
         encoded = rows(data, tag, meta, ttl_ms)
         if encoded:
             self._rows.append((name, encoded, node))
@@ -120,7 +122,9 @@ class Transaction:
     def _check_open(self) -> None:
         """Refuses what would have no effect: the block has ended, committed or not."""
         if self._ended:
-            raise InvalidRequest("the transaction has ended; begin another with db.transaction()")
+            raise InvalidRequest(
+                "this transaction has ended: begin another one with db.transaction()"
+            )
 
     def _happen(self) -> None:
         self._check_open()

@@ -39,7 +39,7 @@ class Watch(Closing, Iterator[Event]):
         limit: int,
     ) -> None:
         if gaps not in ("yield", "raise", "skip"):
-            raise InvalidRequest(f"gaps is 'yield', 'raise' or 'skip', not {gaps!r}")
+            raise InvalidRequest(f"gaps must be 'yield', 'raise' or 'skip', not {gaps!r}")
         if isinstance(topics, str):
             topics = [topics]
         if not isinstance(topics, Mapping):

@@ -55,7 +55,7 @@ class InterruptibleSemaphore:
             if is_cancelled(self._scope):
                 raise closed()
             if self._free == 0:
-                raise NoAnswer("all connections are busy", sent=False)
+                raise NoAnswer("all connections of the pool are in use", sent=False)
             self._free -= 1
 
     def _release(self) -> None:
@@ -87,9 +87,9 @@ class InterruptibleConnection(HTTPConnection):
         try:
             made = dial(self._dns_host, self.port, self.timeout, self._scope)
         except TimeoutError as error:
-            raise ConnectTimeoutError(self, f"no connection in {self.timeout} s") from error
+            raise ConnectTimeoutError(self, f"not connected within {self.timeout} s") from error
         except OSError as error:
-            raise NewConnectionError(self, f"no connection: {error}") from error
+            raise NewConnectionError(self, f"cannot connect: {error}") from error
         # TLS shakes hands on an object of its own, which nobody has until that is done.
         other = self._dialling.enter_context(made.dup())
         self._dialling.enter_context(waking(self._scope, lambda: wake(other)))
@@ -150,7 +150,7 @@ def pool_of(options: Options, scope: CancelScope) -> urllib3.HTTPConnectionPool:
 
 def dial(host: str, port: int, timeout: float | None, scope: CancelScope) -> socket.socket:
     """A socket that is connected to the first address that takes it."""
-    refused = OSError(f"{host} has no address")
+    refused = OSError(f"the host name {host!r} has no address")
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     for family, kind, proto, _, address in found:
         made = socket.socket(family, kind, proto)

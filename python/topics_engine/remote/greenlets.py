@@ -45,6 +45,6 @@ def wait(awaitable: Awaitable[T]) -> T:
     """What comes of an awaitable, in a function that was spawned."""
     call = greenlet.getcurrent()
     if not isinstance(call, Call) or call.parent is None:
-        raise RuntimeError("an asyncio client is used outside of its event loop")
+        raise RuntimeError("this asyncio client was called outside of a task: await its methods")
     found: T = call.parent.switch(awaitable)
     return found

@@ -59,14 +59,19 @@ class Options:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"{self.url!r} is no http URL")
+            raise InvalidRequest(f"{self.url!r} is not an http:// or https:// URL")
         if parts.query or parts.fragment or parts.username:
-            raise InvalidRequest("the URL of a server has no query, fragment or user")
+            raise InvalidRequest(
+                f"{self.url!r} has a query, fragment or user: pass scheme, host, port and path only"
+            )
         if self.key is not None and (not self.key.isascii() or not self.key.isprintable()):
-            raise InvalidRequest("a key is printable ASCII")
+            raise InvalidRequest("the API key has characters that are not printable ASCII")
         for name in ("deadline", "timeout", "connect_timeout", "pool", "heartbeat"):
             if not getattr(self, name) > 0:
-                raise InvalidRequest(f"{name} is above 0", detail={"field": name})
+                raise InvalidRequest(
+                    f"{name} must be greater than 0, not {getattr(self, name)!r}",
+                    detail={"field": name},
+                )
 
     @property
     def secure(self) -> bool:
@@ -215,4 +220,4 @@ def closed() -> Closed:
 
 def forked() -> Closed:
     """What they raise in a child process: connections are its parent's."""
-    return Closed("this process is a fork: the client is its parent's, so connect here too")
+    return Closed("this client was opened in the parent process: connect again after a fork")

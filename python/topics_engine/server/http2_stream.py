@@ -129,7 +129,7 @@ class Stream:
             self._link.finished(self)
 
     async def _fail(self) -> None:
-        failure = HttpError(500, "internal", "a bug: the server's log has it").response()
+        failure = HttpError(500, "internal", "internal error: see the server's log").response()
         await respond(Request(self.scope, self.receive), failure, self.send)
 
     async def receive(self) -> Message:

@@ -115,7 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # One more read than a request's headers may have: a block of them that ends is left to the
         # application, which answers in the same words.
         if self._header_bytes > 2 * MAX_HEADER_BYTES:
-            message = f"at most {MAX_HEADER_BYTES} bytes of headers"
+            message = f"the headers are over the limit of {MAX_HEADER_BYTES} bytes: send fewer"
             self._refuse(HttpError(431, "headers_too_large", message))
 
     def on_message_complete(self) -> None:
@@ -138,7 +138,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._coding() is None and not str(error).startswith(_CODED):
                 self.send_400_response("Invalid HTTP request received.")
                 return
-            message = "of Transfer-Encoding only chunked is known: send the body so, or its length"
+            message = "this Transfer-Encoding is not supported: send chunked, or a Content-Length"
             self._refuse(HttpError(501, "not_implemented", message))
 
     def _coding(self) -> bytes | None:

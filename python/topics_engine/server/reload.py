@@ -69,7 +69,9 @@ class Reloader:
             keys = Keys.parse(text, settings.api_keys_file, self._fixed)
             certificate = context(settings.tls_cert, settings.tls_key)
             if (certificate is None) != (self._certificate is None):
-                raise InvalidRequest("tls_cert: whether there is TLS is settled at the start")
+                raise InvalidRequest(
+                    "tls_cert cannot be set or unset while the server runs: restart it"
+                )
             done = [self._renew_keys(keys)]
         except (InvalidRequest, TlsRefused, OSError) as error:
             log.error("cannot reload, so nothing was changed: %s", error)
@@ -85,7 +87,9 @@ class Reloader:
         if not keys and not self._app.has_keys:
             return "no keys"
         if not keys:
-            raise InvalidRequest("there is no key any more: a server that has keys stays closed")
+            raise InvalidRequest(
+                "no API keys are left: a server that was started with keys needs at least one"
+            )
         renewal = self._app.renew_keys(keys)
         return (
             f"{len(keys)} keys ({renewal.new} new, {renewal.changed} changed, "

@@ -21,7 +21,7 @@ def context(certificate: str, key: str) -> ssl.SSLContext | None:
     """The context of a server with this certificate; `None` without one."""
     if not certificate:
         if key:
-            raise TlsRefused("a key without a certificate: give --tls-cert (TOPICS_TLS_CERT) too")
+            raise TlsRefused("a TLS key needs a certificate: set --tls-cert (TOPICS_TLS_CERT) too")
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -31,7 +31,7 @@ def context(certificate: str, key: str) -> ssl.SSLContext | None:
         made.load_cert_chain(certificate, key or None, password=lambda: "")
     except (OSError, ValueError) as error:
         of = f"{certificate} and {key}" if key else certificate
-        raise TlsRefused(f"{of}: no certificate with its key: {error}") from None
+        raise TlsRefused(f"{of}: cannot load a certificate and its key: {error}") from None
     return made
 
 

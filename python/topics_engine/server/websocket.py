@@ -142,6 +142,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 def _refusal(failure: Exception) -> HttpError:
     if isinstance(failure, InvalidMessage):
-        message = f"not the handshake of a WebSocket: {failure.__cause__ or failure}"
+        message = f"this is not a WebSocket handshake: {failure.__cause__ or failure}"
         return HttpError(400, "invalid_request", message)
-    return HttpError(431, "headers_too_large", f"the handshake of a WebSocket: {failure}")
+    return HttpError(
+        431, "headers_too_large", f"the headers of the WebSocket handshake are too large: {failure}"
+    )

@@ -41,7 +41,7 @@ def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TOPICS_CONFIG", str(other))
     assert settings.resolve()["max_topics"] == 2
     other.unlink()
-    with pytest.raises(te.InvalidRequest, match="no such settings file"):
+    with pytest.raises(te.InvalidRequest, match="settings file does not exist"):
         settings.resolve()
 
 
