@@ -43,8 +43,10 @@ class Server:
         settings: settings of the server by name, for example `max_topics=10`.
 
     Example:
+        ```python
         with Server(tmp_path / "data", api_keys="secret:rwa") as server:
             db = te.connect(server.url, "secret")
+        ```
     """
 
     program: tuple[str, ...] = ("-m", "topics_engine.cli")

@@ -31,5 +31,5 @@ class Transaction(AsyncHandle[plain.Transaction]):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            await runner_of(self._sync._native).run(self._sync._happen)
+            await runner_of(self._sync._native).run(self._sync._send)
         self._sync._ended = True

@@ -1,4 +1,4 @@
-"""A read: an iterator that ends at the head of the moment it began."""
+"""A read: an iterator that ends at the head of the topic at the first fetch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE_BYTES = 1 << 20
 
 
 def items_of(topic: str, page: Page) -> tuple[Gap | None, list[Record]]:
-    """What a page says."""
+    """The gap and the records of a page."""
     gap = None
     if page.tombstone is not None:
         first, last, reason, missed, _, _ = page.tombstone
@@ -34,13 +34,13 @@ def items_of(topic: str, page: Page) -> tuple[Gap | None, list[Record]]:
 
 
 def all_of(topic: str, page: Page) -> list[Item]:
-    """The same in one list."""
+    """The gap, if any, and the records of a page in one list."""
     gap, records = items_of(topic, page)
     return [*([] if gap is None else [gap]), *records]
 
 
 def records_of(topic: str, page: Page) -> list[Record]:
-    """Its records alone."""
+    """The records of a page."""
     return [
         Record(
             topic, seq, ts, node, tag, None if meta is None else json.loads(meta), stored, binary
@@ -50,7 +50,7 @@ def records_of(topic: str, page: Page) -> list[Record]:
 
 
 def loss(gap: Gap) -> DataLoss:
-    """What `gaps="raise"` throws."""
+    """The exception of `gaps="raise"`."""
     return DataLoss(
         f"records {gap.first} to {gap.last} of {gap.topic!r} are lost: {gap.reason}",
         detail={"gap_from": gap.first, "gap_to": gap.last, "reason": gap.reason},
@@ -59,9 +59,9 @@ def loss(gap: Gap) -> DataLoss:
 
 
 class Read(Closing, Iterator[Item]):
-    """The records of a topic from a cursor to the head, or to `upto`; then it stops.
+    """The records of a topic from a cursor to the head, or to `upto`.
 
-    Not thread-safe, but for `close`, which ends it from any thread.
+    Not thread-safe, but `close` may be called from any thread and ends the iteration.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Read(Closing, Iterator[Item]):
             raise InvalidRequest(f"gaps must be 'yield', 'raise' or 'skip', not {gaps!r}")
         self.topic = topic
         self.gaps: list[Gap] = []
-        """The gaps met so far."""
+        """The gaps found so far."""
         self._backend = backend
         self._start: int | Start = after
         self._upto = upto
@@ -96,13 +96,14 @@ class Read(Closing, Iterator[Item]):
 
     @property
     def cursor(self) -> int:
-        """What to store: `after=` of a read that goes on from here."""
+        """The cursor to store: pass it as `after=` to continue behind the items taken so far."""
         if self._cursor is None:
             self._fetch()
         return self._position()
 
     def _position(self) -> int:
-        if self._cursor is None:  # the first page holds records that were not taken yet
+        if self._cursor is None:
+            # No record of the first page was taken yet.
             if not self._items:
                 raise self._is_closed()
             first = self._items[0]
@@ -131,7 +132,7 @@ class Read(Closing, Iterator[Item]):
         return self._take()
 
     def batches(self) -> Iterator[list[Item]]:
-        """The same, a list at a time."""
+        """Iterates over lists of items, one per page."""
         while True:
             while not self._items and not self._done:
                 self._fetch()
@@ -145,11 +146,11 @@ class Read(Closing, Iterator[Item]):
     def _take(self) -> Item:
         item = self._items.popleft()
         if isinstance(item, Gap) and self._on_gap == "raise":
-            # The cursor stays in front of what was lost: storing it loses nothing silently.
+            # The cursor stays before the gap, so that storing it hides no loss.
             raise loss(item)
         self._cursor = item.seq if isinstance(item, Record) else item.last
         if not self._items:
-            # Behind the last record there may be ones that this reader does not see.
+            # Records behind the last one may have been filtered out.
             self._cursor = max(self._cursor, self._page_end)
         return item
 
@@ -160,7 +161,7 @@ class Read(Closing, Iterator[Item]):
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
-        """Closed here: the iteration ends. The engine was closed: that is an error."""
+        """Suppresses `Closed` if this read was closed, but not if the engine was."""
         try:
             yield
         except Closed:
@@ -171,7 +172,7 @@ class Read(Closing, Iterator[Item]):
         return Closed("this read is closed")
 
     def _took(self, page: Page) -> None:
-        """A page has come."""
+        """Keeps the items of a fetched page."""
         if self._closed:
             return
         if self._upto is None:
@@ -180,7 +181,7 @@ class Read(Closing, Iterator[Item]):
         if gap is not None:
             self.gaps.append(gap)
             if gap.reason == "recreated":
-                # The end was one of the topic that is gone.
+                # `upto` was a seq of the deleted topic.
                 self._upto = page.head_seq
             if self._on_gap != "skip":
                 self._items.append(gap)
@@ -196,7 +197,7 @@ class Read(Closing, Iterator[Item]):
         self._done = at_end or self._left == 0
 
     def _read_page(self) -> Page:
-        """The next page; nothing is changed here."""
+        """Fetches the next page; changes no state."""
         if self._closed:
             raise self._is_closed()
         after = tail = None
@@ -230,7 +231,12 @@ class Read(Closing, Iterator[Item]):
         return f"<Read of {self.topic!r} at {at}{', closed' if self._closed else ''}>"
 
     def to_arrow(self) -> Any:
-        """What is left as a `pyarrow.Table`."""
+        """Returns the remaining records as a `pyarrow.Table`.
+
+        Raises:
+            InvalidRequest: records were already taken from this read.
+            ModuleNotFoundError: pyarrow is not installed (`pip install 'topics-engine[arrow]'`).
+        """
         with extra("arrow", "to_arrow"):
             import pyarrow
 
@@ -248,7 +254,7 @@ class Read(Closing, Iterator[Item]):
         return self._without_gaps(table)
 
     def _without_gaps(self, table: Any) -> Any:
-        """A gap is a row; here it is what `gaps` says."""
+        """Handles gaps, which are rows of the table, as the argument `gaps` says."""
         gap_to = table["gap_to"]
         if gap_to.null_count < len(gap_to):
             lost = gap_to.is_valid()

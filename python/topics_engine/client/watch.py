@@ -20,10 +20,10 @@ Event = Record | Gap | CaughtUp | TopicDeleted
 
 
 class Watch(Closing, Iterator[Event]):
-    """What is written to topics, as it is written; each topic in the order of its seqs.
+    """New records of topics, each topic in the order of its seqs.
 
-    Iterating waits, and hears Ctrl-C while it does. Not thread-safe, but for `close`, which ends
-    the iteration from any thread. Use it in a `with` block, or `close` it.
+    Iterating waits, and Ctrl-C interrupts the wait. Not thread-safe, but `close` may be called from
+    any thread and ends the iteration. Use it in a `with` block, or call `close`.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Watch(Closing, Iterator[Event]):
             topics = dict.fromkeys(topics, TAIL)
         starts = [_start(name, at) for name, at in topics.items()]
         self.gaps: list[Gap] = []
-        """The gaps met so far."""
+        """The gaps found so far."""
         self._names = tuple(topics)
         self._events = events
         self._on_gap: OnGap = gaps
         self._items: deque[Event] = deque()
-        # The topic that the items are of, and its cursor after and before the last of them.
+        # The topic of the buffered items, and its cursor behind and before the last of them.
         self._topic, self._after, self._at = "", 0, 0
-        # A gap was raised and nothing taken since: the cursor stays in front of what was lost.
+        # A gap was raised and no item taken since: the cursor stays before the gap.
         self._lost = self._closed = False
         self._source = backend.watch(
             [s for s in starts if not s[0].endswith("*")],
@@ -68,10 +68,10 @@ class Watch(Closing, Iterator[Event]):
 
     @property
     def cursor(self) -> dict[str, int]:
-        """What to store: `db.watch(cursor)` goes on behind the items taken so far."""
+        """The cursors to store: `db.watch(cursor)` continues behind the items taken so far."""
         at = dict(self._cursors)
         if not self._closed:
-            # Records that were passed over move cursors too.
+            # Records that the filter skipped move cursors, too.
             with contextlib.suppress(Closed):
                 at = {topic: at for topic, _, at in self._source.cursors()}
         if self._topic in at:
@@ -88,13 +88,22 @@ class Watch(Closing, Iterator[Event]):
         return self._take()
 
     def next(self, wait: float | None = None) -> Event | None:
-        """The next item; `None` when `wait` seconds have passed, or the watch is closed."""
+        """Returns the next item.
+
+        Args:
+            wait: most seconds to wait (default: no limit).
+
+        Returns:
+            `None` if the time has passed, or the watch is closed.
+        """
         self._await_items(wait)
         return self._take() if self._items and not self._closed else None
 
     def batches(self, wait: float | None = None) -> Iterator[list[Event]]:
-        """The same, what came together in a list; with `wait`, an empty list when nothing came in
-        so many seconds.
+        """Iterates over lists of items that arrived together.
+
+        Args:
+            wait: yield an empty list after this many seconds without an item (default: wait on).
         """
         while not self._closed:
             self._await_items(wait)
@@ -102,7 +111,7 @@ class Watch(Closing, Iterator[Event]):
                 yield self._take_all()
 
     def _await_items(self, wait: float | None) -> None:
-        """Waits until there is an item, or `wait` seconds have passed; events may come to none."""
+        """Waits until an item is buffered, or `wait` seconds have passed."""
         deadline = None if wait is None else time.monotonic() + wait
         while not self._items and not self._closed:
             if not self._fetch(seconds_left(deadline)) and seconds_left(deadline) == 0.0:
@@ -112,24 +121,24 @@ class Watch(Closing, Iterator[Event]):
         return [self._take() for _ in range(len(self._items))]
 
     def _fetch(self, wait: float | None) -> bool:
-        """Waits for an event; false when there is none yet."""
+        """Waits for an event; returns False if none has come."""
         return self._hear(lambda: self._source.next(wait))
 
     def _hear(self, listen: Callable[[], Told | None]) -> bool:
         try:
             told = listen()
         except Closed:
-            # Closed here: the iteration ends. The engine was closed: that is an error.
+            # A closed watch ends the iteration. A closed engine is an error.
             if self._closed:
                 return False
             self._closed = True
             raise
         if told is not None:
             self._lost = False
-            self._items.extend(self._understood(told))
+            self._items.extend(self._items_of(told))
         return told is not None
 
-    def _understood(self, told: Told) -> Iterator[Event]:
+    def _items_of(self, told: Told) -> Iterator[Event]:
         kind, topic, _, page, gap, seq = told
         self._topic, self._after = topic, seq or 0
         self._cursors[topic] = self._after
@@ -175,5 +184,5 @@ def _start(name: str, at: int | Start) -> WatchStart:
 
 
 def seconds_left(deadline: float | None) -> float | None:
-    """Seconds to a deadline."""
+    """Seconds to a deadline of `time.monotonic`; `None` without one."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

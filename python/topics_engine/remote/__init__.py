@@ -1,4 +1,4 @@
-"""The clients of a server: the same handles over HTTP."""
+"""The client of a server: the same handles over HTTP."""
 
 from __future__ import annotations
 
@@ -22,14 +22,32 @@ def connect(
     heartbeat: float = 5.0,
     verify: Verify = True,
 ) -> Database:
-    """A server's topics, with the handles of an open directory.
+    """Connects to a server and returns the handles that `te.open` returns. Sends nothing yet.
 
-    `key` is sent with every request. A call is answered within `deadline` seconds, or raises: what
-    failed on the way is repeated meanwhile, with pauses that grow, where a repeat does no harm; an
-    attempt of which nothing came for `timeout` seconds, besides what the call was told to wait, is
-    given up. Each kind of
-    request keeps `pool` connections. Streams are dead when nothing came in two and a half times
-    `heartbeat`. `verify` is of TLS: True, False, a file of authorities or an `ssl.SSLContext`.
+    A call that fails on the way is repeated, with growing pauses, where a repeat is safe.
+
+    Args:
+        url: the server, for example `"http://127.0.0.1:4000"`.
+        key: the API key; it is sent with every request.
+        deadline: seconds within which a call succeeds or raises (default: 30).
+        timeout: seconds without a byte after which one attempt fails (default: 10), in addition
+            to what the call itself waits.
+        connect_timeout: seconds to establish a connection (default: 5).
+        pool: connections that are kept of each kind of request (default: 16).
+        heartbeat: seconds between heartbeats of a stream (default: 5); a stream without a byte
+            for two and a half times as long is reopened.
+        verify: how to check the TLS certificate: True (default), False, a file of certificate
+            authorities, or an `ssl.SSLContext`.
+
+    Raises:
+        InvalidRequest: an argument is wrong.
+        ModuleNotFoundError: the extra is not installed (`pip install 'topics-engine[client]'`).
+
+    Example:
+        ```python
+        with te.connect("http://127.0.0.1:4000", "secret") as db:
+            db.topic("orders").append({"id": 1})
+        ```
     """
     with extra("client", "connect"):
         from .backend import HttpBackend
@@ -40,7 +58,7 @@ def connect(
 
 
 def connect_async(url: str, key: str | None, **given: Any) -> Database:
-    """The same for calls that are spawned in tasks; `topics_engine.aio` makes handles of it."""
+    """The same over asyncio: calls run in greenlets of tasks, and `aio` wraps the handles."""
     with extra("client", "aio.connect"):
         from .async_transport import AsyncTransport
         from .backend import HttpBackend
