@@ -1,7 +1,8 @@
-"""What the handles stand on: verbs that take and give bytes, stated in `_core.pyi`.
+"""The backend protocol that the handles call: verbs over bytes, as `_core.pyi` states them.
 
-The native engine is one backend, a connection to a server (`topics_engine.remote`) is the other.
-What is an object of its own in the native module is made here, so that no handle asks which it has.
+`_core.Engine` is one backend; `remote.backend.HttpBackend` is the other. The functions here create
+the parts that are classes of their own in the native module, so that no handle checks the backend's
+type.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from .._core import _WatchStart as WatchStart
 
     class JobStream(Protocol):
-        """A stream of jobs, as `_core.Work` has it."""
+        """A stream of jobs, like `_core.Work`."""
 
         def next(self, wait: float = 0.0) -> _Jobs | None: ...
         def close(self) -> None: ...
 
     class QueueBackend(Protocol):
-        """The jobs of a queue, as `_core.Queue` has them."""
+        """The jobs of a queue, like `_core.Queue`."""
 
         def claim(
             self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
         def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> JobStream: ...
 
     class ConsumerBackend(Protocol):
-        """A consumer, as `_core.Consumer` has it."""
+        """A consumer, like `_core.Consumer`."""
 
         @property
         def mode(self) -> str: ...
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
         def drop(self) -> bool: ...
 
     class TransactionBackend(Protocol):
-        """Transactions, as `_core.Transactions` has them."""
+        """Transactions, like `_core.Transactions`."""
 
         def transact(
             self,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
         def forget(self, writer: str) -> bool: ...
 
     class Backend(_Verbs, Protocol):
-        """Verbs, here or elsewhere."""
+        """The verbs of an embedded engine or of a server."""
 
         def check(self) -> None: ...
         def scan_range(self, topic: str, request: bytes) -> Stream: ...
@@ -113,14 +114,15 @@ if TYPE_CHECKING:
 
 
 call_timeout: ContextVar[float] = ContextVar("call_timeout", default=math.inf)
-"""Seconds after which a call to a server is given up, below its deadline: who looks in passing does
-not wait for one that is not there.
+"""Seconds that a call to a server may take, below its deadline. `repr` sets it, so that showing a
+handle does not block on an unreachable server.
 """
 
 
 class RemoteBackend:
-    """A backend, or a part of one, whose verbs wait for a server and not for this process's disk:
-    it makes its own queues, consumers and transactions.
+    """Marks a backend, or a part of one, whose verbs wait for a server instead of the local disk.
+
+    It creates its own queues, consumers and transactions.
     """
 
     __slots__ = ()
@@ -135,7 +137,7 @@ def append_table(
     node: str | None,
     key: str | None,
 ) -> Acked:
-    """Appends the rows of an Arrow table: as columns, where they travel and need no config."""
+    """Appends the rows of an Arrow table; a remote append without config sends columns."""
     from .encoding import rows_of
 
     if isinstance(backend, _core.Engine) or config is not None:
@@ -146,8 +148,8 @@ def append_table(
 
 
 def scan_of(backend: Backend, topic: str, limit: int | None, **how: Any) -> Stream:
-    """A range as an Arrow stream. Here it is made as it is taken; of a server it comes whole, so it
-    is told how many records will be taken.
+    """A range as an Arrow stream. The native stream is lazy; a remote one is fetched whole, so the
+    server is told the limit.
     """
     if isinstance(backend, _core.Engine):
         return backend.scan(topic, **how)
@@ -166,7 +168,7 @@ def queue_of(backend: Backend, name: str) -> QueueBackend:
 def consumer_of(
     backend: Backend, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
 ) -> ConsumerBackend:
-    """A consumer, which is made if it is not there."""
+    """A consumer, which is created if it does not exist."""
     if isinstance(backend, _core.Engine):
         return _core.Consumer(backend, topic, name, mode, start, auto_commit)
     made: ConsumerBackend = _remote(backend).consumer(topic, name, mode, start, auto_commit)
@@ -174,7 +176,7 @@ def consumer_of(
 
 
 def transactions_of(backend: Backend) -> TransactionBackend:
-    """Where transactions happen."""
+    """The transactions of the backend."""
     if isinstance(backend, _core.Engine):
         return _core.Transactions(backend)
     made: TransactionBackend = _remote(backend).transactions()
@@ -184,7 +186,7 @@ def transactions_of(backend: Backend) -> TransactionBackend:
 def every_consumer(
     backend: Backend, topic: str | None = None
 ) -> list[tuple[str, str, str, int, int, int]]:
-    """The consumers of a topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
+    """The consumers of one topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
     if topic is None and not isinstance(backend, _core.Engine):
         found: list[tuple[str, str, str, int, int, int]] = _remote(backend).every_consumer()
         return found

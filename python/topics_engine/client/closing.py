@@ -1,4 +1,4 @@
-"""What ends calls and iterations: `with` blocks, and cancel scopes."""
+"""Closable handles, and cancel scopes that wake the calls of a closed iterator."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Self = TypeVar("Self", bound="Closing")
 
 
 class Closing:
-    """Closed at the end of a `with` block."""
+    """A handle that the end of a `with` block closes."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Closes it. Idempotent."""
         raise NotImplementedError
 
     def __enter__(self: Self) -> Self:
@@ -29,7 +29,7 @@ class Closing:
 
 
 class CancelScope:
-    """Calls that end together. Thread-safe."""
+    """A group of calls that are cancelled together. Thread-safe."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -38,9 +38,9 @@ class CancelScope:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Wakes whoever waits in one of the calls; none begins any more. Idempotent."""
+        """Wakes every call of the scope; later calls fail immediately. Idempotent."""
         if self._pid != os.getpid():
-            # What waits, waits in the process that this is a fork of.
+            # The waiting calls belong to the parent process of this fork.
             self.is_cancelled = True
             return
         with self._lock:
@@ -49,8 +49,10 @@ class CancelScope:
                 waker()
 
     def add_waker(self, waker: Callable[[], object]) -> object:
-        """Has `waker` called when this ends, or has ended, until what is returned here is given to
-        `remove_waker`. It must not block, nor mind being called twice.
+        """Registers a function that `cancel` calls; if the scope is cancelled already, calls it
+        now.
+
+        The waker must not block and may be called twice. Returns the key for `remove_waker`.
         """
         key = object()
         with self._lock:
@@ -60,13 +62,13 @@ class CancelScope:
         return key
 
     def remove_waker(self, key: object) -> None:
-        """The waker is not called any more."""
+        """Unregisters a waker."""
         with self._lock:
             del self._wakers[key]
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[None]:
-        """Calls to a server that are made in the block are of this ending, too."""
+        """Makes this the `current_scope` of the block."""
         before = current_scope.set(self)
         try:
             yield
@@ -75,4 +77,4 @@ class CancelScope:
 
 
 current_scope: ContextVar[CancelScope | None] = ContextVar("current_scope", default=None)
-"""Of the calls that are being made here."""
+"""The scope of the calls that the current thread or task makes."""

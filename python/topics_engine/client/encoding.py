@@ -25,7 +25,7 @@ _ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", "
 
 
 def dump(value: Any) -> bytes:
-    """JSON text. Half surrogate pairs, which UTF-8 cannot hold, are kept as escapes."""
+    """Encodes a value as JSON. Lone surrogates, which UTF-8 cannot encode, become escapes."""
     try:
         return _plain(value).encode()
     except UnicodeEncodeError:
@@ -38,7 +38,7 @@ def rows(
     meta: Mapping[str, str] | None,
     ttl_ms: int,
 ) -> list[NewRow]:
-    """The records of an append: a list or tuple is a batch, anything else is one record."""
+    """The records of an append: a list or tuple is a batch, any other value is one record."""
     items = value if isinstance(value, list | tuple) else (value,)
     common = None if meta is None else dump(meta)
     return [_row(index, item, tag, common, ttl_ms) for index, item in enumerate(items)]
@@ -71,7 +71,7 @@ COLUMNS = ("data", "tag", "node", "meta")
 
 
 def written(table: Any) -> Any:
-    """The columns that are written, as a `pyarrow.Table`."""
+    """The columns of a table that are stored, as a `pyarrow.Table`."""
     with extra("arrow", "append of a table"):
         import pyarrow
 
@@ -86,7 +86,7 @@ def written(table: Any) -> Any:
 
 
 def rows_of(table: Any, tag: str | None) -> list[NewRow]:
-    """Its rows as records."""
+    """The rows of a table as records."""
     table = written(table)
     found = {name: table[name].to_pylist() for name in table.column_names}
     none = [None] * len(table)

@@ -1,4 +1,4 @@
-"""How handles look, in a terminal and in a notebook."""
+"""The text and HTML forms of handles, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPR_TIMEOUT = 1.0
 
 @contextlib.contextmanager
 def _short_timeout() -> Iterator[None]:
-    """A look must not hold up who looks."""
+    """Limits the calls in the block, so that showing a handle does not block for long."""
     before = call_timeout.set(REPR_TIMEOUT)
     try:
         yield
@@ -31,12 +31,12 @@ def _short_timeout() -> Iterator[None]:
 
 
 def topic_text(topic: Topic) -> str:
-    """One line."""
+    """A topic in one line."""
     return _topic_line(topic, _state(topic))
 
 
 def _state(topic: Topic) -> TopicState | str:
-    """What it is, or why that is not known."""
+    """The state of a topic, or why it is unknown."""
     try:
         with _short_timeout():
             return topic.state()
@@ -58,7 +58,7 @@ def _topic_line(topic: Topic, state: TopicState | str) -> str:
 
 
 def topic_html(topic: Topic) -> str:
-    """The newest rows and how fast they come."""
+    """The newest records of a topic and its rate."""
     state = _state(topic)
     title = f"<b>{escape(_topic_line(topic, state)[1:-1])}</b>"
     if isinstance(state, str):
@@ -89,12 +89,12 @@ def _row(record: Record) -> str:
 
 
 def database_text(db: Database) -> str:
-    """One line."""
+    """A database in one line."""
     return _database_line(db, _listed(db))
 
 
 def _listed(db: Database) -> list[TopicInfo] | str:
-    """The topics, or why they are not known."""
+    """The topics, or why they are unknown."""
     if db.closed:
         return "closed"
     try:
@@ -112,7 +112,7 @@ def _database_line(db: Database, topics: list[TopicInfo] | str) -> str:
 
 
 def database_html(db: Database) -> str:
-    """The topics."""
+    """The topics of a database as a table."""
     topics = _listed(db)
     title = f"<b>{escape(_database_line(db, topics)[1:-1])}</b>"
     if isinstance(topics, str):
@@ -127,7 +127,7 @@ def database_html(db: Database) -> str:
 
 
 def size(n: int) -> str:
-    """Bytes for people."""
+    """A number of bytes with its unit."""
     value = float(n)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

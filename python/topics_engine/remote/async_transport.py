@@ -1,6 +1,4 @@
-"""The transport of the asyncio client: aiohttp, with connections of their own for each event
-loop.
-"""
+"""The transport of the asyncio client: aiohttp, with its own connections for each event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncTransport:
-    """Keep-alive connections by loop and kind; each call is spawned, and awaited by its task."""
+    """Keep-alive connections by loop and pool. Calls run in greenlets that tasks await."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -93,7 +91,7 @@ class AsyncTransport:
         return self._waited(here, send)
 
     def _waited(self, here: Sessions, send: Callable[[], Awaitable[T]]) -> T:
-        """Waits for what is sent, or for the end of this client."""
+        """Waits for a request, or until the client is closed."""
         try:
             return here.until_closed(send)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -122,7 +120,7 @@ class AsyncTransport:
                     asyncio.run_coroutine_threadsafe(sessions.close(), loop)
 
 
-# Of bodies from here on aiohttp wants to send a part at a time, and warns.
+# aiohttp warns if it has to send a larger body in one piece.
 LARGE = 1 << 20
 
 
@@ -133,7 +131,7 @@ def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
 async def once(
     request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Sends once. By itself aiohttp would repeat what got no answer, and not say so."""
+    """Sends a request once. aiohttp would otherwise repeat one without a response, silently."""
     try:
         return await send(request)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
@@ -143,7 +141,7 @@ async def once(
 
 
 class Sessions:
-    """The connections of one loop, and what waits on them."""
+    """The connections of one loop, and the calls that wait on them."""
 
     def __init__(self, options: Options) -> None:
         self._scope = CancelScope()
@@ -166,15 +164,15 @@ class Sessions:
         self.streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def limits(self, timeout: float | None) -> aiohttp.ClientTimeout:
-        """A request's; a stream has its own."""
+        """The timeouts of a request; `None` for a stream, which has its own."""
         connect = self._connect if timeout is None else min(self._connect, timeout)
         return aiohttp.ClientTimeout(
             total=None, connect=timeout, sock_connect=connect, sock_read=timeout
         )
 
     def until_closed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What comes of the work; `Closed` when this scope, or that of the calls, is cancelled
-        before.
+        """Waits for `work`. Raises `Closed` when this scope, or that of the call, is cancelled
+        first.
         """
         return wait(self._until_closed(work))
 
@@ -196,13 +194,13 @@ class Sessions:
             with waking(self._scope, wake):
                 return await work()
         except asyncio.CancelledError:
-            # A task that others cancelled too stays cancelled.
+            # If someone else cancelled the task as well, it stays cancelled.
             if woken and task.uncancel() <= before:
                 raise closed() from None
             raise
 
     async def close(self) -> None:
-        """Wakes what waits, then ends the connections."""
+        """Wakes waiting calls, then closes the connections."""
         self._scope.cancel()
         await asyncio.sleep(0)
         for stream in list(self.streams):
@@ -212,14 +210,14 @@ class Sessions:
 
 
 class BackgroundCall(Generic[T]):
-    """A call in a task of its own, which does not end with those of who began it."""
+    """A call in its own task, which is not cancelled with the call that started it."""
 
     def __init__(self, call: Callable[[], T], here: Sessions) -> None:
         self._here = here
         context = contextvars.copy_context()
         context.run(current_scope.set, None)
         self._task = asyncio.create_task(spawn(call), name="topics-prefetch", context=context)
-        # Who does not come for it is not told that it failed.
+        # Retrieve the exception: asyncio would log it if no caller asks for the result.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def result(self) -> T:
@@ -227,7 +225,7 @@ class BackgroundCall(Generic[T]):
 
 
 class AsyncStream:
-    """A response that goes on."""
+    """A response that is read while it goes on."""
 
     def __init__(self, response: aiohttp.ClientResponse, here: Sessions) -> None:
         self._response = response
@@ -254,7 +252,7 @@ class AsyncStream:
             except TimeoutError:
                 return None
             except (aiohttp.ClientError, OSError, RuntimeError):
-                # The connection broke, or was closed here.
+                # The connection broke, or `close` was called.
                 return b""
 
         return self._here.until_closed(more)
@@ -264,7 +262,7 @@ class AsyncStream:
         self._response.close()
 
     def __del__(self) -> None:
-        # Who iterates may let go of it anywhere; the connection is in the middle of a response.
+        # An abandoned iterator leaves the connection in the middle of a response.
         self._response.close()
 
 

@@ -1,4 +1,4 @@
-"""The verbs that the handles stand on, asked of a server."""
+"""The backend of a server: each verb is a request."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 _How = tuple[int, int, tuple[str, ...], str | None, bool]
-"""Limit, bytes, nodes that are skipped, match, whether only what was synced."""
+"""Limit, bytes, skipped nodes, match, strong."""
 
 
 class HttpBackend(RemoteBackend):
-    """A server. Thread-safe, if the transport is."""
+    """A server. Thread-safe if its transport is."""
 
     def __init__(self, transport: Transport, options: Options, *, may_block: bool) -> None:
         self.caller = Caller(transport, options)
         self.options = options
-        # Whether every call may wait: under asyncio making a handle may not.
+        # Whether creating a handle may block; under asyncio it may not.
         self._may_block = may_block
         self._pid = os.getpid()
         self._closed = False
@@ -142,7 +142,7 @@ class HttpBackend(RemoteBackend):
         return page
 
     def _prefetch(self, topic: str, page: Page, upto: int, how: _How) -> None:
-        """Fetches what a read that goes on will ask for."""
+        """Starts to fetch the page that a continuing read will request next."""
         after, topic_id = page.next_from_seq, page.topic_id
         if after >= upto or page.caught_up or page.tombstone is not None:
             return
@@ -255,8 +255,7 @@ class HttpBackend(RemoteBackend):
         return self.caller.call("GET", with_query(topic_path(topic), touch=touch))
 
     def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes:
-        # The handles page by the name that was last, the server by what it says itself: here one
-        # page is all there is.
+        # Handles page by the last name, the server by a token; so the first page has everything.
         if after is not None:
             return b'{"topics":[]}'
         return json.dumps({"topics": self._pages("/v0/topics", "topics", prefix)}).encode()
@@ -336,7 +335,7 @@ def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
         answer["head_seq"],
         answer["count"],
         answer["created"],
-        # A repeat by this client, with a key of its own, is the write that was asked for.
+        # A dedup of this client's own retry is not a dedup for the caller.
         named and answer["deduped"],
         answer["durability"],
     )

@@ -1,11 +1,11 @@
-"""What is asked of a server, again where that is safe, within a deadline.
+"""Requests with a deadline, and with retries where they are safe.
 
-| what happened | then |
+| outcome of an attempt | next |
 |---|---|
-| nothing was sent: no connection | again |
-| sent, and no answer | again where a repeat does no harm: `repeatable` |
-| 429 and 503, by `Retry-After` | again, but for caps that waiting does not lift |
-| 502, 504, 408 | as with no answer |
+| nothing was sent: no connection | retry |
+| sent, but no response | retry if the request is `repeatable` |
+| 429 and 503, with `Retry-After` | retry, except for caps that do not clear by waiting |
+| 502, 504, 408 | like no response |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..errors import TopicsError, Unavailable
 from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-# Caps, which time does not lift; what other limits refuse may be tried again.
+# Limits that do not clear by waiting; a refusal by any other limit is retried.
 CAPS = frozenset(
     "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions max_consumers"
     " max_txn_writers max_txn_writers_per_key".split()
@@ -39,7 +39,7 @@ log = logging.getLogger("topics_engine.remote")
 
 
 class CallStatus:
-    """Whether an attempt before the one that was answered may have been carried out."""
+    """Whether an attempt without a response may have been executed before the final one."""
 
     __slots__ = ("outcome_unknown",)
 
@@ -48,7 +48,7 @@ class CallStatus:
 
 
 class Caller:
-    """Requests with errors as exceptions, retried within a deadline."""
+    """Sends requests, retries them within a deadline, and raises errors as exceptions."""
 
     def __init__(self, transport: Transport, options: Options) -> None:
         self.transport = transport
@@ -57,11 +57,11 @@ class Caller:
         self._writes = count()
 
     def key(self) -> str:
-        """An idempotency key that nobody else has."""
+        """A unique idempotency key."""
         return f"{self._run}.{next(self._writes):x}"
 
     def json(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
-        """The decoded answer to a body that is encoded here."""
+        """Encodes a JSON body, sends the request and decodes the response."""
         found: dict[str, Any] = json.loads(self.call(method, path, encode_json(body), **how))
         return found
 
@@ -80,8 +80,15 @@ class Caller:
         accept: str = JSON,
         status: CallStatus | None = None,
     ) -> bytes:
-        """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
-        as long as it takes; one that is not `retry_refusals` takes a refusal as its answer.
+        """Sends a request and returns the body of the response.
+
+        Args:
+            hot: use the connections for short reads and writes.
+            wait: seconds that the server may wait before it responds.
+            long: the call may take as long as it needs.
+            repeatable: retry an attempt whose outcome is unknown.
+            retry_refusals: retry 429 and 503.
+            status: is told whether an attempt's outcome is unknown.
         """
         kind = PoolKind.WAIT if wait or long else PoolKind.HOT if hot else PoolKind.PLAIN
         headers = {"Accept": accept}
@@ -97,7 +104,7 @@ class Caller:
         return self._until(until, once, repeatable, retry_refusals, status).body
 
     def partly(self, path: str, body: bytes, take: Callable[[Answer], bool]) -> None:
-        """Has columns taken, as far as they come; again where `take` finds nothing new in them."""
+        """Fetches columns, passes them to `take`, and retries while `take` returns False."""
         headers = {"Accept": ARROW, "Content-Type": JSON}
         until = time.monotonic() + self.options.deadline
 
@@ -119,7 +126,7 @@ class Caller:
         until: float,
         repeatable: bool = True,
     ) -> Stream:
-        """A response of events; raises what a refusal says."""
+        """Opens a stream of events."""
         found: list[Stream] = []
 
         def once(left: float) -> Answer:
@@ -178,14 +185,14 @@ class Caller:
 
 
 def is_transient(status: int, error: TopicsError) -> bool:
-    """Whether a refusal is one that time lifts."""
+    """Whether waiting may clear a refusal."""
     if status == 429:
         return error.detail.get("limit") not in CAPS
     return status == 503
 
 
 def failure(answer: Answer) -> tuple[TopicsError, float]:
-    """The exception that an answer means, and how many seconds it says to wait."""
+    """The exception of an error response, and the seconds to wait before a retry."""
     code, message, detail = "unknown", "", {}
     told_after = answer.headers.get("retry-after", "")
     try:
@@ -197,7 +204,7 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
     if told_after.isdigit() and answer.status in (429, 503):
         detail.setdefault("retry_after_ms", int(told_after) * 1000)
     if answer.status in (408, 502, 503, 504):
-        # The server is going down, or another is in between: this client is open.
+        # The server or a proxy is unavailable; `Closed` would mean that this client is closed.
         error: TopicsError = Unavailable(message, code, detail)
     else:
         error = errors.make(code, message, detail)
@@ -205,7 +212,7 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
 
 
 def encode_json(body: Any) -> bytes | None:
-    """A JSON body."""
+    """Encodes a JSON body."""
     return None if body is None else json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -215,7 +222,7 @@ def topic_path(topic: str, *rest: str) -> str:
 
 
 def with_query(path: str, **query: Any) -> str:
-    """The path with what is not `None` in its query."""
+    """Appends those parameters to a path that are not `None`."""
     given = {name: _word(value) for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -225,18 +232,18 @@ def _word(value: Any) -> str:
 
 
 def without_none(**fields: Any) -> dict[str, Any]:
-    """Those that are not `None`."""
+    """The fields that are not `None`."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 class WaitBudget:
-    """What is left of a wait that is made of shorter ones."""
+    """The time left of a long wait that is made of several requests."""
 
     def __init__(self, seconds: float | None) -> None:
         self._until = None if seconds is None else time.monotonic() + max(0.0, seconds)
 
     def next_wait(self, longest: float) -> float:
-        """Seconds that the next of them may take."""
+        """Seconds that the next request may wait."""
         if self._until is None:
             return longest
         return min(longest, max(0.0, self._until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Connections of the sync client, which another thread can end, whatever they wait for."""
+"""Connections of the sync client, which another thread can interrupt at any point."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .transport import (
 
 
 class InterruptibleSemaphore:
-    """At most `most` calls at a time; a cancelled scope ends the wait for a permit."""
+    """A semaphore whose wait ends when a cancel scope is cancelled."""
 
     def __init__(self, most: int, scope: CancelScope) -> None:
         self._free = most
@@ -38,7 +38,7 @@ class InterruptibleSemaphore:
 
     @contextlib.contextmanager
     def acquire(self, timeout: float) -> Iterator[None]:
-        """Waits for a permit, which the end of the block releases."""
+        """Waits for a permit; the end of the block releases it."""
         self._take(timeout)
         try:
             yield
@@ -69,7 +69,7 @@ class InterruptibleSemaphore:
 
 
 class InterruptibleConnection(HTTPConnection):
-    """A connection whose socket is shut down when the calls of the request that it carries end."""
+    """A connection whose socket is shut down when its request's scope is cancelled."""
 
     def __init__(self, *args: Any, scope: CancelScope, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -80,7 +80,7 @@ class InterruptibleConnection(HTTPConnection):
     def connect(self) -> None:
         with self._dialling:
             super().connect()
-        # Not to be verified was asked for: that is not warned of at each request.
+        # Suppresses urllib3's warning on each request: the user chose not to verify.
         self.is_verified = True
 
     def _new_conn(self) -> socket.socket:
@@ -90,7 +90,7 @@ class InterruptibleConnection(HTTPConnection):
             raise ConnectTimeoutError(self, f"not connected within {self.timeout} s") from error
         except OSError as error:
             raise NewConnectionError(self, f"cannot connect: {error}") from error
-        # TLS shakes hands on an object of its own, which nobody has until that is done.
+        # The TLS handshake uses a socket object that is not reachable yet: shut down a duplicate.
         other = self._dialling.enter_context(made.dup())
         self._dialling.enter_context(waking(self._scope, lambda: wake(other)))
         return made
@@ -103,7 +103,7 @@ class InterruptibleConnection(HTTPConnection):
         wake(self.sock)
 
     def detach(self) -> None:
-        """It carries no request any more."""
+        """Unregisters the waker of the finished request."""
         carrying, self._carrying = self._carrying, ()
         remove_wakers(carrying)
 
@@ -113,18 +113,18 @@ class InterruptibleConnection(HTTPConnection):
 
 
 class InterruptibleTlsConnection(InterruptibleConnection, HTTPSConnection):
-    """The same over TLS."""
+    """An interruptible connection over TLS."""
 
 
 class Pool(urllib3.HTTPConnectionPool):
-    """Connections that are kept."""
+    """A pool of kept connections."""
 
     ConnectionCls = cast("Any", InterruptibleConnection)
 
     def _put_conn(self, connection: Any) -> None:
         if connection is not None:
             connection.detach()
-        # More than are kept is what many waits come to: it is not warned of.
+        # Waiting requests may open more connections than are kept; urllib3 would log a warning.
         if connection is not None and self.pool is not None and self.pool.full():
             connection.close()
         else:
@@ -132,13 +132,13 @@ class Pool(urllib3.HTTPConnectionPool):
 
 
 class TlsPool(Pool, urllib3.HTTPSConnectionPool):
-    """The same over TLS."""
+    """A pool of kept connections over TLS."""
 
     ConnectionCls = cast("Any", InterruptibleTlsConnection)
 
 
 def pool_of(options: Options, scope: CancelScope) -> urllib3.HTTPConnectionPool:
-    """Connections to a server, for calls of this scope."""
+    """The pool of a server, for calls of this scope."""
     how: dict[str, Any] = {"maxsize": options.pool, "retries": False, "scope": scope}
     context = options.tls()
     if context is None:
@@ -149,7 +149,7 @@ def pool_of(options: Options, scope: CancelScope) -> urllib3.HTTPConnectionPool:
 
 
 def dial(host: str, port: int, timeout: float | None, scope: CancelScope) -> socket.socket:
-    """A socket that is connected to the first address that takes it."""
+    """Connects to the first address that accepts."""
     refused = OSError(f"the host name {host!r} has no address")
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     for family, kind, proto, _, address in found:
@@ -174,7 +174,7 @@ def _connect(made: socket.socket, address: Any, timeout: float | None, scope: Ca
     made.setblocking(False)
     error = made.connect_ex(address)
     if error == errno.EINPROGRESS:
-        # Only a socket that is being connected notices that it is shut down.
+        # A shutdown has an effect only once the connect has begun.
         with waking(scope, lambda: wake(made)):
             if not wait_for_write(made, timeout):
                 raise TimeoutError
@@ -185,7 +185,7 @@ def _connect(made: socket.socket, address: Any, timeout: float | None, scope: Ca
 
 
 def wake(sock: socket.socket | None) -> None:
-    """Ends what a thread waits for on a connection."""
+    """Shuts a socket down, which ends any wait on it."""
     if sock is not None:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,8 @@
-"""A consumer of a server.
+"""A consumer of a server, which stores the cursor.
 
-The server stores the cursor. Of `at_least_once` this handle keeps the position that it reads at, as
-a handle of an engine does: a read whose answer was lost is repeated, and hands out the same. Of
-`at_most_once` the server stores the cursor before it hands records out: what was in an answer that
-was lost is lost, and logged.
+An `at_least_once` handle keeps its read position, like an embedded one: a read whose response was
+lost is repeated and returns the same records. For `at_most_once` the server stores the cursor
+before it returns records: the records of a lost response are lost, and this is logged.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class RemoteConsumer(RemoteBackend):
         made = remote.caller.json("PUT", self._path, body)
         self.mode: str = made["mode"]
         self.cursor: int = made["cursor"]
-        """The stored cursor, as this handle knows it."""
+        """The stored cursor, as far as this handle knows."""
         self._auto_commit = auto_commit
         self._lock = threading.Lock()
         self._position = self.cursor
@@ -89,7 +88,7 @@ class RemoteConsumer(RemoteBackend):
         page.cut(max_bytes)
         with self._lock:
             self._topic_id = page.topic_id
-            # Another thread may have set the position meanwhile: then it stays.
+            # If another thread has moved the position meanwhile, its value stays.
             if checkpoint and self._position == position:
                 self._position = page.next_from_seq
         return page

@@ -1,7 +1,7 @@
 """The jobs of a queue of a server.
 
-A claim whose answer is lost is made again; what it had leased is claimable when the lease runs out.
-What is done with a lease that has run out changes nothing, so that acks are safe to repeat.
+A claim whose response was lost is repeated; the jobs that it leased become ready when their leases
+expire. An ack with an expired lease changes nothing, so acks are safe to repeat.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .._core import _Jobs, _Outcome, _Seen
     from .backend import HttpBackend
 
-# The longest that one claim waits.
+# Seconds that one claim waits at most; a longer wait is several claims.
 LONGEST = 20.0
 
 
@@ -61,7 +61,7 @@ class RemoteQueue(RemoteBackend):
         status = CallStatus()
         done, skipped, until = self._resolve("ack", "acked", node, seqs, lease_ids, status)
         if status.outcome_unknown and skipped:
-            # An ack that was carried out leaves no job behind.
+            # The lost ack may have been executed: then the job is gone.
             gone = [seq for seq in skipped if not self._exists(seq)]
             done, skipped = done + gone, [seq for seq in skipped if seq not in gone]
         return done, skipped, until
@@ -77,7 +77,7 @@ class RemoteQueue(RemoteBackend):
         how = {"delay_ms": delay_ms}
         done, skipped, until = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
         if status.outcome_unknown:
-            # Either way they are held by this worker no more.
+            # In both cases this worker no longer has the leases.
             done, skipped = done + skipped, []
         return done, skipped, until
 
@@ -123,7 +123,7 @@ class RemoteQueue(RemoteBackend):
             to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None
         )
         path = topic_path(self._topic, "redrive")
-        # With a limit a repeat would move as many again.
+        # A repeat with a limit would move as many jobs again.
         answer = self._caller.json("POST", path, body, repeatable=limit is None)
         return int(answer["moved"])
 
@@ -132,7 +132,7 @@ class RemoteQueue(RemoteBackend):
 
 
 class RemoteJobStream(RemoteBackend):
-    """A stream of jobs. Where it breaks the server gives back what it held, and another follows."""
+    """A stream of jobs. If it breaks, the server gives its jobs back, and a new one is opened."""
 
     def __init__(self, leases: RemoteQueue, node: str, max: int, lease_ms: int | None) -> None:
         self._caller = leases._caller
@@ -149,12 +149,12 @@ class RemoteJobStream(RemoteBackend):
         return self._caller.stream(self._path, {}, idle, until)
 
     def next(self, wait: float = 0.0) -> _Jobs | None:
-        """The next jobs, or none when the wait is over; `None` when the stream was closed."""
+        """The next jobs; none if `wait` seconds have passed, `None` if it was closed."""
         try:
             with self._scope.activate():
                 return self._next(time.monotonic() + wait)
         except Closed:
-            # Closed here: the end. The client was closed: that is an error.
+            # A closed stream ends. A closed client is an error.
             if not self._closed:
                 raise
             return None
@@ -179,7 +179,7 @@ class RemoteJobStream(RemoteBackend):
         return None
 
     def close(self) -> None:
-        """Ends it: the server gives back what it holds. Idempotent."""
+        """Ends it; the server gives unacked jobs back. Idempotent."""
         self._closed = True
         self._scope.cancel()
         self._connection.close()
@@ -199,7 +199,7 @@ def _peeked(job: dict[str, Any]) -> Any:
 
 
 def matcher(match: str | None) -> Any:
-    """A match as bodies have it."""
+    """A tag filter as request bodies have it."""
     if match is None or "*" not in match:
         return match
     return ["tag", "Glob", match]

@@ -44,9 +44,7 @@ def scan(
     topic_id: int | None = None,
     limit: int | None = None,
 ) -> Scan:
-    """The records after a seq, to the head of when it begins, or to `upto`; about the first `limit`
-    of them.
-    """
+    """The records after a seq, up to `upto` or the head at the start; about `limit` of them."""
     body = without_none(
         from_seq="earliest" if after is None else after,
         node=list(skip_nodes) if skip_nodes else None,
@@ -60,12 +58,12 @@ def scan(
 
 
 def scan_range(caller: Caller, topic: str, request: bytes) -> Scan:
-    """What `POST /v0/topics/:t/scan` answers."""
+    """The answer of `POST /v0/topics/:t/scan`."""
     return Scan(whole(caller, topic, "scan", json.loads(request)))
 
 
 def _first(caller: Caller, topic: str, body: dict[str, Any], limit: int) -> Any:
-    """As many reads as have so many rows."""
+    """Fetches pages until there are `limit` rows."""
     import pyarrow
 
     tables: list[Any] = []
@@ -81,11 +79,11 @@ def _first(caller: Caller, topic: str, body: dict[str, Any], limit: int) -> Any:
 
 
 END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The marker behind the last batch."""
+"""Arrow's end-of-stream marker."""
 
 
 class Range:
-    """The batches that have come, and the request for what has not."""
+    """The batches received so far, and the request for the rest."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self.schema: Any = None
@@ -101,7 +99,7 @@ class Range:
         return encode_json(self._asked) or b"{}"
 
     def take(self, answer: Answer) -> bool:
-        """Takes what came of a stream; whether that was something."""
+        """Keeps the batches of a response; returns whether it had any, or ended the stream."""
         import pyarrow
 
         before = len(self.batches)
@@ -113,7 +111,7 @@ class Range:
                 self._asked["to_seq"] = numbers(reader.schema)["to_seq"]
             for batch in reader:
                 self.batches.append(batch)
-        # Arrow takes the end of the input for the end of a stream.
+        # pyarrow treats the end of the input like the end of the stream: check the marker.
         self.whole = answer.whole and answer.body.endswith(END)
         came = len(self.batches) > before
         if came:
@@ -121,7 +119,7 @@ class Range:
         return came or self.whole
 
     def shown(self, columns: object) -> Any:
-        """All of it, of the columns that were asked for."""
+        """All batches, with the requested columns."""
         import pyarrow
 
         found = pyarrow.Table.from_batches(self.batches, self.schema)
@@ -137,12 +135,12 @@ def _cursor(batch: Any) -> int:
 
 
 def numbers(schema: Any) -> dict[str, int]:
-    """What a stream said of itself when it began."""
+    """The metadata of a stream."""
     return {name.decode(): int(n) for name, n in schema.metadata.items()}
 
 
 def pinned(schema: Any) -> dict[str, Any]:
-    """What holds for every stream that follows one."""
+    """The request fields that keep a continued stream consistent with the first one."""
     import pyarrow
 
     found: dict[str, Any] = {"topic_id": numbers(schema)["topic_id"]}
@@ -153,7 +151,7 @@ def pinned(schema: Any) -> dict[str, Any]:
 
 
 def whole(caller: Caller, topic: str, verb: str, asked: dict[str, Any]) -> Any:
-    """A `pyarrow.RecordBatchReader` of all that `verb` answers to a request."""
+    """Fetches all that `verb` returns, continuing broken streams."""
     found = Range(asked)
     path = topic_path(topic, verb)
     while not found.whole:

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from .page import PendingCall
 
 PIECE = 1 << 16
-# Pieces that are read ahead of who takes them; then the server is left waiting.
+# Pieces that are buffered; then the thread stops reading, and the server has to wait.
 STREAM_BUFFER_PIECES = 64
-# Threads that fetch pages ahead.
+# Threads that prefetch pages.
 BACKGROUND_THREADS = 4
 
 T = TypeVar("T")
 
 
 class SyncTransport:
-    """Keep-alive connections by kind; each call blocks its thread, and hears Ctrl-C."""
+    """Keep-alive connections by pool. A call blocks its thread; Ctrl-C interrupts it."""
 
     def __init__(self, options: Options) -> None:
         self._prefix = options.prefix
@@ -44,7 +44,7 @@ class SyncTransport:
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._pools = {kind: pool_of(options, self._scope) for kind in PoolKind}
-        # The short ones take limit; nobody waits for one that waits.
+        # Only short calls are limited: a waiting call would hold its permit for long.
         self._limits = {
             kind: InterruptibleSemaphore(options.pool, self._scope)
             for kind in (PoolKind.HOT, PoolKind.PLAIN)
@@ -79,7 +79,7 @@ class SyncTransport:
         except (HTTPError, OSError) as error:
             raise self._failure(error) from error
         except (AttributeError, ValueError) as error:
-            # Its socket was taken from a request that was being made.
+            # `close` took the socket from the running request.
             if is_cancelled(self._scope):
                 raise closed() from error
             raise
@@ -150,7 +150,7 @@ class SyncTransport:
 
 
 class BackgroundCall(Generic[T]):
-    """A call in a thread of its own."""
+    """A call in a thread of the executor."""
 
     def __init__(self, call: Future[T], scope: CancelScope) -> None:
         self._call = call
@@ -167,13 +167,13 @@ class BackgroundCall(Generic[T]):
 
 
 def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
-    """A body as far as it comes, and why it came no further."""
+    """Reads a body as far as possible; returns it with the error that ended it, if any."""
     pieces: list[bytes] = []
     try:
         while piece := response.read1(PIECE):
             pieces.append(piece)
     except (HTTPError, OSError, ValueError, AttributeError) as error:
-        # A connection in the middle of a response carries no other.
+        # A connection in the middle of a response cannot be reused.
         response.close()
         return b"".join(pieces), error
     response.release_conn()
@@ -181,7 +181,7 @@ def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
 
 
 class SyncStream:
-    """A response that a thread reads, so that who takes from it can wait for a time only."""
+    """A response that a thread reads, so that `read` can have a timeout."""
 
     def __init__(self, response: BaseHTTPResponse, scope: CancelScope) -> None:
         self._pieces: queue.Queue[bytes] = queue.Queue(STREAM_BUFFER_PIECES)
@@ -208,7 +208,7 @@ class SyncStream:
             return None
         if self._scope.is_cancelled:
             raise closed()
-        # Whoever reads next meets the end as well.
+        # The next read returns the end as well.
         self._over = not piece
         return b"" if self._closed.is_set() else piece
 
@@ -217,7 +217,7 @@ class SyncStream:
 
 
 def _pump(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event) -> None:
-    """Reads to the end, or until nobody takes it; a broken connection is an end."""
+    """Reads to the end, or until the stream is closed; a broken connection is an end."""
     try:
         while not over.is_set() and (piece := response.read1(PIECE)):
             while not over.is_set():
@@ -227,7 +227,7 @@ def _pump(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threadin
     except (HTTPError, OSError, ValueError, AttributeError):
         pass
     finally:
-        # A connection in the middle of a response carries no other.
+        # A connection in the middle of a response cannot be reused.
         response.close()
         while not over.is_set():
             with contextlib.suppress(queue.Full):
@@ -240,7 +240,7 @@ def _end(
 ) -> None:
     over.set()
     if pid != os.getpid():
-        # The connection goes on in the process that this is a fork of.
+        # The connection belongs to the parent process of this fork.
         return
     with contextlib.suppress(ValueError, RuntimeError, OSError):
         response.shutdown()

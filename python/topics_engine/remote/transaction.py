@@ -1,7 +1,7 @@
-"""RemoteTransactions of a server: one request each, which can be repeated.
+"""Transactions of a server: one request each, which is safe to repeat.
 
-With a writer that is by its epoch, without one by an idempotency key. A repeat whose first answer
-was lost changes nothing, and gets that answer.
+The writer's epoch identifies a transaction, or without a writer an idempotency key. A repeat of a
+committed transaction changes nothing and returns the first answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RemoteTransactions(RemoteBackend):
         acks: Sequence[_Acks] = (),
     ) -> _Committed:
         if writer is not None and epoch is None:
-            # The server would take the next one at each repeat.
+            # Without an epoch the server would assign a new one to each repeat.
             epoch = self._last_epoch(writer) + 1
         named = key if writer is not None or key is not None else self._caller.key()
         fields: dict[str, Any] = without_none(writer=writer, epoch=epoch, idempotency_key=named)

@@ -1,7 +1,7 @@
-"""The seam between what is asked of a server and the library that asks it.
+"""The transport protocol: the seam between the remote backend and an HTTP library.
 
-Everything above is written once, as calls that return. Under the sync client they block; under the
-asyncio client they give the loop back meanwhile (`greenlets.py`).
+The code above it is written once, as blocking calls. The sync client blocks its thread; the asyncio
+client runs the calls in greenlets (`greenlets.py`), which yield to the event loop.
 """
 
 from __future__ import annotations
@@ -25,36 +25,35 @@ Verify: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext"
 
 
 class PoolKind(Enum):
-    """Requests of a kind share connections."""
+    """Requests of one kind share a pool of connections."""
 
     HOT = "hot"
-    """Writes and reads that do not wait: the server answers them faster on connections that carry
-    nothing else.
-    """
+    """Reads and writes that do not wait. The server answers them faster on connections that carry
+    only such requests."""
     PLAIN = "plain"
     WAIT = "wait"
-    """Requests that may wait long: as many connections as there are of them."""
+    """Requests that may wait long; the number of connections is not limited."""
     STREAM = "stream"
-    """Streams: each has a connection, which carries nothing after it."""
+    """Streams; each has its own connection, which is not reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where the server is, and how to speak to it."""
+    """The address of a server, and the timeouts of its client."""
 
     url: str
     key: str | None = None
     deadline: float = 30.0
-    """Seconds within which a call is answered, repeats included."""
+    """Seconds within which a call succeeds or raises, retries included."""
     timeout: float = 10.0
-    """Seconds in which nothing comes of an attempt; a request that waits has its wait besides."""
+    """Seconds without a byte after which an attempt fails, in addition to the wait of a request."""
     connect_timeout: float = 5.0
     pool: int = 16
-    """Connections that are kept, of each kind."""
+    """Connections that are kept of each kind."""
     heartbeat: float = 5.0
-    """Streams say something at least so often; after two and a half times that they are dead."""
+    """Seconds between heartbeats of a stream."""
     verify: Verify = True
-    """Of TLS: True, False, a file of authorities, or a context."""
+    """TLS verification: True, False, a file of certificate authorities, or a context."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -87,19 +86,19 @@ class Options:
 
     @property
     def prefix(self) -> str:
-        """What every path begins with."""
+        """The prefix of every path."""
         return urlsplit(self.url).path.rstrip("/")
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """The headers of every request."""
         found = {"User-Agent": "topics-engine", "Accept-Encoding": "identity"}
         if self.key is not None:
             found["Authorization"] = f"Bearer {self.key}"
         return found
 
     def tls(self) -> ssl.SSLContext | None:
-        """The context of TLS connections."""
+        """The TLS context; `None` for http."""
         if not self.secure:
             return None
         if isinstance(self.verify, ssl.SSLContext):
@@ -115,40 +114,42 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response, read as far as it came."""
+    """A response, as far as it was received."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """By lower-case name."""
     body: bytes
     whole: bool = True
-    """Whether the body came to its end, of a request for as much of it as comes."""
+    """Whether the body is complete."""
 
 
 class NoAnswer(Exception):
-    """There is no response, or no whole one."""
+    """An attempt without a complete response."""
 
     def __init__(self, reason: str, *, sent: bool, lasting: bool = False) -> None:
         super().__init__(reason)
         self.sent = sent
-        """Whether the server may have acted on the request."""
+        """Whether the server may have executed the request."""
         self.lasting = lasting
-        """Whether another attempt would meet the same: a certificate that is not trusted."""
+        """Whether a retry would fail in the same way, as with an untrusted certificate."""
 
 
 class Stream(Protocol):
-    """A response that goes on. One reads; `close` from anywhere."""
+    """A response that is read while it goes on. One reader; `close` from any thread."""
 
     def read(self, wait: float | None) -> bytes | None:
-        """What came, `None` when nothing came in so many seconds, nothing at the end."""
+        """A piece; `None` if none came within `wait` seconds, empty at the end."""
 
     def close(self) -> None:
-        """Ends the connection, and wakes who reads. Idempotent."""
+        """Ends the connection and wakes the reader. Idempotent."""
 
 
 class Transport(Protocol):
-    """Requests to one server. What waits in one raises `Closed` when this is closed, or when the
-    scope of the calls that are being made is cancelled.
+    """Requests to one server.
+
+    A waiting call raises `Closed` when the transport is closed, or when its cancel scope is
+    cancelled.
     """
 
     def request(
@@ -161,17 +162,19 @@ class Transport(Protocol):
         timeout: float,
         partly: bool = False,
     ) -> Answer:
-        """Sends once; `NoAnswer` when that came to nothing. `partly`: a body that breaks off is an
-        answer, too.
+        """Sends a request once; raises `NoAnswer` without a response. With `partly`, an incomplete
+        body is returned instead.
         """
 
     def stream(
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
     ) -> Stream | Answer:
-        """A GET whose response goes on if its status is 200; dead when nothing came for `idle`."""
+        """Sends a GET; a 200 is returned as a stream, which is dead after `idle` seconds of
+        silence.
+        """
 
     def begin(self, call: Callable[[], T]) -> PendingCall[T]:
-        """Begins a call beside the one that is being made."""
+        """Starts a call in the background."""
 
     def sleep(self, seconds: float) -> None:
         """Waits."""
@@ -184,13 +187,13 @@ WakerKeys: TypeAlias = tuple[tuple[CancelScope, object], ...]
 
 
 def is_cancelled(scope: CancelScope) -> bool:
-    """Whether calls of this scope are not to go on here."""
+    """Whether this scope, or that of the current call, is cancelled."""
     mine = current_scope.get()
     return scope.is_cancelled or (mine is not None and mine.is_cancelled)
 
 
 def add_waker(scope: CancelScope, waker: Callable[[], object]) -> WakerKeys:
-    """Has `waker` called when calls of this scope end, until `remove_wakers`."""
+    """Registers a waker with this scope and that of the current call."""
     mine = current_scope.get()
     if mine is None:
         return ((scope, scope.add_waker(waker)),)
@@ -198,14 +201,14 @@ def add_waker(scope: CancelScope, waker: Callable[[], object]) -> WakerKeys:
 
 
 def remove_wakers(keys: WakerKeys) -> None:
-    """The waker is not called any more."""
+    """Unregisters it from both."""
     for scope, key in keys:
         scope.remove_waker(key)
 
 
 @contextlib.contextmanager
 def waking(scope: CancelScope, waker: Callable[[], object]) -> Iterator[None]:
-    """The same for a block."""
+    """Registers a waker for the duration of the block."""
     keys = add_waker(scope, waker)
     try:
         yield
@@ -214,10 +217,10 @@ def waking(scope: CancelScope, waker: Callable[[], object]) -> Iterator[None]:
 
 
 def closed() -> Closed:
-    """What calls on a closed client raise."""
+    """The error of calls on a closed client."""
     return Closed("the client is closed")
 
 
 def forked() -> Closed:
-    """What they raise in a child process: connections are its parent's."""
+    """The error of calls in a forked child: the connections belong to the parent."""
     return Closed("this client was opened in the parent process: connect again after a fork")

@@ -1,11 +1,11 @@
-"""A watch over a server: a session, its stream, and both again when they are lost.
+"""A watch over a server: a watch session and its stream, which are recreated when they are lost.
 
-Every event moves the cursor of its topic here. A stream that breaks is opened anew behind the last
-event; a session that is gone (the server was started anew) is made anew from the cursors. So each
-record comes once, or is in a gap.
+Every event moves the cursor of its topic. A broken stream is reopened behind the last event; a
+session that is gone, as after a restart of the server, is recreated from the cursors. So each
+record is delivered once, or is in a gap.
 
-A session names few topics, and its patterns match any number, which begin at their heads. What lies
-between the cursor of such a topic and where its session begins is read before the stream is opened.
+A session names few topics; the topics of its patterns begin at their heads. The records between the
+cursor of such a topic and the beginning of the session are read first (a backfill).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from .._core import _Told, _WatchStart
     from .backend import HttpBackend
 
-# How long a read waits for records that are there and not synced yet.
+# Seconds that a strong backfill waits for records that are not synced yet.
 UNSYNCED_SECONDS = 1.0
-# How long a close waits for the server to hear of it.
+# Seconds that `close` takes at most to delete the session.
 CLOSE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """Which records are wanted, and how many at a time."""
+    """The filter and the limits of a watch."""
 
     skip_nodes: tuple[str, ...]
     match: str | None
@@ -49,7 +49,7 @@ class WatchOptions:
     strong: bool
 
     def fields(self) -> dict[str, Any]:
-        """As members of a session's body."""
+        """The options as members of a session's body."""
         return without_none(
             node=list(self.skip_nodes) or None,
             match=matcher(self.match),
@@ -61,20 +61,20 @@ class WatchOptions:
 
 
 class TopicCursor:
-    """How far a topic is: behind what was handed out, and behind what has come."""
+    """The cursor of a topic: of the events returned, and of the events received."""
 
     __slots__ = ("id", "id_now", "seen", "taken")
 
     def __init__(self, topic_id: int | None, seq: int) -> None:
         self.id = topic_id
-        """Of the topic that `seen` is a seq of."""
+        """The id of the topic that `seen` belongs to."""
         self.id_now = topic_id
-        """Of the topic that the session watches: its events say so where they have an id."""
+        """The id of the topic that the session watches, as its events say."""
         self.seen = self.taken = seq
 
 
 class Backfill(NamedTuple):
-    """A topic that is read up to where its session begins."""
+    """A topic to read up to where its session begins."""
 
     topic: str
     topic_id: int | None
@@ -82,11 +82,11 @@ class Backfill(NamedTuple):
 
 
 class HasBuffered(Exception):
-    """There is something to hand out before the stream is opened."""
+    """Events are buffered that must be returned before the stream is opened."""
 
 
 class RemoteWatch(RemoteBackend):
-    """An open subscription. One waits in it; `close` from anywhere."""
+    """An open subscription. One caller waits in it; `close` from any thread."""
 
     def __init__(
         self,
@@ -108,13 +108,13 @@ class RemoteWatch(RemoteBackend):
         self._connection = SseConnection(self._open, remote.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
-        # Whether the session was asked for a stream.
+        # Whether a stream of the session was requested.
         self._asked = False
         self._begun = self._closed = False
         self._scope = CancelScope()
 
     def begin(self) -> None:
-        """Makes the session, unless that was done: the watch begins where the topics are now."""
+        """Creates the session, once: the watch begins at the current heads."""
         if not self._begun:
             with self._scope.activate():
                 self._begin()
@@ -129,7 +129,7 @@ class RemoteWatch(RemoteBackend):
         self._begun = True
 
     def _first(self, topic: str, at: dict[str, Any]) -> int:
-        """Where a topic that a pattern matches begins."""
+        """Where a topic of a pattern begins."""
         for pattern, after, tail, _ in self._patterns:
             if topic.startswith(pattern.removesuffix("*")):
                 if after is not None:
@@ -138,7 +138,7 @@ class RemoteWatch(RemoteBackend):
         return int(at["from_seq"])
 
     def next(self, timeout: float | None = None) -> _Told | None:
-        """The next event, or `None` when the timeout passed."""
+        """The next event; `None` if the timeout has passed."""
         until = None if timeout is None else time.monotonic() + timeout
         self._remote.check()
         self.begin()
@@ -153,7 +153,7 @@ class RemoteWatch(RemoteBackend):
         return item
 
     def _await_buffered(self, until: float | None) -> bool:
-        """Waits for an event; false when the time has come."""
+        """Waits until an event is buffered; returns False at `until`."""
         while not self._buffered:
             if self._closed:
                 raise closed()
@@ -168,13 +168,13 @@ class RemoteWatch(RemoteBackend):
         return True
 
     def cursors(self) -> list[tuple[str, int, int]]:
-        """`(topic, topic_id, cursor)` after what `next` returned."""
+        """`(topic, topic_id, cursor)` behind the events that `next` returned."""
         if not self._begun:
             return [(name, 0, after) for name, after, *_ in self._topics if after is not None]
         return [(name, cursor.id or 0, cursor.taken) for name, cursor in self._cursors.items()]
 
     def _create(self, topics: dict[str, Any], lenient: bool) -> dict[str, dict[str, Any]]:
-        """A session; the topics that are there, and where they begin."""
+        """Creates a session; returns its topics and where they begin."""
         if self._closed:
             raise closed()
         beat = round(self._caller.options.heartbeat * 1000)
@@ -190,7 +190,7 @@ class RemoteWatch(RemoteBackend):
         return found
 
     def _resume(self) -> None:
-        """A new session, from where the one before was."""
+        """Creates a session that continues the lost one."""
         named = {name: _start(*how) for name, *how in self._topics}
         for name in named.keys() & self._cursors.keys():
             cursor = self._cursors[name]
@@ -199,27 +199,27 @@ class RemoteWatch(RemoteBackend):
         for gone in self._cursors.keys() - there.keys():
             self._gone(gone)
         for name, at in there.items():
-            # What was created meanwhile is read from its start.
+            # A topic that was created meanwhile is read from its first record.
             cursor = self._cursors.setdefault(name, TopicCursor(None, 0))
             cursor.id_now = at.get("topic_id")
             if name not in named:
                 self._add_backfill(name, cursor, at)
 
     def _gone(self, topic: str) -> None:
-        """Deleted meanwhile; one that is made anew joins."""
+        """Buffers the deletion of a topic; a new topic of its name joins."""
         self._cursors[topic] = TopicCursor(None, 0)
         self._buffered.append((topic, ("topic-deleted", topic, 0, None, None, None)))
 
     def _add_backfill(self, topic: str, cursor: TopicCursor, at: dict[str, Any]) -> None:
-        """Reads on by itself, if the session begins elsewhere than where the topic is here."""
+        """Schedules a backfill if the session begins behind the topic's cursor."""
         if cursor.id is None and cursor.seen > at["from_seq"]:
             cursor.seen = cursor.taken = 0
-        made_anew = cursor.id is not None and cursor.id != at.get("topic_id")
-        if made_anew or cursor.seen < at["from_seq"]:
+        recreated = cursor.id is not None and cursor.id != at.get("topic_id")
+        if recreated or cursor.seen < at["from_seq"]:
             self._backfills.append(Backfill(topic, at.get("topic_id"), at["from_seq"]))
 
     def _backfill(self) -> None:
-        """A page of what lies before the session."""
+        """Reads one page of the first backfill."""
         topic, topic_id, upto = self._backfills[0]
         cursor, asked = self._cursors[topic], self._options
         try:
@@ -240,7 +240,7 @@ class RemoteWatch(RemoteBackend):
             self._gone(topic)
             return
         if page.topic_id != topic_id:
-            # It was made anew since the session was: the stream says so.
+            # The topic was recreated since the session was: the stream reports that.
             self._backfills.popleft()
             return
         if (lost := page.tombstone) is not None:
@@ -259,8 +259,8 @@ class RemoteWatch(RemoteBackend):
             if self._closed:
                 raise closed()
             if self._session is None or (self._asked and self._last_id is None):
-                # What a stream was given that this client saw nothing of is behind the session's
-                # cursor, and there is no event to lead it back to.
+                # A stream of this session was requested, but no event of it arrived: the session's
+                # cursor may be behind lost events, and there is no event id to resume from.
                 self._end_session()
                 self._resume()
                 if self._backfills or self._buffered:
@@ -302,7 +302,7 @@ class RemoteWatch(RemoteBackend):
         self._buffered.append((topic, item))
 
     def _id_of(self, topic: str) -> int | None:
-        """The id of a topic that joined a stream of many, whose events do not tell it."""
+        """The id of a topic that joined a large session, whose events do not have it."""
         with contextlib.suppress(TopicsError):
             return int(json.loads(self._remote.state(topic))["topic_id"])
         return None
@@ -324,7 +324,7 @@ class RemoteWatch(RemoteBackend):
         return None
 
     def _failed(self, item: dict[str, Any]) -> None:
-        """The stream ends with an error: most are lifted by another one."""
+        """Handles an error event: most errors are solved by a new stream."""
         self._connection.drop()
         self._connection.events.clear()
         status = item.get("code", 500)
@@ -337,7 +337,7 @@ class RemoteWatch(RemoteBackend):
             raise failure(Answer(status, {}, encode_json(body) or b""))[0]
 
     def close(self) -> None:
-        """Ends it, and the session. Idempotent."""
+        """Ends the watch and its session. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -352,7 +352,7 @@ class RemoteWatch(RemoteBackend):
     def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            # A server that is not there forgets it by itself.
+            # An unreachable server drops the session by itself after a while.
             with contextlib.suppress(TopicsError, Closed):
                 self._caller.call("DELETE", session, repeatable=False, retry_refusals=False)
 
@@ -364,7 +364,7 @@ def _start(after: int | None, tail: int | None, topic_id: int | None) -> dict[st
 
 
 def _topic_id(event_id: str | None, topic: str) -> int | None:
-    """An event's id is the map of all cursors, with topic ids, unless there are many."""
+    """The topic id in an event's id, which maps topics to cursors unless there are many."""
     if event_id is None:
         return None
     with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):

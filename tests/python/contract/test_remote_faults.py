@@ -195,7 +195,7 @@ def test_what_was_fetched_ahead_is_fresh(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pages.take("a") is None
     for i in range(20):
         pages.begin(i, Done)
-    assert [pages.take(i) for i in range(20)].count("page") == page.MOST
+    assert [pages.take(i) for i in range(20)].count("page") == page.MAX_CALLS
 
 
 async def test_connections_are_kept(faulty: Faulty, connect: Any, name: str) -> None:
