@@ -1,4 +1,4 @@
-"""Durable consumers: readers whose position the engine keeps."""
+"""Consumers: readers whose cursor the engine stores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Consumer(AsyncHandle[plain.Consumer]):
-    """A reader of a topic with a stored cursor; a new handle begins where the cursor is stored.
+    """A reader of a topic with a stored cursor. A new handle begins at that cursor.
 
-    A batch whose read was cancelled is handed out by the next read of this handle.
+    If a read is cancelled after it got a batch, the next read of this handle returns that batch.
     """
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
 
     @property
     def cursor(self) -> int:
-        """The stored cursor."""
+        """The stored cursor, as this handle knows it."""
         return self._sync.cursor
 
     @same_signature(plain.Consumer.read)
@@ -59,14 +59,14 @@ class Consumer(AsyncHandle[plain.Consumer]):
             token = bridge.token()
             native.read_later(bridge.calls, token, max_bytes, max_records, checkpoint, match)
             try:
-                # No await between the answer and taking it: what is not taken goes back.
+                # No await between the answer and `take`: a page that is not taken goes back.
                 page = (await bridge.answer(token)).take()
             except Conflict as busy:
                 if fail_if_busy or busy.code != "consumer_busy":
                     raise
                 page = None
             if page is None:
-                await self._turn(bridge)
+                await self._wait_until_free(bridge)
                 continue
             rest = seconds_left(deadline)
             if len(page) or page.tombstone is not None or not rest:
@@ -74,8 +74,8 @@ class Consumer(AsyncHandle[plain.Consumer]):
             if page.caught_up:
                 await bridge.wait(rest, native.more, page.next_from_seq)
 
-    async def _turn(self, bridge: Bridge) -> None:
-        """Waits until no other reader of `at_most_once` reads."""
+    async def _wait_until_free(self, bridge: Bridge) -> None:
+        """Waits until no other reader reads from an `at_most_once` consumer."""
         token = bridge.token()
         cast("_core.Consumer", self._sync._native).turn(bridge.calls, token)
         await bridge.answer(token)

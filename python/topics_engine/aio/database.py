@@ -1,4 +1,4 @@
-"""An open data directory."""
+"""The handle of an open data directory, or of a connection to a server."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 
 class Database(ReprMixin[plain.Database], Closing):
-    """Topics, in this process or of a server, for any number of event loops and their threads. Use
-    it in an `async with` block, or `close` it.
+    """Topics of an embedded engine or of a server, usable from several event loops.
+
+    Use it in an `async with` block, or `await` its `close`.
     """
 
     __slots__ = ("_counted",)
 
     def __init__(self, database: plain.Database) -> None:
         super().__init__(database)
-        # Its bridge counts it, from before it was opened.
+        # Whether `retain` has counted it.
         self._counted = not self._is_remote
 
     @property
@@ -43,16 +44,16 @@ class Database(ReprMixin[plain.Database], Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, here or because this process is a fork."""
+        """Whether it is closed, or belongs to the parent process of a fork."""
         return self._sync.closed
 
     @property
     def settings(self) -> settings.Resolved | None:
-        """What it was opened with, and where each value came from."""
+        """Its settings, each with its source; `None` for a connection."""
         return self._sync.settings
 
     def topic(self, name: str, **config: Any) -> Topic:
-        """A handle. The config applies when the topic is created, by a write at the latest."""
+        """Returns a handle of a topic; see `topics_engine.Database.topic`."""
         return Topic(self._sync.topic(name, **config))
 
     def __getitem__(self, name: str) -> Topic:
@@ -83,19 +84,15 @@ class Database(ReprMixin[plain.Database], Closing):
     metrics = async_method(plain.Database.metrics)
 
     async def scan(self, topic: str, **asked: Any) -> Any:
-        """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the
-        like: `from_seq`, `to_seq`, `columns` and the other fields of `POST /v0/topics/:t/scan`.
-        """
+        """Returns a range of a topic as an Arrow stream; see `topics_engine.Database.scan`."""
         return await self._runner().run(partial(self._sync.scan, topic, **asked))
 
     async def split(self, topic: str, **asked: Any) -> dict[str, Any]:
-        """A range in parts of about one size, from the index alone: the fields and the answer of
-        `POST /v0/topics/:t/split`.
-        """
+        """Splits a range of a topic into parts; see `topics_engine.Database.split`."""
         return await self._runner().run(partial(self._sync.split, topic, **asked))
 
     async def close(self) -> None:
-        """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
+        """Syncs and closes. Every waiting call raises `Closed`. Idempotent."""
         if not self.closed:
             await runner_of(self._sync._backend).run_long(self._sync.close)
         if self._counted:
@@ -114,7 +111,7 @@ class Opening:
         self._entered: Database | None = None
 
     def _work(self) -> None:
-        """On a thread. Whoever is second of this and a cancellation closes what was opened."""
+        """Opens on a thread. If the caller was cancelled meanwhile, closes the database again."""
         opened = self._open()
         with self._lock:
             self._opened = opened
@@ -151,7 +148,7 @@ class Opening:
 
 
 def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
-    """Opens a data directory, creating it when missing; see `topics_engine.open`."""
+    """Opens a data directory; see `topics_engine.open`."""
     return Opening(path, given)
 
 
@@ -187,7 +184,7 @@ def connect(
     heartbeat: float = 5.0,
     verify: Verify = True,
 ) -> Connecting:
-    """A server's topics, with the handles of an open directory; see `topics_engine.connect`."""
+    """Connects to a server; see `topics_engine.connect`."""
     given = {
         "deadline": deadline,
         "timeout": timeout,
@@ -200,7 +197,7 @@ def connect(
 
 
 async def verify(path: str | os.PathLike[str]) -> Verification:
-    """Checks every byte of a data directory, closed or open. Nothing is changed."""
+    """Checks every byte of a data directory, open or closed. Changes nothing."""
     bridge.retain()
     try:
         return await bridge.current_bridge().run_long(plain.verify, path)

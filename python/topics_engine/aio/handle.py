@@ -1,4 +1,4 @@
-"""Verbs that are awaited, declared by the sync verbs whose twins they are."""
+"""Async handles: each wraps a sync handle and declares its methods from the sync ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AsyncMethod = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 
 
 class AsyncHandle(Generic[S]):
-    """A handle whose verbs are awaited; `_sync` is the handle that says what they mean."""
+    """A handle with awaited methods around the sync handle `_sync`."""
 
     __slots__ = ("_sync",)
 
@@ -44,16 +44,16 @@ class AsyncHandle(Generic[S]):
 
     @property
     def _is_remote(self) -> bool:
-        """Whether verbs wait for a server: they are spawned, and no thread waits."""
+        """Whether methods wait for a server; they run in greenlets then, not on threads."""
         return isinstance(self._sync._backend, RemoteBackend)  # type: ignore[attr-defined]
 
     def _runner(self) -> Runner:
-        """What runs sync verbs for the running loop, if what they stand on is open here."""
+        """The runner of sync methods on the running loop. Raises if the backend is closed."""
         self._engine.check()
-        return SPAWNED if self._is_remote else current_bridge()
+        return GREENLET_RUNNER if self._is_remote else current_bridge()
 
     def _bridge(self) -> Bridge:
-        """The running loop's bridge, if the engine is open here."""
+        """The bridge of the running loop. Raises if the engine is closed."""
         self._engine.check()
         return current_bridge()
 
@@ -62,8 +62,8 @@ class AsyncHandle(Generic[S]):
 
 
 class ReprMixin(AsyncHandle[S]):
-    """A handle that shows what it is of. What a server would say has to be awaited: there it shows
-    its name alone.
+    """Shows a handle like its sync handle. `repr` cannot await a server, so a remote handle shows
+    its name only.
     """
 
     __slots__ = ()
@@ -91,7 +91,7 @@ def async_method(
 def async_method(
     verb: Callable[..., Any], kind: Callable[[Any], Any] | None = None
 ) -> AsyncMethod[..., Any]:
-    """The sync verb on one of the bridge's threads; what it makes, as the async_method of that."""
+    """Declares the async method of a sync one; `kind` wraps its result."""
 
     @functools.wraps(verb)
     async def run(self: AsyncHandle[Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ def async_method(
 
 
 def long_async_method(verb: Callable[Concatenate[Any, P], R]) -> AsyncMethod[P, R]:
-    """The sync verb on a thread of its own: it may take long."""
+    """Declares the async method of a sync one that may take long: it gets its own thread."""
 
     @functools.wraps(verb)
     async def run(self: AsyncHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -114,7 +114,7 @@ def long_async_method(verb: Callable[Concatenate[Any, P], R]) -> AsyncMethod[P, 
 def wrapping(
     verb: Callable[Concatenate[Any, P], S], kind: Callable[[S], R]
 ) -> Callable[Concatenate[Any, P], R]:
-    """The async_method of what the sync verb makes, at once."""
+    """Declares a method that does not wait; `kind` wraps its result."""
 
     @functools.wraps(verb)
     def make(self: AsyncHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -124,7 +124,7 @@ def wrapping(
 
 
 def passthrough(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """The sync verb itself: it waits for nothing."""
+    """Declares a method that does not wait, with the same result."""
 
     def same(found: R) -> R:
         return found
@@ -137,8 +137,10 @@ def same_signature(
     *,
     remote_too: bool = False,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], AsyncMethod[P, R]]:
-    """Arguments and documentation are those of the sync verb. What is declared is how an engine of
-    this process waits, unless `remote_too`; of a server it is the sync verb that is spawned.
+    """Declares an async method with the signature and docstring of a sync one.
+
+    The decorated function serves an embedded engine. On a remote handle the sync method runs in a
+    greenlet, unless `remote_too`.
     """
 
     def declare(run: Callable[..., Coroutine[Any, Any, R]]) -> AsyncMethod[P, R]:
@@ -155,12 +157,12 @@ def same_signature(
 
 
 class Closing:
-    """Closed at the end of an `async with` block."""
+    """A handle that the end of an `async with` block closes."""
 
     __slots__ = ()
 
     async def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Closes it. Idempotent."""
         raise NotImplementedError
 
     async def __aenter__(self: C) -> C:
@@ -175,20 +177,20 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """What runs sync verbs for an event loop."""
+    """Runs sync methods for an event loop."""
 
     async def run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a verb that may wait."""
+        """Runs a method that may wait."""
 
     async def run_long(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a verb that may wait long."""
+        """Runs a method that may wait long."""
 
 
-class Spawned:
-    """Runs verbs in greenlets of the task that awaits them."""
+class GreenletRunner:
+    """Runs methods in greenlets of the awaiting task."""
 
     async def run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        # With the first connection comes what makes greenlets.
+        # Imported here: only the extra `client` installs greenlet.
         from ..remote.greenlets import spawn
 
         return await spawn(verb, *args, **kwargs)
@@ -196,9 +198,9 @@ class Spawned:
     run_long = run
 
 
-SPAWNED = Spawned()
+GREENLET_RUNNER = GreenletRunner()
 
 
 def runner_of(part: object) -> Runner:
-    """What runs the verbs of a part of a backend."""
-    return SPAWNED if isinstance(part, RemoteBackend) else current_bridge()
+    """The runner of a backend, or of a part of one."""
+    return GREENLET_RUNNER if isinstance(part, RemoteBackend) else current_bridge()

@@ -1,4 +1,4 @@
-"""LeasedJob queues: jobs are claimed for a time, then done or given back."""
+"""Job queues: a worker leases a job for a time, then acks it or gives it back."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from .topic import TopicHandle
 if TYPE_CHECKING:
     from ..client.backend import JobStream
 
-# The longest that the engine lets one claim wait, in seconds.
+# Seconds that one claim waits at most; a longer wait is several claims.
 LONGEST = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job(LeasedJob):
-    """A job that is leased to a node. `async with job:` acks it, or gives it back on an exception,
-    a cancellation too.
+    """A job that is leased to a worker. `async with job:` acks it, or nacks it on an exception or
+    cancellation.
 
-    While the block runs the lease is renewed at a third of its time. A job that a transaction
-    acked within the block is done.
+    Inside the block a task renews the lease at a third of its time. A job that a transaction acked
+    inside the block is not acked again.
     """
 
     _renewals: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
 
     async def ack(self) -> bool:
-        """Done: the job is deleted. False when the lease is another's by now."""
+        """Acks the job: it is done, and deleted. Returns False if the lease has expired."""
         done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
         return bool(done)
 
     async def nack(self, delay_ms: int | None = None) -> bool:
-        """Gives the job back, by default after the queue's backoff."""
+        """Gives the job back, after the queue's backoff or `delay_ms` milliseconds."""
         done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), delay_ms)
         return bool(done)
 
     async def extend(self, lease_ms: int | None = None) -> bool:
-        """The lease runs out so long from now."""
+        """Renews the lease for `lease_ms` milliseconds (default: the queue's lease)."""
         done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._lease(), lease_ms)
         return bool(done)
 
@@ -75,7 +75,7 @@ class Job(LeasedJob):
 
 
 class Work(Closing, AsyncIterator[Job]):
-    """Follows a queue: jobs are leased as there is room for them; closing gives them back."""
+    """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back."""
 
     def __init__(self, queue: plain.Queue, node: str, native: JobStream) -> None:
         self._queue, self._node, self._native = queue, node, native
@@ -114,11 +114,11 @@ class Work(Closing, AsyncIterator[Job]):
         if answer is None:
             self._closed = True
         else:
-            # No await between the answer and taking it: what is not taken is given back.
+            # No await between the answer and `take`: jobs that are not taken are given back.
             self._jobs.extend(jobs_of(Job, self._queue, self._node, answer.take()))
 
     async def close(self) -> None:
-        """Ends it: what was not acked is given back. Idempotent."""
+        """Ends the iteration and gives unacked jobs back. Idempotent."""
         if not self._closed:
             self._closed = True
             self._jobs.clear()
@@ -129,7 +129,7 @@ class Work(Closing, AsyncIterator[Job]):
 
 
 class Queue(TopicHandle[plain.Queue]):
-    """A queue by name, of any loop. What a topic does it does too."""
+    """A queue by name. It has the methods of a topic, too."""
 
     __slots__ = ()
 
@@ -148,12 +148,12 @@ class Queue(TopicHandle[plain.Queue]):
         while True:
             rest = seconds_left(deadline) or 0.0
             wait = min(rest, LONGEST)
-            # No await between the answer and taking it: what is not taken is given back.
+            # No await between the answer and `take`: jobs that are not taken are given back.
             answer = self._bridge().wait(None, native.claim_later, node, max, lease_ms, wait)
             found = (await answer).take()
             if found[0] or rest <= wait:
                 return jobs_of(Job, self._sync, node, found)
 
     def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
-        """Follows the queue: up to `max` jobs are leased at a time; closing it gives them back."""
+        """Follows the queue: returns an iterator over jobs; see `topics_engine.Queue.work`."""
         return Work(self._sync, node, self._sync._native.work(node, max, lease_ms))

@@ -1,4 +1,4 @@
-"""A read: an async iterator that ends at the head of the moment it began."""
+"""A read: an async iterator that ends at the head of the topic at the first fetch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from .handle import AsyncHandle, Closing, async_method
 
 
 class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
-    """The records of a topic from a cursor to the head, or to `upto`; then it stops.
-
-    One task iterates; `close` from any of its loop.
-    """
+    """The records of a topic from a cursor to the head, or to `upto`. One task iterates."""
 
     __slots__ = ()
 
@@ -25,13 +22,15 @@ class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
 
     @property
     def gaps(self) -> list[Gap]:
-        """The gaps met so far."""
+        """The gaps found so far."""
         return self._sync.gaps
 
     @property
     def cursor(self) -> int:
-        """What to store: `after=` of a read that goes on from here. A read that was not told a seq
-        to begin after has one when it has begun.
+        """The cursor to store: pass it as `after=` to continue behind the items taken so far.
+
+        Raises:
+            InvalidRequest: the read did not begin at a seq, and has fetched nothing yet.
         """
         if self._sync._cursor is None and not self._sync._items:
             raise InvalidRequest("this read has not started: call `await read.begin()` first")
@@ -39,13 +38,13 @@ class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
 
     @property
     def topic_id(self) -> int:
-        """The id of the topic that is read, once the read has begun."""
+        """The id of the topic, once the read has fetched a page."""
         if self._sync._topic_id is None:
             raise InvalidRequest("this read has not started: call `await read.begin()` first")
         return self._sync._topic_id
 
     async def begin(self) -> None:
-        """Fetches the first page, unless that was done."""
+        """Fetches the first page, once."""
         if self._sync._topic_id is None:
             await self._fetch()
 
@@ -68,7 +67,7 @@ class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
         return self._sync._take()
 
     async def batches(self) -> AsyncIterator[list[Item]]:
-        """The same, a list at a time."""
+        """Iterates over lists of items, one per page."""
         while True:
             while not self._sync._items and not self._sync._done:
                 await self._fetch()

@@ -1,4 +1,4 @@
-"""A router's handle."""
+"""The handle of a router."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .handle import AsyncHandle, async_method
 
 
 class Router(AsyncHandle[plain.Router]):
-    """A router by name. It copies what is written to its source, as it is written."""
+    """A router by name. It copies records from its source to its destination."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A topic's handle."""
+"""The handle of a topic."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .read import Read
 if TYPE_CHECKING:
     from ..client.backend import Acked
 
-# What a write that may wait waits for.
-ROOM = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
+# Limits that clear by themselves: a write may wait for them.
+WAITABLE_LIMITS = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
 
 T = TypeVar("T", bound=plain.Topic)
 
 
 class TopicHandle(ReprMixin[T]):
-    """What handles of topics and of queues do."""
+    """The methods of topics and queues."""
 
     __slots__ = ()
 
@@ -91,10 +91,11 @@ class TopicHandle(ReprMixin[T]):
     async def _write(
         self,
         stage: Callable[[_core.Calls, int], Acked | None],
-        patiently: Callable[[], Ack],
+        blocking: Callable[[], Ack],
     ) -> Ack:
-        """A write that needs no sync is over inside the call. One that finds no room, and may wait
-        for it, waits on a thread.
+        """Starts a write and awaits its ack, which is there immediately if no sync is needed.
+
+        If memory is short and the write may wait, it waits on a thread.
         """
         bridge = self._bridge()
         token = bridge.token()
@@ -102,9 +103,9 @@ class TopicHandle(ReprMixin[T]):
             acked = stage(bridge.calls, token)
             return ack_of(await bridge.answer(token) if acked is None else acked)
         except Throttled as error:
-            if error.detail.get("limit") not in ROOM:
+            if error.detail.get("limit") not in WAITABLE_LIMITS:
                 raise
-        return await bridge.run(patiently)
+        return await bridge.run(blocking)
 
     @same_signature(plain.Topic.wait)
     async def wait(self, after: int, wait: float | None = None) -> bool:
@@ -120,11 +121,11 @@ class TopicHandle(ReprMixin[T]):
 
 
 class Topic(TopicHandle[plain.Topic]):
-    """A topic by name, of any loop.
+    """A topic by name, usable from several event loops.
 
-    The topic is created by the first write or by `create`. The config that the handle was made with
-    applies then; where the topic exists and differs in a named field, that is a `Conflict`. A
-    write whose `await` is cancelled may be stored, or not; with a `key` it can be repeated.
+    The topic is created by `create` or by the first write, with the options that the handle was
+    made with. If the topic exists and differs in one of them, that call raises `Conflict`. A
+    cancelled write may be stored or not; with a `key` it is safe to repeat.
     """
 
     __slots__ = ()

@@ -8,17 +8,17 @@ from .handle import AsyncHandle, passthrough, runner_of
 
 
 class Transaction(AsyncHandle[plain.Transaction]):
-    """What happens when the `async with` block ends: all of it or, on an exception, nothing.
+    """Collects rows, commits and acks; the end of the `async with` block sends them, all or
+    nothing.
 
-    Nothing is staged before, so only the end is awaited. Topics that get rows take no other writes
-    while the commit runs.
+    Nothing is sent before, so only the end of the block is awaited.
     """
 
     __slots__ = ()
 
     @property
     def result(self) -> Committed | None:
-        """What the commit answered, once it has."""
+        """The result, once the block has ended."""
         return self._sync.result
 
     append = passthrough(plain.Transaction.append)

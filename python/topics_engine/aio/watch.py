@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 
 class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
-    """What is written to topics, as it is written; each topic in the order of its seqs.
+    """New records of topics, each topic in the order of its seqs. One task iterates.
 
-    One task iterates; `close` from any of its loop, which ends the iteration. A cancelled wait
-    takes nothing: the next one goes on. Use it in an `async with` block, or `close` it.
+    A cancelled wait loses nothing: the next one continues. Use the watch in an `async with` block,
+    or `await` its `close`.
     """
 
     __slots__ = ("_busy",)
 
     def __init__(self, watch: plain.Watch) -> None:
         super().__init__(watch)
-        # The fetch before did not wait: other tasks have not had a turn.
+        # Whether the last fetch returned without waiting; then the next one yields to the loop.
         self._busy = False
 
     @property
     def gaps(self) -> list[Gap]:
-        """The gaps met so far."""
+        """The gaps found so far."""
         return self._sync.gaps
 
     @property
     def cursor(self) -> dict[str, int]:
-        """What to store: `db.watch(cursor)` goes on behind the items taken so far."""
+        """The cursors to store: `db.watch(cursor)` continues behind the items taken so far."""
         return self._sync.cursor
 
     def __aiter__(self) -> Watch:
@@ -53,13 +53,13 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
         return self._sync._take()
 
     async def next(self, wait: float | None = None) -> Event | None:
-        """The next item; `None` when `wait` seconds have passed, or the watch is closed."""
+        """Returns the next item; `None` if `wait` seconds have passed, or the watch is closed."""
         await self._await_items(wait)
         return self._sync._take() if self._sync._items and not self._sync._closed else None
 
     async def batches(self, wait: float | None = None) -> AsyncIterator[list[Event]]:
-        """The same, what came together in a list; with `wait`, an empty list when nothing came in
-        so many seconds.
+        """Iterates over lists of items that arrived together; with `wait`, yields an empty list
+        after this many seconds without an item.
         """
         while not self._sync._closed:
             await self._await_items(wait)
@@ -73,8 +73,8 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
                 return
 
     async def _fetch(self, wait: float | None) -> bool:
-        """Waits for an event; false when there is none yet. What was told is kept before the next
-        `await`: a cancellation loses nothing.
+        """Waits for an event; returns False if none has come. The event is stored before the next
+        `await`, so a cancellation loses nothing.
         """
         if self._busy:
             await asyncio.sleep(0)
@@ -100,7 +100,7 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
             self._sync.close()
 
     async def __aenter__(self) -> Watch:
-        # A watch of a server begins here, or at its first wait; of this process it has begun.
+        # A remote watch begins here or at its first wait; an embedded one has begun.
         if isinstance(self._sync._source, RemoteBackend):
             source: Any = self._sync._source
             await runner_of(source).run(source.begin)

@@ -1,6 +1,6 @@
-"""The application: match the route, check the client, hand raw bytes to the core, send its bytes.
+"""The application: match the route, check the client, pass raw bytes to the core, send its bytes.
 
-Python never looks into a record.
+Python never parses a record.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ BODIES = {
 class App:
     """A plain ASGI 3 application over one engine.
 
-    The life of the engine follows the ASGI lifespan. A server that does not speak lifespan gets the
-    engine opened at the first request.
+    The engine opens and closes with the ASGI lifespan. Under a server without lifespan it opens at
+    the first request.
     """
 
     def __init__(self, lifespan: EngineLifespan, guard: Guard, settings: Settings) -> None:
@@ -68,7 +68,7 @@ class App:
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Limiter("sse_connections", most, per_key)
-        # Of streams and sockets, by the number of their client's grant.
+        # Futures of streams and sockets, by the grant of their client.
         self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Limiter("inflight", 0, settings.max_inflight_per_key)
@@ -122,12 +122,12 @@ class App:
         if response is None:
             return
         response.headers += self._cors.headers(request)
-        # A client that left meanwhile is no error of the server.
+        # A client that disconnected meanwhile is not a server error.
         with contextlib.suppress(Disconnected, OSError):
             await respond(request, await compressed(request, response), send)
 
     async def _answer(self, request: Request, send: Send) -> Response | None:
-        """The response, or `None` when it was a stream and has been sent."""
+        """The response; `None` if it was a stream and has been sent."""
         request.check_headers()
         self.lifespan.start()
         path = raw_path(request.scope)
@@ -174,7 +174,7 @@ class App:
             with self.lifespan.using() as bridge:
                 key = request.headers.get(b"idempotency-key", b"")
                 call = _begin(bridge, found, client, request, body.data, flags, key)
-                # The answer may take its time.
+                # The answer may take long: release the body before waiting for it.
                 body.release()
                 request.release(self.receiving)
                 status, answer = await _answer_to(bridge, call, request, waits=route.waits)
@@ -183,7 +183,7 @@ class App:
         return core_response(status, answer, offer)
 
     async def _posted(self, route: Route, request: Request) -> Body:
-        """The body, with the flags of what it is."""
+        """Reads the body; its flags say what kind of body it is."""
         if request.method not in ("POST", "PUT") or not request.has_body():
             return Body(b"", 0)
         flags = BODIES[body_type(route, request)]
@@ -214,7 +214,7 @@ class App:
 
     @property
     def streams(self) -> int:
-        """How many streams and sockets are open."""
+        """The number of open streams and sockets."""
         return self._streams.total
 
     async def _stream(
@@ -260,12 +260,13 @@ class App:
 
     @property
     def has_keys(self) -> bool:
-        """Whether clients need a key."""
+        """Whether requests need an API key."""
         return isinstance(self.guard, KeyGuard)
 
     def renew_keys(self, keys: Keys) -> Renewal:
-        """Takes these keys instead of those that there are: what a key may no more is refused from
-        the next request on, and its streams end."""
+        """Replaces the API keys. Requests are checked against the new keys, and streams of revoked
+        keys end.
+        """
         guard = self.guard
         if not isinstance(guard, KeyGuard):
             raise InvalidRequest(
@@ -289,7 +290,7 @@ def _begin(
     flags: int,
     key: bytes,
 ) -> tuple[int, Answer | None]:
-    """The token of a call, and its answer if it is there."""
+    """Starts a call; returns its token, and its answer if it is there already."""
     name, part = decode_name(found.name), decode_part(found.part)
     query: bytes = request.scope.get("query_string", b"")
     verb = found.route.verb
@@ -299,7 +300,7 @@ def _begin(
 async def _answer_to(
     bridge: LoopBridge, call: tuple[int, Answer | None], request: Request, *, waits: bool
 ) -> Answer:
-    """The answer to a call; one that may wait is given up when the client goes."""
+    """Awaits the answer to a call; one that `waits` is cancelled when the client disconnects."""
     token, answer = call
     if answer is not None:
         return answer
@@ -320,14 +321,14 @@ async def _answer_to(
 
 
 def core_response(status: int, answer: bytes, offer: bytes) -> Response:
-    """The core's answer with the headers that follow from it; an error is always JSON."""
+    """The core's answer as a response; errors are always JSON."""
     if status < 400:
         return Response(status, answer, offer)
     return Response(status, answer, JSON, retry_after_headers(status, answer))
 
 
 def body_type(route: Route, request: Request) -> bytes:
-    """The media type of a request's body; 415 for what the route does not take."""
+    """The media type of the body; 415 if the route does not take it."""
     given = request.headers.get(b"content-type", b"")
     kind, *parameters = (p.strip().lower() for p in given.split(b";"))
     encoding = request.headers.get(b"content-encoding", b"identity").strip().lower()
@@ -348,12 +349,12 @@ def body_type(route: Route, request: Request) -> bytes:
 
 
 def is_gzip(request: Request) -> bool:
-    """Whether the body says that it is gzip."""
+    """Whether the body is gzip."""
     return request.headers.get(b"content-encoding", b"").strip().lower() == b"gzip"
 
 
 async def compressed(request: Request, response: Response) -> Response:
-    """The response as the client asked for it: packed, when it named gzip."""
+    """Compresses a response if the client accepts gzip."""
     if not accepts_gzip(request.headers.get(b"accept-encoding"), len(response.body)):
         return response
     body = response.body
@@ -364,7 +365,7 @@ async def compressed(request: Request, response: Response) -> Response:
 
 
 def negotiate(route: Route, accept: bytes | None) -> bytes:
-    """The content type of the answer; 406 when the client takes none of what there is."""
+    """The content type of the response; 406 if the client accepts none of the route's."""
     offers = route.offers
     if not accept or accept == b"*/*" or accept == offers[0]:
         return offers[0]

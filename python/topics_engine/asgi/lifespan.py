@@ -1,7 +1,7 @@
-"""The life of the engine behind the application: opening, ready, draining, closed, or failed.
+"""The lifespan of the engine behind the application: opening, ready, draining, closed, or failed.
 
-Opening recovers, which may take long, so it runs in a thread while the server already answers that
-it is not ready. Closing runs in a thread too: it syncs and writes snapshots.
+Opening recovers, which may take long, so it runs in a thread while the server already answers 503.
+Closing syncs and writes snapshots, and runs in a thread, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .messages import HttpError, Response
 T = TypeVar("T")
 Phase = Literal["new", "opening", "ready", "failed", "draining", "closed"]
 
-# What opening gives: the engine, and the native object that serves it on a loop.
+# The engine, and the native object that serves it on a loop.
 Opened = tuple[Any, CoreHttp]
 
 
 class EngineLifespan:
-    """Owns the engine and says at any moment whether verbs may run."""
+    """Opens and closes the engine, and knows whether verbs may run."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class EngineLifespan:
         self._in_flight = 0
 
     def start(self) -> None:
-        """Begins to open the engine; later calls do nothing."""
+        """Starts to open the engine; later calls do nothing."""
         if self.phase == "new":
             self.phase = "opening"
             self._opening = asyncio.get_running_loop().create_task(self._recover())
@@ -73,7 +73,7 @@ class EngineLifespan:
                 self.on_ready(http, self.bridge)
 
     def begin_shutdown(self) -> None:
-        """Takes no new work; whoever waits on purpose is let go. Idempotent, on the loop."""
+        """Accepts no new work and ends long waits. Idempotent; runs on the loop."""
         if self.phase not in ("new", "opening", "ready"):
             return
         self.phase = "draining"
@@ -83,7 +83,7 @@ class EngineLifespan:
             self.bridge.end_waits()
 
     async def close(self, timeout: float) -> None:
-        """Waits for open requests, then closes the engine."""
+        """Waits for open requests, at most `timeout` seconds, then closes the engine."""
         self.begin_shutdown()
         if self._opening is not None:
             await self._opening
@@ -106,7 +106,7 @@ class EngineLifespan:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[LoopBridge]:
-        """The engine for one request, which a shutdown waits for; 503 while there is none."""
+        """The engine for one request, which a shutdown waits for; 503 if it is not ready."""
         if self.phase != "ready" or self.bridge is None:
             raise self._unavailable()
         self._in_flight += 1
@@ -128,16 +128,16 @@ class EngineLifespan:
         return HttpError(503, "not_ready", "the engine is recovering: try again later", progress)
 
     def health(self) -> Response:
-        """The process is alive, whatever the engine does."""
+        """The health response: the process runs, whatever the engine does."""
         uptime = int((time.monotonic() - self._created_at) * 1000)
         answer = {"status": "ok", "version": self._version, "uptime_ms": uptime}
         return Response(200, json.dumps(answer, separators=(",", ":")).encode())
 
 
 async def run_in_thread(work: Callable[[], T], name: str) -> T:
-    """Runs blocking work in a thread of its own and awaits its outcome.
+    """Runs blocking work in its own thread and awaits the result.
 
-    Not the loop's executor: its few threads could all be waiting for a sync when the engine closes.
+    Not on the loop's executor: all its threads may be waiting for a sync when the engine closes.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

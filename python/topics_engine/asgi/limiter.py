@@ -1,4 +1,4 @@
-"""Limiter that requests and streams hold: taken when they begin, given back however they end."""
+"""Limits on open requests and streams, and on the bytes of request bodies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RETRY_MS = 1000
 
 
 class Limiter:
-    """At most so many in all, and for each client; 0 is no limit."""
+    """Counts open requests or streams, in total and by client; a limit of 0 is no limit."""
 
     def __init__(self, name: str, most: int, per_key: int) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class Limiter:
 
     @contextlib.contextmanager
     def acquire(self, label: str) -> Iterator[None]:
-        """A slot for a client; without keys there is only the limit of all."""
+        """Counts one for the duration of the block; 429 at a limit."""
         if self._most and self.total >= self._most:
             raise _full(self._name, self._most)
         if self.is_full(label):
@@ -35,16 +35,16 @@ class Limiter:
             self.give(label)
 
     def is_full(self, label: str) -> bool:
-        """Whether a client has all that one may have."""
+        """Whether a client is at its limit."""
         return bool(label and self._per_key and self.taken[label] >= self._per_key)
 
     def take(self, label: str) -> None:
-        """Counts a slot for a client."""
+        """Counts one for a client."""
         self.total += 1
         self.taken[label] += 1
 
     def give(self, label: str) -> None:
-        """A client has one slot less."""
+        """Counts one less for a client."""
         self.total -= 1
         self.taken[label] -= 1
         if not self.taken[label]:
@@ -52,7 +52,7 @@ class Limiter:
 
 
 class ByteBudget:
-    """Bytes of all bodies that are being received, at most so many in all; 0 is no limit."""
+    """A limit on the bytes of all bodies that are being received; 0 is no limit."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name = name
@@ -60,19 +60,19 @@ class ByteBudget:
         self.taken = 0
 
     def take(self, size: int) -> bool:
-        """Counts bytes; false, and nothing counted, when they are too many."""
+        """Counts bytes; returns False, and counts nothing, over the limit."""
         if self._most and self.taken + size > self._most:
             return False
         self.taken += size
         return True
 
     def give(self, size: int) -> None:
-        """So many are not held any more."""
+        """Releases bytes."""
         self.taken -= size
 
     def full(self) -> HttpError:
-        """What a request is told whose bytes are too many. It ends its connection: what is still to
-        come of its body is not kept.
+        """The error of a request over the limit. It closes the connection, whose remaining body is
+        dropped.
         """
         error = _full(self._name, self._most)
         error.headers.append(CLOSE)

@@ -1,4 +1,4 @@
-"""The WebSocket: text messages in, text messages out. What they mean is the core's business."""
+"""The WebSocket: text messages in and out. The core interprets them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1001, 1003, 1008
 
 
 async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> None:
-    """Refuses a connection before it is one, in the words of every other refusal."""
+    """Refuses a handshake, with the same body as any other refusal."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
@@ -26,10 +26,10 @@ async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> 
     start = {"type": "websocket.http.response.start", "status": response.status}
     await send({**start, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body})
-    # uvicorn logs a handshake as unfinished when this ends before the connection does.
+    # uvicorn logs an unfinished handshake if the application returns before the connection ends.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DENIED_SECONDS):
-            # The denial's own end, then the connection's.
+            # The end of the denial, then of the connection.
             await receive()
             await receive()
 
@@ -43,8 +43,11 @@ async def serve_socket(
     stall: float,
     revoked: asyncio.Future[None],
 ) -> None:
-    """Answers a client until it leaves, or its key is revoked. A message is taken when what was to
-    be sent is sent: who does not read is not read from."""
+    """Serves a socket until the client leaves or its key is revoked.
+
+    A message is received only when all pending output was sent, so a client that does not read is
+    not read from.
+    """
     wake = bridge.wake_of(token)
     revoked.add_done_callback(lambda _: wake.set())
     incoming = _next(receive, wake.set)
@@ -94,7 +97,7 @@ def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
 
 
 async def _send_all(bridge: LoopBridge, token: int, send: Send, stall: float) -> bool:
-    """Sends what there is; false when that was the last."""
+    """Sends pending output; returns False after the last message."""
     after = MORE
     while after == MORE:
         pulled = bridge.pull(token)
