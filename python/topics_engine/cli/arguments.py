@@ -1,4 +1,4 @@
-"""The arguments of the commands on queues, consumers and routers."""
+"""The arguments of the commands on queues, consumers, routers and transaction writers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 
 def resource_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
-    """Adds `lag`, `queue`, `consumer` and `router`; `common` are the arguments of all commands."""
+    """Adds `lag`, `queue`, `consumer`, `router` and `txn`; `common` has the arguments of all
+    commands.
+    """
     lag = verb("lag", "how far behind each consumer is")
     lag.add_argument("topic", nargs="?", help="only of this topic")
 
@@ -72,7 +74,7 @@ def _router_arguments(add: Any) -> None:
 
 
 def positive(text: str) -> int:
-    """A number that is at least 1."""
+    """Parses a number that is at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is out of range: must be at least 1")

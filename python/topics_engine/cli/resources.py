@@ -1,4 +1,4 @@
-"""The commands on what belongs to topics: queues, consumers, routers."""
+"""The commands on queues, consumers, routers and transaction writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUTER_COLUMNS = ["router", "source", "dest", "guarantee", "forwarded_total", "l
 
 
 def lag(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Every consumer, or those of a topic, with its lag."""
+    """Prints the consumers of one topic, or of all, with their lag."""
     out.rows(LAG_COLUMNS, [_consumer(*found) for found in every_consumer(db._backend, args.topic)])
     return Exit.OK
 
@@ -37,7 +37,7 @@ def queue_stats(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def _queue(db: Database, name: str) -> Queue:
-    """A handle of what is there."""
+    """A handle of an existing queue; creates nothing."""
     return Queue(db._backend, name, {})
 
 
@@ -96,7 +96,7 @@ def consumer_create(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def consumer_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """What its next read would hand out."""
+    """Prints what the next read of a consumer would return."""
     _require_consumer(db, args)
     for item in db.topic(args.topic).consumer(args.consumer).peek(max_records=args.max):
         if isinstance(item, Record):
@@ -129,7 +129,7 @@ def consumer_drop(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def _require_consumer(db: Database, args: argparse.Namespace) -> None:
-    """A handle makes a consumer that is not there; a mistyped name is an error here."""
+    """Raises if a consumer does not exist: a handle would create it."""
     from ..errors import NotFound
 
     if all(found.name != args.consumer for found in db.topic(args.topic).consumers()):

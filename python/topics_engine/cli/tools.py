@@ -19,13 +19,13 @@ PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
 
 def verify(data_dir: str, out: Output) -> int:
-    """Every checksum of a directory, also while an engine has it open. Changes nothing."""
+    """Checks every checksum of a directory, open or closed. Changes nothing."""
     _require_directory(data_dir)
     return report(_verified(data_dir), out)
 
 
 class Checked:
-    """How far a verification is."""
+    """Shows the progress of a verification."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
@@ -52,7 +52,7 @@ def _verified(data_dir: str) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any], out: Output) -> int:
-    """Prints what a verification found; the exit code says whether it is whole."""
+    """Prints the result of a verification, and returns the exit code."""
     if out.json_lines:
         out.fields(found)
     else:
@@ -65,10 +65,10 @@ def report(found: dict[str, Any], out: Output) -> int:
 
 
 def repair(settings: Settings, out: Output, *, sure: bool) -> int:
-    """Says what would be lost, and with `sure` gives it up.
+    """Prints what a repair would lose; with `sure`, repairs.
 
-    What can be made again from other files is; the rest becomes gaps of the topics. The damaged
-    files are kept in `damaged/`.
+    Files that other files have the data of are rebuilt. The rest becomes gaps. The damaged files
+    are kept in `damaged/`.
     """
     data_dir = settings.data_dir
     _require_directory(data_dir)
@@ -80,7 +80,9 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
         plan = json.loads(_core.repair(data_dir, settings.engine))
     show_plan(plan, out)
     if not sure:
-        out.line("nothing was changed: run again with --yes to give up what is listed above")
+        out.line(
+            "nothing was changed: run again with --yes to repair, and lose what is listed above"
+        )
         return Exit.CORRUPT
     with ElapsedTime("repair"):
         done = json.loads(_core.repair(data_dir, settings.engine, apply=True))
@@ -90,7 +92,7 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
 
 
 def show_plan(plan: dict[str, Any], out: Output) -> None:
-    """What would be lost: ranges of the log, then of the topics."""
+    """Prints what would be lost: ranges of the log, then of topics."""
     if out.json_lines:
         out.fields(plan)
         return
@@ -98,8 +100,8 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
         out.line("no record would be lost")
     losses = [{**loss, "lsns": "{}…{}".format(*loss["lsns"])} for loss in plan["losses"]]
     for title, columns, rows in (
-        ("made again from what is left", PROBLEM_COLUMNS, plan["files"]),
-        ("given up", ["file", "offset", "lsns"], losses),
+        ("rebuilt from other files", PROBLEM_COLUMNS, plan["files"]),
+        ("lost", ["file", "offset", "lsns"], losses),
         ("records lost, at most", ["topic", "from", "to", "reason"], plan["gaps"]),
     ):
         if rows:
@@ -108,7 +110,7 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
 
 
 def reload(data_dir: str, out: Output) -> int:
-    """Tells the server of a directory on this machine."""
+    """Sends SIGHUP to the server of a directory on this machine."""
     _require_directory(data_dir)
     holder = _holder(Path(data_dir) / ".topics.lock")
     if holder is None:
@@ -121,8 +123,11 @@ def reload(data_dir: str, out: Output) -> int:
 
 
 def _holder(path: Path) -> tuple[int, str] | None:
-    """The process that has a directory open and serves it, by its lock file: what an old one says
-    may be another process by now, and an engine without a server would die of the signal."""
+    """The process and URL of the server that has a directory open, by its lock file.
+
+    An unlocked file names a process that has ended; a locked one without a URL names an engine
+    without a server, which SIGHUP would kill.
+    """
     try:
         with path.open() as lock:
             try:

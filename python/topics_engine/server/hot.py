@@ -1,7 +1,7 @@
-"""What uvicorn is given as its protocol: hot requests are answered natively.
+"""The protocol that uvicorn gets: the native module answers hot requests.
 
-The native protocol may only be faster than the application, never different. At the first request
-that is anything but plainly hot a connection becomes a `PumpedProtocol`, and stays one.
+The native protocol must never answer differently from the application. At the first request that is
+not plainly hot, a connection becomes a `NativeStreamProtocol`, and stays one.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Admit = Callable[[str, bytes], tuple[int, str] | None]
 
 
 class HotProtocols:
-    """Makes the protocol of each connection; one gate decides for all of them what is hot."""
+    """Creates the protocol of each connection; one gate decides which requests are hot."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         limits = self._limits = Limits.of(settings)
         body_seconds = settings.body_timeout_ms / 1000
-        # Timeouts are counted in ticks, so that no request sets a timer.
+        # Timeouts are counted in ticks of one timer, so that requests need no timers.
         ticks = (body_seconds, limits.header, limits.idle)
         self._tick = max(0.01, min(1.0, min(ticks) / 4))
         self._gate = _core.Gate(
@@ -62,14 +62,14 @@ class HotProtocols:
             keys=self._keys(app),
         )
         self._ticking = False
-        # A guard that nobody here knows has the application to itself.
+        # Requests under an unknown kind of guard all go to the application.
         if isinstance(app.guard, LoopbackGuard | OpenGuard | KeyGuard):
             app.lifespan.on_ready = self._open
             app.lifespan.on_shutdown = self._gate.shut
 
     @staticmethod
     def _keys(app: App) -> tuple[Admit, Limiter] | None:
-        """Who says which requests a key may make, and who counts them."""
+        """The function that admits API keys, and the limiter that counts their requests."""
         guard, slots = app.guard, app.in_flight
         if not isinstance(guard, KeyGuard):
             return None
@@ -94,15 +94,15 @@ class HotProtocols:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> _core.Connection:
-        """The protocol of a new connection, with the arguments of uvicorn's own."""
+        """Creates the protocol of a connection; the arguments are those of uvicorn's protocol."""
         loop = _loop or asyncio.get_running_loop()
         if not self._ticking:
             self._ticking = True
             loop.call_later(self._tick, self._sweep, loop)
         state = (config, server_state, app_state, loop)
 
-        def complete(fresh: bool) -> PumpedProtocol:
-            return PumpedProtocol(*state, limits=self._limits, fresh=fresh)
+        def complete(fresh: bool) -> NativeStreamProtocol:
+            return NativeStreamProtocol(*state, limits=self._limits, fresh=fresh)
 
         return _core.Connection(self._gate, complete, server_state)
 
@@ -111,8 +111,12 @@ class HotProtocols:
         self._gate.sweep()
 
 
-class PumpedProtocol(BoundedProtocol):
-    """Offers the application to write its streams."""
+class NativeStreamProtocol(BoundedProtocol):
+    """uvicorn's protocol with streams that the native module writes.
+
+    The application answers a request for a stream as usual. Once the head is sent, events go from
+    the engine to the transport without a task of the loop for each.
+    """
 
     _pump: _core.Pump | None = None
 
@@ -120,7 +124,7 @@ class PumpedProtocol(BoundedProtocol):
         return {**super()._extensions(), PUMP: {"begin": self._begin}}
 
     def _begin(self, http: _core.Http, token: int, ended: Callable[[bool], object]) -> _core.Pump:
-        """The pump of the stream whose head has been sent."""
+        """Starts the writer of a stream whose head has been sent."""
         pump = self._pump = _core.Pump(http, token, self.transport, ended)
         if self.flow.write_paused:
             pump.pause()

@@ -1,8 +1,8 @@
-"""HTTP/2 on a connection whose client begins with it (prior knowledge, or ALPN).
+"""HTTP/2 on a connection whose client starts with it (prior knowledge, or ALPN).
 
-The frames are the business of `h2`, which does no I/O; here they meet a transport and the
-application. What a client can make the server keep is bounded: unread bodies by the windows,
-answers by `MAX_UNSENT`, requests by `Limits.streams`, and frames that bring nothing by
+`h2` parses and makes the frames without I/O; this module connects it to a transport and the
+application. What a client can make the server keep is bounded: unread bodies by the flow-control
+windows, responses by `MAX_UNSENT`, requests by `Limits.streams`, and frames without effect by
 `CONTROL_FRAME_BUDGET`.
 """
 
@@ -32,27 +32,27 @@ from .limits import Limits, WriteTimeout
 STREAM_WINDOW = 256 << 10
 CONNECTION_WINDOW = 1 << 20
 MAX_UNSENT = 16 << 20
-"""While so much of a connection's answers waits for its client, no other request begins."""
+"""Unsent bytes of a connection above which no further request starts."""
 CONTROL_FRAME_BUDGET = 2000
-"""Frames that bring nothing, beyond what time and answered requests excuse."""
+"""Frames without effect that a client may send, beyond the allowance for time and responses."""
 CONTROL_FRAMES_PER_SECOND = 100
 RESET = 10
-"""What a request that is given up counts for."""
+"""What a cancelled request counts for."""
 TABLE_UPDATES = 8
-"""Changes of its table's size that a block of headers may begin with; two have a meaning."""
+"""Table size updates in front of a block of headers; more than two are useless."""
 TABLE_SIZE = 4096
-"""Bytes of the table for an answer's headers, unless the client wants a smaller one."""
+"""Bytes of the table of response headers, unless the client sets a smaller one."""
 SLICE = 8 << 10
-"""Bytes between two looks at what a client has sent."""
+"""Received bytes between two checks of the budget."""
 
-# A block of headers that ends and is too large is left to the application, as in HTTP/1.1.
+# The application refuses larger headers, as in HTTP/1.1; this limit only bounds memory.
 _HEADER_LIST = 2 * MAX_HEADER_BYTES + 32 * MAX_HEADERS
 _USEFUL_EVENTS = (events.DataReceived, events.RequestReceived, events.TrailersReceived)
 _KNOWN = frozenset(SettingCodes)
 
 
 class _Decoder(Decoder):
-    """Counts what a block of headers says of the table, instead of saying a header."""
+    """Counts the updates of the table size in front of a block of headers."""
 
     updates = 0
 
@@ -68,8 +68,7 @@ class _Decoder(Decoder):
 
 
 class _Connection(H2Connection):
-    """A connection that remembers few of its closed streams, and counts the frames it receives:
-    not each of them is an event."""
+    """Keeps few closed streams, and counts received frames, of which not each is an event."""
 
     MAX_CLOSED_STREAMS = 1000
 
@@ -83,20 +82,20 @@ class _Connection(H2Connection):
     def _receive_frame(self, frame: Frame) -> list[events.Event]:
         self.frames += 1
         if isinstance(frame, SettingsFrame):
-            # One may hold thousands, of the same code too.
+            # One frame may have thousands of settings, also repeated ones.
             self.frames += max(0, frame.body_len // 6 - len(_KNOWN))
         return super()._receive_frame(frame)
 
     def take_control_frames(self) -> int:
-        """Frames, and updates of the table's size, since this was asked before."""
+        """Frames and table size updates since the last call."""
         decoder = self.decoder
         assert isinstance(decoder, _Decoder)
         found, self.frames, decoder.updates = self.frames + decoder.updates, 0, 0
         return found
 
     def bound_settings(self, changed: Iterable[int]) -> None:
-        """Keeps of a client's settings what has a meaning, and of the table for its answers no more
-        than the usual: both grow as the client says.
+        """Drops unknown settings of the client, and limits the table of response headers: a client
+        could grow both.
         """
         for code in changed:
             if code not in _KNOWN:
@@ -105,7 +104,7 @@ class _Connection(H2Connection):
         if encoder.header_table_size > TABLE_SIZE:
             encoder.header_table_size = TABLE_SIZE
         if sizes := encoder.table_size_changes:
-            # The smallest and the last are all that a client needs to hear.
+            # The client needs only the smallest and the last size.
             encoder.table_size_changes = list(dict.fromkeys((min(sizes), sizes[-1])))
 
 
@@ -131,9 +130,9 @@ class Http2Protocol(asyncio.Protocol):
         self._h2 = _Connection(H2Configuration(client_side=False))
         self._streams: dict[int, Stream] = {}
         self._writable = True
-        # Nothing of the client is looked at any more.
+        # Received data is ignored.
         self._closed = False
-        # No request is taken any more; those that there are, are answered.
+        # New requests are refused; open ones are answered.
         self._leaving = False
         self._unsent = 0
         self._sent = asyncio.Event()
@@ -158,7 +157,7 @@ class Http2Protocol(asyncio.Protocol):
         self._state.connections.add(self)  # type: ignore[arg-type]
         self._h2.local_settings = _settings(self._limits.streams)
         self._h2.initiate_connection()
-        # A client that does not know the limit yet loses a stream by it, not the connection.
+        # A client that has not seen the limit yet loses a stream, not the connection.
         self._h2.local_settings = _settings(2**31 - 1)
         self._h2.increment_flow_control_window(CONNECTION_WINDOW - 65_535)
         self._flush()
@@ -179,7 +178,7 @@ class Http2Protocol(asyncio.Protocol):
         pass
 
     def pause_writing(self) -> None:
-        # Answers to control frames would pile up behind a client that only sends.
+        # Responses to control frames would pile up for a client that only sends.
         self._writable = False
         self._write_timeout.pause_writing()
         if not self._transport.is_closing():
@@ -193,7 +192,7 @@ class Http2Protocol(asyncio.Protocol):
         self._wake()
 
     def shutdown(self) -> None:
-        """The server goes down: takes no request any more, and closes behind the last answer."""
+        """Accepts no more requests, and closes after the last response."""
         if self._closed:
             return
         self._leaving = True
@@ -204,8 +203,8 @@ class Http2Protocol(asyncio.Protocol):
             self._close()
 
     def _stay_open(self) -> None:
-        # For `h2` a connection is over with its GOAWAY. For the protocol it is so when the streams
-        # that it names are.
+        # After a GOAWAY, `h2` treats the connection as closed. By the protocol, its open streams
+        # go on.
         self._h2.state_machine.state = ConnectionState.SERVER_OPEN
 
     def _close(self) -> None:
@@ -215,7 +214,7 @@ class Http2Protocol(asyncio.Protocol):
         self._write_timeout.transport_closing()
 
     def _abort(self, code: ErrorCodes) -> None:
-        """Ends the connection, with whatever is open on it."""
+        """Ends the connection with all its streams."""
         self._h2.close_connection(code)
         self._flush()
         self._close()
@@ -240,7 +239,7 @@ class Http2Protocol(asyncio.Protocol):
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
-    # What the client sends.
+    # Received frames.
 
     def data_received(self, data: bytes) -> None:
         for at in range(0, len(data), SLICE):
@@ -249,7 +248,7 @@ class Http2Protocol(asyncio.Protocol):
             try:
                 happened = self._h2.receive_data(data[at : at + SLICE])
             except ProtocolError:
-                # What says so is there to be sent already.
+                # `h2` has queued the GOAWAY that reports it.
                 self._flush()
                 self._close()
                 for stream in list(self._streams.values()):
@@ -317,7 +316,7 @@ class Http2Protocol(asyncio.Protocol):
     def _reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
-            # Its application may go on for a while, and counts until it has ended.
+            # The application may still run; the stream counts until it returns.
             self._control_frames += RESET
             stream.leave()
 
@@ -341,25 +340,25 @@ class Http2Protocol(asyncio.Protocol):
         if not self._streams:
             self._close()
 
-    # What the streams ask of it.
+    # The interface of the streams.
 
     @property
     def default_headers(self) -> list[Header]:
-        """What every answer carries."""
+        """The headers of every response."""
         return self._state.default_headers
 
     async def wait_for_capacity(self) -> None:
-        """Waits until little enough of other answers waits to be taken."""
+        """Waits until the unsent bytes of other responses are below `MAX_UNSENT`."""
         while self._unsent > MAX_UNSENT and not self._closed:
             self._sent.clear()
             await self._sent.wait()
 
     def set_stall_factor(self, times: float) -> None:
-        """The client may work on what it has for so many times as long as usual."""
+        """Sets the stall timeout, as a multiple of the default."""
         self._write_timeout.set_stall_factor(times)
 
     def add_unsent(self, size: int) -> None:
-        """So much more, or less, of an answer waits to be sent."""
+        """Counts bytes of a response that wait to be sent; negative when they were sent."""
         self._unsent += size
         if size < 0 and self._unsent <= MAX_UNSENT:
             self._sent.set()
@@ -371,18 +370,18 @@ class Http2Protocol(asyncio.Protocol):
         return max(0, self._h2.local_flow_control_window(stream_id))
 
     def begin(self, stream_id: int, headers: list[Header]) -> None:
-        """The head of an answer, which is sent with the next thing that is."""
+        """Queues the head of a response, which goes out with the next data."""
         if not self._closed:
             self._h2.send_headers(stream_id, headers)
 
     def informational(self, stream_id: int) -> None:
-        """The body that the client has asked about is welcome."""
+        """Sends 100 Continue."""
         if not self._closed:
             self._h2.send_headers(stream_id, [(b":status", b"100")])
             self._flush()
 
     def data(self, stream_id: int, data: bytes, last: bool) -> None:
-        """A piece of an answer, not larger than its room."""
+        """Sends a piece of a response that fits into the window."""
         if self._closed:
             return
         size = self._h2.max_outbound_frame_size
@@ -390,29 +389,29 @@ class Http2Protocol(asyncio.Protocol):
         for at in pieces:
             ends = last and at + size >= len(data)
             self._h2.send_data(stream_id, data[at : at + size], end_stream=ends)
-        # Clients say of every piece that they have it, of the stream and of the connection.
+        # A client acknowledges each piece twice: for the stream and for the connection.
         self._control_frames -= min(self._control_frames, 4.0 * len(pieces))
         self._flush()
 
     def acknowledge(self, stream_id: int, size: int) -> None:
-        """The application has read so much of a body."""
+        """Returns window bytes to the client: the application has read them."""
         if not self._closed and size:
             self._h2.acknowledge_received_data(size, stream_id)
             self._flush()
 
     def reset(self, stream_id: int, code: ErrorCodes) -> None:
-        """Ends a stream, if it has not ended."""
+        """Ends a stream, if it is open."""
         if self._closed:
             return
         try:
             self._h2.reset_stream(stream_id, code)
         except ProtocolError:
-            # It is closed, or was never there.
+            # The stream is closed or unknown.
             self._stay_open()
         self._flush()
 
     def finished(self, stream: Stream) -> None:
-        """The application is done with a request."""
+        """Removes the stream of a request that the application has finished."""
         del self._streams[stream.id]
         self._state.total_requests += 1
         if self._closed:
@@ -420,7 +419,7 @@ class Http2Protocol(asyncio.Protocol):
         self._control_frames -= min(self._control_frames, 1.0)
         self.acknowledge(stream.id, stream.held)
         if stream.complete and not stream.ended and not stream.gone:
-            # The answer is whole: what is still to come of the request is not needed.
+            # The response is complete: the rest of the request is not needed.
             self.reset(stream.id, ErrorCodes.NO_ERROR)
         if self._streams:
             return

@@ -1,4 +1,4 @@
-"""One request of an HTTP/2 connection, as the application sees it."""
+"""One request of an HTTP/2 connection."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Message = MutableMapping[str, Any]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 MAX_PIECE = 64 << 10
-"""What a stream sends before the others have their turn."""
-# They are of a connection of HTTP/1.1, where a server may send them.
+"""Bytes that a stream sends before other streams may send."""
+# Headers of an HTTP/1.1 connection, which HTTP/2 forbids.
 NOT_IN_HTTP2 = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
 
 class Link(Protocol):
-    """What a stream needs of its connection."""
+    """The methods of its connection that a stream uses."""
 
     loop: asyncio.AbstractEventLoop
     stall: float
@@ -48,7 +48,7 @@ class Link(Protocol):
 
 
 class Stream:
-    """Runs the application for one request; its body and its answer are bounded by windows."""
+    """Runs the application for one request, within the flow-control windows."""
 
     def __init__(self, link: Link, stream_id: int, scope: Message, app: Application) -> None:
         self.id = stream_id
@@ -56,16 +56,16 @@ class Stream:
         self._app = app
         self.scope = scope
         scope["extensions"] = {
-            # What is on its way comes before the end of a stream, however that ends.
+            # Both are the same here: queued data is sent before the end of a stream.
             ABORT: {"abort": self.abort, "close": self.abort},
             STALL_LIMIT: {"set_stall_factor": self.set_stall_factor},
         }
         self._stall = link.stall
         self._body = bytearray()
-        # Bytes of the windows that the body holds until it is read.
+        # Window bytes of the body that was not read yet.
         self.held = 0
         self.ended = False
-        # Something of the request has not been handed on: a piece of the body, or its end.
+        # Whether `receive` has something to return: a piece of the body, or its end.
         self._fresh = False
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
@@ -76,43 +76,43 @@ class Stream:
         self._continue = expect.lower() == b"100-continue"
 
     def receive_data(self, data: bytes, size: int) -> None:
-        """A piece of the body has come, which takes `size` bytes of the windows."""
+        """Buffers a piece of the body, which takes `size` bytes of the windows."""
         self._body += data
         self.held += size
         self._fresh = True
         self._arrived.set()
 
     def receive_end(self) -> None:
-        """The request is whole."""
+        """Marks the request as complete."""
         self.ended = self._fresh = True
         self._arrived.set()
 
     def leave(self) -> None:
-        """The client has given the request up, or has gone."""
+        """Marks the client as gone: it has cancelled the request or disconnected."""
         self.gone = True
         self._arrived.set()
         self._writable.set()
 
     def wake(self) -> None:
-        """There may be room to send."""
+        """Wakes the sender: the window may be open."""
         self._writable.set()
 
     def set_stall_factor(self, times: float) -> None:
-        """The client may take nothing for so many times as long as usual."""
+        """Sets the stall timeout, as a multiple of the default."""
         self._stall = self._link.stall * times
         self._link.set_stall_factor(times)
 
     def abort(self) -> None:
-        """Ends the stream of a client that takes nothing."""
+        """Ends the stream of a client that reads nothing."""
         if not self.gone and not self.complete:
             self._link.reset(self.id, ErrorCodes.CANCEL)
             self.leave()
 
     async def run(self) -> None:
-        """Answers the request."""
+        """Runs the application."""
         try:
             await self._link.wait_for_capacity()
-            # What was given up before it began is not begun.
+            # The request may have been cancelled while it waited.
             if not self.gone:
                 await self._app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:
@@ -150,7 +150,7 @@ class Stream:
         return {"type": "http.request", "body": body, "more_body": not self.ended}
 
     async def send(self, message: Message) -> None:
-        """The next message of the answer."""
+        """Sends the next message of the response."""
         if self.gone:
             return
         if not self._started:
@@ -170,7 +170,7 @@ class Stream:
         status = message["status"]
         given = [*self._link.default_headers, *message.get("headers", ())]
         headers = [(name, value) for name, value in given if name.lower() not in NOT_IN_HTTP2]
-        # It goes out with what follows.
+        # The head goes out with the data that follows.
         self._link.begin(self.id, [(b":status", str(status).encode()), *headers])
         if access.hasHandlers():
             scope = self.scope
@@ -184,7 +184,7 @@ class Stream:
         self._link.add_unsent(len(left))
         try:
             now = self._link.loop.time()
-            # Progress renews the one, and nothing the other.
+            # Progress renews `deadline`; nothing renews `latest`.
             deadline = now + self._stall
             latest = deadline + transfer_seconds(len(left))
             while not self.gone:
@@ -210,7 +210,7 @@ class Stream:
 
 
 def refuse(error: HttpError) -> Application:
-    """An application that answers with this."""
+    """An application that answers with this error."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await respond(Request(scope, receive), error.response(), send)
@@ -219,7 +219,9 @@ def refuse(error: HttpError) -> Application:
 
 
 def fill_scope(scope: Message, headers: Iterable[Header], *, empty: bool) -> HttpError | None:
-    """Fills a scope from the headers of HTTP/2, as HTTP/1.1 would have had it; what is wrong."""
+    """Fills a scope from HTTP/2 headers like one of HTTP/1.1; returns an error if they are
+    wrong.
+    """
     pseudo: dict[bytes, bytes] = {}
     plain: list[Header] = []
     for name, value in headers:
@@ -229,7 +231,7 @@ def fill_scope(scope: Message, headers: Iterable[Header], *, empty: bool) -> Htt
             plain.append((name, value))
     if b":authority" in pseudo:
         plain = [(b"host", pseudo[b":authority"]), *(h for h in plain if h[0] != b"host")]
-    # In HTTP/1.1 the absence of a length says that there is no body.
+    # An empty HTTP/1.1 body has a length of 0; an HTTP/2 one needs no header.
     if empty and not any(name == b"content-length" for name, _ in plain):
         plain.append((b"content-length", b"0"))
     scope["headers"] = plain

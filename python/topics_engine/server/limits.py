@@ -1,4 +1,4 @@
-"""What a connection may take: of time, and of requests at once."""
+"""Limits on a connection: timeouts, and the number of open requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..asgi.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that a client has, and how many requests one HTTP/2 connection has open."""
+    """Timeouts in seconds, and the open requests of one HTTP/2 connection."""
 
     header: float = 30.0
     idle: float = 75.0
@@ -25,7 +25,7 @@ class Limits:
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        """As the settings say."""
+        """The limits of these settings."""
         return cls(
             settings.header_timeout_ms / 1000,
             settings.idle_timeout_ms / 1000,
@@ -35,26 +35,26 @@ class Limits:
 
 
 def headers_too_slow(seconds: float) -> HttpError:
-    """The headers did not arrive in time."""
+    """The error of headers that did not arrive in time."""
     message = f"the headers did not arrive within {seconds:g} s"
     return HttpError(408, "request_timeout", message)
 
 
 CLOSE_LINGER = 1.0
-"""How long a closed connection waits for its client to say goodbye, as TLS asks for."""
+"""Seconds that a closed connection waits for the client's close_notify over TLS."""
 
 
 MIN_BYTES_PER_SECOND = 8 << 10
-"""What a client takes at least, on average, of what waits for it. The kernel sees only whether it
-takes anything; one byte now and then would hold an answer for days."""
+"""The lowest average rate at which a client must read. TCP_USER_TIMEOUT alone would let a client
+that reads single bytes hold a response for days."""
 
 
 def set_user_timeout(sock: Any, seconds: float) -> None:
-    """A client of this socket, or of those that it accepts, may take nothing for so long.
+    """Sets TCP_USER_TIMEOUT on a socket, or on a listener for the sockets that it accepts.
 
-    The kernel ends the connection. It sees each byte that is taken; a transport sees some when a
-    good part of the kernel's buffer has been, and over TLS only what has not been encrypted yet.
-    Only Linux has such a limit: elsewhere, which is for development, the transport's view decides.
+    The kernel ends the connection of a client that acknowledges nothing for so long. The kernel
+    sees every acknowledged byte; a transport sees progress only in large steps, and over TLS only
+    unencrypted bytes. Only Linux has the option; elsewhere the transport's view decides.
     """
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         return
@@ -62,19 +62,19 @@ def set_user_timeout(sock: Any, seconds: float) -> None:
 
 
 def unacked_bytes(transport: asyncio.Transport) -> int:
-    """Bytes that a client has not taken, of those that can be seen: 0 is none."""
+    """Bytes that the client has not acknowledged, as far as transport and kernel know them."""
     sock = transport.get_extra_info("socket")
     queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
     return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
 
 def transfer_seconds(size: int) -> float:
-    """Seconds that a client has for so many bytes, beyond those for which it may take nothing."""
+    """Seconds that a client may take for `size` bytes, in addition to the stall timeout."""
     return size / MIN_BYTES_PER_SECOND
 
 
 class WriteTimeout:
-    """What is sent to a client, and when it is given up."""
+    """Ends the connection of a client that does not read."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float
@@ -89,15 +89,15 @@ class WriteTimeout:
         self._over = False
 
     def set_stall_factor(self, times: float) -> None:
-        """The client may take nothing for so many times as long as usual."""
+        """Sets the stall timeout, as a multiple of the default."""
         seconds = self._default_seconds * times
         if seconds != self._seconds and not self._transport.is_closing():
             self._seconds = seconds
             set_user_timeout(self._transport.get_extra_info("socket"), seconds)
 
     def pause_writing(self) -> None:
-        """The transport's buffer is full. The connection ends unless it drains in time; what the
-        client takes meanwhile does not renew that time.
+        """The transport's buffer is full: ends the connection unless it drains in time. Progress
+        does not renew the time.
         """
         if self._full is None and not self._over:
             size = self._transport.get_write_buffer_size()
@@ -112,8 +112,10 @@ class WriteTimeout:
             self._full = None
 
     def transport_closing(self) -> None:
-        """The transport closes when its client has taken the rest, and over TLS said goodbye: who
-        has it all and says nothing is not waited for.
+        """The transport is closing: aborts it once the client has everything, or when its time is
+        over.
+
+        Over TLS, the transport would wait for the client's close_notify.
         """
         if self._timer is None and not self._over and self._transport.is_closing():
             rest = transfer_seconds(unacked_bytes(self._transport))
@@ -131,7 +133,7 @@ class WriteTimeout:
             self._transport.abort()
 
     def connection_lost(self) -> None:
-        """The connection is gone, and its descriptor somebody else's."""
+        """Cancels the timers: the descriptor may belong to another connection now."""
         self._over = True
         self.resume_writing()
         if self._timer is not None:

@@ -1,8 +1,7 @@
-"""uvicorn's HTTP/1.1 protocol, bounded where a client sends or takes slowly or without end, and the
-place where a connection turns out to be HTTP/2.
+"""uvicorn's HTTP/1.1 protocol with limits for slow and endless clients; it detects HTTP/2.
 
-uvicorn times a connection only between two requests, and its parser takes headers of any size. What
-is refused here never becomes a request of the application.
+uvicorn has a timeout only between two requests, and its parser accepts headers of any size. A
+request that is refused here never reaches the application.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ _CODED = "Invalid `Transfer-Encoding`"
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Headers arrive within a time and a size, and answers are taken, or the connection ends.
+    """Limits the time and size of headers, and the time in which responses are read.
 
-    `fresh` says that these are the first bytes of the connection: HTTP/2 begins there, or not at
-    all.
+    `fresh` says that the first bytes of the connection follow, which may start HTTP/2.
     """
 
     def __init__(
@@ -45,21 +43,21 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        # What was received while it may be the beginning of HTTP/2; `None` when that is decided.
+        # The received bytes while they may be the preface of HTTP/2; `None` once that is decided.
         self._opening: bytes | None = b"" if fresh else None
         self._timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
-        # The request asks for a protocol that there is not.
+        # The request asks for an unknown protocol.
         self._declined = False
         self._write_timeout: WriteTimeout | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
-        self._await_headers()
+        self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._headers_are_here()
+        self._cancel_header_timer()
         self._unset_keepalive_if_required()
         if self._write_timeout is not None:
             self._write_timeout.connection_lost()
@@ -68,15 +66,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._timer is None:
-            self._await_headers()
+            self._start_header_timer()
 
     def on_headers_complete(self) -> None:
-        self._headers_are_here()
-        # Only a request ends the time that a connection may be idle: neither blank lines before it
-        # nor the rest of a body that was answered early.
+        self._cancel_header_timer()
+        # Only a request ends the idle timeout: neither blank lines before it nor the rest of a body
+        # that was answered early.
         self._unset_keepalive_if_required()
         if self._coding() is not None:
-            # Not a request: the parser stops, and what is wrong is said there.
+            # Stops the parser; `_feed` sends the error.
             raise ValueError
         self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
         if self._declined:
@@ -85,16 +83,18 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _extensions(self) -> dict[str, dict[object, object]]:
-        """What the application may ask of the server."""
-        # For a stream whose client takes nothing: what waits to be sent is not waited for. For one
-        # that cannot go on it is.
-        ends: dict[object, object] = {"abort": self.transport.abort, "close": self._break_off}
+        """The ASGI extensions for the application."""
+        # `abort` drops pending bytes, for a client that reads nothing; `close` sends them first.
+        ends: dict[object, object] = {
+            "abort": self.transport.abort,
+            "close": self._close_after_flush,
+        }
         extensions: dict[str, dict[object, object]] = {ABORT: ends}
         if self._write_timeout is not None:
             extensions[STALL_LIMIT] = {"set_stall_factor": self._write_timeout.set_stall_factor}
         return extensions
 
-    def _break_off(self) -> None:
+    def _close_after_flush(self) -> None:
         self.transport.close()
         self._closing()
 
@@ -106,14 +106,14 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
             self._opening = None
             if data.startswith(PREFACE):
-                self._become_http2(data)
+                self._switch_to_http2(data)
                 return
         self._feed(data)
         if self._timer is None:
             return
         self._header_bytes += len(data)
-        # One more read than a request's headers may have: a block of them that ends is left to the
-        # application, which answers in the same words.
+        # The application refuses complete headers that are too large, with the same error; this
+        # limit bounds incomplete ones.
         if self._header_bytes > 2 * MAX_HEADER_BYTES:
             message = f"the headers are over the limit of {MAX_HEADER_BYTES} bytes: send fewer"
             self._refuse(HttpError(431, "headers_too_large", message))
@@ -127,14 +127,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._should_upgrade() and len(data) > upgrade.args[0]:
-                # Its frames would be nobody's.
+                # Frames before the handshake is complete would be lost.
                 self.send_400_response("A WebSocket's client waits for the answer first.")
             elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             elif self._declined:
                 self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            # Some of what is coded otherwise the parser refuses before it tells of the header.
+            # The parser refuses some codings before it reports the header.
             if self._coding() is None and not str(error).startswith(_CODED):
                 self.send_400_response("Invalid HTTP request received.")
                 return
@@ -142,16 +142,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(HttpError(501, "not_implemented", message))
 
     def _coding(self) -> bytes | None:
-        """How a body is encoded for its way, if that is not known here."""
+        """The transfer coding of the body, if it is unknown."""
         given = [value for name, value in self.headers or () if name == b"transfer-encoding"]
         coding = b", ".join(given)
         return None if not given or coding.strip().lower() == b"chunked" else coding
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Takes a request as if it had not asked for another protocol.
+        """Handles a request as if it had not asked for another protocol.
 
-        The parser stops behind the headers of one that has, as if no body followed; what follows
-        would be read as the next request.
+        The parser stops after the headers of an upgrade, as if no body followed; the body would be
+        parsed as the next request. So the request is parsed again without these headers.
         """
         self._declined = False
         version = self.parser.get_http_version()
@@ -166,11 +166,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._feed(b"".join((*lines, b"\r\n", rest)))
 
-    def _become_http2(self, data: bytes) -> None:
-        # h2 takes as long to import as all else: only who is asked for HTTP/2 pays for it.
+    def _switch_to_http2(self, data: bytes) -> None:
+        # Imported on demand: h2 takes as long to import as the rest of the server.
         from .http2 import Http2Protocol
 
-        self._headers_are_here()
+        self._cancel_header_timer()
         self.connections.discard(self)
         state = (self.config, self.server_state, self.app_state, self.loop)
         protocol = Http2Protocol(*state, self._limits)
@@ -206,11 +206,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._write_timeout is not None:
             self._write_timeout.transport_closing()
 
-    def _await_headers(self) -> None:
+    def _start_header_timer(self) -> None:
         self._header_bytes = 0
         self._timer = self.loop.call_later(self._limits.header, self._too_slow)
 
-    def _headers_are_here(self) -> None:
+    def _cancel_header_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -219,11 +219,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(headers_too_slow(self._limits.header))
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser refuses, in the words of every other refusal."""
+        """Sends a parser error in the format of every other error."""
         self._refuse(HttpError(400, "invalid_request", msg))
 
     def _refuse(self, error: HttpError) -> None:
-        self._headers_are_here()
+        self._cancel_header_timer()
         if self.transport.is_closing():
             return
         if self._is_next_to_be_answered():
@@ -232,8 +232,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._closing()
 
     def _is_next_to_be_answered(self) -> bool:
-        """Whether what is wrong is wrong with the request that is answered next: answers to earlier
-        ones are not to be mixed with this one. A request whose body is wrong is given up.
+        """Whether the failed request is the next to be answered; responses to earlier ones must not
+        be mixed with its error. A request whose body is wrong is aborted.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
@@ -246,7 +246,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def error_response(error: HttpError) -> bytes:
-    """The response to what never became a request."""
+    """The HTTP/1.1 response to a request that never reached the application."""
     body = error.response().body
     reason = HTTPStatus(error.status).phrase
     head = (

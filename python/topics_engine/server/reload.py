@@ -1,6 +1,6 @@
-"""A running server reads its keys, its certificate and its log level again: on SIGHUP.
+"""Reload on SIGHUP: API keys, the certificate and the log level.
 
-All of it is read before anything is changed: a bad file leaves the server as it was.
+Everything is read before anything is changed, so a bad file leaves the server unchanged.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ log = logging.getLogger("topics_engine.server")
 
 
 def set_level(level: str) -> None:
-    """Messages below this level are left out, of whatever part of the program."""
+    """Sets the lowest level of log messages."""
     logging.getLogger().setLevel(level.upper())
 
 
 class Reloader:
-    """What a server read at its start, and reads again when it is told to.
+    """Reloads the settings of a running server.
 
-    `read_settings` gives the settings as they are now. The keys of the environment are gone from it
-    by then: `fixed_keys` says that they stay, because nothing can change them.
+    `read_settings` returns the current settings. Keys from the environment were removed from it at
+    the start, so `fixed_keys` has them; they cannot change.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class Reloader:
         self._task: asyncio.Task[None] | None = None
 
     def install(self) -> None:
-        """Has SIGHUP reload, on the running loop."""
+        """Makes SIGHUP reload, on the running loop."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._soon)
 
     def _soon(self) -> None:
-        # Several signals in a row are one.
+        # Signals during a pending reload are merged.
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._when_open())
 
     async def _when_open(self) -> None:
-        # Before that nobody is served, and the core does not know the first keys yet.
+        # Before the engine is open, the core does not have the first keys yet.
         while self._app.lifespan.phase == "opening":
             await asyncio.sleep(0.02)
         if self._app.lifespan.phase == "ready":
             self.reload()
 
     def reload(self) -> None:
-        """Reads everything, and then changes what has changed."""
+        """Reads everything, then applies the changes."""
         try:
             settings = self._read_settings()
             text = "" if self._fixed else settings.api_keys

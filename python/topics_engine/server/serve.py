@@ -1,4 +1,4 @@
-"""The application under uvicorn, one process, from its settings to its end."""
+"""Runs the application under uvicorn in one process."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .reload import Reloader, set_level
 from .tls import Certificate, Config
 from .websocket import BoundedWebSocket
 
-# With a busy Python thread beside the event loop, the default of 5 ms costs the loop most of its
-# turns.
+# Seconds. With the default of 5 ms, a busy Python thread would delay the event loop for most of the
+# time.
 SWITCH_INTERVAL = 0.0001
 
-# Beside the files of segments that are read: the log's, a checkpoint's, and the process's own.
+# Descriptors of the engine besides segment files: log files, checkpoints, the process's own.
 OTHER_DESCRIPTORS = 256
 
-# How long a shutdown waits for streams to say their last words.
+# Seconds that a shutdown waits for streams to send their last events.
 STREAMS_SECONDS = 1.0
 
 HINTS = """
@@ -50,7 +50,7 @@ Try, in another terminal:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which tells the application of its end before it waits for requests."""
+    """uvicorn's server; it starts the application's shutdown before it waits for requests."""
 
     def __init__(self, config: uvicorn.Config, app: App, reloader: Reloader) -> None:
         super().__init__(config)
@@ -62,9 +62,9 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before uvicorn waits for open requests: those that wait on purpose end now.
+        # Ends long-polling requests before uvicorn waits for open requests.
         self._app.lifespan.begin_shutdown()
-        # Sockets say so to their clients before uvicorn closes them.
+        # WebSockets send their close frame before uvicorn closes them.
         deadline = time.monotonic() + STREAMS_SECONDS
         while self._app.streams and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
@@ -72,14 +72,14 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int, stall: float) -> socket.socket:
-    """The listening socket, bound before the engine opens so that its URL is known."""
+    """Creates the listening socket, before the engine opens, so that its URL is known."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         set_user_timeout(sock, stall)
         sock.bind((host, port))
-        # Until the loop accepts, a connection waits instead of being refused.
+        # Connections wait in the backlog until the loop accepts them.
         sock.listen(2048)
     except OSError:
         sock.close()
@@ -89,14 +89,14 @@ def listen(host: str, port: int, stall: float) -> socket.socket:
 
 
 def raise_descriptor_limit() -> int:
-    """As many as this process may have: a connection is one, a segment that is read two."""
+    """Raises the limit of file descriptors to the maximum, and returns it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most if most != resource.RLIM_INFINITY else sys.maxsize
 
 
 class Refusal(asyncio.Protocol):
-    """A connection that there is no room for."""
+    """Aborts a connection for which there is no file descriptor to spare."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -104,18 +104,18 @@ class Refusal(asyncio.Protocol):
 
 
 def engine_descriptors(settings: Settings, most: int) -> int:
-    """Those of `most` that are the engine's: at most half, which it keeps to by itself."""
+    """The descriptors that are reserved for the engine: at most half of `most`."""
     files = int(settings.engine.get("max_open_files", _core.defaults()["max_open_files"]))
     return min(files + OTHER_DESCRIPTORS, most // 2) if files else most // 2
 
 
 def with_reserve(protocol: Callable[..., Any], limit: int) -> Callable[..., Any]:
-    """Makes protocols while there are descriptors left for the engine, however many clients come:
-    without one for its next file it would take no writes.
+    """Refuses connections that would take descriptors reserved for the engine: without one for its
+    next file, it could not accept writes.
     """
 
     def make(**given: Any) -> Any:
-        # The lowest that is free: all below it are taken.
+        # The lowest free descriptor: all below it are in use.
         free = os.dup(sys.stdout.fileno())
         os.close(free)
         return protocol(**given) if free < limit else Refusal()
@@ -136,18 +136,30 @@ def serve(
     hints: bool = False,
     access_log: bool = False,
 ) -> BaseException | None:
-    """Serves until SIGTERM or SIGINT, and returns the failure of the engine that ended it, if one
-    did. On SIGHUP `read_settings` gives the settings as they are then; of the keys, `fixed_keys`
-    stay.
+    """Serves until SIGTERM or SIGINT.
 
-    Raises `BindRefused`, `TlsRefused`, `OSError` or a `TopicsError` when it cannot start.
+    Args:
+        settings: the settings at the start.
+        read_settings: returns the current settings, on SIGHUP.
+        fixed_keys: keys that a reload keeps.
+        hints: print commands to try.
+        access_log: log every request.
+
+    Returns:
+        The failure of the engine that ended the server; `None` after an orderly shutdown.
+
+    Raises:
+        BindRefused: the server would be open to other machines without keys.
+        TlsRefused: the certificate or its key cannot be used.
+        OSError: the address cannot be listened on.
+        TopicsError: the directory or the keys cannot be used.
     """
-    # Until there is a loop that can read it again, nothing has to be.
+    # SIGHUP has no effect until the loop runs; its default would end the process.
     signal.signal(signal.SIGHUP, _ignore)
-    # A malformed key stops the start before anything listens.
+    # A malformed key fails the start before the socket is open.
     keys = bool(Keys.parse(settings.api_keys, settings.api_keys_file))
     check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
-    tls = Certificate.of(settings.tls_cert, settings.tls_key)
+    tls = Certificate.load(settings.tls_cert, settings.tls_key)
     limits = Limits.of(settings)
     try:
         sock = listen(settings.host, settings.port, limits.stall)
@@ -155,7 +167,7 @@ def serve(
         where = f"{settings.host}:{settings.port}"
         raise OSError(f"cannot listen on {where}: {error.strerror}") from error
     try:
-        # Before the address is printed: what the directory lacks is no matter of waiting.
+        # Fails before the address is printed if the directory cannot be created.
         _core.make_directory(settings.data_dir)
     except TopicsError:
         sock.close()
@@ -168,7 +180,7 @@ def serve(
 
     limit = most - engine_descriptors(settings, most)
     app = build(settings, url=url)
-    # uvicorn's access log is written by its own protocol.
+    # Only uvicorn's own protocol writes the access log.
     hot = settings.hot_protocol and not access_log
     plain = partial(BoundedProtocol, limits=limits)
     config = Config(
@@ -177,7 +189,7 @@ def serve(
         limits=limits,
         http=with_reserve(HotProtocols(app, settings) if hot else plain, limit),
         ws=partial(BoundedWebSocket, limits=limits),
-        # What a message unpacks to would be made before it is counted.
+        # A compressed message would be decompressed before its size is checked.
         ws_per_message_deflate=False,
         ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
@@ -197,7 +209,7 @@ def serve(
     print_line(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
         print_line(HINTS.format(url=url, program=program()))
-    # uvicorn raises a captured signal once more when it is done; the exit code is ours to choose.
+    # uvicorn raises a captured signal again when it is done, which would set the exit code.
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, _ignore)
     server.run(sockets=[sock])
@@ -205,7 +217,7 @@ def serve(
 
 
 def program() -> str:
-    """How this program was called, so that it can be called again from here."""
+    """The command that started this program, to print it in hints."""
     called = sys.argv[0]
     return "topics" if called.endswith(".py") else os.path.relpath(called)
 

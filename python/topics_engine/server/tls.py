@@ -1,4 +1,4 @@
-"""TLS of the server: what a certificate's file holds, and which protocols are offered."""
+"""TLS of the server: certificates, and the event loop with TLS timeouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TlsRefused(ValueError):
 
 
 def context(certificate: str, key: str) -> ssl.SSLContext | None:
-    """The context of a server with this certificate; `None` without one."""
+    """The TLS context of a certificate; `None` without one."""
     if not certificate:
         if key:
             raise TlsRefused("a TLS key needs a certificate: set --tls-cert (TOPICS_TLS_CERT) too")
@@ -27,7 +27,7 @@ def context(certificate: str, key: str) -> ssl.SSLContext | None:
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        # Never a question on the terminal.
+        # An encrypted key fails, instead of prompting for its password.
         made.load_cert_chain(certificate, key or None, password=lambda: "")
     except (OSError, ValueError) as error:
         of = f"{certificate} and {key}" if key else certificate
@@ -36,7 +36,7 @@ def context(certificate: str, key: str) -> ssl.SSLContext | None:
 
 
 class Certificate:
-    """What clients of new connections are shown, which can be renewed while the server listens."""
+    """The certificate for new connections, which can be renewed while the server listens."""
 
     def __init__(self, shown: ssl.SSLContext, listener: ssl.SSLContext) -> None:
         self._shown = shown
@@ -44,39 +44,39 @@ class Certificate:
         listener.sni_callback = self._choose
 
     @classmethod
-    def of(cls, certificate: str, key: str) -> Certificate | None:
-        """Of these files; `None` without a certificate."""
+    def load(cls, certificate: str, key: str) -> Certificate | None:
+        """Loads these files; `None` without a certificate."""
         shown, listener = context(certificate, key), context(certificate, key)
         return None if shown is None or listener is None else cls(shown, listener)
 
     def renew(self, shown: ssl.SSLContext) -> None:
-        """Shows another one from the next connection on."""
+        """Uses another certificate from the next connection on."""
         self._shown = shown
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
-        # Called in every handshake, whether the client names a server or not.
+        # OpenSSL calls this in every handshake, also without a server name.
         connection.context = self._shown
 
 
 class Loop(uvloop.Loop):
-    """A loop whose clients of TLS have the time that those without have."""
+    """An event loop that applies the connection limits to TLS."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
         self._limits = limits
 
     async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as ever, with these limits."""
+        """Creates a server, with these limits over TLS."""
         if kwargs.get("ssl") is not None:
             kwargs["ssl_handshake_timeout"] = self._limits.header
-            # It begins when a connection closes, with all that is still to be sent. Who takes
-            # nothing of that, or does not say goodbye, is let go before (`WriteTimeout`).
+            # The shutdown starts with all pending bytes. `WriteTimeout` ends it earlier for a
+            # client that reads nothing, or sends no close_notify.
             kwargs["ssl_shutdown_timeout"] = self._limits.stall * SCAN_STALL_FACTOR
         return await super().create_server(*args, **kwargs)
 
 
 class Config(uvicorn.Config):
-    """uvicorn's configuration, with a context of TLS that is made already."""
+    """uvicorn's configuration with an existing TLS context."""
 
     def __init__(
         self, *args: Any, tls: ssl.SSLContext | None, limits: Limits, **kwargs: Any
@@ -86,10 +86,10 @@ class Config(uvicorn.Config):
         self._limits = limits
 
     def load(self) -> None:
-        """Loads what is loaded once."""
+        """Loads the configuration, and sets the TLS context."""
         super().load()
         self.ssl = self._tls
 
     def get_loop_factory(self) -> Any:
-        """What makes the event loop."""
+        """The factory of the event loop."""
         return partial(Loop, self._limits)

@@ -1,7 +1,7 @@
-"""uvicorn's WebSocket protocol, bounded where a client sends or takes slowly or without end.
+"""uvicorn's WebSocket protocol with limits for slow and endless clients.
 
-uvicorn times only the answer to its own close frame and pings. A handshake that `websockets` cannot
-parse makes no event there, so nothing would ever answer or end it.
+uvicorn has timeouts only for pings and for the answer to its close frame. A handshake that
+`websockets` cannot parse creates no event there, so no code would answer or end it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from .limits import Limits, WriteTimeout, headers_too_slow
 from .protocol import error_response
 
 CLOSE_SECONDS = 10.0
-"""How long a client may take to answer a close frame, unless its headers have less time."""
+"""Seconds to answer a close frame, unless the header timeout is shorter."""
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """The handshake ends within a time, a client that does not read is not read from, and a
-    connection that closes is closed.
-    """
+    """Limits the handshake, the output to a client that does not read, and the close."""
 
     def __init__(
         self,
@@ -51,7 +49,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._handshake = self.loop.call_later(self._limits.header, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._handshake_is_over()
+        self._cancel_handshake_timer()
         self._write_timeout.connection_lost()
         super().connection_lost(exc)
 
@@ -68,27 +66,27 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._refuse(headers_too_slow(self._limits.header))
 
     def _refuse(self, error: HttpError) -> None:
-        """Answers what never became a WebSocket."""
-        self._handshake_is_over()
+        """Answers a failed handshake."""
+        self._cancel_handshake_timer()
         if self.transport.is_closing():
             return
         if self.initial_response is None:
             self.transport.write(error_response(error))
-        # The application, if it has begun, is told.
+        # Tells the application, if it has started.
         self.close_sent = self.handshake_complete = True
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
         self._close()
 
-    def _handshake_is_over(self) -> None:
+    def _cancel_handshake_timer(self) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
 
     def pause_writing(self) -> None:
-        # Pongs would pile up behind a client that only sends.
+        # Pongs would pile up for a client that only sends.
         super().pause_writing()
         self._write_timeout.pause_writing()
-        self._hold_reading()
+        self._pause_reading_if_full()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -96,24 +94,24 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if not self.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def _hold_reading(self) -> None:
+    def _pause_reading_if_full(self) -> None:
         if not self.writable.is_set() and not self.transport.is_closing():
             self.transport.pause_reading()
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)
         if self.handshake_complete:
-            self._handshake_is_over()
+            self._cancel_handshake_timer()
         if message["type"] == "websocket.close" and self.close_timer is not None:
-            # uvicorn's own timer closes the transport, and nobody would see to its end.
+            # uvicorn's own timer closes the transport, but does not watch the rest of the close.
             self.close_timer.cancel()
             self.close_timer = self.loop.call_later(self.close_timeout, self._close)
-        self._hold_reading()
+        self._pause_reading_if_full()
         self._closing()
 
     async def receive(self) -> ASGIReceiveEvent:
         message = await super().receive()
-        self._hold_reading()
+        self._pause_reading_if_full()
         return message
 
     def keepalive_timeout(self) -> None:
@@ -128,7 +126,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self.close_sent or not self.handshake_complete or self.conn.state is State.OPEN:
             super().shutdown()
         else:
-            # The client has said goodbye: there is no other to be sent.
+            # The client has sent its close frame: the server must not send another.
             self.stop_keepalive()
         self._close()
 
