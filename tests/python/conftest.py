@@ -80,9 +80,9 @@ def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def h2_server(hot_server: Server) -> Server:
     """The same server, to whom clients speak HTTP/2."""
-    twin = copy.copy(hot_server)
-    twin.port = Http2Port(twin.port)
-    return twin
+    view = copy.copy(hot_server)
+    view.port = Http2Port(view.port)
+    return view
 
 
 @pytest.fixture(scope="session")

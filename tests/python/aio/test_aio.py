@@ -303,7 +303,7 @@ def test_a_forked_child_is_told(data_dir: Path) -> None:
 
 
 def test_twins_have_the_arguments_and_the_words_of_what_they_are_twins_of() -> None:
-    for twin, sync in [
+    for async_handle, sync in [
         (te.aio.Topic, te.Topic),
         (te.aio.Queue, te.Queue),
         (te.aio.Consumer, te.Consumer),
@@ -316,8 +316,8 @@ def test_twins_have_the_arguments_and_the_words_of_what_they_are_twins_of() -> N
             theirs = getattr(sync, name)
             if name.startswith("_"):
                 continue
-            ours = getattr(twin, name)
+            ours = getattr(async_handle, name)
             if inspect.isfunction(theirs):
                 expected = list(inspect.signature(theirs).parameters)
-                assert list(inspect.signature(ours).parameters) == expected, (twin, name)
-                assert ours.__doc__, (twin, name)
+                assert list(inspect.signature(ours).parameters) == expected, (async_handle, name)
+                assert ours.__doc__, (async_handle, name)
