@@ -27,7 +27,7 @@ class Job:
 
     def __init__(self, url: str, folder: Path, per_trigger: dict[str, int]) -> None:
         self._log = (folder / "job.log").open("a")
-        self._told = f"see {folder / 'job.log'}"
+        self._log_hint = f"see {folder / 'job.log'}"
         limits = [f"{topic}={rows}" for topic, rows in per_trigger.items()]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.job", url, str(folder), *limits],
@@ -50,7 +50,7 @@ class Job:
     def check(self) -> None:
         """Ends the pipeline where the job has ended without being asked to."""
         if (code := self._process.poll()) is not None:
-            raise SystemExit(f"the job ended with {code}: {self._told}")
+            raise SystemExit(f"the job ended with {code}: {self._log_hint}")
 
     def signal(self, number: signal.Signals) -> None:
         """To every process of the job: Spark's workers have left its group, not its session."""
@@ -74,7 +74,7 @@ class Job:
         assert self._process.stdin is not None
         self._process.stdin.close()
         if code := self._process.wait(timeout=JOB_TIMEOUT):
-            raise SystemExit(f"the job failed with {code}: {self._told}")
+            raise SystemExit(f"the job failed with {code}: {self._log_hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Connection:
     retry_seconds: float
 
     @property
-    def place(self) -> str:
+    def target(self) -> str:
         return self.url or self.path or ""
 
 
