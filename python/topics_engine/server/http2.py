@@ -9,23 +9,21 @@ windows, responses by `MAX_UNSENT`, requests by `Limits.streams`, and frames wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from h2 import events
 from h2.config import H2Configuration
-from h2.connection import ConnectionState, H2Connection
+from h2.connection import ConnectionState
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
-from hpack import Decoder, HeaderTuple, HPACKDecodingError
-from hpack.hpack import decode_integer
-from hyperframe.frame import Frame, SettingsFrame
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from ..asgi.messages import MAX_HEADER_BYTES, MAX_HEADERS, Header
+from ..asgi.messages import MAX_HEADER_BYTES, Header
+from .http2_connection import BoundedConnection
 from .http2_stream import Stream, fill_scope, refuse
 from .limits import Limits, WriteTimeout
 
@@ -38,74 +36,10 @@ CONTROL_FRAME_BUDGET = 2000
 CONTROL_FRAMES_PER_SECOND = 100
 RESET = 10
 """What a cancelled request counts for."""
-TABLE_UPDATES = 8
-"""Table size updates in front of a block of headers; more than two are useless."""
-TABLE_SIZE = 4096
-"""Bytes of the table of response headers, unless the client sets a smaller one."""
 SLICE = 8 << 10
 """Received bytes between two checks of the budget."""
 
-# The application refuses larger headers, as in HTTP/1.1; this limit only bounds memory.
-_HEADER_LIST = 2 * MAX_HEADER_BYTES + 32 * MAX_HEADERS
 _USEFUL_EVENTS = (events.DataReceived, events.RequestReceived, events.TrailersReceived)
-_KNOWN = frozenset(SettingCodes)
-
-
-class _Decoder(Decoder):
-    """Counts the updates of the table size in front of a block of headers."""
-
-    updates = 0
-
-    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
-        at = found = 0
-        while at < len(data) and data[at] & 0xE0 == 0x20:
-            _, size = decode_integer(data[at:], 5)
-            at, found = at + size, found + 1
-            if found > TABLE_UPDATES:
-                raise HPACKDecodingError(f"more than {TABLE_UPDATES} updates of the table's size")
-        self.updates += found
-        return super().decode(data, raw)
-
-
-class _Connection(H2Connection):
-    """Keeps few closed streams, and counts received frames, of which not each is an event."""
-
-    MAX_CLOSED_STREAMS = 1000
-
-    def __init__(self, config: H2Configuration) -> None:
-        super().__init__(config)
-        allowed = self.decoder.max_allowed_table_size
-        self.decoder = _Decoder(_HEADER_LIST)
-        self.decoder.max_allowed_table_size = allowed
-        self.frames = 0
-
-    def _receive_frame(self, frame: Frame) -> list[events.Event]:
-        self.frames += 1
-        if isinstance(frame, SettingsFrame):
-            # One frame may have thousands of settings, also repeated ones.
-            self.frames += max(0, frame.body_len // 6 - len(_KNOWN))
-        return super()._receive_frame(frame)
-
-    def take_control_frames(self) -> int:
-        """Frames and table size updates since the last call."""
-        decoder = self.decoder
-        assert isinstance(decoder, _Decoder)
-        found, self.frames, decoder.updates = self.frames + decoder.updates, 0, 0
-        return found
-
-    def bound_settings(self, changed: Iterable[int]) -> None:
-        """Drops unknown settings of the client, and limits the table of response headers: a client
-        could grow both.
-        """
-        for code in changed:
-            if code not in _KNOWN:
-                self.remote_settings.pop(code, None)
-        encoder = self.encoder
-        if encoder.header_table_size > TABLE_SIZE:
-            encoder.header_table_size = TABLE_SIZE
-        if sizes := encoder.table_size_changes:
-            # The client needs only the smallest and the last size.
-            encoder.table_size_changes = list(dict.fromkeys((min(sizes), sizes[-1])))
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -127,7 +61,7 @@ class Http2Protocol(asyncio.Protocol):
         self._app_state = app_state
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._write_timeout: WriteTimeout = None  # type: ignore[assignment]
-        self._h2 = _Connection(H2Configuration(client_side=False))
+        self._h2 = BoundedConnection(H2Configuration(client_side=False))
         self._streams: dict[int, Stream] = {}
         self._writable = True
         # Received data is ignored.
