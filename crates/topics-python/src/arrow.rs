@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use topics_wire::arrow::{Pinned, Scan};
+use topics_service::Scan;
+use topics_wire::arrow::Pinned;
 
 use crate::errors::raise;
 

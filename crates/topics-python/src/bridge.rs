@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use topics_wire::service::{Reply, Service, Sink};
+use topics_service::{Reply, Service, Sink};
 
 use crate::completions::Completions;
 use crate::hot::{Pumps, Waiting};

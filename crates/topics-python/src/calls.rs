@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 use topics_engine::{Append, Appended, Completion, Error};
+use topics_service::{Pool, handover};
 use topics_wire::Failure;
-use topics_wire::service::{Pool, handover};
 
 use crate::args::{AppendArgs, WriteOptions, check_all, held, raw, raw_records, records_of};
 use crate::completions::Completions;

@@ -9,7 +9,8 @@ use topics_engine::{
     Appended, ConsumerInfo, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest,
     RecoveryProgress, RouterRequest,
 };
-use topics_wire::arrow::{Scan, ScanRequest};
+use topics_service::Scan;
+use topics_wire::arrow::ScanRequest;
 use topics_wire::{Failure, config, metrics, split};
 
 use crate::args::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_wire::service::{Next, Pulled, Reply, Request, Service};
+use topics_service::{Next, Pulled, Reply, Request, Service};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 

@@ -11,23 +11,26 @@ use crate::config;
 use crate::json::{push_i64, push_ms, push_str, push_u64};
 
 /// An object in the making. Keys are ours and need no escapes.
-pub(crate) struct Object(Vec<u8>);
+pub struct Object(Vec<u8>);
 
 impl Object {
-    pub(crate) fn new(capacity: usize) -> Self {
+    /// Begins an object; `capacity` is the expected number of bytes.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
         let mut out = Vec::with_capacity(capacity);
         out.push(b'{');
         Self(out)
     }
 
     /// A finished object that gets more fields.
-    pub(crate) fn reopen(mut object: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn reopen(mut object: Vec<u8>) -> Self {
         object.pop();
         Self(object)
     }
 
     /// Begins a field; the value is appended to the buffer that this returns.
-    pub(crate) fn key(&mut self, key: &str) -> &mut Vec<u8> {
+    pub fn key(&mut self, key: &str) -> &mut Vec<u8> {
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
         }
@@ -37,19 +40,22 @@ impl Object {
         &mut self.0
     }
 
-    pub(crate) fn int(&mut self, key: &str, value: u64) -> &mut Self {
+    /// A field with an integer.
+    pub fn int(&mut self, key: &str, value: u64) -> &mut Self {
         push_u64(self.key(key), value);
         self
     }
 
-    pub(crate) fn maybe(&mut self, key: &str, value: Option<u64>) -> &mut Self {
+    /// A field with an integer or `null`.
+    pub fn maybe(&mut self, key: &str, value: Option<u64>) -> &mut Self {
         match value {
             Some(value) => self.int(key, value),
             None => self.raw(key, b"null"),
         }
     }
 
-    pub(crate) fn ints(&mut self, key: &str, values: RangeInclusive<u64>) -> &mut Self {
+    /// A field with an integer.
+    pub fn ints(&mut self, key: &str, values: RangeInclusive<u64>) -> &mut Self {
         let out = self.key(key);
         out.push(b'[');
         let first = *values.start();
@@ -63,21 +69,25 @@ impl Object {
         self
     }
 
-    pub(crate) fn flag(&mut self, key: &str, value: bool) -> &mut Self {
+    /// A field with a boolean.
+    pub fn flag(&mut self, key: &str, value: bool) -> &mut Self {
         self.raw(key, if value { b"true" } else { b"false" })
     }
 
-    pub(crate) fn name(&mut self, key: &str, value: &str) -> &mut Self {
+    /// A field with a string.
+    pub fn name(&mut self, key: &str, value: &str) -> &mut Self {
         push_str(self.key(key), value.as_bytes());
         self
     }
 
-    pub(crate) fn raw(&mut self, key: &str, json: &[u8]) -> &mut Self {
+    /// A field whose value is JSON text.
+    pub fn raw(&mut self, key: &str, json: &[u8]) -> &mut Self {
         self.key(key).extend_from_slice(json);
         self
     }
 
-    pub(crate) fn names(&mut self, key: &str, values: &[String]) -> &mut Self {
+    /// A field with a string.
+    pub fn names(&mut self, key: &str, values: &[String]) -> &mut Self {
         let out = self.key(key);
         out.push(b'[');
         for (i, value) in values.iter().enumerate() {
@@ -90,7 +100,8 @@ impl Object {
         self
     }
 
-    pub(crate) fn performance(&mut self, p: &Performance) -> &mut Self {
+    /// The field `performance`.
+    pub fn performance(&mut self, p: &Performance) -> &mut Self {
         let out = self.key("performance");
         out.extend_from_slice(b"{\"server_total_ms\":");
         push_ms(out, p.server_total_ns);
@@ -114,7 +125,9 @@ impl Object {
         self
     }
 
-    pub(crate) fn finish(mut self) -> Vec<u8> {
+    /// The finished text.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
         self.0.push(b'}');
         self.0
     }
@@ -122,16 +135,22 @@ impl Object {
 
 /// What an answer says about its own cost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Performance {
+pub struct Performance {
+    /// From the call to the answer.
     pub server_total_ns: u64,
+    /// From staging to the end of the write to the log.
     pub wal_append_ns: Option<u64>,
+    /// The share of a sync; 0 unless the class needs one.
     pub fsync_ns: Option<u64>,
+    /// The wait for a staging permit.
     pub throttle_wait_ns: Option<u64>,
+    /// Records that a filter looked at.
     pub records_scanned: Option<u64>,
 }
 
 impl Performance {
     /// Of a write.
+    #[must_use]
     pub fn of_write(a: &Appended, server_total_ns: u64) -> Self {
         Self {
             server_total_ns,
@@ -143,6 +162,7 @@ impl Performance {
     }
 
     /// Of what looked at so many records.
+    #[must_use]
     pub fn of_scan(records: u64, server_total_ns: u64) -> Self {
         Self { server_total_ns, records_scanned: Some(records), ..Self::default() }
     }

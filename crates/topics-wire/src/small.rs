@@ -10,7 +10,7 @@ use crate::query::Query;
 use crate::read::matching;
 
 /// Reads the fields of a body that is an object.
-pub(crate) fn body<'a>(
+pub fn body<'a>(
     bytes: &'a [u8],
     fields: Fields,
     each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
@@ -130,7 +130,8 @@ fn open_cursor(cursor: &str) -> Result<String, Failure> {
 }
 
 /// A cursor that no list returned.
-pub(crate) fn foreign_cursor() -> Failure {
+#[must_use]
+pub fn foreign_cursor() -> Failure {
     Failure::invalid("cursor is not one that a list returned")
 }
 

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use topics_service::Reply;
 use topics_wire::hot::head;
-use topics_wire::service::Reply;
 
 use super::Gate;
 use super::gate::Admitted;

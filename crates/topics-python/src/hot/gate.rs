@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use topics_service::{Reply, Request};
 use topics_wire::Failure;
 use topics_wire::hot::{Extra, Head, response_head};
-use topics_wire::service::{Reply, Request};
 
 use super::Connection;
 use crate::errors::retry_after;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use topics_wire::service::{Next, Pulled};
+use topics_service::{Next, Pulled};
 
 use crate::bridge::Done;
 use crate::http::Http;

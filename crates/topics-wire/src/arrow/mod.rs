@@ -2,13 +2,10 @@
 //!
 //! A gap is a row with `seq` = its first missing seq, null `data`, `gap_to` and `gap_reason`.
 
-mod ahead;
 mod columns;
 mod request;
 mod rows;
-mod scan;
 mod shape;
-mod stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +15,10 @@ use topics_engine::Error;
 
 use crate::error::Failure;
 
-pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-pub use arrow_schema::ffi::FFI_ArrowSchema;
 pub use request::{ScanRequest, parse, parse_diff};
 pub(crate) use request::{binary, columns};
-pub use scan::Scan;
-pub use shape::Columns;
-pub use stream::IpcStream;
+pub use rows::build;
+pub use shape::{Columns, Shape};
 
 /// The numbers that a stream carries in its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +61,8 @@ pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
 }
 
 /// Why a stream cannot go on, as its client is told.
-fn failure(e: &ArrowError) -> Failure {
+#[must_use]
+pub fn failure(e: &ArrowError) -> Failure {
     match e {
         ArrowError::ExternalError(inner) => match inner.downcast_ref::<Error>() {
             Some(e) => Failure::new(e.code(), e.to_string()),
@@ -77,6 +72,3 @@ fn failure(e: &ArrowError) -> Failure {
         e => Failure::new("internal", format!("Arrow: {e}")),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,6 @@
 //! What a scan is asked for over HTTP.
 
-use topics_engine::{Engine, NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch, TopicState};
+use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
 use super::Columns;
 use crate::error::Failure;
@@ -65,61 +65,12 @@ impl Default for ScanRequest {
 }
 
 impl ScanRequest {
-    /// Where it begins and ends, now that there are a topic and its head.
-    pub(super) fn bounds(
-        &self,
-        engine: &Engine,
-        topic: &str,
-        state: &TopicState,
-    ) -> Result<(ReadFrom, u64), Failure> {
-        let mut end = match self.strong {
-            true => engine.synced_seq(topic)?.min(state.head_seq),
-            false => state.head_seq,
-        };
-        end = end.min(self.upto.unwrap_or(u64::MAX));
-        if let Some(ts) = self.ts_to {
-            end = end.min(engine.seek(topic, ts)?.seq);
-        }
-        if let ReadFrom::Before { seq, .. } = self.from {
-            end = end.min(seq.saturating_sub(1));
-        }
-        let from = match (self.from, self.ts_from) {
-            (ReadFrom::After(after), Some(ts)) => {
-                ReadFrom::After(engine.seek(topic, ts)?.seq.max(after))
-            }
-            (ReadFrom::Earliest, Some(ts)) => ReadFrom::After(engine.seek(topic, ts)?.seq),
-            (from, _) => from,
-        };
-        Ok((from, end))
-    }
-
-    /// Whether there is nothing to read: the cursor is at the end, or beyond it with the topic's
-    /// own id.
-    pub(super) fn nothing(&self, from: ReadFrom, end: u64, state: &TopicState) -> bool {
-        let own = self.topic_id.is_none_or(|id| id == state.topic_id);
-        own && matches!(from, ReadFrom::After(after) if after >= end && after <= state.head_seq)
-    }
-
     /// Whether `data` is typed as binary: as the first record is, unless that was asked for.
-    pub(super) fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
+    #[must_use]
+    pub fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
         let shown = |r: &RecordView<'_>| super::shape::keeps(&self.only_nodes, r);
         let first = || first.and_then(|page| page.iter().find(shown));
         self.binary.unwrap_or_else(|| first().is_some_and(|record| record.binary))
-    }
-
-    /// The cursor after the end, when the first page of it is known. A seq has one record at
-    /// most: that many seqs further on there cannot be more records than are wanted.
-    pub(super) fn to_seq(&self, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
-        let Some(limit) = self.limit else { return end };
-        match (first, from) {
-            (Some(page), _) => {
-                let left = limit.saturating_sub(page.len()) as u64;
-                let next = page.next_from_seq;
-                next.saturating_add(left).min(end).max(next)
-            }
-            (None, ReadFrom::After(after)) => after,
-            (None, _) => end,
-        }
     }
 }
 

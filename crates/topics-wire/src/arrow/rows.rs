@@ -29,7 +29,7 @@ fn int(n: u64) -> i64 {
 }
 
 /// The rows of a page, if there are any. A gap comes before the records.
-pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, ArrowError> {
+pub fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, ArrowError> {
     let gap = page.tombstone.as_ref();
     let shown = || page.iter().filter(|r| shape.keeps(r));
     let (records, bytes) = match shape.only.0.is_empty() {

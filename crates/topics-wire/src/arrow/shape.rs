@@ -63,16 +63,16 @@ impl Default for Columns {
 
 /// What batches of one stream have in common.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub struct Shape {
     /// The schema with every column.
-    pub full: SchemaRef,
+    pub(super) full: SchemaRef,
     /// The schema of the batches.
     pub shown: SchemaRef,
-    pub columns: Columns,
-    pub constant: Constant,
-    pub spare: Arc<Spare>,
+    pub(super) columns: Columns,
+    pub(super) constant: Constant,
+    pub(super) spare: Arc<Spare>,
     /// Only records of these nodes; empty: of any.
-    pub only: NodeFilter,
+    pub(super) only: NodeFilter,
 }
 
 impl Shape {
@@ -92,13 +92,13 @@ impl Shape {
         Ok(Self { full, shown: shown.into(), columns, constant, spare, only })
     }
 
-    pub fn kind(&self, column: usize) -> &DataType {
+    pub(super) fn kind(&self, column: usize) -> &DataType {
         self.full.field(column).data_type()
     }
 
     /// Whether a record is shown.
     #[inline]
-    pub fn keeps(&self, r: &RecordView<'_>) -> bool {
+    pub(super) fn keeps(&self, r: &RecordView<'_>) -> bool {
         keeps(&self.only, r)
     }
 }

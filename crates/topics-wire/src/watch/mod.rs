@@ -21,11 +21,7 @@ pub fn created(engine: &Engine, wid: &str, s: &SessionInfo) -> Vec<u8> {
 }
 
 /// Adds where each topic begins, and what it has.
-pub(crate) fn topics<'a>(
-    engine: &Engine,
-    o: &mut Object,
-    cursors: impl Iterator<Item = (&'a str, u64)>,
-) {
+pub fn topics<'a>(engine: &Engine, o: &mut Object, cursors: impl Iterator<Item = (&'a str, u64)>) {
     let out = o.key("topics");
     out.push(b'{');
     for (i, (name, seq)) in cursors.enumerate() {

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use topics_engine::{Error, RouterInfo};
+use topics_wire::query::Query;
+use topics_wire::render::{self, Object};
+use topics_wire::{Failure, Grant, routers, small};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::error::Failure;
-use crate::grant::Grant;
-use crate::query::Query;
-use crate::render::{self, Object};
-use crate::{routers, small};
 
 impl Service {
     pub(super) fn routers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {

@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use topics_engine::{CommitRequest, Engine, Error, TxnRequest, TxnStage};
+use topics_wire::limits::ARROW_LIMIT;
+use topics_wire::query::Query;
+use topics_wire::render::Object;
+use topics_wire::write::{Body, Table, txn};
+use topics_wire::{Failure, Grant, small};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::error::Failure;
-use crate::grant::Grant;
-use crate::limits::ARROW_LIMIT;
-use crate::query::Query;
-use crate::render::Object;
-use crate::small;
-use crate::write::{Body, Table, txn};
 
 /// Whose a writer is that has not committed: of the key that used it first since the start. Whose
 /// the others are the engine knows. Without keys nobody's.

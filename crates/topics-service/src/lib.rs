@@ -3,6 +3,7 @@
 //! One [`Service`] belongs to one event loop. Nothing in [`Service::call`] blocks: what waits for
 //! the disk on purpose runs on a few threads, a waiting read is an entry in a table and a place in
 //! the engine's list of waiters. Replies that come later go to the [`Sink`].
+#![deny(missing_docs)]
 
 mod consumers;
 mod handover;
@@ -10,6 +11,7 @@ mod pool;
 mod queues;
 mod reads;
 mod routers;
+mod scan;
 mod scans;
 mod sessions;
 mod socket;
@@ -24,14 +26,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use topics_engine::Engine;
 use topics_env::Clock;
-
-use crate::error::Failure;
-use crate::grant::Grant;
-use crate::limits::Limits;
-use crate::write::Body;
+use topics_wire::write::Body;
+use topics_wire::{Failure, Grant, Limits};
 
 pub use handover::handover;
 pub use pool::Pool;
+pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use streams::{Next, Pulled};
 
 use queues::Claims;

@@ -103,7 +103,7 @@ mod tests {
     use topics_env::sim::SimClock;
 
     use super::*;
-    use crate::service::Reply;
+    use crate::Reply;
 
     struct Odd(Mutex<Sender<u64>>);
 

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use topics_engine::{Appended, Error, TopicState, TopicSummary};
+use topics_wire::query::Query;
+use topics_wire::render::{self, Object, Performance};
+use topics_wire::write::{Body, Table};
+use topics_wire::{Failure, Grant, config, limits, small, write};
 
 use super::{Reply, Request, Service, handover};
-use crate::error::Failure;
-use crate::grant::Grant;
-use crate::query::Query;
-use crate::render::{self, Object, Performance};
-use crate::write::{Body, Table};
-use crate::{config, limits, small, write};
 
 pub(super) type Answer = Result<Option<Reply>, Failure>;
 
@@ -64,7 +62,11 @@ impl Service {
             }),
             // All topics are looked at.
             "metrics" => {
-                let text = if r.json { crate::metrics::json } else { crate::metrics::prometheus };
+                let text = if r.json {
+                    topics_wire::metrics::json
+                } else {
+                    topics_wire::metrics::prometheus
+                };
                 let grant = r.grant.clone();
                 self.later(r, move |s, _| Ok(Reply::ok(text(&s.engine, &grant))))
             }
@@ -339,7 +341,7 @@ fn parameters(route: &str, named: bool) -> &'static [&'static str] {
         "work" => &["node", "max", "lease_ms", "heartbeat_ms", "token"],
         "watch_create" => &["lenient"],
         "watch" => &["token"],
-        "watch_query" => crate::watch::PARAMETERS,
+        "watch_query" => topics_wire::watch::PARAMETERS,
         "routers" => &["prefix", "page_size", "cursor", "source", "dest"],
         "consumers" if !named => &["prefix", "page_size", "cursor", "topic"],
         "consumers" | "txns" => &["prefix", "page_size", "cursor"],

@@ -7,12 +7,11 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use topics_engine::{Appended, Error};
+use topics_wire::json::Place;
+use topics_wire::render::Performance;
+use topics_wire::{Failure, write};
 
 use super::{Head, Outbox, Service, Socket, message, refusal};
-use crate::error::Failure;
-use crate::json::Place;
-use crate::render::Performance;
-use crate::write;
 
 /// Bytes of messages that wait in a line, unless one has more.
 const WAITING: usize = 1 << 20;

@@ -1,15 +1,19 @@
 //! A range of a topic as a stream of Arrow batches, read as it is consumed.
 
-use arrow_array::{RecordBatch, RecordBatchReader};
-use arrow_schema::ffi::FFI_ArrowSchema;
-use arrow_schema::{ArrowError, SchemaRef};
-use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest};
+mod ahead;
+mod stream;
 
-use super::ahead::{Ahead, Make, Range};
-use super::request::ScanRequest;
-use super::shape::Shape;
-use super::{FFI_ArrowArrayStream, Pinned, failure, rows, schema};
-use crate::error::Failure;
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, TopicState};
+use topics_wire::Failure;
+use topics_wire::arrow::{Pinned, ScanRequest, Shape, build, failure, schema};
+
+use ahead::{Ahead, Make, Range};
+
+pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+pub use arrow_schema::ffi::FFI_ArrowSchema;
+pub use stream::IpcStream;
 
 /// Rows of one batch at most.
 const BATCH_ROWS: usize = 65_536;
@@ -50,7 +54,7 @@ impl Scan {
     /// Begins a scan, with its first batch: what fails there fails here.
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
         let state = engine.state(topic, true)?;
-        let (from, end) = r.bounds(&engine, topic, &state)?;
+        let (from, end) = bounds(&r, &engine, topic, &state)?;
         let request = ReadRequest {
             from,
             upto: Some(end),
@@ -61,14 +65,14 @@ impl Scan {
             topic_id: r.topic_id,
             ..ReadRequest::default()
         };
-        let found = match r.nothing(from, end, &state) {
+        let found = match nothing(&r, from, end, &state) {
             true => None,
             false => {
                 let limit = r.limit.map_or(FIRST_ROWS, |limit| limit.min(FIRST_ROWS));
                 Some(engine.read(topic, &ReadRequest { limit, ..request.clone() })?)
             }
         };
-        let to_seq = r.to_seq(from, found.as_ref(), end);
+        let to_seq = to_seq(&r, from, found.as_ref(), end);
         let head_seq = state.head_seq.max(to_seq);
         let pinned = Pinned { topic_id: state.topic_id, head_seq, to_seq };
         let schema = schema(r.is_binary(found.as_ref()), pinned);
@@ -203,6 +207,56 @@ impl Scan {
     }
 }
 
+/// Where it begins and ends, now that there are a topic and its head.
+fn bounds(
+    r: &ScanRequest,
+    engine: &Engine,
+    topic: &str,
+    state: &TopicState,
+) -> Result<(ReadFrom, u64), Failure> {
+    let mut end = match r.strong {
+        true => engine.synced_seq(topic)?.min(state.head_seq),
+        false => state.head_seq,
+    };
+    end = end.min(r.upto.unwrap_or(u64::MAX));
+    if let Some(ts) = r.ts_to {
+        end = end.min(engine.seek(topic, ts)?.seq);
+    }
+    if let ReadFrom::Before { seq, .. } = r.from {
+        end = end.min(seq.saturating_sub(1));
+    }
+    let from = match (r.from, r.ts_from) {
+        (ReadFrom::After(after), Some(ts)) => {
+            ReadFrom::After(engine.seek(topic, ts)?.seq.max(after))
+        }
+        (ReadFrom::Earliest, Some(ts)) => ReadFrom::After(engine.seek(topic, ts)?.seq),
+        (from, _) => from,
+    };
+    Ok((from, end))
+}
+
+/// Whether there is nothing to read: the cursor is at the end, or beyond it with the topic's
+/// own id.
+fn nothing(r: &ScanRequest, from: ReadFrom, end: u64, state: &TopicState) -> bool {
+    let own = r.topic_id.is_none_or(|id| id == state.topic_id);
+    own && matches!(from, ReadFrom::After(after) if after >= end && after <= state.head_seq)
+}
+
+/// The cursor after the end, when the first page of it is known. A seq has one record at
+/// most: that many seqs further on there cannot be more records than are wanted.
+fn to_seq(r: &ScanRequest, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
+    let Some(limit) = r.limit else { return end };
+    match (first, from) {
+        (Some(page), _) => {
+            let left = limit.saturating_sub(page.len()) as u64;
+            let next = page.next_from_seq;
+            next.saturating_add(left).min(end).max(next)
+        }
+        (None, ReadFrom::After(after)) => after,
+        (None, _) => end,
+    }
+}
+
 /// The cursor that a scan begins at, at most `to_seq`.
 fn start_of(from: ReadFrom, found: Option<&ReadBatch>, to_seq: u64) -> u64 {
     let first = || found.and_then(|page| Some(page.iter().next()?.seq - 1));
@@ -258,7 +312,7 @@ impl Maker {
             return Err(ArrowError::InvalidArgumentError(message));
         }
         let gap = found.tombstone.is_some();
-        let rows = rows::build(&self.shape, &found)?;
+        let rows = build(&self.shape, &found)?;
         let (next, bytes) = (found.next_from_seq, found.payload_bytes());
         buffers.recycle(found);
         Ok(Page { next, gap, bytes, rows })
@@ -290,3 +344,6 @@ impl RecordBatchReader for Scan {
         self.schema.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

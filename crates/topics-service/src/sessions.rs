@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use topics_engine::{ReadFrom, WatchStart};
+use topics_wire::Failure;
+use topics_wire::limits::HEARTBEAT_MS;
+use topics_wire::query::Query;
+use topics_wire::render::Object;
+use topics_wire::watch::ids::{self, LastId, Trail};
+use topics_wire::watch::{self, Asked, frames};
 
 use super::streams::{Kind, Watching};
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::error::Failure;
-use crate::limits::HEARTBEAT_MS;
-use crate::query::Query;
-use crate::render::Object;
-use crate::watch::ids::{self, LastId, Trail};
-use crate::watch::{self, Asked, frames};
 
 /// What is kept of a session that the engine may have forgotten, at least.
 const KEPT_NS: u64 = 600_000_000_000;

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use topics_engine::{Consumer, ConsumerInfo, ConsumerStart};
+use topics_wire::query::Query;
+use topics_wire::render::Object;
+use topics_wire::{Failure, consumers, small};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::consumers;
-use crate::error::Failure;
-use crate::query::Query;
-use crate::render::Object;
-use crate::small;
 
 /// Handles kept; above, one that is idle goes, and its consumer reads on from where it is stored.
 const HANDLES: usize = 65_536;

@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use topics_engine::{Claim, Claimed, Held, Settled, TopicType};
+use topics_wire::query::Query;
+use topics_wire::render::Object;
+use topics_wire::{Failure, queue};
 
 use super::handover::handover;
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::error::Failure;
-use crate::query::Query;
-use crate::queue;
-use crate::render::Object;
 
 /// A claim that was taken and is not answered.
 struct Claiming {

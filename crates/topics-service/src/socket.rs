@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use topics_engine::{Error, Event, Watch};
+use topics_wire::json::{Fields, Place, Reader, Scanner, push_str};
+use topics_wire::render::Object;
+use topics_wire::small::body;
+use topics_wire::watch::{self, Asked, frames};
+use topics_wire::{Failure, Grant};
 
 use super::streams::{Kind, Next};
 use super::verbs::Answer;
 use super::{Request, Service};
-use crate::error::Failure;
-use crate::grant::Grant;
-use crate::json::{Fields, Place, Reader, Scanner, push_str};
-use crate::render::Object;
-use crate::small::body;
-use crate::watch::{self, Asked, frames};
 
 use publish::Line;
 

@@ -9,17 +9,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::{Claimed, Error, Event, Watch, Work};
+use topics_wire::query::Query;
+use topics_wire::watch::frames;
+use topics_wire::watch::ids::{Cursor, Known};
+use topics_wire::{Failure, queue};
 
 use super::scans::Scanning;
 use super::sessions::SharedTrail;
 use super::socket::Socket;
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::error::Failure;
-use crate::query::Query;
-use crate::queue;
-use crate::watch::frames;
-use crate::watch::ids::{Cursor, Known};
 
 /// Bytes that one pull makes, unless one event has more.
 const PULL: usize = 256 << 10;

@@ -6,8 +6,10 @@ use arrow_buffer::Buffer;
 use arrow_ipc::writer::StreamEncoder;
 use bytes::Bytes;
 
-use super::{Scan, failure};
-use crate::error::Failure;
+use topics_wire::Failure;
+use topics_wire::arrow::failure;
+
+use super::Scan;
 
 /// What is shorter is copied to its neighbours.
 const SMALL: usize = 16 << 10;

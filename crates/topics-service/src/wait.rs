@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use topics_engine::{ReadBatch, ReadFrom};
+use topics_wire::Failure;
+use topics_wire::arrow::{self, ScanRequest};
+use topics_wire::read::{self, Diff};
 
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::arrow::{self, ScanRequest};
-use crate::error::Failure;
-use crate::read::{self, Diff};
 
 /// A wait that wakes to nothing looks again after this long: the engine has woken it for records
 /// that this reader may not see yet.

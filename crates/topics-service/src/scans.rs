@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::Error;
+use topics_wire::arrow::{self, ScanRequest};
+use topics_wire::{Failure, render, split};
 
+use super::scan::{IpcStream, Scan};
 use super::streams::{Kind, Next};
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::arrow::{self, IpcStream, Scan, ScanRequest};
-use crate::error::Failure;
-use crate::{render, split};
 
 /// What one pull gives at most: other connections have their turn between two. It is in few
 /// pieces: memory for many small ones goes back to the system again and again.

@@ -7,13 +7,12 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use topics_engine::{Consumer, ConsumerRead, Error, ReadBatch};
+use topics_wire::limits::MAX_WAIT_MS;
+use topics_wire::{Failure, consumers};
 
 use super::consumers::Key;
 use super::verbs::Answer;
 use super::{Reply, Request, Service};
-use crate::consumers;
-use crate::error::Failure;
-use crate::limits::MAX_WAIT_MS;
 
 /// A read that was taken and is not answered.
 struct Reading {

@@ -7,10 +7,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use topics_engine::{Engine, Options};
 use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_wire::{Grant, Limits};
 
 use super::{Reply, Request, Service, Sink};
-use crate::grant::Grant;
-use crate::limits::Limits;
 
 /// What came later, in order.
 #[derive(Default)]
