@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_service::{Next, Pulled, Reply, Request, Service};
+use topics_service::{Next, Pulled, Reply, Request, Service, Verb};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
@@ -60,7 +60,7 @@ impl Http {
             outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
         };
         // A small read may still be a large answer, and wait for a page of a file.
-        let small = request.body.len() <= SMALL_BODY && request.route == "write";
+        let small = request.body.len() <= SMALL_BODY && request.verb == Verb::Write;
         if small { run() } else { py.detach(run) }
     }
 
@@ -117,11 +117,11 @@ impl Http {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (route, name, query, body, flags, token, key=None, part="", grant=0))]
+    #[pyo3(signature = (verb, name, query, body, flags, token, key=None, part="", grant=0))]
     fn call<'py>(
         &self,
         py: Python<'py>,
-        route: &str,
+        verb: &str,
         name: &str,
         query: &[u8],
         body: &[u8],
@@ -143,9 +143,9 @@ impl Http {
             let reply = Reply::from(Failure::new("unauthorized", "there is no such key"));
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };
-        let grant = &*grant;
+        let (verb, grant) = (Verb::from_name(verb), &*grant);
         let request =
-            Request { route, name, part, query, body, key, grant, kind, arrow, json, token };
+            Request { verb, name, part, query, body, key, grant, kind, arrow, json, token };
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 

@@ -7,7 +7,7 @@ use topics_wire::query::Query;
 use topics_wire::render::Object;
 use topics_wire::{Failure, consumers, small};
 
-use super::verbs::Answer;
+use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 /// Handles kept; above, one that is idle goes, and its consumer reads on from where it is stored.
@@ -16,27 +16,8 @@ const HANDLES: usize = 65_536;
 pub(super) type Key = (String, String);
 
 impl Service {
-    pub(super) fn consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
-        Some(match r.route {
-            "consumer_put" => self.put_consumer(r, start_ns),
-            "consumer" => self.later(r, {
-                let name = r.part.to_owned();
-                move |s, topic| {
-                    let body = consumers::info(&s.consumer_info(topic, &name)?);
-                    Ok(Reply::ok(s.timed(body, start_ns)))
-                }
-            }),
-            "consumer_drop" => self.drop_consumer(r, start_ns),
-            "consumer_read" => self.read_consumer(r, start_ns),
-            "consumer_commit" => self.commit_consumer(r, start_ns),
-            "consumer_seek" => self.seek_consumer(r, start_ns),
-            "consumers" => self.list_consumers(r, start_ns),
-            _ => return None,
-        })
-    }
-
     /// Opens a consumer anew: its reads go on where it is stored.
-    fn put_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn put_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = consumers::put(r.body)?;
         let name = r.part.to_owned();
         self.later(r, move |s, topic| {
@@ -51,7 +32,15 @@ impl Service {
         })
     }
 
-    fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let name = r.part.to_owned();
+        self.later(r, move |s, topic| {
+            let body = consumers::info(&s.consumer_info(topic, &name)?);
+            Ok(Reply::ok(s.timed(body, start_ns)))
+        })
+    }
+
+    pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.part.to_owned();
         self.later(r, move |s, topic| {
             s.readers.handles.lock().remove(&(topic.to_owned(), name.clone()));
@@ -62,7 +51,7 @@ impl Service {
         })
     }
 
-    fn commit_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn commit_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let seq = consumers::commit(r.body)?;
         let name = r.part.to_owned();
         self.later(r, move |s, topic| {
@@ -73,7 +62,7 @@ impl Service {
         })
     }
 
-    fn seek_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn seek_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let to = consumers::seek(r.body)?;
         let name = r.part.to_owned();
         self.later(r, move |s, topic| {
@@ -83,7 +72,7 @@ impl Service {
     }
 
     /// The consumers of the topic in the path, or of all topics that the query means.
-    fn list_consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn list_consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
         let page = small::page(&query)?;
         let topic = query.get("topic")?.map(|t| t.into_owned());

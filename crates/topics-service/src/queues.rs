@@ -12,8 +12,8 @@ use topics_wire::query::Query;
 use topics_wire::render::Object;
 use topics_wire::{Failure, queue};
 
+use super::dispatch::Answer;
 use super::handover::handover;
-use super::verbs::Answer;
 use super::{Reply, Request, Service};
 
 /// A claim that was taken and is not answered.
@@ -29,25 +29,7 @@ struct Claiming {
 pub(super) struct Claims(Mutex<HashMap<u64, Claiming>>);
 
 impl Service {
-    pub(super) fn queues(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
-        Some(match r.route {
-            "claim" => self.claim(r, start_ns),
-            "ack" => self.ack(r, start_ns),
-            "nack" => self.settle(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
-                s.engine.nack(queue, &asked.held(), asked.delay_ms)
-            }),
-            "extend" => {
-                self.settle(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
-                    s.engine.extend(queue, &asked.held(), asked.lease_ms)
-                })
-            }
-            "jobs" => self.jobs(r, start_ns),
-            "redrive" => self.redrive(r, start_ns),
-            _ => return None,
-        })
-    }
-
-    fn claim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn claim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let c = queue::claim(r.body, &self.limits)?;
         let (token, topic) = (r.token, r.name.to_owned());
         let wait = if self.is_ready() { Duration::from_millis(c.wait_ms) } else { Duration::ZERO };
@@ -124,7 +106,7 @@ impl Service {
         }
     }
 
-    fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = queue::ack(r.body)?;
         let (service, topic) = (self.clone(), r.name.to_owned());
         let answer = self.staging(r.token, |done| {
@@ -142,6 +124,18 @@ impl Service {
                 s.engine.ack(queue, &asked.held())
             }),
         }
+    }
+
+    pub(super) fn nack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        self.settle(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
+            s.engine.nack(queue, &asked.held(), asked.delay_ms)
+        })
+    }
+
+    pub(super) fn extend(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        self.settle(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
+            s.engine.extend(queue, &asked.held(), asked.lease_ms)
+        })
     }
 
     fn settled(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {
@@ -178,7 +172,7 @@ impl Service {
         })
     }
 
-    fn jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (state, max) = queue::jobs(&Query::new(r.query), &self.limits)?;
         self.later(r, move |s, topic| {
             let body = queue::peeked(topic, &s.engine.peek(topic, state, max)?);
@@ -186,7 +180,7 @@ impl Service {
         })
     }
 
-    fn redrive(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn redrive(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = queue::redrive(r.body)?;
         if let Some(to) = &asked.to {
             r.grant.check(to)?;

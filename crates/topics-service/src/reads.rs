@@ -11,7 +11,7 @@ use topics_wire::limits::MAX_WAIT_MS;
 use topics_wire::{Failure, consumers};
 
 use super::consumers::Key;
-use super::verbs::Answer;
+use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 /// A read that was taken and is not answered.

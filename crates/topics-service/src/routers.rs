@@ -7,27 +7,11 @@ use topics_wire::query::Query;
 use topics_wire::render::{self, Object};
 use topics_wire::{Failure, Grant, routers, small};
 
-use super::verbs::Answer;
+use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 impl Service {
-    pub(super) fn routers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
-        Some(match r.route {
-            "router_put" => self.put_router(r, start_ns),
-            "router" => {
-                let found = self.engine.router(r.name).map_err(Failure::from);
-                found.and_then(|info| {
-                    check(&info, r.grant)?;
-                    self.now(render::router(&info), start_ns)
-                })
-            }
-            "router_drop" => self.drop_router(r, start_ns),
-            "routers" => self.list_routers(r).and_then(|body| self.now(body, start_ns)),
-            _ => return None,
-        })
-    }
-
-    fn put_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn put_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = routers::parse(r.body)?;
         r.grant.check(&asked.source)?;
         r.grant.check(&asked.dest)?;
@@ -41,7 +25,13 @@ impl Service {
         })
     }
 
-    fn drop_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let info = self.engine.router(r.name)?;
+        check(&info, r.grant)?;
+        self.now(render::router(&info), start_ns)
+    }
+
+    pub(super) fn drop_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let grant = r.grant.clone();
         self.later(r, move |s, router| {
             s.check_router(router, &grant)?;
@@ -60,7 +50,7 @@ impl Service {
         }
     }
 
-    fn list_routers(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+    pub(super) fn list_routers(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         if !self.is_ready() {
             return Err(Error::Closed.into());
         }

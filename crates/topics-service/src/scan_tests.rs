@@ -22,8 +22,8 @@ fn drain(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
     }
 }
 
-fn columns(w: &mut World, route: &str, body: Value) -> (Vec<u8>, Next, usize) {
-    let token = w.send_for(true, route, "t", "", body);
+fn columns(w: &mut World, verb: &str, body: Value) -> (Vec<u8>, Next, usize) {
+    let token = w.send_for(true, verb, "t", "", body);
     begun(w, token)
 }
 
@@ -53,8 +53,8 @@ fn number(bytes: &[u8], name: &str) -> u64 {
 }
 
 /// What a request for columns is refused with.
-fn refused(w: &mut World, route: &str, body: Value) -> (u16, Value) {
-    let token = w.send_for(true, route, "t", "", body);
+fn refused(w: &mut World, verb: &str, body: Value) -> (u16, Value) {
+    let token = w.send_for(true, verb, "t", "", body);
     let reply = w.raw_reply(token).unwrap();
     assert_eq!(w.service.pending(), 0, "nothing of it is left");
     assert!(w.service.pull(token).is_none());
@@ -228,26 +228,26 @@ fn what_fails_at_once_is_a_refusal_and_so_is_the_rest_of_what_broke_off() {
     let mut w = filled(3000, 1000);
     w.ask("write", "t", json!({"records": [{"data_b64": "/w=="}, {"data": 1}]}));
     let text = |from: i64| json!({"from_seq": from, "data_type": "string"});
-    for route in ["scan", "diff"] {
-        let (bytes, next, _) = columns(&mut w, route, text(0));
-        assert_eq!(next, Next::Fail, "{route}: what came before it came");
+    for verb in ["scan", "diff"] {
+        let (bytes, next, _) = columns(&mut w, verb, text(0));
+        assert_eq!(next, Next::Fail, "{verb}: what came before it came");
         // Whoever asks for the rest, as far as it came, is told what it is.
         let reader = StreamReader::try_new(&bytes[..], None).unwrap();
         let came = reader.map_while(Result::ok).last().unwrap();
         let last = *came.column(1).as_primitive::<Int64Type>().values().last().unwrap();
         assert!((1..3000).contains(&last), "{last}");
-        let (status, body) = refused(&mut w, route, text(last));
+        let (status, body) = refused(&mut w, verb, text(last));
         let message = body["error"]["message"].as_str().unwrap();
         assert_eq!((status, &body["error"]["code"]), (400, &json!("invalid_request")));
         assert!(message.starts_with("record 3001 is binary"), "{message}");
         assert!(message.contains("data_type=binary"), "{message}");
         let binary = json!({"from_seq": last, "data_type": "binary"});
-        assert_eq!(columns(&mut w, route, binary).1, Next::End);
-        assert_eq!(columns(&mut w, route, text(3001)).1, Next::End);
+        assert_eq!(columns(&mut w, verb, binary).1, Next::End);
+        assert_eq!(columns(&mut w, verb, text(3001)).1, Next::End);
     }
     w.ask("drop", "t", json!(null));
-    for route in ["scan", "diff"] {
-        let (status, body) = refused(&mut w, route, text(0));
+    for verb in ["scan", "diff"] {
+        let (status, body) = refused(&mut w, verb, text(0));
         assert_eq!((status, &body["error"]["code"]), (404, &json!("topic_not_found")));
     }
     w.service.close();

@@ -10,9 +10,9 @@ use topics_engine::Error;
 use topics_wire::arrow::{self, ScanRequest};
 use topics_wire::{Failure, render, split};
 
+use super::dispatch::Answer;
 use super::scan::{IpcStream, Scan};
 use super::streams::{Kind, Next};
-use super::verbs::Answer;
 use super::{Reply, Request, Service};
 
 /// What one pull gives at most: other connections have their turn between two. It is in few
@@ -116,16 +116,7 @@ impl Line {
 }
 
 impl Service {
-    pub(super) fn scans(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
-        Some(match r.route {
-            "scan" => self.open_scan(r),
-            "split" => self.split(r).and_then(|body| self.now(body, start_ns)),
-            "segments" => self.segments(r).and_then(|body| self.now(body, start_ns)),
-            _ => return None,
-        })
-    }
-
-    fn open_scan(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+    pub(super) fn open_scan(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         self.begin_scan(r.token, r.name, arrow::parse(r.body)?)
     }
 
@@ -153,12 +144,12 @@ impl Service {
         })
     }
 
-    fn split(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+    pub(super) fn split(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         let asked = split::parse(r.body)?;
         Ok(split::answer(r.name, &asked, &self.engine.segments(r.name)?))
     }
 
-    fn segments(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+    pub(super) fn segments(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         Ok(render::segments(r.name, &self.engine.segments(r.name)?))
     }
 }

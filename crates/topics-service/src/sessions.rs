@@ -12,8 +12,8 @@ use topics_wire::render::Object;
 use topics_wire::watch::ids::{self, LastId, Trail};
 use topics_wire::watch::{self, Asked, frames};
 
+use super::dispatch::Answer;
 use super::streams::{Kind, Watching};
-use super::verbs::Answer;
 use super::{Reply, Request, Service};
 
 /// What is kept of a session that the engine may have forgotten, at least.
@@ -43,15 +43,7 @@ fn parse_wid(wid: &str) -> Option<u128> {
 }
 
 impl Service {
-    pub(super) fn sessions(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
-        Some(match r.route {
-            "watch_create" => self.create_session(r, start_ns),
-            "watch_end" => self.end_session(r, start_ns),
-            _ => return None,
-        })
-    }
-
-    fn create_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn create_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let lenient = Query::new(r.query).flag("lenient")?.unwrap_or(false);
         let Asked { watch, .. } = watch::session(r.body, lenient, &self.limits, r.grant)?;
         let owner = r.grant.owner.clone();
@@ -83,7 +75,7 @@ impl Service {
         Ok((id, session.heartbeat_ms, session.trail.clone()))
     }
 
-    fn end_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn end_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (id, ..) = self.session_of(r)?;
         self.sessions.0.lock().remove(&id);
         let ended = self.engine.end_session(id);

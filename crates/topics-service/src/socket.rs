@@ -12,8 +12,8 @@ use topics_wire::small::body;
 use topics_wire::watch::{self, Asked, frames};
 use topics_wire::{Failure, Grant};
 
+use super::dispatch::Answer;
 use super::streams::{Kind, Next};
-use super::verbs::Answer;
 use super::{Request, Service};
 
 use publish::Line;

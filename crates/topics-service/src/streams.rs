@@ -14,10 +14,10 @@ use topics_wire::watch::frames;
 use topics_wire::watch::ids::{Cursor, Known};
 use topics_wire::{Failure, queue};
 
+use super::dispatch::Answer;
 use super::scans::Scanning;
 use super::sessions::SharedTrail;
 use super::socket::Socket;
-use super::verbs::Answer;
 use super::{Reply, Request, Service};
 
 /// Bytes that one pull makes, unless one event has more.
@@ -236,16 +236,6 @@ impl Drop for Held {
 }
 
 impl Service {
-    pub(super) fn streams(self: &Arc<Self>, r: &Request<'_>, _: u64) -> Option<Answer> {
-        Some(match r.route {
-            "watch_query" => self.open_query(r),
-            "watch" => self.open_session(r),
-            "work" => self.open_work(r),
-            "socket" => self.open_socket(r),
-            _ => return None,
-        })
-    }
-
     /// Takes a stream in; its connection pulls.
     pub(super) fn open(&self, token: u64, kind: Kind, opening: Vec<u8>) -> Answer {
         if let Kind::Watching(w) = &kind {
@@ -262,7 +252,7 @@ impl Service {
         Ok(Some(Reply::ok(opening)))
     }
 
-    fn open_work(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+    pub(super) fn open_work(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let asked = queue::work(&Query::new(r.query), &self.limits)?;
         let node = asked.node.as_bytes();
         let work = self.engine.work(r.name, node, asked.max, asked.lease_ms)?;

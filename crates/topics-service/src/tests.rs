@@ -9,7 +9,7 @@ use topics_engine::{Engine, Options};
 use topics_env::sim::{SimClock, SimFs, env_on};
 use topics_wire::{Grant, Limits};
 
-use super::{Reply, Request, Service, Sink};
+use super::{Reply, Request, Service, Sink, Verb};
 
 /// What came later, in order.
 #[derive(Default)]
@@ -59,15 +59,15 @@ impl World {
         self
     }
 
-    pub(super) fn send(&mut self, route: &str, name: &str, part: &str, body: Value) -> u64 {
-        self.send_for(false, route, name, part, body)
+    pub(super) fn send(&mut self, verb: &str, name: &str, part: &str, body: Value) -> u64 {
+        self.send_for(false, verb, name, part, body)
     }
 
     /// The same, from a client that takes columns or, unless `arrow`, JSON.
     pub(super) fn send_for(
         &mut self,
         arrow: bool,
-        route: &str,
+        verb: &str,
         name: &str,
         part: &str,
         body: Value,
@@ -76,8 +76,16 @@ impl World {
         let (body, grant) = (body.to_string(), Grant::all());
         let body = if body == "null" { &[][..] } else { body.as_bytes() };
         let token = self.token;
-        let request =
-            Request { route, name, part, body, token, grant: &grant, arrow, ..Request::default() };
+        let request = Request {
+            verb: Verb::from_name(verb),
+            name,
+            part,
+            body,
+            token,
+            grant: &grant,
+            arrow,
+            ..Request::default()
+        };
         if let Some(reply) = self.service.call(&request) {
             self.inbox.reply(token, reply);
         }
@@ -105,8 +113,8 @@ impl World {
         Some(serde_json::from_slice(&self.raw_reply(token)?.body).unwrap())
     }
 
-    pub(super) fn ask(&mut self, route: &str, name: &str, body: Value) -> Value {
-        let token = self.send(route, name, "", body);
+    pub(super) fn ask(&mut self, verb: &str, name: &str, body: Value) -> Value {
+        let token = self.send(verb, name, "", body);
         self.reply(token).unwrap()
     }
 
@@ -224,11 +232,18 @@ fn a_grant_binds_names_in_paths_and_bodies() {
         w.put(topic, json!(1));
     }
     let grant = Grant { owner: "k".into(), prefixes: vec!["a.".into()], admin: false };
-    let mut ask = |route: &str, name: &str, body: Value| {
+    let mut ask = |verb: &str, name: &str, body: Value| {
         w.token += 1;
         let body = body.to_string();
         let (token, body) = (w.token, if body == "null" { &[][..] } else { body.as_bytes() });
-        let request = Request { route, name, body, token, grant: &grant, ..Request::default() };
+        let request = Request {
+            verb: Verb::from_name(verb),
+            name,
+            body,
+            token,
+            grant: &grant,
+            ..Request::default()
+        };
         let reply = w.service.call(&request);
         w.service.flush();
         let reply = reply.or_else(|| w.inbox.replies.lock().pop().map(|r| r.1)).unwrap();
@@ -245,9 +260,9 @@ fn a_grant_binds_names_in_paths_and_bodies() {
         ("redrive", "a.1", json!({"to": "b.1"})),
         ("redrive", "a.1", json!({})),
     ];
-    for (route, name, body) in refused {
-        let answer = ask(route, name, body);
-        assert_eq!(answer["error"]["code"], "forbidden", "{route} {name}: {answer}");
+    for (verb, name, body) in refused {
+        let answer = ask(verb, name, body);
+        assert_eq!(answer["error"]["code"], "forbidden", "{verb} {name}: {answer}");
     }
     let listed = ask("list", "", json!(null));
     assert_eq!(listed["topics"].as_array().unwrap().len(), 2);

@@ -11,7 +11,7 @@ use topics_wire::render::Object;
 use topics_wire::write::{Body, Table, txn};
 use topics_wire::{Failure, Grant, small};
 
-use super::verbs::Answer;
+use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 /// Whose a writer is that has not committed: of the key that used it first since the start. Whose
@@ -75,19 +75,6 @@ impl Writers {
 }
 
 impl Service {
-    pub(super) fn txns(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Answer> {
-        Some(match r.route {
-            "txn_stage" => self.stage(r, start_ns),
-            "txn_commit" => self.commit(r, start_ns),
-            "txn_abort" => self.abort(r, start_ns),
-            "txn_writer" => self.writer(r, start_ns),
-            "txn_forget" => self.forget_writer(r, start_ns),
-            "txns" => self.list_writers(r, start_ns),
-            "txn" => self.transact(r, start_ns),
-            _ => return None,
-        })
-    }
-
     /// Runs what a writer's key asks for; a name that came to nothing is free again.
     fn as_writer<T>(
         &self,
@@ -120,7 +107,7 @@ impl Service {
         topics.iter().try_for_each(|topic| grant.check(topic))
     }
 
-    fn stage(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn stage(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
         let part = query.u64("part")?.ok_or_else(|| Failure::invalid("name a part: ?part=0"))?;
         let part = u32::try_from(part).map_err(|_| Failure::invalid("part is at most 2^32 - 1"))?;
@@ -144,7 +131,7 @@ impl Service {
         })
     }
 
-    fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (writer, body, grant) = (r.part.to_owned(), r.body.to_vec(), r.grant.clone());
         self.later(r, move |s, _| {
             let t = txn::commit(&body, &s.limits)?;
@@ -162,7 +149,7 @@ impl Service {
         })
     }
 
-    fn abort(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn abort(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let ((writer, stage), grant) = (writer_and_stage(r)?, r.grant.clone());
         self.later(r, move |s, _| {
             let aborted = s.as_writer(&writer, &grant, || {
@@ -176,7 +163,7 @@ impl Service {
         })
     }
 
-    fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let mut state = self.engine.writer_state(r.part)?;
         if !self.writers.shows(&self.engine, r.part, r.grant) {
             return Err(Error::TxnNotFound(r.part.to_owned()).into());
@@ -190,7 +177,7 @@ impl Service {
 
     /// Forgets a writer by hand. An administrator of all names may forget that of a key which is
     /// gone.
-    fn forget_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn forget_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (writer, grant) = (r.part.to_owned(), r.grant.clone());
         self.later(r, move |s, _| {
             let run = || Ok(s.engine.forget_writer(&writer)?);
@@ -205,7 +192,7 @@ impl Service {
         })
     }
 
-    fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let page = small::page(&Query::new(r.query))?;
         let mut found = self.engine.writers(&page.prefix, page.after.as_deref());
         found.retain(|w| self.writers.lists(&self.engine, &w.writer, r.grant));
@@ -215,7 +202,7 @@ impl Service {
         self.now(txn::writers(&found, next.as_deref()), start_ns)
     }
 
-    fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    pub(super) fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, key, grant) = (r.body.to_vec(), r.key.to_vec(), r.grant.clone());
         self.later(r, move |s, _| {
             let t = txn::whole(&body, &key, &s.limits)?;

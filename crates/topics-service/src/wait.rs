@@ -10,7 +10,7 @@ use topics_wire::Failure;
 use topics_wire::arrow::{self, ScanRequest};
 use topics_wire::read::{self, Diff};
 
-use super::verbs::Answer;
+use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 /// A wait that wakes to nothing looks again after this long: the engine has woken it for records

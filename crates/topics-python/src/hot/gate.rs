@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use topics_service::{Reply, Request};
+use topics_service::{Reply, Request, Verb};
 use topics_wire::Failure;
 use topics_wire::hot::{Extra, Head, response_head};
 
@@ -195,8 +195,8 @@ impl Gate {
         if head.query.windows(6).any(|w| w == b"token=") {
             return None;
         }
-        let (route, given) = (head.route, head.authorization?);
-        let client = keys.admit.call1(py, (route, PyBytes::new(py, given)));
+        let (verb, given) = (head.verb, head.authorization?);
+        let client = keys.admit.call1(py, (verb, PyBytes::new(py, given)));
         match client.and_then(|client| client.extract::<Option<(usize, Py<PyAny>)>>(py)) {
             Ok(client) => client.map(|(grant, label)| Admitted { http, grant, label: Some(label) }),
             Err(e) => {
@@ -247,13 +247,13 @@ impl Gate {
         body: &[u8],
         token: u64,
     ) -> Option<Reply> {
-        let Head { route, name, query, key, .. } = *head;
+        let Head { verb, name, query, key, .. } = *head;
         let http = admitted.http.get();
         let Some(grant) = http.grant(admitted.grant) else {
             return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
         };
-        let grant = &*grant;
-        let request = Request { route, name, query, body, key, grant, token, ..Request::default() };
+        let (verb, grant) = (Verb::from_name(verb), &*grant);
+        let request = Request { verb, name, query, body, key, grant, token, ..Request::default() };
         let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {
             self.flush_soon(py);

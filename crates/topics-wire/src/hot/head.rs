@@ -20,8 +20,8 @@ const VERSION: &[u8] = b" HTTP/1.1";
 /// length, a JSON answer, and a connection that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// The route's name.
-    pub route: &'static str,
+    /// The verb's name.
+    pub verb: &'static str,
     /// The topic. It has no byte that would need decoding.
     pub name: &'a str,
     /// The query string.
@@ -36,6 +36,11 @@ pub struct Head<'a> {
     pub size: usize,
     /// Bytes of the body, at least 1.
     pub length: usize,
+}
+
+/// The names of the verbs that a hot request may have.
+pub fn verbs() -> impl Iterator<Item = &'static str> {
+    VERBS.iter().map(|(_, verb)| *verb)
 }
 
 /// The head at the start of `bytes`; `None` when it is not complete, or not hot.
@@ -53,8 +58,8 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
         return None;
     }
     let end = path.iter().position(|&b| !in_name(b)).unwrap_or(path.len());
-    let (name, verb) = path.split_at(end);
-    let (_, route) = VERBS.iter().find(|(suffix, _)| *suffix == verb)?;
+    let (name, suffix) = path.split_at(end);
+    let (_, verb) = VERBS.iter().find(|(known, _)| *known == suffix)?;
     let name = std::str::from_utf8(name).ok().filter(|n| !n.is_empty())?;
     let mut found = Fields::default();
     loop {
@@ -67,11 +72,11 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     let size = bytes.len() - rest.len();
     let (host, length) = (found.host?, found.length?);
     // The answer to a plain write is too small to be packed.
-    if found.packed && (*route != "write" || !query.is_empty()) {
+    if found.packed && (*verb != "write" || !query.is_empty()) {
         return None;
     }
     found.json.then_some(Head {
-        route,
+        verb,
         name,
         query,
         host,
@@ -170,7 +175,7 @@ mod tests {
     fn a_hot_head() {
         let bytes = format!("{PLAIN}{{body}}");
         let h = head(bytes.as_bytes()).unwrap();
-        assert_eq!((h.route, h.name, h.query), ("diff", "a.b:c", &b"x=1"[..]));
+        assert_eq!((h.verb, h.name, h.query), ("diff", "a.b:c", &b"x=1"[..]));
         assert_eq!((h.host, h.key), (&b"localhost:1"[..], &b"k"[..]));
         assert_eq!((h.size, h.length, h.authorization), (PLAIN.len(), 12, None));
         let with = PLAIN.replacen("Accept: */*", "authorization:  Bearer k", 1);
@@ -184,7 +189,7 @@ mod tests {
             PLAIN.replacen(from, to, 1).replacen("Accept: */*", &with, 1)
         };
         let write = taking("/diff?x=1", "", "deflate, GZip;q=1");
-        assert_eq!(head(write.as_bytes()).unwrap().route, "write");
+        assert_eq!(head(write.as_bytes()).unwrap().verb, "write");
         for (from, to) in [("/diff?x=1", "/diff"), ("/diff?x=1", "?x=1")] {
             assert_eq!(head(taking(from, to, "gzip").as_bytes()), None);
             assert!(head(taking(from, to, "identity").as_bytes()).is_some());

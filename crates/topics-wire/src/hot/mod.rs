@@ -7,5 +7,5 @@
 mod head;
 mod response;
 
-pub use head::{Head, MAX_HEAD, head};
+pub use head::{Head, MAX_HEAD, head, verbs};
 pub use response::{Extra, response_head};

@@ -1,0 +1,160 @@
+//! From a verb to the method that answers it, and the three ways to answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use topics_engine::Error;
+use topics_wire::query::Query;
+use topics_wire::render::{Object, Performance};
+use topics_wire::{Failure, small};
+
+use super::{Reply, Request, Service, Verb, handover};
+
+pub(super) type Answer = Result<Option<Reply>, Failure>;
+
+impl Service {
+    pub(super) fn dispatch(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        if !r.name.is_empty() {
+            r.grant.check(r.name)?;
+        }
+        Query::new(r.query).only(r.verb.query_parameters(!r.name.is_empty()))?;
+        match r.verb {
+            Verb::Write => self.write(r, start_ns),
+            Verb::Diff => self.diff(r, start_ns),
+            Verb::State => self.now(self.state(r)?, start_ns),
+            Verb::List => self.now(self.list(r)?, start_ns),
+            Verb::States => self.now(self.states(r)?, start_ns),
+            Verb::Seek => self.seek(r, start_ns),
+            Verb::Create => self.create(r, start_ns),
+            Verb::Drop => self.drop_topic(r, start_ns),
+            Verb::Delete => self.delete(r, start_ns),
+            Verb::Scan => self.open_scan(r),
+            Verb::Split => self.now(self.split(r)?, start_ns),
+            Verb::Segments => self.now(self.segments(r)?, start_ns),
+            Verb::Claim => self.claim(r, start_ns),
+            Verb::Ack => self.ack(r, start_ns),
+            Verb::Nack => self.nack(r, start_ns),
+            Verb::Extend => self.extend(r, start_ns),
+            Verb::Jobs => self.jobs(r, start_ns),
+            Verb::Redrive => self.redrive(r, start_ns),
+            Verb::Work => self.open_work(r),
+            Verb::CreateSession => self.create_session(r, start_ns),
+            Verb::Watch => self.open_session(r),
+            Verb::WatchQuery => self.open_query(r),
+            Verb::EndSession => self.end_session(r, start_ns),
+            Verb::Socket => self.open_socket(r),
+            Verb::PutConsumer => self.put_consumer(r, start_ns),
+            Verb::Consumer => self.consumer(r, start_ns),
+            Verb::DropConsumer => self.drop_consumer(r, start_ns),
+            Verb::ReadConsumer => self.read_consumer(r, start_ns),
+            Verb::CommitConsumer => self.commit_consumer(r, start_ns),
+            Verb::SeekConsumer => self.seek_consumer(r, start_ns),
+            Verb::Consumers => self.list_consumers(r, start_ns),
+            Verb::PutRouter => self.put_router(r, start_ns),
+            Verb::Router => self.router(r, start_ns),
+            Verb::DropRouter => self.drop_router(r, start_ns),
+            Verb::Routers => self.now(self.list_routers(r)?, start_ns),
+            Verb::Transact => self.transact(r, start_ns),
+            Verb::Stage => self.stage(r, start_ns),
+            Verb::Commit => self.commit(r, start_ns),
+            Verb::Abort => self.abort(r, start_ns),
+            Verb::Writer => self.writer(r, start_ns),
+            Verb::ForgetWriter => self.forget_writer(r, start_ns),
+            Verb::Writers => self.list_writers(r, start_ns),
+            Verb::Sync => self.sync(r, start_ns),
+            Verb::Checkpoint => self.checkpoint(r, start_ns),
+            Verb::Verify => self.verify(r, start_ns),
+            Verb::Metrics => self.metrics(r),
+            Verb::Health => self.now(self.health(), start_ns),
+            Verb::Ready => self.ready(start_ns),
+            Verb::Unknown => Err(Failure::new("not_found", "there is no such verb")),
+        }
+    }
+
+    /// An answer that is there.
+    pub(super) fn now(&self, body: Vec<u8>, start_ns: u64) -> Answer {
+        Ok(Some(Reply::ok(self.timed(body, start_ns))))
+    }
+
+    /// Adds to an object what it cost.
+    pub(super) fn timed(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
+        let server_total_ns = self.elapsed(start_ns);
+        costing(body, &Performance { server_total_ns, ..Performance::default() })
+    }
+
+    /// The same of what looked at so many records.
+    pub(super) fn scanned(&self, body: Vec<u8>, records: u64, start_ns: u64) -> Vec<u8> {
+        costing(body, &Performance::of_scan(records, self.elapsed(start_ns)))
+    }
+
+    /// An answer that a thread of the pool makes, because it may wait for the disk.
+    pub(super) fn later(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Answer {
+        self.on_pool(r.token, r.name, move |s, topic| verb(s, topic))
+    }
+
+    /// The same of a verb whose body has no fields.
+    pub(super) fn bare(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Answer {
+        small::nothing(r.body)?;
+        self.later(r, verb)
+    }
+
+    /// The same for a call that has waited.
+    pub(super) fn on_pool(
+        self: &Arc<Self>,
+        token: u64,
+        topic: &str,
+        verb: impl FnOnce(&Arc<Self>, &str) -> Result<Reply, Failure> + Send + 'static,
+    ) -> Answer {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let (service, topic) = (self.clone(), topic.to_owned());
+        self.pool.run(Box::new(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| verb(&service, &topic)));
+            let reply = match outcome {
+                Ok(Ok(reply)) => reply,
+                Ok(Err(failure)) => failure.into(),
+                Err(_) => Failure::from(Error::Internal("a verb panicked".into())).into(),
+            };
+            service.pending.fetch_sub(1, Ordering::Relaxed);
+            service.sink.reply(token, reply);
+        }));
+        Ok(None)
+    }
+
+    /// A verb that `begin` stages: its reply is there when that returns, or comes when a group has
+    /// been led. `None`: it began nothing.
+    pub(super) fn staging(
+        self: &Arc<Self>,
+        token: u64,
+        begin: impl FnOnce(Box<dyn FnOnce(Reply) + Send>) -> bool,
+    ) -> Option<Option<Reply>> {
+        let sink = self.clone();
+        let (done, left) = handover(move |reply| {
+            sink.pending.fetch_sub(1, Ordering::Relaxed);
+            sink.sink.reply(token, reply);
+        });
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let begun = begin(Box::new(done));
+        let answer = left();
+        if begun && answer.is_none() {
+            self.staged.store(true, Ordering::Relaxed);
+        } else {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+        begun.then_some(answer)
+    }
+}
+
+fn costing(body: Vec<u8>, cost: &Performance) -> Vec<u8> {
+    let mut o = Object::reopen(body);
+    o.performance(cost);
+    o.finish()
+}

@@ -1,0 +1,196 @@
+//! One [`Service`] for each event loop: its state, and the calls that the loop makes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use topics_engine::Engine;
+use topics_env::Clock;
+use topics_wire::write::Body;
+use topics_wire::{Failure, Grant, Limits};
+
+use super::pool::Pool;
+use super::queues::Claims;
+use super::reads::Readers;
+use super::sessions::Sessions;
+use super::streams::Streams;
+use super::timer::Timer;
+use super::txns::Writers;
+use super::verb::Verb;
+use super::wait::Waits;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        if failure.status() == 500 {
+            log::error!("{}: {}", failure.code, failure.message);
+        }
+        Self { status: failure.status(), body: failure.body() }
+    }
+}
+
+impl Reply {
+    pub(super) fn ok(body: Vec<u8>) -> Self {
+        Self { status: 200, body }
+    }
+}
+
+/// Where replies go that come later; called from any thread, must not block.
+pub trait Sink: Send + Sync + 'static {
+    /// The reply of the call with this token.
+    fn reply(&self, token: u64, reply: Reply);
+    /// What waits under this token may have something: the loop calls [`Service::resume`], which
+    /// answers status 0 for a stream: then [`Service::pull`] is due.
+    fn due(&self, token: u64);
+}
+
+/// One request, as far as HTTP goes parsed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// What it asks for.
+    pub verb: Verb,
+    /// The topic or router in the path, percent-decoded.
+    pub name: &'a str,
+    /// What else the path names: a consumer, a watch session.
+    pub part: &'a str,
+    /// The query string.
+    pub query: &'a [u8],
+    /// The body.
+    pub body: &'a [u8],
+    /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
+    pub key: &'a [u8],
+    /// What the client may touch.
+    pub grant: &'a Grant,
+    /// What the body is.
+    pub kind: Body,
+    /// Answer a read with an Arrow IPC stream.
+    pub arrow: bool,
+    /// Answer metrics with JSON.
+    pub json: bool,
+    /// Names the call to the sink.
+    pub token: u64,
+}
+
+/// The routes over one engine.
+pub struct Service {
+    pub(super) engine: Engine,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) limits: Limits,
+    pub(super) sink: Arc<dyn Sink>,
+    pub(super) waits: Waits,
+    pub(super) claims: Claims,
+    pub(super) readers: Readers,
+    pub(super) streams: Streams,
+    pub(super) sessions: Sessions,
+    pub(super) writers: Writers,
+    pub(super) timer: Timer,
+    pub(super) pool: Pool,
+    pub(super) born_ns: u64,
+    pub(super) ready: AtomicBool,
+    pub(super) staged: AtomicBool,
+    pub(super) pending: Arc<AtomicUsize>,
+}
+
+impl Service {
+    /// Over an open engine.
+    #[must_use]
+    pub fn new(
+        engine: Engine,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        sink: Arc<dyn Sink>,
+    ) -> Arc<Self> {
+        let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
+        let pool = Pool::new(engine.guards());
+        Arc::new(Self {
+            born_ns: clock.mono_ns(),
+            engine,
+            clock,
+            limits,
+            sink,
+            waits: Waits::default(),
+            claims: Claims::default(),
+            readers: Readers::default(),
+            streams: Streams::default(),
+            sessions: Sessions::default(),
+            writers: Writers::default(),
+            timer,
+            pool,
+            ready: AtomicBool::new(true),
+            staged: AtomicBool::new(false),
+            pending: Arc::new(AtomicUsize::new(0)),
+        })
+    }
+
+    /// Answers, or takes the call: then its reply goes to the sink, once.
+    pub fn call(self: &Arc<Self>, r: &Request<'_>) -> Option<Reply> {
+        let start_ns = self.clock.mono_ns();
+        match self.dispatch(r, start_ns) {
+            Ok(reply) => reply,
+            Err(failure) => Some(failure.into()),
+        }
+    }
+
+    /// Leads the writes that were staged since the last call.
+    pub fn flush(&self) {
+        self.staged.store(false, Ordering::Relaxed);
+        self.engine.drive();
+    }
+
+    /// Whether a write was staged since the last flush.
+    #[must_use]
+    pub fn staged(&self) -> bool {
+        self.staged.load(Ordering::Relaxed)
+    }
+
+    /// Calls that were taken and are not answered.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// What `ready` answers.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Answers whatever waits with what there is; stops the threads. The engine stays open.
+    pub fn close(self: &Arc<Self>) {
+        self.set_ready(false);
+        let waiting = self.waits.close().into_iter().chain(self.readers.close());
+        for token in waiting.chain(self.streams.all()) {
+            self.sink.due(token);
+        }
+        self.end_claims();
+        self.timer.stop();
+        self.pool.stop();
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn elapsed(&self, start_ns: u64) -> u64 {
+        self.clock.mono_ns().saturating_sub(start_ns)
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("pending", &self.pending()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.timer.stop();
+        self.pool.stop();
+    }
+}
