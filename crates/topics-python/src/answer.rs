@@ -3,8 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use topics_wire::Failure;
-use topics_wire::base64::{Kind, decode};
-use topics_wire::json::{Scanner, SyntaxError, Text};
+use topics_wire::json::{Scanner, SyntaxError, Text, decode_base64};
 
 use crate::batch::Row;
 use crate::errors::raise;
@@ -94,7 +93,7 @@ fn row<'py>(py: Python<'py>, found: &Found<'_>) -> PyResult<Row<'py>> {
     };
     let data = match found.packed {
         Some(packed) => {
-            let raw = decode(Kind::Standard, packed.as_bytes());
+            let raw = decode_base64(packed.as_bytes());
             PyBytes::new(py, &raw.ok_or_else(|| bad("data_b64 is not base64"))?)
         }
         None => PyBytes::new(py, found.data.unwrap_or("null").as_bytes()),

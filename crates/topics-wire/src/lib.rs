@@ -4,7 +4,6 @@
 #![deny(missing_docs)]
 
 pub mod arrow;
-pub mod base64;
 pub mod config;
 pub mod consumers;
 mod error;

@@ -4,15 +4,15 @@ use topics_engine::{
     NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
 };
 
+use crate::arrow;
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner, push_str, push_u64};
+use crate::json::{Fields, Place, Reader, Scanner, push_base64, push_str, push_u64};
 use crate::limits::{
     ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
     MAX_WAIT_MS,
 };
 use crate::render::{Object, Performance};
 use crate::small;
-use crate::{arrow, base64};
 
 /// A read as it was asked for.
 #[derive(Clone, Debug)]
@@ -255,7 +255,7 @@ pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool
     }
     if r.binary {
         out.extend_from_slice(b",\"data_b64\":\"");
-        base64::encode(base64::Kind::Standard, r.data, out);
+        push_base64(out, r.data);
         out.push(b'"');
     } else {
         out.extend_from_slice(b",\"data\":");

@@ -1,8 +1,9 @@
 //! The small requests: delete, seek, states, list.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use topics_engine::DeleteRequest;
 
-use crate::base64::{self, Kind};
 use crate::error::Failure;
 use crate::json::{Fields, Place, Reader, Scanner};
 use crate::limits::{MAX_STATES, PAGE};
@@ -118,15 +119,12 @@ pub fn page(query: &Query<'_>) -> Result<Page, Failure> {
 /// The cursor of the page behind a name.
 #[must_use]
 pub fn cursor(last: &str) -> String {
-    let mut out = Vec::new();
-    base64::encode(Kind::Url, last.as_bytes(), &mut out);
-    String::from_utf8(out).unwrap_or_default()
+    BASE64_URL_SAFE_NO_PAD.encode(last)
 }
 
 fn open_cursor(cursor: &str) -> Result<String, Failure> {
-    base64::decode(Kind::Url, cursor.as_bytes())
-        .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or_else(foreign_cursor)
+    let name = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| foreign_cursor())?;
+    String::from_utf8(name).map_err(|_| foreign_cursor())
 }
 
 /// A cursor that no list returned.

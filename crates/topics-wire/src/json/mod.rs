@@ -12,7 +12,7 @@ mod tests;
 
 pub use fields::{Fields, Place, Reader};
 pub use scan::{DATA_DEPTH, MAX_DEPTH, Scanner, SyntaxError, Text};
-pub use text::{push_i64, push_ms, push_str, push_u64, unescape};
+pub use text::{decode_base64, push_base64, push_i64, push_ms, push_str, push_u64, unescape};
 
 /// Checks that `text` is one JSON value, nested as deep as a record's data may be, and returns it
 /// without the whitespace around it.

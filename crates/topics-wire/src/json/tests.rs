@@ -171,8 +171,40 @@ fn nearly_json() -> impl Strategy<Value = String> {
     })
 }
 
+#[test]
+fn base64_is_exactly_one_text_for_each_value() {
+    let rows = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+    for (length, text) in rows.iter().enumerate() {
+        let mut out = b">".to_vec();
+        push_base64(&mut out, &b"foobar"[..length]);
+        assert_eq!(&out[1..], text.as_bytes());
+        assert_eq!(decode_base64(text.as_bytes()).unwrap(), &b"foobar"[..length]);
+    }
+    for text in
+        ["A", "AA", "AAA", "====", "A===", "Zh==", "Zm9=", "Zg=", "Zm9v\n", "Zg==Zg==", "-_=="]
+    {
+        assert_eq!(decode_base64(text.as_bytes()), None, "{text}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn base64_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let mut text = Vec::new();
+        push_base64(&mut text, &bytes);
+        prop_assert_eq!(decode_base64(&text), Some(bytes));
+    }
+
+    #[test]
+    fn base64_that_decodes_encodes_back(text in "[A-Za-z0-9+/=]{0,12}") {
+        if let Some(bytes) = decode_base64(text.as_bytes()) {
+            let mut again = Vec::new();
+            push_base64(&mut again, &bytes);
+            prop_assert_eq!(again, text.into_bytes());
+        }
+    }
 
     #[test]
     fn accepts_what_serde_json_accepts(text in nearly_json(), pad in "[ \n]{0,3}") {

@@ -1,4 +1,7 @@
-//! Strings and numbers in and out.
+//! Strings, numbers and base64 in and out.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -134,4 +137,19 @@ pub fn push_ms(out: &mut Vec<u8>, ns: u64) {
         out.extend_from_slice(&[b'.', b'0' + (m / 100) as u8]);
         out.extend_from_slice(&[b'0' + (m / 10 % 10) as u8, b'0' + (m % 10) as u8]);
     }
+}
+
+/// Appends bytes as base64 with padding.
+pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, b'=');
+    // The space is exactly the length of the text.
+    let written = BASE64_STANDARD.encode_slice(bytes, &mut out[start..]);
+    debug_assert!(written.is_ok());
+}
+
+/// The bytes of base64 text; `None` unless the text is exactly what [`push_base64`] writes for them.
+#[must_use]
+pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    BASE64_STANDARD.decode(text).ok()
 }

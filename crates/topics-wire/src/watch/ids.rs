@@ -6,7 +6,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::base64::{self, Kind};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
 use crate::error::Failure;
 use crate::json::{Place, Reader, Scanner, push_str, push_u64};
 use crate::limits::ID_TOPICS;
@@ -33,7 +35,7 @@ pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
         text.push(b']');
     }
     text.push(b'}');
-    base64::encode(Kind::Url, &text, out);
+    out.extend_from_slice(BASE64_URL_SAFE_NO_PAD.encode(&text).as_bytes());
 }
 
 /// What a `Last-Event-ID` means.
@@ -54,7 +56,7 @@ pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
     if id.is_empty() {
         return Ok(LastId::Map(Vec::new()));
     }
-    let text = base64::decode(Kind::Url, id).ok_or_else(foreign)?;
+    let text = BASE64_URL_SAFE_NO_PAD.decode(id).map_err(|_| foreign())?;
     map(&text).map(LastId::Map).map_err(|_| foreign())
 }
 
@@ -186,7 +188,16 @@ mod tests {
         assert_eq!(parse(&out).unwrap(), LastId::Map(wanted));
         assert_eq!(parse(b"").unwrap(), LastId::Map(vec![]));
         assert_eq!(parse(b"s17").unwrap(), LastId::Step(17));
-        for bad in [&b"s"[..], b"s-1", b"!", b"W10", b"eyJhIjpbMV19", b"eyJhIjpbMSwyLDNdfQ"] {
+        for bad in [
+            &b"s"[..],
+            b"s-1",
+            b"!",
+            b"e30=",
+            b"e31",
+            b"W10",
+            b"eyJhIjpbMV19",
+            b"eyJhIjpbMSwyLDNdfQ",
+        ] {
             assert_eq!(parse(bad).unwrap_err().code, "invalid_request", "{bad:?}");
         }
     }

@@ -7,10 +7,9 @@ use std::borrow::Cow;
 
 use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
 
-use crate::base64;
 use crate::config;
 use crate::error::Failure;
-use crate::json::{DATA_DEPTH, Fields, Place, Reader, Scanner, SyntaxError, Text};
+use crate::json::{DATA_DEPTH, Fields, Place, Reader, Scanner, SyntaxError, Text, decode_base64};
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::query::Query;
 use crate::render::{Object, Performance};
@@ -236,8 +235,7 @@ fn lane(s: &mut Scanner<'_>, place: Place) -> Result<u8, Failure> {
 
 fn octets(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u8>, Failure> {
     let text = s.text(place)?;
-    base64::decode(base64::Kind::Standard, text.as_bytes())
-        .ok_or_else(|| place.refuse("is not base64 with padding"))
+    decode_base64(text.as_bytes()).ok_or_else(|| place.refuse("is not base64 with padding"))
 }
 
 /// An object of strings, as it was sent.
