@@ -141,7 +141,7 @@ class _Page(Protocol):
     def payloads(self) -> list[bytes]:
         """The payloads alone."""
 
-_Told: TypeAlias = tuple[str, str, int, _Page | None, _Lost | None, int | None]
+_WatchEvent: TypeAlias = tuple[str, str, int, _Page | None, _Lost | None, int | None]
 """`(kind, topic, topic_id, records, gap, seq)`. Kinds: `records` `gap` `caught-up` `topic-deleted`;
 `seq` is the topic's cursor after the event.
 """
@@ -149,7 +149,7 @@ _Told: TypeAlias = tuple[str, str, int, _Page | None, _Lost | None, int | None]
 class _Source(Protocol):
     """An open subscription. One thread waits in it; `close` from any."""
 
-    def next(self, timeout: float | None = None) -> _Told | None:
+    def next(self, timeout: float | None = None) -> _WatchEvent | None:
         """The next event, or `None` when the timeout passed."""
 
     def close(self) -> None: ...
@@ -362,7 +362,7 @@ class Batch(_Page): ...
 
 @final
 class Watch(_Source):
-    def poll(self, calls: Calls, token: int) -> _Told | None:
+    def poll(self, calls: Calls, token: int) -> _WatchEvent | None:
         """The next event if there is one now; else the call is answered when to look again."""
 
 @final

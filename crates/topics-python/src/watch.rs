@@ -21,7 +21,7 @@ pub(crate) type Start = (String, Option<u64>, Option<u64>, Option<u64>);
 type Lost = (u64, u64, &'static str, u64, u64, u64);
 
 /// `(kind, topic, topic_id, records, gap, seq)`.
-type Told = (&'static str, String, u64, Option<Batch>, Option<Lost>, Option<u64>);
+type WatchEvent = (&'static str, String, u64, Option<Batch>, Option<Lost>, Option<u64>);
 
 /// An open subscription.
 #[pyclass(frozen)]
@@ -94,21 +94,21 @@ impl Watch {
 impl Watch {
     /// The next event, or `None` when the timeout passed. Hears signals while it waits.
     #[pyo3(signature = (timeout=None))]
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Told>> {
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<WatchEvent>> {
         let look = |slice| self.shared.run(py, |_| self.step(|w| w.next(Some(slice))));
         let event = in_slices(py, timeout, Option::is_none, look)?;
-        event.map(|event| told(py, event)).transpose()
+        event.map(|event| watch_event(py, event)).transpose()
     }
 
     /// The next event if there is one now; else the call is answered when to look again.
-    fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<Told>> {
+    fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<WatchEvent>> {
         let wake = calls.waker(token);
         let look = |w: &mut topics_engine::Watch| {
             w.on_ready(wake);
             w.try_next()
         };
         let event = self.shared.run(py, |_| self.step(look))?;
-        event.map(|event| told(py, event)).transpose()
+        event.map(|event| watch_event(py, event)).transpose()
     }
 
     /// Ends the watch, from any thread: whoever waits in `next` is told. Idempotent.
@@ -153,7 +153,7 @@ impl Watch {
     }
 }
 
-fn told(py: Python<'_>, event: Event) -> PyResult<Told> {
+fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
     let plain = |kind, topic: &str, id, seq| (kind, topic.to_owned(), id, None, None, seq);
     Ok(match event {
         Event::Records(frame) => {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .._core import _Page as Page
     from .._core import _Source as Source
     from .._core import _Stream as Stream
-    from .._core import _Told as Told
+    from .._core import _WatchEvent as WatchEvent
     from .._core import _WatchStart as WatchStart
 
     class Flow(Protocol):
@@ -217,7 +217,7 @@ __all__ = [
     "Place",
     "Source",
     "Stream",
-    "Told",
+    "WatchEvent",
     "Transacting",
     "WatchStart",
     "append_table",

@@ -14,7 +14,7 @@ from .reading import OnGap, loss, nodes_of, records_of
 from .values import TAIL, CaughtUp, Gap, Record, Start, TopicDeleted
 
 if TYPE_CHECKING:
-    from .backend import Backend, Told, WatchStart
+    from .backend import Backend, WatchEvent, WatchStart
 
 Event = Record | Gap | CaughtUp | TopicDeleted
 
@@ -115,7 +115,7 @@ class Watch(Closing, Iterator[Event]):
         """Waits for an event; false when there is none yet."""
         return self._hear(lambda: self._source.next(wait))
 
-    def _hear(self, listen: Callable[[], Told | None]) -> bool:
+    def _hear(self, listen: Callable[[], WatchEvent | None]) -> bool:
         try:
             told = listen()
         except Closed:
@@ -129,7 +129,7 @@ class Watch(Closing, Iterator[Event]):
             self._items.extend(self._understood(told))
         return told is not None
 
-    def _understood(self, told: Told) -> Iterator[Event]:
+    def _understood(self, told: WatchEvent) -> Iterator[Event]:
         kind, topic, _, page, gap, seq = told
         self._topic, self._after = topic, seq or 0
         self._cursors[topic] = self._after

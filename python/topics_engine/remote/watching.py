@@ -29,7 +29,7 @@ from .page import Page, lost_of
 from .wire import Answer, Stream, closed
 
 if TYPE_CHECKING:
-    from .._core import _Told, _WatchStart
+    from .._core import _WatchEvent, _WatchStart
     from .backend import Remote
 
 # How long a read waits for records that are there and not synced yet.
@@ -104,7 +104,7 @@ class Source(Elsewhere):
         self._asked_for = asked
         self._places: dict[str, Place] = {}
         self._behind: deque[Behind] = deque()
-        self._told: deque[tuple[str, _Told]] = deque()
+        self._told: deque[tuple[str, _WatchEvent]] = deque()
         self._line = Line(self._open, remote.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
@@ -137,7 +137,7 @@ class Source(Elsewhere):
                 return int(at["from_seq"] if tail is not None else at["earliest_seq"] - 1)
         return int(at["from_seq"])
 
-    def next(self, timeout: float | None = None) -> _Told | None:
+    def next(self, timeout: float | None = None) -> _WatchEvent | None:
         """The next event, or `None` when the timeout passed."""
         until = None if timeout is None else time.monotonic() + timeout
         self._remote.check()
@@ -307,7 +307,7 @@ class Source(Elsewhere):
             return int(json.loads(self._remote.state(topic))["topic_id"])
         return None
 
-    def _told_by(self, event: Event) -> _Told | None:
+    def _told_by(self, event: Event) -> _WatchEvent | None:
         if event.kind == "record":
             page = Page(event.data)
             at: int = page.to_seq
