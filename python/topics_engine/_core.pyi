@@ -625,8 +625,8 @@ _Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
 records in the same order.
 """
 
-_SeenJob = tuple[str, int, str | None, int | None, int | None, int | None, int, str | None]
-_Seen = tuple[list[_SeenJob], Batch]
+_PeekedJob = tuple[str, int, str | None, int | None, int | None, int | None, int, str | None]
+_PeekedJobs = tuple[list[_PeekedJob], Batch]
 """`(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job; their
 records.
 """
@@ -697,7 +697,7 @@ class Queue:
     ) -> Waiting:
         """The call is answered with a `Taken`; `wait` is at most 30 s."""
 
-    def peek(self, state: str | None = None, max: int = 100) -> _Seen:
+    def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
         """Jobs by state, or what claims would get next."""
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome: ...

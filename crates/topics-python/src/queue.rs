@@ -20,8 +20,8 @@ pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
 
 /// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job, and their
 /// records.
-type Seen = (Vec<SeenJob>, Batch);
-type SeenJob =
+type PeekedJobs = (Vec<PeekedJob>, Batch);
+type PeekedJob =
     (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8, Option<String>);
 /// What was done, what was skipped, when extended leases run out.
 type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
@@ -91,7 +91,7 @@ impl Queue {
     }
 
     #[pyo3(signature = (state=None, max=100))]
-    fn peek(&self, py: Python<'_>, state: Option<&str>, max: usize) -> PyResult<Seen> {
+    fn peek(&self, py: Python<'_>, state: Option<&str>, max: usize) -> PyResult<PeekedJobs> {
         let state = match state {
             None => None,
             Some("ready") => Some(JobState::Ready),
@@ -105,12 +105,12 @@ impl Queue {
         };
         let found = self.shared.run(py, |e| Ok(e.peek(&self.topic, state, max)?))?;
         let text = |n: &Vec<u8>| String::from_utf8_lossy(n).into_owned();
-        let seen = found.iter().map(|(j, _)| {
+        let peeked = found.iter().map(|(j, _)| {
             let (node, group) = (j.node.as_ref().map(text), j.group.as_ref().map(text));
             let lease = (j.lease_id, j.deadline);
             (j.state.as_str(), j.deliveries, node, lease.0, lease.1, j.visible_at, j.lane, group)
         });
-        Ok((seen.collect(), Batch(found.records().clone())))
+        Ok((peeked.collect(), Batch(found.records().clone())))
     }
 
     #[pyo3(signature = (node, seqs, lease_ids=None))]

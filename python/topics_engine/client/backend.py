@@ -16,7 +16,7 @@ from .. import _core
 
 if TYPE_CHECKING:
     from .._core import _Acked as Acked
-    from .._core import _Acks, _Committed, _Jobs, _Outcome, _Rows, _Seen, _Verbs
+    from .._core import _Acks, _Committed, _Jobs, _Outcome, _Rows, _PeekedJobs, _Verbs
     from .._core import _NewRow as NewRow
     from .._core import _Page as Page
     from .._core import _Source as Source
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         def claim(
             self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
         ) -> _Jobs: ...
-        def peek(self, state: str | None = None, max: int = 100) -> _Seen: ...
+        def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs: ...
         def ack(
             self, node: str, seqs: list[int], lease_ids: list[int] | None = None
         ) -> _Outcome: ...

@@ -20,7 +20,7 @@ from .page import Page, jobs_of
 from .wire import Stream
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _Outcome, _Seen
+    from .._core import _Jobs, _Outcome, _PeekedJobs
     from .backend import Remote
 
 # The longest that one claim waits.
@@ -47,7 +47,7 @@ class Leases(Elsewhere):
             if found[0] or left.over:
                 return found
 
-    def peek(self, state: str | None = None, max: int = 100) -> _Seen:
+    def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
         path = with_query(of_topic(self._topic, "jobs"), state=state, max=max)
         page = Page(self._caller.call("GET", path), "jobs")
         seen = [_peeked(json.loads(more)) for more in page.more]
