@@ -98,7 +98,7 @@ def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[byte
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
 
-_Lost: TypeAlias = tuple[int, int, str, int, int, int]
+_GapRow: TypeAlias = tuple[int, int, str, int, int, int]
 """`(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`."""
 
 _WatchStart: TypeAlias = tuple[str, int | None, int | None, int | None]
@@ -118,7 +118,7 @@ class _Page(Protocol):
     @property
     def topic_id(self) -> int: ...
     @property
-    def tombstone(self) -> _Lost | None: ...
+    def tombstone(self) -> _GapRow | None: ...
     @property
     def next_from_seq(self) -> int: ...
     @property
@@ -141,7 +141,7 @@ class _Page(Protocol):
     def payloads(self) -> list[bytes]:
         """The payloads alone."""
 
-_WatchEvent: TypeAlias = tuple[str, str, int, _Page | None, _Lost | None, int | None]
+_WatchEvent: TypeAlias = tuple[str, str, int, _Page | None, _GapRow | None, int | None]
 """`(kind, topic, topic_id, records, gap, seq)`. Kinds: `records` `gap` `caught-up` `topic-deleted`;
 `seq` is the topic's cursor after the event.
 """

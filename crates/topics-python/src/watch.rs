@@ -18,10 +18,10 @@ use crate::shared::{Shared, in_slices};
 pub(crate) type Start = (String, Option<u64>, Option<u64>, Option<u64>);
 
 /// `(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`.
-type Lost = (u64, u64, &'static str, u64, u64, u64);
+type GapRow = (u64, u64, &'static str, u64, u64, u64);
 
 /// `(kind, topic, topic_id, records, gap, seq)`.
-type WatchEvent = (&'static str, String, u64, Option<Batch>, Option<Lost>, Option<u64>);
+type WatchEvent = (&'static str, String, u64, Option<Batch>, Option<GapRow>, Option<u64>);
 
 /// An open subscription.
 #[pyclass(frozen)]
@@ -162,9 +162,9 @@ fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
             ("records", frame.topic().to_string(), id, Some(Batch(batch)), None, Some(next))
         }
         Event::Tombstone { topic, topic_id, tombstone: t, reason } => {
-            let lost =
+            let gap =
                 (t.gap_from, t.gap_to, reason, t.missed_estimate, t.earliest_seq, t.head_seq);
-            ("gap", topic.to_string(), topic_id, None, Some(lost), Some(t.gap_to))
+            ("gap", topic.to_string(), topic_id, None, Some(gap), Some(t.gap_to))
         }
         Event::CaughtUp { topic, topic_id, seq } => plain("caught-up", &topic, topic_id, Some(seq)),
         Event::TopicDeleted { topic, topic_id } => plain("topic-deleted", &topic, topic_id, None),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _Lost, _NewRow, _Row
+    from .._core import _Jobs, _GapRow, _NewRow, _Row
 
 
 class Page:
@@ -74,9 +74,9 @@ class Page:
         return int(self._fields["performance"]["records_scanned"])
 
     @property
-    def tombstone(self) -> _Lost | None:
+    def tombstone(self) -> _GapRow | None:
         lost = self._fields.get("tombstone")
-        return None if lost is None else lost_of(lost)
+        return None if lost is None else gap_row_of(lost)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,7 +91,7 @@ class Page:
         return [row[5] for row in self._rows]
 
 
-def lost_of(lost: dict[str, Any]) -> _Lost:
+def gap_row_of(lost: dict[str, Any]) -> _GapRow:
     """A tombstone."""
     return (
         lost["gap_from"],

@@ -25,7 +25,7 @@ from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encoded, failure, given, with_query
 from .events import Event, Line
 from .leasing import matcher
-from .page import Page, lost_of
+from .page import Page, gap_row_of
 from .wire import Answer, Stream, closed
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ class Source(Elsewhere):
         fields = json.loads(event.data)
         match event.kind:
             case "tombstone":
-                lost = lost_of(fields)
+                lost = gap_row_of(fields)
                 return "gap", fields["topic"], 0, None, lost, lost[1]
             case "caught-up":
                 return "caught-up", fields["topic"], 0, None, None, fields["head_seq"]
