@@ -631,7 +631,7 @@ _PeekedJobs = tuple[list[_PeekedJob], Batch]
 records.
 """
 
-_Rows = tuple[str, Sequence[_NewRow], str | None]
+_TxnRows = tuple[str, Sequence[_NewRow], str | None]
 _Acks = tuple[str, str, list[int], list[int] | None]
 _Committed = tuple[int, bool, list[tuple[str, int, int, int]]]
 
@@ -649,7 +649,7 @@ class Transactions:
     def __new__(cls, engine: Engine) -> Transactions: ...
     def transact(
         self,
-        rows: Sequence[_Rows],
+        rows: Sequence[_TxnRows],
         *,
         writer: str | None = None,
         epoch: int | None = None,
@@ -659,7 +659,7 @@ class Transactions:
         acks: list[_Acks] = ...,
     ) -> _Committed: ...
     def stage(
-        self, writer: str, stage: str, part: int, rows: Sequence[_Rows]
+        self, writer: str, stage: str, part: int, rows: Sequence[_TxnRows]
     ) -> tuple[int, int, bool]:
         """Makes rows durable, invisible until a commit: `(records, bytes, repeated)`."""
 

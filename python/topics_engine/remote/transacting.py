@@ -17,7 +17,7 @@ from .caller import encoded, given
 from .page import body_of_rows
 
 if TYPE_CHECKING:
-    from .._core import _Acks, _Committed, _Rows
+    from .._core import _Acks, _Committed, _TxnRows
     from .backend import Remote
 
 
@@ -30,7 +30,7 @@ class Transactions(Elsewhere):
 
     def transact(
         self,
-        rows: Sequence[_Rows],
+        rows: Sequence[_TxnRows],
         *,
         writer: str | None = None,
         epoch: int | None = None,
