@@ -24,14 +24,14 @@ __all__ = [
     "Consumer",
     "Engine",
     "Gate",
-    "Handed",
+    "PendingBatch",
     "Http",
     "Pump",
     "Queue",
     "Recovery",
-    "Taken",
+    "PendingJobs",
     "Transactions",
-    "Waiting",
+    "WaitHandle",
     "Watch",
     "Work",
     "__version__",
@@ -377,7 +377,7 @@ _WriteOptions: TypeAlias = tuple[
 class Calls:
     """The calls of one event loop that are answered later, over any number of engines.
 
-    What came of a call is drained under its token. A value that is a `Taken` or a `Handed` undoes
+    What came of a call is drained under its token. A value that is a `PendingJobs` or a `PendingBatch` undoes
     itself when it is dropped untaken.
     """
 
@@ -422,25 +422,25 @@ class Calls:
         tag: str | None,
         options: _WriteOptions,
     ) -> _Acked | None: ...
-    def head(self, token: int, engine: Engine, topic: str, seq: int) -> Waiting:
+    def head(self, token: int, engine: Engine, topic: str, seq: int) -> WaitHandle:
         """Is answered when there is something after `seq`, the topic goes or the engine closes."""
 
 @final
-class Waiting:
+class WaitHandle:
     """A wait; dropping it withdraws it."""
 
     def cancel(self) -> None:
         """Withdraws it: it is answered no more, or untaken. Idempotent."""
 
 @final
-class Taken:
+class PendingJobs:
     """Claimed jobs. Dropped untaken, they are given back."""
 
     def take(self) -> _Jobs | None:
         """The jobs are the caller's from now on."""
 
 @final
-class Handed:
+class PendingBatch:
     """A batch of a consumer. Dropped untaken, the consumer's next read hands it out."""
 
     def take(self) -> Batch | None:
@@ -694,8 +694,8 @@ class Queue:
 
     def claim_later(
         self, calls: Calls, token: int, node: str, max: int, lease_ms: int | None, wait: float
-    ) -> Waiting:
-        """The call is answered with a `Taken`; `wait` is at most 30 s."""
+    ) -> WaitHandle:
+        """The call is answered with a `PendingJobs`; `wait` is at most 30 s."""
 
     def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
         """Jobs by state, or what claims would get next."""
@@ -732,8 +732,8 @@ class Work:
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs; `None` when the stream was closed."""
 
-    def next_later(self, calls: Calls, token: int, wait: float) -> Waiting | None:
-        """The call is answered with a `Taken`; `wait` is at most 30 s."""
+    def next_later(self, calls: Calls, token: int, wait: float) -> WaitHandle | None:
+        """The call is answered with a `PendingJobs`; `wait` is at most 30 s."""
 
     def close(self) -> None:
         """Gives back what it holds. Idempotent."""
@@ -773,12 +773,12 @@ class Consumer:
         checkpoint: bool,
         match: str | None,
     ) -> None:
-        """One look: the call is answered with a `Handed`, or `Conflict` (`consumer_busy`)."""
+        """One look: the call is answered with a `PendingBatch`, or `Conflict` (`consumer_busy`)."""
 
     def turn(self, calls: Calls, token: int) -> None:
         """The call is answered when no reader of `at_most_once` has its turn."""
 
-    def more(self, calls: Calls, token: int, seq: int) -> Waiting:
+    def more(self, calls: Calls, token: int, seq: int) -> WaitHandle:
         """The call is answered when there is something after `seq`."""
 
     def commit(self, seq: int) -> None: ...

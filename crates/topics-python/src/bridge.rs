@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyList};
 use topics_service::{Reply, Service, Sink};
 
 use crate::completions::Completions;
-use crate::hot::{Pumps, Waiting};
+use crate::hot::{PendingReplies, Pumps};
 
 /// A completion.
 pub(crate) enum Done {
@@ -21,7 +21,7 @@ pub(crate) enum Done {
 pub(crate) struct Queue {
     pub done: Completions<Done>,
     /// The hot connections that wait for a reply.
-    pub hot: Waiting,
+    pub hot: PendingReplies,
     /// The streams that are written where this is drained.
     pub pumps: Pumps,
 }
@@ -30,7 +30,7 @@ impl Queue {
     pub fn new() -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             done: Completions::new()?,
-            hot: Waiting::default(),
+            hot: PendingReplies::default(),
             pumps: Pumps::default(),
         }))
     }
@@ -74,7 +74,7 @@ impl Bridge {
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        // Waiting reads are read here; small replies are not worth releasing the GIL, but nobody
+        // PendingReplies reads are read here; small replies are not worth releasing the GIL, but nobody
         // knows their number beforehand.
         let done = py.detach(|| self.replies());
         let (mut items, mut streams) = (Vec::new(), Vec::new());

@@ -18,7 +18,7 @@ use crate::completions::Completions;
 use crate::engine::{Ack, Engine, ack};
 use crate::errors::{caught, raise};
 use crate::shared::Shared;
-use crate::waiting::Waiting;
+use crate::wait_handle::WaitHandle;
 
 /// Makes the value of an outcome.
 pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -276,12 +276,12 @@ impl Calls {
         engine: &Engine,
         topic: String,
         seq: u64,
-    ) -> PyResult<Waiting> {
+    ) -> PyResult<WaitHandle> {
         let wake = self.waker(token);
         let shared = engine.shared.clone();
         let e = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let entry = py.detach(|| e.on_head(&topic, seq, Box::new(wake)));
         let id = entry.map_err(|e| raise(py, &e.into()))?;
-        Ok(Waiting::new(shared, move || e.cancel_on_head(&topic, id)))
+        Ok(WaitHandle::new(shared, move || e.cancel_on_head(&topic, id)))
     }
 }

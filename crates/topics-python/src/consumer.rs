@@ -13,7 +13,7 @@ use crate::calls::Calls;
 use crate::engine::Engine;
 use crate::errors::{caught, raise};
 use crate::shared::{Ours, in_slices};
-use crate::waiting::{Waiting, handed};
+use crate::wait_handle::{WaitHandle, complete_read};
 
 /// A reader with a stored cursor.
 #[pyclass(frozen)]
@@ -94,7 +94,7 @@ impl Consumer {
         in_slices(py, Some(wait), nothing, look).map(Batch)
     }
 
-    /// One look, from a thread of the loop's: the call is answered with a `Handed`.
+    /// One look, from a thread of the loop's: the call is answered with a `PendingBatch`.
     #[allow(clippy::too_many_arguments)]
     fn read_later(
         &self,
@@ -110,7 +110,7 @@ impl Consumer {
         let (wait, fail_if_busy) = (Duration::ZERO, true);
         let req = ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
         let consumer = self.consumer.clone();
-        let done = handed(calls.call(token), checkpoint.then(|| consumer.clone()));
+        let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
         calls.inner.pool.run(Box::new(move || {
             let mut done = Some(done);
             let looked = caught(|| {
@@ -134,12 +134,12 @@ impl Consumer {
 
     /// The call is answered when there is something after `seq`, the topic goes or the engine
     /// closes.
-    fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<Waiting> {
+    fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<WaitHandle> {
         let wake = calls.waker(token);
         let id = self.consumer.run(py, |c| Ok(c.on_more(seq, wake)))?;
         let consumer = self.consumer.clone();
-        let withdraw = move || consumer.get().into_iter().for_each(|c| c.cancel_more(id));
-        Ok(Waiting::new(self.consumer.shared().clone(), withdraw))
+        let cancel = move || consumer.get().into_iter().for_each(|c| c.cancel_more(id));
+        Ok(WaitHandle::new(self.consumer.shared().clone(), cancel))
     }
 
     fn commit(&self, py: Python<'_>, seq: u64) -> PyResult<()> {

@@ -20,7 +20,7 @@ mod queue;
 mod settings;
 mod shared;
 mod txn;
-mod waiting;
+mod wait_handle;
 mod watch;
 
 use pyo3::prelude::*;
@@ -57,7 +57,7 @@ mod _core {
     #[pymodule_export]
     use crate::txn::Transactions;
     #[pymodule_export]
-    use crate::waiting::{Handed, Taken, Waiting};
+    use crate::wait_handle::{PendingBatch, PendingJobs, WaitHandle};
     #[pymodule_export]
     use crate::watch::Watch;
 

@@ -13,7 +13,7 @@ use crate::calls::Calls;
 use crate::engine::Engine;
 use crate::errors::raise;
 use crate::shared::{Ours, Shared, in_slices, seconds};
-use crate::waiting::{Claimant, Waiting, claimed};
+use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 
 /// `(seq, lease_id, deadline, deliveries)` of each job, for how long, and their records.
 pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
@@ -65,7 +65,7 @@ impl Queue {
         Ok(jobs(&found))
     }
 
-    /// The call is answered with a `Taken`, in at most half a minute.
+    /// The call is answered with a `PendingJobs`, in at most half a minute.
     #[allow(clippy::too_many_arguments)]
     fn claim_later(
         &self,
@@ -76,16 +76,16 @@ impl Queue {
         max: usize,
         lease_ms: Option<u64>,
         wait: f64,
-    ) -> PyResult<Waiting> {
+    ) -> PyResult<WaitHandle> {
         let by = claimant(&self.shared, &self.topic, node).map_err(|e| raise(py, &e))?;
         let engine = by.engine.clone();
         let topic = self.topic.clone();
-        let done = claimed(calls.call(token), by);
+        let done = complete_claim(calls.call(token), by);
         let id = py.detach(|| {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait: seconds(wait) };
             engine.claim_async(&topic, &req, done)
         });
-        Ok(Waiting::new(self.shared.clone(), move || {
+        Ok(WaitHandle::new(self.shared.clone(), move || {
             engine.cancel_claim(&topic, id);
         }))
     }
@@ -211,22 +211,22 @@ impl Work {
         Ok(found.as_ref().map(jobs))
     }
 
-    /// The call is answered with a `Taken`, in at most half a minute; `None` when it was closed.
+    /// The call is answered with a `PendingJobs`, in at most half a minute; `None` when it was closed.
     fn next_later(
         &self,
         py: Python<'_>,
         calls: &Calls,
         token: u64,
         wait: f64,
-    ) -> PyResult<Option<Waiting>> {
+    ) -> PyResult<Option<WaitHandle>> {
         let Some(work) = self.work.lock().clone() else { return Ok(None) };
-        let done = claimed(calls.call(token), self.by.clone());
+        let done = complete_claim(calls.call(token), self.by.clone());
         let id = work.run(py, move |work| Ok(work.next_async(seconds(wait), done)))?;
         let (engine, topic) = (self.by.engine.clone(), self.by.topic.clone());
-        let withdraw = move || {
+        let cancel = move || {
             engine.cancel_claim(&topic, id);
         };
-        Ok(Some(Waiting::new(self.by.shared.clone(), withdraw)))
+        Ok(Some(WaitHandle::new(self.by.shared.clone(), cancel)))
     }
 
     /// Releases what it holds.

@@ -24,7 +24,7 @@ class Bridge:
     """The calls of one event loop.
 
     An answer that nobody awaits any more, or that a cancelled task does not take, is dropped; what
-    must not be lost that way (`Taken`, `Handed`) undoes itself then.
+    must not be lost that way (`PendingJobs`, `PendingBatch`) undoes itself then.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Bridge:
     async def wait(
         self,
         timeout: float | None,
-        begin: Callable[Concatenate[_core.Calls, int, P], _core.Waiting | None],
+        begin: Callable[Concatenate[_core.Calls, int, P], _core.WaitHandle | None],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Any:

@@ -104,7 +104,7 @@ class Work(Closing, AsyncIterator[Job]):
             return
         bridge = here()
 
-        def begin(calls: _core.Calls, token: int) -> _core.Waiting | None:
+        def begin(calls: _core.Calls, token: int) -> _core.WaitHandle | None:
             self._waits = bridge, token
             return native.next_later(calls, token, LONGEST)
 

@@ -16,7 +16,7 @@ from .. import _core
 
 if TYPE_CHECKING:
     from .._core import _Acked as Acked
-    from .._core import _Acks, _Committed, _Jobs, _Outcome, _TxnRows, _PeekedJobs, _Verbs
+    from .._core import _Acks, _Committed, _Jobs, _Outcome, _PeekedJobs, _TxnRows, _Verbs
     from .._core import _NewRow as NewRow
     from .._core import _Page as Page
     from .._core import _Source as Source

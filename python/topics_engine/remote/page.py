@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _GapRow, _NewRow, _Row
+    from .._core import _GapRow, _Jobs, _NewRow, _Row
 
 
 class Page:

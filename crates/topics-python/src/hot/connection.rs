@@ -17,11 +17,11 @@ use crate::http::Http;
 /// A client that sends this much ahead of its answers is not read from until it has them.
 const AHEAD: usize = 256 << 10;
 
-/// The connections whose request the engine has taken, by its token.
+/// The connections that wait for a reply, by the token of the request.
 #[derive(Default)]
-pub(crate) struct Waiting(Mutex<HashMap<u64, Py<Connection>>>);
+pub(crate) struct PendingReplies(Mutex<HashMap<u64, Py<Connection>>>);
 
-impl Waiting {
+impl PendingReplies {
     /// Sends a reply to the connection that waits for it; gives it back when none does.
     pub fn settle(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
         let found = self.0.lock().remove(&token);
@@ -50,8 +50,8 @@ enum Phase {
     Closed,
 }
 
-/// A request that the engine has taken: its token, and where to cancel it.
-struct Taken {
+/// A request whose reply comes later: its token, and where to cancel it.
+struct PendingRequest {
     token: u64,
     http: Py<Http>,
 }
@@ -62,9 +62,9 @@ struct Io {
     buffer: Vec<u8>,
     /// Bytes of the request at the start of `buffer`, once its head is known.
     need: usize,
-    /// The request that the engine has taken.
-    taken: Option<Taken>,
-    /// Whose slot the request has, whose body is being received or which the engine has taken.
+    /// The request whose reply comes later.
+    pending: Option<PendingRequest>,
+    /// Whose slot the request has, whose body is being received or which waits for its reply.
     slot: Option<Py<PyAny>>,
     /// Bytes that the body which is being received counts for.
     received: usize,
@@ -98,7 +98,7 @@ impl Connection {
             transport: None,
             buffer: Vec::new(),
             need: 0,
-            taken: None,
+            pending: None,
             slot: None,
             received: 0,
             phase: Phase::First,
@@ -125,11 +125,11 @@ impl Connection {
 
     fn connection_lost(slf: &Bound<'_, Self>, _exc: Py<PyAny>) -> PyResult<()> {
         let (me, py) = (slf.get(), slf.py());
-        let (transport, taken) = {
+        let (transport, pending) = {
             let mut io = me.io.lock();
-            (io.transport.take(), io.taken.take())
+            (io.transport.take(), io.pending.take())
         };
-        if let Some(Taken { token, http }) = taken {
+        if let Some(PendingRequest { token, http }) = pending {
             let http = http.get();
             drop(http.queue.hot.0.lock().remove(&token));
             http.service.cancel(token);
@@ -225,7 +225,7 @@ impl Connection {
         self.io.lock().transport.as_ref().map(|t| t.clone_ref(py))
     }
 
-    /// No request is taken any more. The client has what it is owed as fast as it takes it.
+    /// No request is read any more. The client has what it is owed as fast as it takes it.
     fn close(&self, py: Python<'_>) {
         let gate = self.gate.get();
         let since = gate.now();
@@ -353,7 +353,7 @@ impl Connection {
                 let Admitted { http, label, .. } = admitted;
                 me.hold(py, label);
                 http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
-                me.io.lock().taken = Some(Taken { token, http });
+                me.io.lock().pending = Some(PendingRequest { token, http });
                 break;
             };
             if me.answer(py, &reply)? {
@@ -392,11 +392,11 @@ impl Connection {
         Ok(last)
     }
 
-    /// The reply to the request that the engine had taken.
+    /// The reply to the pending request.
     fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
         let me = slf.get();
-        let taken = me.io.lock().taken.take();
-        drop(taken);
+        let pending = me.io.lock().pending.take();
+        drop(pending);
         me.release(slf.py());
         let outcome = me.answer(slf.py(), reply).and_then(|last| match last {
             true => Ok(()),

@@ -12,6 +12,6 @@ mod connection;
 mod gate;
 mod pump;
 
-pub(crate) use connection::{Connection, Waiting};
+pub(crate) use connection::{Connection, PendingReplies};
 pub(crate) use gate::Gate;
 pub(crate) use pump::{Pump, Pumps};

@@ -14,30 +14,30 @@ use crate::shared::{Ours, Shared};
 
 /// A wait that can be withdrawn: what it waits for is not told any more.
 #[pyclass(frozen)]
-pub(crate) struct Waiting(Mutex<Option<Ours<Withdraw>>>);
+pub(crate) struct WaitHandle(Mutex<Option<Ours<CancelFn>>>);
 
-type Withdraw = Box<dyn FnOnce() + Send>;
+type CancelFn = Box<dyn FnOnce() + Send>;
 
-impl Waiting {
-    pub fn new(shared: Arc<Shared>, withdraw: impl FnOnce() + Send + 'static) -> Self {
-        Self(Mutex::new(Some(Ours::new(shared, Box::new(withdraw)))))
+impl WaitHandle {
+    pub fn new(shared: Arc<Shared>, cancel: impl FnOnce() + Send + 'static) -> Self {
+        Self(Mutex::new(Some(Ours::new(shared, Box::new(cancel)))))
     }
 }
 
 #[pymethods]
-impl Waiting {
+impl WaitHandle {
     /// Idempotent.
     fn cancel(&self, py: Python<'_>) {
-        if let Some(withdraw) = self.0.lock().take().and_then(Ours::take) {
-            py.detach(withdraw);
+        if let Some(cancel) = self.0.lock().take().and_then(Ours::take) {
+            py.detach(cancel);
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitHandle {
     fn drop(&mut self) {
-        if let Some(withdraw) = self.0.get_mut().take().and_then(Ours::take) {
-            withdraw();
+        if let Some(cancel) = self.0.get_mut().take().and_then(Ours::take) {
+            cancel();
         }
     }
 }
@@ -84,10 +84,10 @@ impl Drop for Unclaimed {
 
 /// Jobs on their way to whoever claimed them.
 #[pyclass(frozen)]
-pub(crate) struct Taken(Mutex<Unclaimed>);
+pub(crate) struct PendingJobs(Mutex<Unclaimed>);
 
 #[pymethods]
-impl Taken {
+impl PendingJobs {
     /// They are the caller's from now on.
     fn take(&self) -> Option<Jobs> {
         self.0.lock().found.take().as_ref().map(jobs)
@@ -95,12 +95,12 @@ impl Taken {
 }
 
 /// The end of a claim.
-pub(crate) fn claimed(call: Call, by: Claimant) -> Completion<Claimed> {
+pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
     let calls = call.calls();
     Box::new(move |outcome| {
         let found = outcome.map(|found| Unclaimed { found: Some(found), by, calls });
         call.settle(found.map_err(Failure::from), |py, found| {
-            Ok(Py::new(py, Taken(Mutex::new(found)))?.into_any())
+            Ok(Py::new(py, PendingJobs(Mutex::new(found)))?.into_any())
         });
     })
 }
@@ -124,10 +124,10 @@ impl Drop for Unread {
 
 /// A batch on its way to the reader.
 #[pyclass(frozen)]
-pub(crate) struct Handed(Mutex<Unread>);
+pub(crate) struct PendingBatch(Mutex<Unread>);
 
 #[pymethods]
-impl Handed {
+impl PendingBatch {
     /// It is the caller's from now on.
     fn take(&self) -> Option<Batch> {
         self.0.lock().batch.take().map(Batch)
@@ -135,14 +135,14 @@ impl Handed {
 }
 
 /// The end of a read by a consumer, or, without one, of a look.
-pub(crate) fn handed(
+pub(crate) fn complete_read(
     call: Call,
     consumer: Option<Arc<Ours<topics_engine::Consumer>>>,
 ) -> Completion<ReadBatch> {
     Box::new(move |outcome| {
         let unread = outcome.map(|batch| Unread { batch: Some(batch), consumer });
         call.settle(unread.map_err(Failure::from), |py, unread| {
-            Ok(Py::new(py, Handed(Mutex::new(unread)))?.into_any())
+            Ok(Py::new(py, PendingBatch(Mutex::new(unread)))?.into_any())
         });
     })
 }
