@@ -23,7 +23,7 @@ __all__ = [
     "Connection",
     "Consumer",
     "Engine",
-    "Gate",
+    "HotDispatcher",
     "PendingBatch",
     "Http",
     "Pump",
@@ -466,15 +466,15 @@ class _Budget(Protocol):
     def give(self, size: int) -> None: ...
 
 @final
-class Gate:
-    """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
+class HotDispatcher:
+    """Answers the hot requests of a loop's connections. Disabled at first.
 
-    `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
-    client that has all and does not say goodbye. `drain` are the calls that a closed client has
-    which is owed something, and how many bytes of that have one more each. `unsent` says how much
-    the client of a transport has not taken. `keys` says which verbs the holder of an
-    `Authorization` header may ask for here, as the number of a grant and a label, and counts the
-    requests that wait by label.
+    `timeouts` are counted in calls of `check_timeouts`: for a body, for the first request, for the
+    next request, and for a client that has every byte and does not close. `drain` is the number of
+    calls that a closing client has for its unacknowledged bytes, and the number of bytes that add
+    one call each. `unacked_bytes` returns the bytes of a transport that its client has not
+    acknowledged. `keys` admits the holder of an `Authorization` header to a verb, as the number of
+    a grant and a label, and counts the waiting requests by label.
     """
 
     def __new__(
@@ -484,28 +484,28 @@ class Gate:
         loopback: bool,
         max_body: int,
         receiving: _Budget,
-        ticks: tuple[int, int, int, int],
+        timeouts: tuple[int, int, int, int],
         drain: tuple[int, int],
-        unsent: Callable[[Any], int],
+        unacked_bytes: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
         keys: tuple[Callable[[str, bytes], tuple[int, str] | None], _Slots] | None = None,
-    ) -> Gate: ...
-    def open(self, http: Http, flush_soon: Callable[[], None]) -> None:
-        """From now on hot requests are answered by `http`; writes that it stages are announced."""
+    ) -> HotDispatcher: ...
+    def enable(self, http: Http, flush_soon: Callable[[], None]) -> None:
+        """From now on `http` answers hot requests, and `flush_soon` follows a staged write."""
 
-    def shut(self) -> None:
-        """From now on every request goes to the application; answers to come are the last ones."""
+    def disable(self) -> None:
+        """From now on the application answers every request; pending replies are the last ones."""
 
-    def sweep(self) -> None:
-        """A tick of the clock: connections whose client is too slow end."""
+    def check_timeouts(self) -> None:
+        """Counts one tick, and closes the connections whose client is too slow."""
 
 @final
 class Connection:
     """The `asyncio.Protocol` of one connection, until `complete(fresh)` makes another take over."""
 
     def __new__(
-        cls, gate: Gate, complete: Callable[[bool], Any], server_state: Any
+        cls, dispatcher: HotDispatcher, complete: Callable[[bool], Any], server_state: Any
     ) -> Connection: ...
     def connection_made(self, transport: Any) -> None: ...
     def connection_lost(self, _exc: Exception | None) -> None: ...

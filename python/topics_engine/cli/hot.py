@@ -36,7 +36,7 @@ Admit = Callable[[str, bytes], tuple[int, str] | None]
 
 
 class HotProtocols:
-    """Makes the protocol of each connection; one gate decides for all of them what is hot."""
+    """Makes the protocol of each connection; one dispatcher decides for all of them what is hot."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         limits = self._limits = Limits.of(settings)
@@ -44,19 +44,19 @@ class HotProtocols:
         # Timeouts are counted in ticks, so that no request sets a timer.
         ticks = (body_seconds, limits.header, limits.idle)
         self._tick = max(0.01, min(1.0, min(ticks) / 4))
-        self._gate = _core.Gate(
+        self._dispatcher = _core.HotDispatcher(
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
             max_body=settings.max_body_bytes or sys.maxsize,
             receiving=app.receiving,
-            ticks=tuple(  # type: ignore[arg-type]
+            timeouts=tuple(  # type: ignore[arg-type]
                 round(seconds / self._tick) for seconds in (*ticks, GOODBYE_SECONDS)
             ),
             drain=(
                 round(limits.stall / self._tick),
                 max(1, round(MIN_BYTES_PER_SECOND * self._tick)),
             ),
-            unsent=unsent,
+            unacked_bytes=unsent,
             too_slow_head=farewell(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
             keys=self._keys(app),
@@ -65,7 +65,7 @@ class HotProtocols:
         # A guard that nobody here knows has the application to itself.
         if isinstance(app.guard, LoopbackGuard | OpenGuard | KeyGuard):
             app.life.on_ready = self._open
-            app.life.on_shutdown = self._gate.shut
+            app.life.on_shutdown = self._dispatcher.disable
 
     @staticmethod
     def _keys(app: App) -> tuple[Admit, Slots] | None:
@@ -85,7 +85,7 @@ class HotProtocols:
 
     def _open(self, http: CoreHttp, bridge: LoopBridge) -> None:
         assert isinstance(http, _core.Http)
-        self._gate.open(http, bridge.flush_soon)
+        self._dispatcher.enable(http, bridge.flush_soon)
 
     def __call__(
         self,
@@ -104,8 +104,8 @@ class HotProtocols:
         def complete(fresh: bool) -> PumpedProtocol:
             return PumpedProtocol(*state, limits=self._limits, fresh=fresh)
 
-        return _core.Connection(self._gate, complete, server_state)
+        return _core.Connection(self._dispatcher, complete, server_state)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(self._tick, self._sweep, loop)
-        self._gate.sweep()
+        self._dispatcher.check_timeouts()

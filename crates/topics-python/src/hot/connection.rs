@@ -10,8 +10,8 @@ use pyo3::types::PyBytes;
 use topics_service::Reply;
 use topics_wire::hot::head;
 
-use super::Gate;
-use super::gate::Admitted;
+use super::HotDispatcher;
+use super::dispatcher::Admitted;
 use crate::http::Http;
 
 /// A client that sends this much ahead of its answers is not read from until it has them.
@@ -80,7 +80,7 @@ struct Io {
 /// An `asyncio.Protocol` for uvicorn.
 #[pyclass(frozen)]
 pub(crate) struct Connection {
-    gate: Py<Gate>,
+    dispatcher: Py<HotDispatcher>,
     /// Makes the complete protocol; it is told whether these are the first bytes.
     complete: Py<PyAny>,
     server_state: Py<PyAny>,
@@ -92,8 +92,8 @@ pub(crate) struct Connection {
 #[pymethods]
 impl Connection {
     #[new]
-    fn new(gate: Py<Gate>, complete: Py<PyAny>, server_state: Py<PyAny>) -> Self {
-        let id = gate.get().next_id();
+    fn new(dispatcher: Py<HotDispatcher>, complete: Py<PyAny>, server_state: Py<PyAny>) -> Self {
+        let id = dispatcher.get().next_id();
         let io = Io {
             transport: None,
             buffer: Vec::new(),
@@ -108,18 +108,18 @@ impl Connection {
             last: false,
         };
         let writable = AtomicBool::new(true);
-        Self { gate, complete, server_state, id, io: Mutex::new(io), writable }
+        Self { dispatcher, complete, server_state, id, io: Mutex::new(io), writable }
     }
 
     fn connection_made(slf: &Bound<'_, Self>, transport: Py<PyAny>) -> PyResult<()> {
         let me = slf.get();
-        let gate = me.gate.get();
+        let dispatcher = me.dispatcher.get();
         {
             let mut io = me.io.lock();
             io.transport = Some(transport);
-            io.since = gate.now();
+            io.since = dispatcher.now();
         }
-        gate.enter(me.id, slf.clone().unbind());
+        dispatcher.enter(me.id, slf.clone().unbind());
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "add"), (slf,)).map(drop)
     }
 
@@ -208,7 +208,7 @@ impl Connection {
 
     fn leave(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
-        me.gate.get().leave(me.id);
+        me.dispatcher.get().leave(me.id);
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "discard"), (slf,)).map(drop)
     }
 
@@ -227,13 +227,14 @@ impl Connection {
 
     /// No request is read any more. The client has what it is owed as fast as it takes it.
     fn close(&self, py: Python<'_>) {
-        let gate = self.gate.get();
-        let since = gate.now();
-        let unsent = self.peer(py).map_or(0, |transport| gate.unsent(py, &transport));
+        let dispatcher = self.dispatcher.get();
+        let since = dispatcher.now();
+        let unacked_bytes =
+            self.peer(py).map_or(0, |transport| dispatcher.unacked_bytes(py, &transport));
         {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Closed, since);
-            io.close_by = since + gate.patience().closing(unsent);
+            io.close_by = since + dispatcher.timeouts().closing(unacked_bytes);
         }
         self.transport(py, "close");
     }
@@ -253,7 +254,7 @@ impl Connection {
 
     /// Counts bytes of a body that is being received; false when there are too many of all.
     fn count(&self, py: Python<'_>, bytes: usize) -> bool {
-        let counted = self.gate.get().take_bytes(py, bytes);
+        let counted = self.dispatcher.get().take_bytes(py, bytes);
         if counted {
             self.io.lock().received += bytes;
         }
@@ -266,19 +267,19 @@ impl Connection {
             let mut io = self.io.lock();
             (io.slot.take(), std::mem::take(&mut io.received))
         };
-        let gate = self.gate.get();
+        let dispatcher = self.dispatcher.get();
         if let Some(slot) = slot {
-            gate.give_slot(py, &slot);
+            dispatcher.give_slot(py, &slot);
         }
         if received > 0 {
-            gate.give_bytes(py, received);
+            dispatcher.give_bytes(py, received);
         }
     }
 
     /// Takes a slot for a request; without keys there are none.
     fn hold(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
         if let Some(label) = label {
-            self.gate.get().take_slot(py, &label);
+            self.dispatcher.get().take_slot(py, &label);
             self.io.lock().slot = Some(label);
         }
     }
@@ -319,10 +320,10 @@ impl Connection {
     /// wait for more, for an answer, or for the client to read.
     fn serve(slf: &Bound<'_, Self>, input: &[u8]) -> PyResult<usize> {
         let (me, py) = (slf.get(), slf.py());
-        let gate = me.gate.get();
+        let dispatcher = me.dispatcher.get();
         let mut rest = input;
         while !rest.is_empty() && me.writable.load(Ordering::Relaxed) {
-            let hot = head(rest).and_then(|head| Some((gate.admit(py, &head)?, head)));
+            let hot = head(rest).and_then(|head| Some((dispatcher.admit(py, &head)?, head)));
             let Some((admitted, head)) = hot else {
                 Self::hand_over(slf, rest)?;
                 return Ok(0);
@@ -336,7 +337,7 @@ impl Connection {
                 me.hold(py, admitted.label);
                 let mut io = me.io.lock();
                 if io.phase != Phase::Body {
-                    (io.phase, io.since) = (Phase::Body, gate.now());
+                    (io.phase, io.since) = (Phase::Body, dispatcher.now());
                 }
                 io.need = total;
                 // What the client has announced is not what it sends.
@@ -347,9 +348,9 @@ impl Connection {
             let (request, more) = rest.split_at(total);
             rest = more;
             me.begin();
-            let token = gate.next_id();
+            let token = dispatcher.next_id();
             let body = &request[head.size..];
-            let Some(reply) = gate.call(py, &admitted, &head, body, token) else {
+            let Some(reply) = dispatcher.call(py, &admitted, &head, body, token) else {
                 let Admitted { http, label, .. } = admitted;
                 me.hold(py, label);
                 http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
@@ -378,13 +379,13 @@ impl Connection {
 
     /// Sends a reply; whether it was the last of the connection.
     fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
-        let gate = self.gate.get();
+        let dispatcher = self.dispatcher.get();
         let last = {
             let mut io = self.io.lock();
-            (io.phase, io.since) = (Phase::Next, gate.now());
+            (io.phase, io.since) = (Phase::Next, dispatcher.now());
             io.last
         };
-        let head = gate.head_of(py, &self.server_state, reply, last)?;
+        let head = dispatcher.head_of(py, &self.server_state, reply, last)?;
         self.write(py, &head, &reply.body)?;
         if last {
             self.close(py);
@@ -433,42 +434,42 @@ impl Connection {
     }
 
     /// Ends the connection of a client that has been too slow.
-    pub(super) fn sweep(&self, py: Python<'_>, gate: &Gate, now: u64) {
+    pub(super) fn check_timeouts(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
         let (phase, waited) = {
             let io = self.io.lock();
             (io.phase, now - io.since)
         };
-        let patience = gate.patience();
+        let timeouts = dispatcher.timeouts();
         let most = match phase {
-            Phase::First => patience.first,
-            Phase::Body => patience.body,
-            Phase::Next => patience.next,
+            Phase::First => timeouts.first,
+            Phase::Body => timeouts.body,
+            Phase::Next => timeouts.next,
             Phase::Busy => return,
-            Phase::Closed => patience.goodbye,
+            Phase::Closed => timeouts.close_linger,
         };
         if waited <= most {
             return;
         }
         if phase == Phase::Closed {
-            return self.see_off(py, gate, now);
+            return self.close_if_drained(py, dispatcher, now);
         }
-        let farewell = match phase {
-            Phase::First => gate.too_slow_head(py),
-            Phase::Body => gate.too_slow_body(py, &self.server_state).unwrap_or_default(),
+        let error_response = match phase {
+            Phase::First => dispatcher.too_slow_head(py),
+            Phase::Body => dispatcher.too_slow_body(py, &self.server_state).unwrap_or_default(),
             _ => Vec::new(),
         };
-        if !farewell.is_empty() {
-            let _ = self.write(py, &farewell, b"");
+        if !error_response.is_empty() {
+            let _ = self.write(py, &error_response, b"");
         }
         self.close(py);
     }
 
     /// Ends a closed connection when its client has all that it is owed, or is too slow with it. One
     /// that takes nothing is the kernel's to end.
-    fn see_off(&self, py: Python<'_>, gate: &Gate, now: u64) {
+    fn close_if_drained(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
         let Some(transport) = self.peer(py) else { return };
         let close_by = self.io.lock().close_by;
-        if now >= close_by || gate.unsent(py, &transport) == 0 {
+        if now >= close_by || dispatcher.unacked_bytes(py, &transport) == 0 {
             return self.transport(py, "abort");
         }
         self.io.lock().since = now;

@@ -19,7 +19,7 @@ use crate::http::Http;
 const HOT: u64 = 1 << 63;
 
 /// The way into the engine, while there is one.
-struct Open {
+struct Target {
     http: Py<Http>,
     /// Has what was staged led at the end of the loop's tick.
     flush_soon: Py<PyAny>,
@@ -47,21 +47,21 @@ struct Common {
     lines: Vec<u8>,
 }
 
-/// Which requests are hot, and how they are answered. Shut until `open`.
+/// Answers hot requests while it is enabled; disabled at first.
 #[pyclass(frozen)]
-pub(crate) struct Gate {
-    open: Mutex<Option<Open>>,
+pub(crate) struct HotDispatcher {
+    target: Mutex<Option<Target>>,
     status_lines: HashMap<u16, Vec<u8>>,
     loopback: bool,
     keys: Option<Keys>,
     /// Counts the bytes of all bodies that are being received: `take(size)` and `give(size)`.
     receiving: Py<PyAny>,
     max_body: usize,
-    /// Ticks of `sweep` that a body, the first request and the next request may take, and a client
-    /// that has all and does not say goodbye.
-    patience: Patience,
+    /// Ticks of `check_timeouts` that a body, the first request and the next request may take, and a client
+    /// that has all and does not say close_linger.
+    timeouts: Timeouts,
     /// How many bytes the client of a transport has not taken.
-    unsent: Py<PyAny>,
+    unacked_bytes: Py<PyAny>,
     too_slow_head: Py<PyBytes>,
     too_slow_body: Py<PyBytes>,
     common: Mutex<Common>,
@@ -71,52 +71,52 @@ pub(crate) struct Gate {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     pub body: u64,
     pub first: u64,
     pub next: u64,
-    pub goodbye: u64,
+    pub close_linger: u64,
     /// A closed client that is owed something, beyond the ticks that its bytes have.
     pub stall: u64,
     /// Bytes of which a closed client has a tick each.
     pub bytes: u64,
 }
 
-impl Patience {
-    /// Ticks until a closed client of which so much is unsent is given up, whatever it takes of it.
-    pub fn closing(&self, unsent: usize) -> u64 {
-        self.stall + unsent as u64 / self.bytes.max(1)
+impl Timeouts {
+    /// Ticks until a closed client of which so much is unacked_bytes is given up, whatever it takes of it.
+    pub fn closing(&self, unacked_bytes: usize) -> u64 {
+        self.stall + unacked_bytes as u64 / self.bytes.max(1)
     }
 }
 
 #[pymethods]
-impl Gate {
+impl HotDispatcher {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, ticks, drain, unsent, too_slow_head, too_slow_body, keys=None))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, timeouts, drain, unacked_bytes, too_slow_head, too_slow_body, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
         receiving: Py<PyAny>,
-        ticks: (u64, u64, u64, u64),
+        timeouts: (u64, u64, u64, u64),
         drain: (u64, u64),
-        unsent: Py<PyAny>,
+        unacked_bytes: Py<PyAny>,
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
         keys: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
-        let (body, first, next, goodbye) = ticks;
+        let (body, first, next, close_linger) = timeouts;
         let (stall, bytes) = drain;
         Ok(Self {
-            open: Mutex::default(),
+            target: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
             keys: keys.map(|(admit, slots)| Keys { admit, slots }),
             receiving,
             max_body,
-            patience: Patience { body, first, next, goodbye, stall, bytes },
-            unsent,
+            timeouts: Timeouts { body, first, next, close_linger, stall, bytes },
+            unacked_bytes,
             too_slow_head,
             too_slow_body,
             common: Mutex::default(),
@@ -127,14 +127,14 @@ impl Gate {
     }
 
     /// From now on hot requests are answered by `http`.
-    fn open(&self, http: Py<Http>, flush_soon: Py<PyAny>) {
-        *self.open.lock() = Some(Open { http, flush_soon });
+    fn enable(&self, http: Py<Http>, flush_soon: Py<PyAny>) {
+        *self.target.lock() = Some(Target { http, flush_soon });
     }
 
     /// From now on every request goes to the application; the answers that are still to come are
     /// the last of their connections.
-    fn shut(&self, py: Python<'_>) {
-        let was = self.open.lock().take();
+    fn disable(&self, py: Python<'_>) {
+        let was = self.target.lock().take();
         drop(was);
         for connection in self.all(py) {
             connection.get().finish();
@@ -142,15 +142,15 @@ impl Gate {
     }
 
     /// A tick of the clock: connections whose client is too slow end.
-    fn sweep(&self, py: Python<'_>) {
+    fn check_timeouts(&self, py: Python<'_>) {
         let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
         for connection in self.all(py) {
-            connection.get().sweep(py, self, now);
+            connection.get().check_timeouts(py, self, now);
         }
     }
 }
 
-impl Gate {
+impl HotDispatcher {
     pub(super) fn now(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }
@@ -160,13 +160,13 @@ impl Gate {
     }
 
     /// What the client of a transport has not taken; 0 when that cannot be said.
-    pub(super) fn unsent(&self, py: Python<'_>, transport: &Py<PyAny>) -> usize {
-        let size = self.unsent.call1(py, (transport,));
+    pub(super) fn unacked_bytes(&self, py: Python<'_>, transport: &Py<PyAny>) -> usize {
+        let size = self.unacked_bytes.call1(py, (transport,));
         size.and_then(|size| size.extract(py)).unwrap_or(0)
     }
 
-    pub(super) fn patience(&self) -> Patience {
-        self.patience
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.timeouts
     }
 
     pub(super) fn enter(&self, id: u64, connection: Py<Connection>) {
@@ -187,7 +187,7 @@ impl Gate {
         if head.length > self.max_body || (self.loopback && !is_loopback(head.host)) {
             return None;
         }
-        let http = self.open.lock().as_ref().map(|open| open.http.clone_ref(py))?;
+        let http = self.target.lock().as_ref().map(|target| target.http.clone_ref(py))?;
         let Some(keys) = &self.keys else {
             return Some(Admitted { http, grant: 0, label: None });
         };
@@ -262,7 +262,7 @@ impl Gate {
     }
 
     fn flush_soon(&self, py: Python<'_>) {
-        let soon = self.open.lock().as_ref().map(|open| open.flush_soon.clone_ref(py));
+        let soon = self.target.lock().as_ref().map(|target| target.flush_soon.clone_ref(py));
         if let Some(Err(e)) = soon.map(|soon| soon.call0(py)) {
             e.write_unraisable(py, None);
         }

@@ -9,9 +9,9 @@
 //! calls its protocol from within.
 
 mod connection;
-mod gate;
+mod dispatcher;
 mod pump;
 
 pub(crate) use connection::{Connection, PendingReplies};
-pub(crate) use gate::Gate;
+pub(crate) use dispatcher::HotDispatcher;
 pub(crate) use pump::{Pump, Pumps};
