@@ -26,7 +26,7 @@ __all__ = [
     "HotDispatcher",
     "PendingBatch",
     "Http",
-    "Pump",
+    "StreamWriter",
     "Queue",
     "Recovery",
     "PendingJobs",
@@ -516,7 +516,7 @@ class Connection:
     def shutdown(self) -> None: ...
 
 @final
-class Pump:
+class StreamWriter:
     """Writes one stream to its transport where the bridge is drained.
 
     Belongs to the loop of `http`. `ended` is called once, when nothing more is written: whether the
@@ -525,7 +525,7 @@ class Pump:
 
     def __new__(
         cls, http: Http, token: int, transport: Any, ended: Callable[[bool], object]
-    ) -> Pump: ...
+    ) -> StreamWriter: ...
     def begin(self) -> None:
         """From now on the stream is written here."""
 

@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyList};
 use topics_service::{Reply, Service, Sink};
 
 use crate::completions::Completions;
-use crate::hot::{PendingReplies, Pumps};
+use crate::hot::{PendingReplies, StreamWriters};
 
 /// A completion.
 pub(crate) enum Done {
@@ -23,7 +23,7 @@ pub(crate) struct Queue {
     /// The hot connections that wait for a reply.
     pub hot: PendingReplies,
     /// The streams that are written where this is drained.
-    pub pumps: Pumps,
+    pub writers: StreamWriters,
 }
 
 impl Queue {
@@ -31,7 +31,7 @@ impl Queue {
         Ok(Arc::new(Self {
             done: Completions::new()?,
             hot: PendingReplies::default(),
-            pumps: Pumps::default(),
+            writers: StreamWriters::default(),
         }))
     }
 }
@@ -85,7 +85,7 @@ impl Bridge {
                 items.push((token, reply.status, PyBytes::new(py, &reply.body)));
             }
         }
-        self.queue.pumps.run(py, &mut streams);
+        self.queue.writers.run(py, &mut streams);
         items.extend(streams.into_iter().map(|token| (token, 0, PyBytes::new(py, b""))));
         PyList::new(py, items)
     }

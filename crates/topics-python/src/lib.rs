@@ -47,7 +47,7 @@ mod _core {
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]
-    use crate::hot::{Connection, HotDispatcher, Pump};
+    use crate::hot::{Connection, HotDispatcher, StreamWriter};
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]

@@ -16,14 +16,16 @@ from .protocol import BoundedProtocol
 class PumpedProtocol(BoundedProtocol):
     """Offers the application to write its streams."""
 
-    _pump: _core.Pump | None = None
+    _pump: _core.StreamWriter | None = None
 
     def _extensions(self) -> dict[str, dict[object, object]]:
         return {**super()._extensions(), PUMP: {"begin": self._begin}}
 
-    def _begin(self, http: _core.Http, token: int, ended: Callable[[bool], object]) -> _core.Pump:
+    def _begin(
+        self, http: _core.Http, token: int, ended: Callable[[bool], object]
+    ) -> _core.StreamWriter:
         """The pump of the stream whose head has been sent."""
-        pump = self._pump = _core.Pump(http, token, self.transport, ended)
+        pump = self._pump = _core.StreamWriter(http, token, self.transport, ended)
         if self.flow.write_paused:
             pump.pause()
         pump.begin()

@@ -10,8 +10,8 @@
 
 mod connection;
 mod dispatcher;
-mod pump;
+mod stream_writer;
 
 pub(crate) use connection::{Connection, PendingReplies};
 pub(crate) use dispatcher::HotDispatcher;
-pub(crate) use pump::{Pump, Pumps};
+pub(crate) use stream_writer::{StreamWriter, StreamWriters};

@@ -1,7 +1,7 @@
 //! Streams written to their transports where the queue of the loop is drained: no task of the loop
 //! runs for an event.
 //!
-//! A pump begins when the application has sent the head of a stream's response. It writes chunks as
+//! A writer begins when the application has sent the head of a stream's response. It writes chunks as
 //! the application's server would, and says when the stream has ended: what follows is the
 //! application's again.
 
@@ -20,19 +20,19 @@ use crate::http::Http;
 
 /// Streams that are pulled with one release of the GIL: few enough that the first of a large
 /// fan-out is not written late for it.
-const TOGETHER: usize = 32;
+const PULLED_TOGETHER: usize = 32;
 
 /// A chunk above this goes to the transport in its pieces: joining them would copy it once more.
-const JOINED: usize = 64 << 10;
+const MAX_JOINED: usize = 64 << 10;
 
-/// The pumps of a loop, by the token of their stream.
+/// The writers of a loop, by the token of their stream.
 #[derive(Default)]
-pub(crate) struct Pumps(Mutex<HashMap<u64, Py<Pump>>>);
+pub(crate) struct StreamWriters(Mutex<HashMap<u64, Py<StreamWriter>>>);
 
-impl Pumps {
-    /// The pump of a stream.
-    fn of(&self, py: Python<'_>, token: u64) -> Option<Py<Pump>> {
-        self.0.lock().get(&token).map(|pump| pump.clone_ref(py))
+impl StreamWriters {
+    /// The writer of a stream.
+    fn of(&self, py: Python<'_>, token: u64) -> Option<Py<StreamWriter>> {
+        self.0.lock().get(&token).map(|writer| writer.clone_ref(py))
     }
 
     /// Writes what the streams that are due have, and takes them from `due`; the rest are not
@@ -40,22 +40,22 @@ impl Pumps {
     pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) {
         let mut ready = Vec::new();
         due.retain(|&token| match self.of(py, token) {
-            Some(pump) => {
-                ready.push(pump);
+            Some(writer) => {
+                ready.push(writer);
                 false
             }
             None => true,
         });
-        ready.retain(|pump| pump.get().may_write());
-        for some in ready.chunks(TOGETHER) {
-            let pumps: Vec<&Pump> = some.iter().map(Py::get).collect();
-            let pull = |pump: &Pump| pump.http.get().pulled(pump.token);
-            let pulled = py.detach(|| pumps.into_iter().map(pull).collect::<Vec<_>>());
-            for (pump, pulled) in some.iter().zip(pulled) {
+        ready.retain(|writer| writer.get().may_write());
+        for some in ready.chunks(PULLED_TOGETHER) {
+            let writers: Vec<&StreamWriter> = some.iter().map(Py::get).collect();
+            let pull = |writer: &StreamWriter| writer.http.get().pulled(writer.token);
+            let pulled = py.detach(|| writers.into_iter().map(pull).collect::<Vec<_>>());
+            for (writer, pulled) in some.iter().zip(pulled) {
                 // The events of the other streams are not to be lost.
-                if let Err(e) = pump.get().write(py, pulled) {
+                if let Err(e) = writer.get().write(py, pulled) {
                     e.write_unraisable(py, None);
-                    pump.get().end(py, false);
+                    writer.get().end(py, false);
                 }
             }
         }
@@ -64,7 +64,7 @@ impl Pumps {
 
 /// One stream on its way to one transport.
 #[pyclass(frozen)]
-pub(crate) struct Pump {
+pub(crate) struct StreamWriter {
     http: Py<Http>,
     token: u64,
     transport: Py<PyAny>,
@@ -72,11 +72,11 @@ pub(crate) struct Pump {
     ended: Mutex<Option<Py<PyAny>>>,
     paused: AtomicBool,
     /// Something came while the transport took nothing.
-    held: AtomicBool,
+    output_waiting: AtomicBool,
 }
 
 #[pymethods]
-impl Pump {
+impl StreamWriter {
     #[new]
     fn new(http: Py<Http>, token: u64, transport: Py<PyAny>, ended: Py<PyAny>) -> Self {
         Self {
@@ -85,15 +85,15 @@ impl Pump {
             transport,
             ended: Mutex::new(Some(ended)),
             paused: AtomicBool::new(false),
-            held: AtomicBool::new(false),
+            output_waiting: AtomicBool::new(false),
         }
     }
 
     /// From now on the stream is written here.
     fn begin(slf: &Bound<'_, Self>) {
         let me = slf.get();
-        me.http.get().queue.pumps.0.lock().insert(me.token, slf.clone().unbind());
-        me.again();
+        me.http.get().queue.writers.0.lock().insert(me.token, slf.clone().unbind());
+        me.schedule_pull();
     }
 
     /// The transport takes nothing for now.
@@ -104,34 +104,34 @@ impl Pump {
     /// The transport takes more.
     fn resume(&self) {
         self.paused.store(false, Ordering::Relaxed);
-        if self.held.swap(false, Ordering::Relaxed) {
-            self.again();
+        if self.output_waiting.swap(false, Ordering::Relaxed) {
+            self.schedule_pull();
         }
     }
 
     /// Nothing more is written here. Idempotent.
     fn close(&self) {
-        self.leave();
+        self.unregister();
         let ended = self.ended.lock().take();
         drop(ended);
     }
 }
 
-impl Pump {
-    fn again(&self) {
+impl StreamWriter {
+    fn schedule_pull(&self) {
         self.http.get().queue.done.push(Done::Due(self.token));
     }
 
     /// What is taken out is dropped without the lock.
-    fn leave(&self) {
-        let gone = self.http.get().queue.pumps.0.lock().remove(&self.token);
+    fn unregister(&self) {
+        let gone = self.http.get().queue.writers.0.lock().remove(&self.token);
         drop(gone);
     }
 
     fn may_write(&self) -> bool {
         let may = !self.paused.load(Ordering::Relaxed);
         if !may {
-            self.held.store(true, Ordering::Relaxed);
+            self.output_waiting.store(true, Ordering::Relaxed);
         }
         may
     }
@@ -145,7 +145,7 @@ impl Pump {
         if length > 0 {
             // What a transport says of a client that has gone is not of interest: the application
             // is told by its server.
-            let _ = if length <= JOINED {
+            let _ = if length <= MAX_JOINED {
                 let bytes = chunk(py, &pieces, length)?;
                 self.transport.call_method1(py, intern!(py, "write"), (bytes,))
             } else {
@@ -154,7 +154,7 @@ impl Pump {
             };
         }
         match next {
-            Next::More if self.may_write() => self.again(),
+            Next::More if self.may_write() => self.schedule_pull(),
             Next::More | Next::Wait => {}
             Next::End => self.end(py, true),
             Next::Fail => self.end(py, false),
@@ -163,7 +163,7 @@ impl Pump {
     }
 
     fn end(&self, py: Python<'_>, whole: bool) {
-        self.leave();
+        self.unregister();
         let ended = self.ended.lock().take();
         if let Some(Err(e)) = ended.map(|ended| ended.call1(py, (whole,))) {
             e.write_unraisable(py, None);
