@@ -10,22 +10,22 @@ use crate::errors::raise;
 
 /// A record; texts are slices of the answer.
 #[derive(Default)]
-struct Found<'a> {
+struct AnswerRecord<'a> {
     seq: u64,
     ts: u64,
     node: Option<Text<'a>>,
     tag: Option<Text<'a>>,
     meta: Option<&'a str>,
     data: Option<&'a str>,
-    packed: Option<&'a str>,
+    data_b64: Option<&'a str>,
     /// The members that are no record's, as an object without its last brace.
-    more: Vec<u8>,
+    extra: Vec<u8>,
 }
 
 struct Answer<'a> {
     /// Every member but the one that was asked for, as an object.
     rest: Vec<u8>,
-    records: Vec<Found<'a>>,
+    records: Vec<AnswerRecord<'a>>,
 }
 
 fn add(object: &mut Vec<u8>, key: Text<'_>, value: &str) {
@@ -39,8 +39,8 @@ fn number(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
 
-fn record<'a>(s: &mut Scanner<'a>) -> Result<Found<'a>, SyntaxError> {
-    let mut found = Found::default();
+fn record<'a>(s: &mut Scanner<'a>) -> Result<AnswerRecord<'a>, SyntaxError> {
+    let mut found = AnswerRecord::default();
     s.object(|s, key| {
         match key.raw {
             "$seq" => found.seq = number(s.value()?),
@@ -49,8 +49,8 @@ fn record<'a>(s: &mut Scanner<'a>) -> Result<Found<'a>, SyntaxError> {
             "$tag" => found.tag = Some(s.string()?),
             "meta" => found.meta = Some(s.value()?),
             "data" => found.data = Some(s.value()?),
-            "data_b64" => found.packed = Some(s.string()?.raw),
-            _ => add(&mut found.more, key, s.value()?),
+            "data_b64" => found.data_b64 = Some(s.string()?.raw),
+            _ => add(&mut found.extra, key, s.value()?),
         }
         Ok::<_, SyntaxError>(())
     })?;
@@ -85,28 +85,28 @@ fn close(mut object: Vec<u8>) -> Vec<u8> {
     object
 }
 
-fn row<'py>(py: Python<'py>, found: &Found<'_>) -> PyResult<Row<'py>> {
+fn row<'py>(py: Python<'py>, found: &AnswerRecord<'_>) -> PyResult<Row<'py>> {
     let bad = |what| raise(py, &Failure::new("internal", what));
     let text = |text: Option<Text<'_>>| {
         let text = text.map(|t| t.decode().ok_or_else(|| bad("half a surrogate pair in a name")));
         Ok::<_, PyErr>(text.transpose()?.map(|t| PyString::new(py, &t)))
     };
-    let data = match found.packed {
-        Some(packed) => {
-            let raw = decode_base64(packed.as_bytes());
+    let data = match found.data_b64 {
+        Some(data_b64) => {
+            let raw = decode_base64(data_b64.as_bytes());
             PyBytes::new(py, &raw.ok_or_else(|| bad("data_b64 is not base64"))?)
         }
         None => PyBytes::new(py, found.data.unwrap_or("null").as_bytes()),
     };
     let meta = found.meta.map(|m| PyBytes::new(py, m.as_bytes()));
-    let binary = found.packed.is_some();
+    let binary = found.data_b64.is_some();
     Ok((found.seq, found.ts, text(found.node)?, text(found.tag)?, meta, data, binary))
 }
 
 type Parsed<'py> = (Bound<'py, PyBytes>, Vec<Row<'py>>, Vec<Bound<'py, PyBytes>>);
 
 /// The answer without `member`, the records in that, and what else each of them says; the last is
-/// empty when none says more.
+/// empty when none says extra.
 #[pyfunction]
 pub(crate) fn parse_answer<'py>(
     py: Python<'py>,
@@ -118,10 +118,10 @@ pub(crate) fn parse_answer<'py>(
         raise(py, &Failure::new("internal", message))
     })?;
     let rows = found.records.iter().map(|r| row(py, r)).collect::<PyResult<Vec<_>>>()?;
-    let more = if found.records.iter().all(|r| r.more.is_empty()) {
+    let extra = if found.records.iter().all(|r| r.extra.is_empty()) {
         Vec::new()
     } else {
-        found.records.into_iter().map(|r| PyBytes::new(py, &close(r.more))).collect()
+        found.records.into_iter().map(|r| PyBytes::new(py, &close(r.extra))).collect()
     };
-    Ok((PyBytes::new(py, &close(found.rest)), rows, more))
+    Ok((PyBytes::new(py, &close(found.rest)), rows, extra))
 }

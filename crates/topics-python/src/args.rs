@@ -68,13 +68,13 @@ impl AppendArgs<'_> {
 }
 
 /// The records of an append, held.
-pub(crate) fn held<'py>(records: &Bound<'py, PySequence>) -> PyResult<Vec<Held<'py>>> {
-    records.try_iter()?.map(|r| Held::of(&r?)).collect()
+pub(crate) fn py_records<'py>(records: &Bound<'py, PySequence>) -> PyResult<Vec<PyRecord<'py>>> {
+    records.try_iter()?.map(|r| PyRecord::of(&r?)).collect()
 }
 
 /// The records that are held; what is JSON is not checked yet.
-pub(crate) fn records_of<'a>(held: &'a [Held<'_>]) -> PyResult<Vec<NewRecord<'a>>> {
-    held.iter().map(Held::record).collect()
+pub(crate) fn records_of<'a>(held: &'a [PyRecord<'_>]) -> PyResult<Vec<NewRecord<'a>>> {
+    held.iter().map(PyRecord::record).collect()
 }
 
 /// Raw bytes, held.
@@ -102,7 +102,7 @@ pub(crate) fn check_all<'a>(records: &[NewRecord<'a>]) -> Result<Vec<NewRecord<'
 type Job<'py> = (Option<u8>, Option<Bound<'py, PyString>>, u64, u64);
 
 /// A record whose parts live in Python objects.
-pub(crate) struct Held<'py> {
+pub(crate) struct PyRecord<'py> {
     data: Bound<'py, PyBytes>,
     binary: bool,
     tag: Option<Bound<'py, PyString>>,
@@ -112,7 +112,7 @@ pub(crate) struct Held<'py> {
     job: Option<Job<'py>>,
 }
 
-impl<'py> Held<'py> {
+impl<'py> PyRecord<'py> {
     pub fn of(item: &Bound<'py, PyAny>) -> PyResult<Self> {
         let t = item.cast::<PyTuple>()?;
         if t.len() == 6 {

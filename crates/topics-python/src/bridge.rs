@@ -6,59 +6,59 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use topics_service::{Reply, Service, Sink};
 
-use crate::completions::Completions;
 use crate::hot::{PendingReplies, StreamWriters};
+use crate::signal_queue::SignalQueue;
 
 /// A completion.
-pub(crate) enum Done {
+pub(crate) enum LoopEvent {
     /// The reply of a call.
     Reply(u64, Reply),
     /// A waiting read is to look again.
-    Due(u64),
+    Wake(u64),
 }
 
 /// What a loop is to hear of its routes.
-pub(crate) struct Queue {
-    pub done: Completions<Done>,
+pub(crate) struct LoopQueue {
+    pub events: SignalQueue<LoopEvent>,
     /// The hot connections that wait for a reply.
     pub hot: PendingReplies,
     /// The streams that are written where this is drained.
     pub writers: StreamWriters,
 }
 
-impl Queue {
+impl LoopQueue {
     pub fn new() -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            done: Completions::new()?,
+            events: SignalQueue::new()?,
             hot: PendingReplies::default(),
             writers: StreamWriters::default(),
         }))
     }
 }
 
-impl Sink for Queue {
+impl Sink for LoopQueue {
     fn reply(&self, token: u64, reply: Reply) {
-        self.done.push(Done::Reply(token, reply));
+        self.events.push(LoopEvent::Reply(token, reply));
     }
 
     fn due(&self, token: u64) {
-        self.done.push(Done::Due(token));
+        self.events.push(LoopEvent::Wake(token));
     }
 }
 
 /// The loop's end of the queue.
 #[pyclass(frozen)]
 pub(crate) struct Bridge {
-    pub queue: Arc<Queue>,
+    pub queue: Arc<LoopQueue>,
     pub service: Arc<Service>,
 }
 
 impl Bridge {
     fn replies(&self) -> Vec<(u64, Reply)> {
         let mut out = Vec::new();
-        self.queue.done.drain(|done| match done {
-            Done::Reply(token, reply) => out.push((token, reply)),
-            Done::Due(token) => {
+        self.queue.events.drain(|done| match done {
+            LoopEvent::Reply(token, reply) => out.push((token, reply)),
+            LoopEvent::Wake(token) => {
                 out.extend(self.service.resume(token).map(|reply| (token, reply)));
             }
         });
@@ -70,7 +70,7 @@ impl Bridge {
 impl Bridge {
     #[getter]
     fn fd(&self) -> i32 {
-        self.queue.done.fd()
+        self.queue.events.fd()
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -81,7 +81,7 @@ impl Bridge {
         for (token, reply) in done {
             if reply.status == 0 {
                 streams.push(token);
-            } else if let Some(reply) = self.queue.hot.settle(py, token, reply) {
+            } else if let Some(reply) = self.queue.hot.deliver(py, token, reply) {
                 items.push((token, reply.status, PyBytes::new(py, &reply.body)));
             }
         }

@@ -1,4 +1,4 @@
-//! The calls of one event loop that are answered later.
+//! The calls of one event loop that are resolved later.
 //!
 //! A call has a token; what comes of it is drained by the loop, as the value or the exception that
 //! its future gets. What is drained for a token that nobody awaits any more is dropped, and undoes
@@ -13,25 +13,25 @@ use topics_engine::{Append, Appended, Completion, Error};
 use topics_service::{Pool, handover};
 use topics_wire::Failure;
 
-use crate::args::{AppendArgs, WriteOptions, check_all, held, raw, raw_records, records_of};
-use crate::completions::Completions;
+use crate::args::{AppendArgs, WriteOptions, check_all, py_records, raw, raw_records, records_of};
 use crate::engine::{Ack, Engine, ack};
-use crate::errors::{caught, raise};
+use crate::errors::{catch_panics, raise};
 use crate::shared::Shared;
+use crate::signal_queue::SignalQueue;
 use crate::wait_handle::WaitHandle;
 
 /// Makes the value of an outcome.
-pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+pub(crate) type ToPython = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// What became of a call.
 struct Outcome {
     token: u64,
-    make: Make,
+    make: ToPython,
 }
 
 /// What engine threads know of a loop.
 pub(crate) struct Inner {
-    done: Completions<Outcome>,
+    outcomes: SignalQueue<Outcome>,
     /// For verbs that may wait for the disk.
     pub pool: Pool,
     /// Verbs that threads are at, or have before them.
@@ -63,16 +63,16 @@ impl Drop for Inner {
     }
 }
 
-/// A call that is answered once: by dropping it, if by nothing else.
+/// A call that is resolved once: by dropping it, if by nothing else.
 pub(crate) struct Call {
     inner: Arc<Inner>,
     token: u64,
-    answered: bool,
+    resolved: bool,
 }
 
 impl Call {
     pub fn new(inner: &Arc<Inner>, token: u64) -> Self {
-        Self { inner: inner.clone(), token, answered: false }
+        Self { inner: inner.clone(), token, resolved: false }
     }
 
     /// Where its loop is, for as long as it is there.
@@ -81,18 +81,18 @@ impl Call {
     }
 
     /// What became of it.
-    pub fn answer(mut self, make: Make) {
-        self.answered = true;
-        self.inner.done.push(Outcome { token: self.token, make });
+    pub fn resolve(mut self, make: ToPython) {
+        self.resolved = true;
+        self.inner.outcomes.push(Outcome { token: self.token, make });
     }
 
     /// The same, of a verb of the engine.
-    pub fn settle<T: Send + 'static>(
+    pub fn complete<T: Send + 'static>(
         self,
         outcome: Result<T, Failure>,
         show: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) {
-        self.answer(Box::new(move |py| match outcome {
+        self.resolve(Box::new(move |py| match outcome {
             Ok(value) => show(py, value),
             Err(failure) => Err(raise(py, &failure)),
         }));
@@ -100,17 +100,17 @@ impl Call {
 
     /// Only wakes whoever awaits it.
     pub fn wake(self) {
-        self.answer(Box::new(|py| Ok(py.None())));
+        self.resolve(Box::new(|py| Ok(py.None())));
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.resolved {
             let e = Error::Internal("a call ended without an outcome".into());
             let failure = Failure::from(e);
-            let make: Make = Box::new(move |py| Err(raise(py, &failure)));
-            self.inner.done.push(Outcome { token: self.token, make });
+            let make: ToPython = Box::new(move |py| Err(raise(py, &failure)));
+            self.inner.outcomes.push(Outcome { token: self.token, make });
         }
     }
 }
@@ -145,7 +145,7 @@ impl Calls {
         let inner = self.inner.clone();
         let (done, left) = handover(move |outcome: topics_engine::Result<Appended>| {
             let show = |py: Python<'_>, a: Appended| Ok(ack(&a).into_pyobject(py)?.into());
-            Call::new(&inner, token).settle(outcome.map_err(Failure::from), show);
+            Call::new(&inner, token).complete(outcome.map_err(Failure::from), show);
         });
         let mut done: Option<Completion<Appended>> = Some(Box::new(done));
         let mut stage = |append: &Append<'_>| {
@@ -156,7 +156,7 @@ impl Calls {
             }
             Ok(())
         };
-        let staged = py.detach(|| caught(|| run(&mut stage)));
+        let staged = py.detach(|| catch_panics(|| run(&mut stage)));
         let now = left();
         staged.map_err(|e| raise(py, &e))?;
         now.map(|outcome| outcome.map_err(|e| raise(py, &e.into())))
@@ -170,7 +170,7 @@ impl Calls {
     #[new]
     fn new() -> PyResult<Self> {
         let inner = Inner {
-            done: Completions::new()?,
+            outcomes: SignalQueue::new()?,
             // These calls go to the interpreter, which turns their panics into exceptions.
             pool: Pool::new(Arc::default()),
             running: AtomicUsize::new(0),
@@ -181,7 +181,7 @@ impl Calls {
 
     #[getter]
     fn fd(&self) -> i32 {
-        self.inner.done.fd()
+        self.inner.outcomes.fd()
     }
 
     #[getter]
@@ -192,7 +192,7 @@ impl Calls {
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let items = PyList::empty(py);
         let mut failed = Ok(());
-        self.inner.done.drain(|o| {
+        self.inner.outcomes.drain(|o| {
             let value = (o.make)(py).unwrap_or_else(|e| e.into_value(py).into_any());
             let appended = items.append((o.token, value));
             if failed.is_ok() {
@@ -224,7 +224,7 @@ impl Calls {
                 drop((verb, args, kwargs));
                 outcome
             });
-            call.answer(Box::new(move |_| outcome));
+            call.resolve(Box::new(move |_| outcome));
         };
         if long {
             std::thread::Builder::new().name("topics-call".into()).spawn(job)?;
@@ -243,7 +243,7 @@ impl Calls {
         records: &Bound<'_, PySequence>,
         options: WriteOptions,
     ) -> PyResult<Option<Ack>> {
-        let held = held(records)?;
+        let held = py_records(records)?;
         let records = records_of(&held)?;
         let args = AppendArgs::from(&options);
         self.stage(py, token, (&engine.shared, topic), |stage| {
@@ -268,7 +268,7 @@ impl Calls {
         self.stage(py, token, (&engine.shared, topic), |stage| args.with_append(&records, stage)?)
     }
 
-    /// Is answered when there is something after `seq`, the topic goes or the engine closes.
+    /// Is resolved when there is something after `seq`, the topic goes or the engine closes.
     fn head(
         &self,
         py: Python<'_>,

@@ -11,8 +11,8 @@ use crate::args::match_of;
 use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::engine::Engine;
-use crate::errors::{caught, raise};
-use crate::shared::{Ours, in_slices};
+use crate::errors::{catch_panics, raise};
+use crate::shared::{ProcessOwned, wait_in_slices};
 use crate::wait_handle::{WaitHandle, complete_read};
 
 /// A reader with a stored cursor.
@@ -21,7 +21,7 @@ pub(crate) struct Consumer {
     topic: String,
     name: String,
     mode: ConsumerMode,
-    consumer: Arc<Ours<topics_engine::Consumer>>,
+    consumer: Arc<ProcessOwned<topics_engine::Consumer>>,
 }
 
 fn invalid<T>(py: Python<'_>, text: String) -> PyResult<T> {
@@ -57,7 +57,7 @@ impl Consumer {
         let consumer = shared.run(py, |e| Ok(open(e)?))?;
         let mode = consumer.mode();
         let (topic, name) = (topic.to_owned(), name.to_owned());
-        Ok(Self { topic, name, mode, consumer: Arc::new(Ours::new(shared, consumer)) })
+        Ok(Self { topic, name, mode, consumer: Arc::new(ProcessOwned::new(shared, consumer)) })
     }
 
     #[getter]
@@ -91,7 +91,7 @@ impl Consumer {
             self.consumer.run(py, |c| Ok(c.read(&req)?))
         };
         let nothing = |b: &ReadBatch| b.is_empty() && b.tombstone.is_none();
-        in_slices(py, Some(wait), nothing, look).map(Batch)
+        wait_in_slices(py, Some(wait), nothing, look).map(Batch)
     }
 
     /// One look, from a thread of the loop's: the call is answered with a `PendingBatch`.
@@ -113,8 +113,8 @@ impl Consumer {
         let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
         calls.inner.pool.run(Box::new(move || {
             let mut done = Some(done);
-            let looked = caught(|| {
-                consumer.alone(|c| {
+            let looked = catch_panics(|| {
+                consumer.call(|c| {
                     done.take().into_iter().for_each(|done| c.read_async(&req, done));
                     Ok(())
                 })

@@ -14,13 +14,13 @@ use topics_wire::arrow::ScanRequest;
 use topics_wire::{Failure, config, metrics, split};
 
 use crate::args::{
-    AppendArgs, check_all, config_of, held, match_of, nodes_of, raw, raw_records, records_of,
+    AppendArgs, check_all, config_of, match_of, nodes_of, py_records, raw, raw_records, records_of,
 };
 use crate::arrow::ArrowStream;
 use crate::batch::Batch;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
-use crate::shared::{Shared, in_slices, patiently};
+use crate::shared::{Shared, run_interruptible, wait_in_slices};
 use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
@@ -69,7 +69,7 @@ impl Engine {
         let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let progress = recovery.map(|r| r.0.clone()).unwrap_or_default();
-        let shared = patiently(py, move || {
+        let shared = run_interruptible(py, move || {
             let (env_of, at) = (env.clone(), Path::new(&dir));
             let engine = match read_only {
                 true => Engine::open_read_only(env_of, at, options),
@@ -103,7 +103,7 @@ impl Engine {
             return Ok(());
         }
         let shared = self.shared.clone();
-        patiently(py, move || {
+        run_interruptible(py, move || {
             let outcome = shared.engine()?.close();
             shared.set_closed();
             Ok(outcome?)
@@ -126,7 +126,7 @@ impl Engine {
         config: Option<&[u8]>,
         disable_backpressure: bool,
     ) -> PyResult<Ack> {
-        let held = held(records)?;
+        let held = py_records(records)?;
         let records = records_of(&held)?;
         let args =
             AppendArgs { node, key, expect_head, sync, create, config, disable_backpressure };
@@ -239,7 +239,7 @@ impl Engine {
 
     #[pyo3(signature = (topic, seq, timeout=None))]
     fn wait(&self, py: Python<'_>, topic: &str, seq: u64, timeout: Option<f64>) -> PyResult<bool> {
-        in_slices(
+        wait_in_slices(
             py,
             timeout,
             |above| !above,
@@ -511,7 +511,7 @@ pub(crate) fn verify(
         });
     };
     let work = move || Ok(topics_engine::verify(&env, Path::new(&path), &mut tell)?);
-    let report = patiently(py, work)?;
+    let report = run_interruptible(py, work)?;
     Ok(PyBytes::new(py, &topics_wire::report(&report)))
 }
 
@@ -526,7 +526,7 @@ pub(crate) fn repair<'py>(
     apply: bool,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (env, options, _) = settings::options(py, settings)?;
-    let found = patiently(py, move || {
+    let found = run_interruptible(py, move || {
         let dir = Path::new(&path);
         Ok(match apply {
             true => topics_engine::repair(env, dir, options),

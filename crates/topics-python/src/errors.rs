@@ -25,7 +25,7 @@ pub(crate) fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
 }
 
 /// Runs what must not unwind into the interpreter: a panic is an `internal` failure.
-pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn catch_panics<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(outcome) => outcome,
         Err(panic) => {

@@ -9,9 +9,9 @@ use topics_service::{Next, Pulled, Reply, Request, Service, Verb};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
-use crate::bridge::{Bridge, Queue};
+use crate::bridge::{Bridge, LoopQueue};
 use crate::engine::Engine;
-use crate::errors::{caught, raise};
+use crate::errors::{catch_panics, raise};
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
 
@@ -30,9 +30,9 @@ pub(crate) const ACCEPT_JSON: u32 = 8;
 const SMALL_BODY: usize = 2048;
 
 /// The name of a key, its prefixes, and whether it may change configs.
-type Given = (String, Vec<String>, bool);
+type GrantArgs = (String, Vec<String>, bool);
 
-fn made((owner, prefixes, admin): Given) -> Arc<Grant> {
+fn new_grant((owner, prefixes, admin): GrantArgs) -> Arc<Grant> {
     Arc::new(Grant { owner, prefixes, admin })
 }
 
@@ -40,7 +40,7 @@ fn made((owner, prefixes, admin): Given) -> Arc<Grant> {
 #[pyclass(frozen)]
 pub(crate) struct Http {
     pub shared: Arc<Shared>,
-    pub queue: Arc<Queue>,
+    pub queue: Arc<LoopQueue>,
     pub service: Arc<Service>,
     /// What clients may touch, by number; without keys there is one.
     grants: RwLock<Vec<Arc<Grant>>>,
@@ -51,7 +51,7 @@ impl Http {
     pub fn run(&self, py: Python<'_>, request: &Request<'_>) -> Option<Reply> {
         let run = || {
             // A closed engine answers for itself; one of another process must not be asked.
-            let outcome = caught(|| {
+            let outcome = catch_panics(|| {
                 if self.shared.forked() {
                     self.shared.engine()?;
                 }
@@ -70,8 +70,8 @@ impl Http {
     }
 
     /// What a stream has; `None`: it is over.
-    pub fn pulled(&self, token: u64) -> Option<Pulled> {
-        let outcome = caught(|| {
+    pub fn pull_stream(&self, token: u64) -> Option<Pulled> {
+        let outcome = catch_panics(|| {
             self.shared.engine()?;
             Ok(self.service.pull(token))
         });
@@ -90,25 +90,25 @@ impl Http {
         py: Python<'_>,
         engine: &Engine,
         settings: Option<Settings<'_>>,
-        grants: Option<Vec<Given>>,
+        grants: Option<Vec<GrantArgs>>,
     ) -> PyResult<Self> {
         let grants = match grants {
-            Some(given) => given.into_iter().map(made).collect(),
+            Some(given) => given.into_iter().map(new_grant).collect(),
             None => vec![Arc::new(Grant::all())],
         };
         let limits = settings::limits(py, settings)?;
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
-        let queue = Queue::new()?;
+        let queue = LoopQueue::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
         Ok(Self { shared, queue, service, grants: RwLock::new(grants) })
     }
 
     /// Adds those of these grants that are not known yet: a number keeps its meaning.
-    fn extend_grants(&self, all: Vec<Given>) {
+    fn extend_grants(&self, all: Vec<GrantArgs>) {
         let mut grants = self.grants.write();
         let known = grants.len();
-        grants.extend(all.into_iter().skip(known).map(made));
+        grants.extend(all.into_iter().skip(known).map(new_grant));
     }
 
     #[getter]
@@ -152,7 +152,7 @@ impl Http {
     /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end, 3 for one that
     /// the client must not take for the end.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
-        let pulled = py.detach(|| self.pulled(token))?;
+        let pulled = py.detach(|| self.pull_stream(token))?;
         let next = match pulled.next {
             Next::More => 0,
             Next::Wait => 1,
@@ -170,7 +170,7 @@ impl Http {
     /// A message of a socket's client, who may read, or write, or both.
     fn message(&self, py: Python<'_>, token: u64, text: &[u8], read: bool, write: bool) {
         py.detach(|| {
-            let outcome = caught(|| {
+            let outcome = catch_panics(|| {
                 self.shared.engine()?;
                 self.service.message(token, text, (read, write));
                 Ok(())
@@ -183,9 +183,9 @@ impl Http {
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
-            caught(|| {
+            catch_panics(|| {
                 self.shared.engine()?;
-                self.queue.done.quietly(|| self.service.flush());
+                self.queue.events.without_signals(|| self.service.flush());
                 Ok(())
             })
         })

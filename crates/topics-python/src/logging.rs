@@ -14,12 +14,12 @@ use pyo3::prelude::*;
 use topics_env::Guards;
 
 /// Messages that wait; more are dropped. What must not be lost is not only logged.
-const WAITING: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 
-static FORWARD: Forward = Forward(OnceLock::new());
+static FORWARD: ForwardingLogger = ForwardingLogger(OnceLock::new());
 
 /// The way to the thread, which begins with the first message.
-struct Forward(OnceLock<Option<SyncSender<Message>>>);
+struct ForwardingLogger(OnceLock<Option<SyncSender<Message>>>);
 
 struct Message {
     logger: String,
@@ -35,7 +35,7 @@ pub(crate) fn install() {
     }
 }
 
-impl Log for Forward {
+impl Log for ForwardingLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= LevelFilter::Info
     }
@@ -49,7 +49,7 @@ impl Log for Forward {
             level: level_of(record.level()),
             text: record.args().to_string(),
         };
-        if let Some(sender) = self.0.get_or_init(begin) {
+        if let Some(sender) = self.0.get_or_init(start_thread) {
             // A full line, or one without a thread behind it in a forked child.
             let _ = sender.try_send(message);
         }
@@ -58,31 +58,31 @@ impl Log for Forward {
     fn flush(&self) {}
 }
 
-fn begin() -> Option<SyncSender<Message>> {
-    let (sender, receiver) = sync_channel(WAITING);
+fn start_thread() -> Option<SyncSender<Message>> {
+    let (sender, receiver) = sync_channel(QUEUE_CAPACITY);
     let thread = thread::Builder::new().name("topics-log".into());
-    thread.spawn(move || hand_over(&receiver)).is_ok().then_some(sender)
+    thread.spawn(move || forward_messages(&receiver)).is_ok().then_some(sender)
 }
 
 /// Ends with the interpreter.
-fn hand_over(messages: &Receiver<Message>) {
+fn forward_messages(messages: &Receiver<Message>) {
     let guards = Guards::default();
     for message in messages {
-        let tell = || {
+        let emit = || {
             Python::try_attach(|py| {
-                if let Err(e) = tell(py, &message) {
+                if let Err(e) = emit(py, &message) {
                     e.write_unraisable(py, None);
                 }
             })
         };
         // A message that panics is lost, the next one is not.
-        if let Ok(None) = guards.run("log", || "a message".into(), tell) {
+        if let Ok(None) = guards.run("log", || "a message".into(), emit) {
             return;
         }
     }
 }
 
-fn tell(py: Python<'_>, message: &Message) -> PyResult<()> {
+fn emit(py: Python<'_>, message: &Message) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", (&message.logger,))?;
     logger.call_method1("log", (message.level, "%s", &message.text))?;
     Ok(())

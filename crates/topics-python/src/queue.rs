@@ -12,7 +12,7 @@ use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::engine::Engine;
 use crate::errors::raise;
-use crate::shared::{Ours, Shared, in_slices, seconds};
+use crate::shared::{ProcessOwned, Shared, seconds, wait_in_slices};
 use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 
 /// `(seq, lease_id, deadline, deliveries)` of each job, for how long, and their records.
@@ -58,7 +58,7 @@ impl Queue {
         lease_ms: Option<u64>,
         wait: f64,
     ) -> PyResult<Jobs> {
-        let found = in_slices(py, Some(wait), Claimed::is_empty, |wait| {
+        let found = wait_in_slices(py, Some(wait), Claimed::is_empty, |wait| {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait };
             self.shared.run(py, |e| Ok(e.claim(&self.topic, &req)?))
         })?;
@@ -177,7 +177,7 @@ impl Queue {
         let open = |e: &topics_engine::Engine| e.work(&self.topic, node.as_bytes(), max, lease_ms);
         let work = self.shared.run(py, |e| Ok(open(e)?))?;
         let by = claimant(&self.shared, &self.topic, node).map_err(|e| raise(py, &e))?;
-        let work = Arc::new(Ours::new(self.shared.clone(), work));
+        let work = Arc::new(ProcessOwned::new(self.shared.clone(), work));
         Ok(Work { by, work: Mutex::new(Some(work)) })
     }
 }
@@ -191,7 +191,7 @@ fn claimant(shared: &Arc<Shared>, topic: &str, node: &str) -> Result<Claimant, F
 #[pyclass(frozen)]
 pub(crate) struct Work {
     by: Claimant,
-    work: Mutex<Option<Arc<Ours<topics_engine::Work>>>>,
+    work: Mutex<Option<Arc<ProcessOwned<topics_engine::Work>>>>,
 }
 
 #[pymethods]
@@ -199,7 +199,7 @@ impl Work {
     /// The next jobs; `None` when it was closed.
     #[pyo3(signature = (wait=0.0))]
     fn next(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Jobs>> {
-        let found = in_slices(
+        let found = wait_in_slices(
             py,
             Some(wait),
             |f: &Option<Claimed>| f.as_ref().is_some_and(Claimed::is_empty),

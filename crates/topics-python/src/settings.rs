@@ -22,16 +22,16 @@ enum Value {
     Text(String),
 }
 
-/// All that can be set.
-struct All {
+/// AllSettings that can be set.
+struct AllSettings {
     options: Options,
     backend: String,
     url: String,
     limits: Limits,
 }
 
-/// A place in [`All`] that a setting reads and writes.
-enum Place<'a> {
+/// A slot in [`AllSettings`] that a setting reads and writes.
+enum SettingSlot<'a> {
     U32(&'a mut u32),
     U64(&'a mut u64),
     Size(&'a mut usize),
@@ -41,58 +41,58 @@ enum Place<'a> {
     AutoCreate(&'a mut AutoCreate),
 }
 
-/// The settings, each with its place. Limits that a request over HTTP and a call in process have in
+/// The settings, each with its slot. Limits that a request over HTTP and a call in process have in
 /// common are named once; those of calls in process alone begin with `max_embedded_`.
-fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
-    let All { options: o, backend, url, limits: l } = all;
+fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
+    let AllSettings { options: o, backend, url, limits: l } = all;
     vec![
-        ("url", Place::Text(url)),
-        ("io_backend", Place::Text(backend)),
-        ("recovery", Place::Recovery(&mut o.recovery)),
-        ("auto_create", Place::AutoCreate(&mut o.auto_create)),
-        ("wal_shards", Place::U32(&mut o.wal_shards)),
-        ("wal_file_min", Place::U64(&mut o.wal_file_min)),
-        ("wal_file_max", Place::U64(&mut o.wal_file_max)),
-        ("wal_max_bytes", Place::U64(&mut o.wal_max_bytes)),
-        ("staging_bytes", Place::Size(&mut o.staging_bytes)),
-        ("staging_frames", Place::Size(&mut o.staging_frames)),
-        ("staging_wait_ms", Place::Millis(&mut o.staging_wait)),
-        ("sync_interval_ms", Place::Millis(&mut o.sync_interval)),
-        ("tail_cache_bytes", Place::Size(&mut o.tail_cache_bytes)),
-        ("checkpoint_bytes", Place::U64(&mut o.checkpoint_bytes)),
-        ("checkpoint_interval_ms", Place::Millis(&mut o.checkpoint_interval)),
-        ("segment_max_events", Place::U64(&mut o.segment_max_events)),
-        ("segment_max_bytes", Place::U64(&mut o.segment_max_bytes)),
-        ("segment_max_age_ms", Place::Millis(&mut o.segment_max_age)),
-        ("memory_bytes", Place::U64(&mut o.memory_bytes)),
-        ("ephemeral_bytes", Place::U64(&mut o.ephemeral_bytes)),
-        ("txn_bytes", Place::U64(&mut o.txn_bytes)),
-        ("txn_ttl_ms", Place::Millis(&mut o.txn_ttl)),
-        ("max_topics", Place::U64(&mut o.max_topics)),
-        ("max_routers", Place::U64(&mut o.max_routers)),
-        ("max_watch_sessions", Place::U64(&mut o.max_watch_sessions)),
-        ("max_consumers", Place::U64(&mut o.max_consumers)),
-        ("max_txn_writers", Place::U64(&mut o.max_txn_writers)),
-        ("max_txn_writers_per_key", Place::U64(&mut o.max_txn_writers_per_key)),
-        ("txn_writer_ttl_ms", Place::Millis(&mut o.txn_writer_ttl)),
-        ("max_open_files", Place::Size(&mut o.max_open_files)),
-        ("max_total_bytes", Place::U64(&mut o.max_total_bytes)),
-        ("max_idempotency_keys", Place::U64(&mut o.max_idempotency_keys)),
-        ("max_embedded_batch_records", Place::Size(&mut o.max_batch_records)),
-        ("max_embedded_batch_bytes", Place::U64(&mut o.max_batch_bytes)),
-        ("max_embedded_record_bytes", Place::Size(&mut o.max_record_bytes)),
-        ("max_batch_records", Place::Size(&mut l.batch_records)),
-        ("max_record_bytes", Place::Size(&mut l.record_bytes)),
-        ("max_meta_bytes", Place::Size(&mut l.meta_bytes)),
-        ("max_tag_bytes", Place::Size(&mut l.tag_bytes)),
-        ("max_node_bytes", Place::Size(&mut l.node_bytes)),
-        ("max_limit", Place::Size(&mut l.limit)),
-        ("max_claim", Place::Size(&mut l.claim)),
-        ("max_watch_topics", Place::Size(&mut l.watch_topics)),
+        ("url", SettingSlot::Text(url)),
+        ("io_backend", SettingSlot::Text(backend)),
+        ("recovery", SettingSlot::Recovery(&mut o.recovery)),
+        ("auto_create", SettingSlot::AutoCreate(&mut o.auto_create)),
+        ("wal_shards", SettingSlot::U32(&mut o.wal_shards)),
+        ("wal_file_min", SettingSlot::U64(&mut o.wal_file_min)),
+        ("wal_file_max", SettingSlot::U64(&mut o.wal_file_max)),
+        ("wal_max_bytes", SettingSlot::U64(&mut o.wal_max_bytes)),
+        ("staging_bytes", SettingSlot::Size(&mut o.staging_bytes)),
+        ("staging_frames", SettingSlot::Size(&mut o.staging_frames)),
+        ("staging_wait_ms", SettingSlot::Millis(&mut o.staging_wait)),
+        ("sync_interval_ms", SettingSlot::Millis(&mut o.sync_interval)),
+        ("tail_cache_bytes", SettingSlot::Size(&mut o.tail_cache_bytes)),
+        ("checkpoint_bytes", SettingSlot::U64(&mut o.checkpoint_bytes)),
+        ("checkpoint_interval_ms", SettingSlot::Millis(&mut o.checkpoint_interval)),
+        ("segment_max_events", SettingSlot::U64(&mut o.segment_max_events)),
+        ("segment_max_bytes", SettingSlot::U64(&mut o.segment_max_bytes)),
+        ("segment_max_age_ms", SettingSlot::Millis(&mut o.segment_max_age)),
+        ("memory_bytes", SettingSlot::U64(&mut o.memory_bytes)),
+        ("ephemeral_bytes", SettingSlot::U64(&mut o.ephemeral_bytes)),
+        ("txn_bytes", SettingSlot::U64(&mut o.txn_bytes)),
+        ("txn_ttl_ms", SettingSlot::Millis(&mut o.txn_ttl)),
+        ("max_topics", SettingSlot::U64(&mut o.max_topics)),
+        ("max_routers", SettingSlot::U64(&mut o.max_routers)),
+        ("max_watch_sessions", SettingSlot::U64(&mut o.max_watch_sessions)),
+        ("max_consumers", SettingSlot::U64(&mut o.max_consumers)),
+        ("max_txn_writers", SettingSlot::U64(&mut o.max_txn_writers)),
+        ("max_txn_writers_per_key", SettingSlot::U64(&mut o.max_txn_writers_per_key)),
+        ("txn_writer_ttl_ms", SettingSlot::Millis(&mut o.txn_writer_ttl)),
+        ("max_open_files", SettingSlot::Size(&mut o.max_open_files)),
+        ("max_total_bytes", SettingSlot::U64(&mut o.max_total_bytes)),
+        ("max_idempotency_keys", SettingSlot::U64(&mut o.max_idempotency_keys)),
+        ("max_embedded_batch_records", SettingSlot::Size(&mut o.max_batch_records)),
+        ("max_embedded_batch_bytes", SettingSlot::U64(&mut o.max_batch_bytes)),
+        ("max_embedded_record_bytes", SettingSlot::Size(&mut o.max_record_bytes)),
+        ("max_batch_records", SettingSlot::Size(&mut l.batch_records)),
+        ("max_record_bytes", SettingSlot::Size(&mut l.record_bytes)),
+        ("max_meta_bytes", SettingSlot::Size(&mut l.meta_bytes)),
+        ("max_tag_bytes", SettingSlot::Size(&mut l.tag_bytes)),
+        ("max_node_bytes", SettingSlot::Size(&mut l.node_bytes)),
+        ("max_limit", SettingSlot::Size(&mut l.limit)),
+        ("max_claim", SettingSlot::Size(&mut l.claim)),
+        ("max_watch_topics", SettingSlot::Size(&mut l.watch_topics)),
     ]
 }
 
-impl Place<'_> {
+impl SettingSlot<'_> {
     fn get(&self) -> Value {
         let number = |n: usize| Value::Number(n as u64);
         match self {
@@ -111,7 +111,7 @@ impl Place<'_> {
         }
     }
 
-    /// Sets the place; says what is allowed if that cannot be.
+    /// Sets the slot; says what is allowed if that cannot be.
     fn set(&mut self, value: Value) -> Result<(), &'static str> {
         match (self, value) {
             (Self::U32(to), Value::Number(n)) => {
@@ -155,20 +155,20 @@ fn auto_create(text: &str) -> AutoCreate {
     }
 }
 
-fn initial() -> All {
+fn initial() -> AllSettings {
     let backend = "auto".to_owned();
     let (options, limits) = (Options::default(), Limits::default());
-    All { options, backend, url: String::new(), limits }
+    AllSettings { options, backend, url: String::new(), limits }
 }
 
-fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<All> {
+fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<AllSettings> {
     let mut all = initial();
     let Some(given) = given else { return Ok(all) };
     let refuse = |message: String| raise(py, &Failure::invalid(message));
-    let mut places = table(&mut all);
+    let mut slots = slots_of(&mut all);
     for item in given.items()?.iter() {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
-        let Some((_, place)) = places.iter_mut().find(|(known, _)| *known == name) else {
+        let Some((_, slot)) = slots.iter_mut().find(|(known, _)| *known == name) else {
             return Err(refuse(format!("there is no setting {name:?}")));
         };
         if value.is_none() {
@@ -176,9 +176,9 @@ fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<All> {
         }
         let value: Value =
             value.extract().map_err(|_| refuse(format!("{name}: {value} is no setting")))?;
-        place.set(value).map_err(|allowed| refuse(format!("{name} {allowed}")))?;
+        slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}")))?;
     }
-    drop(places);
+    drop(slots);
     // A bound on a part of a record is one bound.
     let (o, l) = (&mut all.options, &all.limits);
     (o.max_meta_bytes, o.max_tag_bytes) = (l.meta_bytes, l.tag_bytes);
@@ -206,8 +206,8 @@ pub(crate) fn limits(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<Li
 #[pyfunction]
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let out = PyDict::new(py);
-    for (name, place) in table(&mut initial()) {
-        out.set_item(name, place.get())?;
+    for (name, slot) in slots_of(&mut initial()) {
+        out.set_item(name, slot.get())?;
     }
     Ok(out)
 }

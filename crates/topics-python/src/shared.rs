@@ -11,7 +11,7 @@ use topics_engine::{Engine, Error};
 use topics_env::Env;
 use topics_wire::Failure;
 
-use crate::errors::{caught, raise};
+use crate::errors::{catch_panics, raise};
 
 /// How long a wait may keep a signal waiting.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
@@ -22,7 +22,7 @@ pub(crate) fn seconds(wait: f64) -> Duration {
 }
 
 /// Repeats a wait in slices, so that signals are heard, until it is not `empty` or over.
-pub(crate) fn in_slices<T>(
+pub(crate) fn wait_in_slices<T>(
     py: Python<'_>,
     wait: Option<f64>,
     empty: impl Fn(&T) -> bool,
@@ -90,7 +90,7 @@ impl Shared {
         py: Python<'_>,
         verb: impl FnOnce(&Engine) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
-        py.detach(|| caught(|| verb(self.engine()?))).map_err(|e| raise(py, &e))
+        py.detach(|| catch_panics(|| verb(self.engine()?))).map_err(|e| raise(py, &e))
     }
 
     /// Runs a verb that may take long on a thread of its own, so that signals are heard. After a
@@ -101,7 +101,7 @@ impl Shared {
         verb: impl FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
     ) -> PyResult<T> {
         let shared = self.clone();
-        patiently(py, move || verb(shared.engine()?))
+        run_interruptible(py, move || verb(shared.engine()?))
     }
 }
 
@@ -116,12 +116,12 @@ impl Drop for Shared {
 
 /// What belongs to the process that opened the engine: a fork never drops it, because that would
 /// touch what is the parent's.
-pub(crate) struct Ours<T> {
+pub(crate) struct ProcessOwned<T> {
     value: Option<T>,
     shared: Arc<Shared>,
 }
 
-impl<T> Ours<T> {
+impl<T> ProcessOwned<T> {
     pub fn new(shared: Arc<Shared>, value: T) -> Self {
         Self { value: Some(value), shared }
     }
@@ -149,17 +149,17 @@ impl<T> Ours<T> {
     where
         T: Sync,
     {
-        self.shared.run(py, |_| self.alone(verb))
+        self.shared.run(py, |_| self.call(verb))
     }
 
     /// The same where there is no GIL.
-    pub fn alone<R>(&self, verb: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
+    pub fn call<R>(&self, verb: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
         self.shared.engine()?;
         self.value.as_ref().ok_or_else(|| Failure::from(Error::Closed)).and_then(verb)
     }
 }
 
-impl<T> Drop for Ours<T> {
+impl<T> Drop for ProcessOwned<T> {
     fn drop(&mut self) {
         if self.shared.forked() {
             std::mem::forget(self.value.take());
@@ -168,14 +168,14 @@ impl<T> Drop for Ours<T> {
 }
 
 /// Runs `work` on a thread of its own and waits for it, hearing signals.
-pub(crate) fn patiently<T: Send + 'static>(
+pub(crate) fn run_interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> PyResult<T> {
     let (send, receive) = channel();
     let run = move || {
         // Nobody may be waiting any longer; then nobody wants to know.
-        let _ = send.send(caught(work));
+        let _ = send.send(catch_panics(work));
     };
     let thread = std::thread::Builder::new().name("topics-call".into());
     thread.spawn(run).map_err(|e| {

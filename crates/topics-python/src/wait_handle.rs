@@ -10,17 +10,17 @@ use topics_wire::Failure;
 use crate::batch::Batch;
 use crate::calls::{Call, Inner};
 use crate::queue::{Jobs, jobs};
-use crate::shared::{Ours, Shared};
+use crate::shared::{ProcessOwned, Shared};
 
 /// A wait that can be withdrawn: what it waits for is not told any more.
 #[pyclass(frozen)]
-pub(crate) struct WaitHandle(Mutex<Option<Ours<CancelFn>>>);
+pub(crate) struct WaitHandle(Mutex<Option<ProcessOwned<CancelFn>>>);
 
 type CancelFn = Box<dyn FnOnce() + Send>;
 
 impl WaitHandle {
     pub fn new(shared: Arc<Shared>, cancel: impl FnOnce() + Send + 'static) -> Self {
-        Self(Mutex::new(Some(Ours::new(shared, Box::new(cancel)))))
+        Self(Mutex::new(Some(ProcessOwned::new(shared, Box::new(cancel)))))
     }
 }
 
@@ -28,7 +28,7 @@ impl WaitHandle {
 impl WaitHandle {
     /// Idempotent.
     fn cancel(&self, py: Python<'_>) {
-        if let Some(cancel) = self.0.lock().take().and_then(Ours::take) {
+        if let Some(cancel) = self.0.lock().take().and_then(ProcessOwned::take) {
             py.detach(cancel);
         }
     }
@@ -36,7 +36,7 @@ impl WaitHandle {
 
 impl Drop for WaitHandle {
     fn drop(&mut self) {
-        if let Some(cancel) = self.0.get_mut().take().and_then(Ours::take) {
+        if let Some(cancel) = self.0.get_mut().take().and_then(ProcessOwned::take) {
             cancel();
         }
     }
@@ -99,7 +99,7 @@ pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
     let calls = call.calls();
     Box::new(move |outcome| {
         let found = outcome.map(|found| Unclaimed { found: Some(found), by, calls });
-        call.settle(found.map_err(Failure::from), |py, found| {
+        call.complete(found.map_err(Failure::from), |py, found| {
             Ok(Py::new(py, PendingJobs(Mutex::new(found)))?.into_any())
         });
     })
@@ -109,7 +109,7 @@ pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
 struct Unread {
     batch: Option<ReadBatch>,
     /// None where the batch was only looked at.
-    consumer: Option<Arc<Ours<topics_engine::Consumer>>>,
+    consumer: Option<Arc<ProcessOwned<topics_engine::Consumer>>>,
 }
 
 impl Drop for Unread {
@@ -137,11 +137,11 @@ impl PendingBatch {
 /// The end of a read by a consumer, or, without one, of a look.
 pub(crate) fn complete_read(
     call: Call,
-    consumer: Option<Arc<Ours<topics_engine::Consumer>>>,
+    consumer: Option<Arc<ProcessOwned<topics_engine::Consumer>>>,
 ) -> Completion<ReadBatch> {
     Box::new(move |outcome| {
         let unread = outcome.map(|batch| Unread { batch: Some(batch), consumer });
-        call.settle(unread.map_err(Failure::from), |py, unread| {
+        call.complete(unread.map_err(Failure::from), |py, unread| {
             Ok(Py::new(py, PendingBatch(Mutex::new(unread)))?.into_any())
         });
     })

@@ -12,7 +12,7 @@ use topics_wire::Failure;
 use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::errors::raise;
-use crate::shared::{Shared, in_slices};
+use crate::shared::{Shared, wait_in_slices};
 
 /// `(name, after, tail, topic_id)`; neither of the middle two is the earliest record.
 pub(crate) type Start = (String, Option<u64>, Option<u64>, Option<u64>);
@@ -96,7 +96,7 @@ impl Watch {
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<WatchEvent>> {
         let look = |slice| self.shared.run(py, |_| self.step(|w| w.next(Some(slice))));
-        let event = in_slices(py, timeout, Option::is_none, look)?;
+        let event = wait_in_slices(py, timeout, Option::is_none, look)?;
         event.map(|event| watch_event(py, event)).transpose()
     }
 
@@ -165,7 +165,9 @@ fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
             let gap = (t.gap_from, t.gap_to, reason, t.missed_estimate, t.earliest_seq, t.head_seq);
             ("gap", topic.to_string(), topic_id, None, Some(gap), Some(t.gap_to))
         }
-        Event::CaughtUp { topic, topic_id, seq } => plain("caught-up", &topic, topic_id, Some(seq)),
+        Event::CaughtUp { topic, topic_id, seq } => {
+            plain("catch_panics-up", &topic, topic_id, Some(seq))
+        }
         Event::TopicDeleted { topic, topic_id } => plain("topic-deleted", &topic, topic_id, None),
         Event::Failed { error, .. } => return Err(raise(py, &error.into())),
         other => {

@@ -11,11 +11,11 @@ use topics_service::Reply;
 use topics_wire::hot::head;
 
 use super::HotDispatcher;
-use super::dispatcher::Admitted;
+use super::dispatcher::Admission;
 use crate::http::Http;
 
 /// A client that sends this much ahead of its answers is not read from until it has them.
-const AHEAD: usize = 256 << 10;
+const MAX_PIPELINED: usize = 256 << 10;
 
 /// The connections that wait for a reply, by the token of the request.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(crate) struct PendingReplies(Mutex<HashMap<u64, Py<Connection>>>);
 
 impl PendingReplies {
     /// Sends a reply to the connection that waits for it; gives it back when none does.
-    pub fn settle(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
+    pub fn deliver(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
         let found = self.0.lock().remove(&token);
         match found {
             Some(connection) => {
@@ -74,7 +74,7 @@ struct Io {
     close_by: u64,
     paused: bool,
     /// No request follows the one that is being answered.
-    last: bool,
+    closes_after_reply: bool,
 }
 
 /// An `asyncio.Protocol` for uvicorn.
@@ -105,7 +105,7 @@ impl Connection {
             since: 0,
             close_by: 0,
             paused: false,
-            last: false,
+            closes_after_reply: false,
         };
         let writable = AtomicBool::new(true);
         Self { dispatcher, complete, server_state, id, io: Mutex::new(io), writable }
@@ -119,7 +119,7 @@ impl Connection {
             io.transport = Some(transport);
             io.since = dispatcher.now();
         }
-        dispatcher.enter(me.id, slf.clone().unbind());
+        dispatcher.register(me.id, slf.clone().unbind());
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "add"), (slf,)).map(drop)
     }
 
@@ -134,11 +134,11 @@ impl Connection {
             drop(http.queue.hot.0.lock().remove(&token));
             http.service.cancel(token);
         }
-        me.release(py);
+        me.release_request(py);
         if transport.is_none() {
             return Ok(());
         }
-        Self::leave(slf)?;
+        Self::unregister(slf)?;
         if let Some(transport) = transport {
             transport.call_method0(py, intern!(py, "close"))?;
         }
@@ -147,31 +147,31 @@ impl Connection {
 
     fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
         let (me, bytes, py) = (slf.get(), data.as_bytes(), slf.py());
-        let (held, pause, body) = {
+        let (buffered, pause, body) = {
             let mut io = me.io.lock();
             if io.phase == Phase::Closed {
                 return Ok(());
             }
-            let held = io.phase == Phase::Busy || !io.buffer.is_empty();
-            if held {
+            let buffered = io.phase == Phase::Busy || !io.buffer.is_empty();
+            if buffered {
                 io.buffer.extend_from_slice(bytes);
             }
             let waits = io.phase == Phase::Busy || !me.writable.load(Ordering::Relaxed);
-            let pause = waits && io.buffer.len() > io.need.max(AHEAD) && !io.paused;
+            let pause = waits && io.buffer.len() > io.need.max(MAX_PIPELINED) && !io.paused;
             io.paused |= pause;
-            (held, pause, io.phase == Phase::Body)
+            (buffered, pause, io.phase == Phase::Body)
         };
-        if body && !me.count(py, bytes.len()) {
+        if body && !me.reserve_bytes(py, bytes.len()) {
             // The application says what there is too much of.
-            let held = std::mem::take(&mut me.io.lock().buffer);
-            me.release(py);
-            return Self::hand_over(slf, &held);
+            let buffered = std::mem::take(&mut me.io.lock().buffer);
+            me.release_request(py);
+            return Self::hand_over(slf, &buffered);
         }
         if pause {
-            me.transport(py, "pause_reading");
+            me.call_transport(py, "pause_reading");
         }
-        match held {
-            true => Self::go_on(slf),
+        match buffered {
+            true => Self::serve_buffered(slf),
             false => {
                 let left = Self::serve(slf, bytes)?;
                 if left > 0 {
@@ -190,12 +190,12 @@ impl Connection {
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().writable.store(true, Ordering::Relaxed);
-        Self::go_on(slf)
+        Self::serve_buffered(slf)
     }
 
     /// The server goes down: ends the connection, behind an answer that is still to come.
     fn shutdown(&self, py: Python<'_>) {
-        if !self.finish() {
+        if !self.close_after_reply() {
             self.close(py);
         }
     }
@@ -206,22 +206,22 @@ impl Connection {
         self.server_state.bind(py).getattr(intern!(py, "connections"))
     }
 
-    fn leave(slf: &Bound<'_, Self>) -> PyResult<()> {
+    fn unregister(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
-        me.dispatcher.get().leave(me.id);
+        me.dispatcher.get().unregister(me.id);
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "discard"), (slf,)).map(drop)
     }
 
     /// Calls a method of the transport, if there still is one. What it says of a connection that is
     /// gone is not of interest: `connection_lost` follows.
-    fn transport(&self, py: Python<'_>, method: &str) {
-        if let Some(transport) = self.peer(py) {
+    fn call_transport(&self, py: Python<'_>, method: &str) {
+        if let Some(transport) = self.transport_ref(py) {
             let _ = transport.call_method0(py, method);
         }
     }
 
     /// The transport, for a call that must not find it locked.
-    fn peer(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+    fn transport_ref(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.io.lock().transport.as_ref().map(|t| t.clone_ref(py))
     }
 
@@ -230,17 +230,17 @@ impl Connection {
         let dispatcher = self.dispatcher.get();
         let since = dispatcher.now();
         let unacked_bytes =
-            self.peer(py).map_or(0, |transport| dispatcher.unacked_bytes(py, &transport));
+            self.transport_ref(py).map_or(0, |transport| dispatcher.unacked_bytes(py, &transport));
         {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Closed, since);
             io.close_by = since + dispatcher.timeouts().closing(unacked_bytes);
         }
-        self.transport(py, "close");
+        self.call_transport(py, "close");
     }
 
     fn write(&self, py: Python<'_>, head: &[u8], body: &[u8]) -> PyResult<()> {
-        if let Some(transport) = self.peer(py) {
+        if let Some(transport) = self.transport_ref(py) {
             let bytes = PyBytes::new_with(py, head.len() + body.len(), |out| {
                 let (first, second) = out.split_at_mut(head.len());
                 first.copy_from_slice(head);
@@ -253,8 +253,8 @@ impl Connection {
     }
 
     /// Counts bytes of a body that is being received; false when there are too many of all.
-    fn count(&self, py: Python<'_>, bytes: usize) -> bool {
-        let counted = self.dispatcher.get().take_bytes(py, bytes);
+    fn reserve_bytes(&self, py: Python<'_>, bytes: usize) -> bool {
+        let counted = self.dispatcher.get().reserve_bytes(py, bytes);
         if counted {
             self.io.lock().received += bytes;
         }
@@ -262,35 +262,35 @@ impl Connection {
     }
 
     /// Gives back what the request holds.
-    fn release(&self, py: Python<'_>) {
+    fn release_request(&self, py: Python<'_>) {
         let (slot, received) = {
             let mut io = self.io.lock();
             (io.slot.take(), std::mem::take(&mut io.received))
         };
         let dispatcher = self.dispatcher.get();
         if let Some(slot) = slot {
-            dispatcher.give_slot(py, &slot);
+            dispatcher.release_slot(py, &slot);
         }
         if received > 0 {
-            dispatcher.give_bytes(py, received);
+            dispatcher.release_bytes(py, received);
         }
     }
 
     /// Takes a slot for a request; without keys there are none.
-    fn hold(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
+    fn acquire_slot(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
         if let Some(label) = label {
-            self.dispatcher.get().take_slot(py, &label);
+            self.dispatcher.get().acquire_slot(py, &label);
             self.io.lock().slot = Some(label);
         }
     }
 
     /// Answers what has been received meanwhile.
-    fn go_on(slf: &Bound<'_, Self>) -> PyResult<()> {
+    fn serve_buffered(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
         if !me.writable.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut held = {
+        let mut buffered = {
             let mut io = me.io.lock();
             let waits = matches!(io.phase, Phase::Busy | Phase::Closed);
             if waits || io.buffer.len() < io.need.max(1) {
@@ -299,19 +299,19 @@ impl Connection {
             std::mem::take(&mut io.buffer)
         };
         // It is here, and asks for what it needs anew.
-        me.release(slf.py());
-        let left = Self::serve(slf, &held)?;
-        held.drain(..held.len() - left);
+        me.release_request(slf.py());
+        let left = Self::serve(slf, &buffered)?;
+        buffered.drain(..buffered.len() - left);
         let resume = {
             let mut io = me.io.lock();
             // Nothing is received within: the buffer is still empty.
-            io.buffer = held;
-            let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= AHEAD);
+            io.buffer = buffered;
+            let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= MAX_PIPELINED);
             io.paused &= !resume;
             resume
         };
         if resume {
-            me.transport(slf.py(), "resume_reading");
+            me.call_transport(slf.py(), "resume_reading");
         }
         Ok(())
     }
@@ -324,17 +324,17 @@ impl Connection {
         let mut rest = input;
         while !rest.is_empty() && me.writable.load(Ordering::Relaxed) {
             let hot = head(rest).and_then(|head| Some((dispatcher.admit(py, &head)?, head)));
-            let Some((admitted, head)) = hot else {
+            let Some((admission, head)) = hot else {
                 Self::hand_over(slf, rest)?;
                 return Ok(0);
             };
             let total = head.size + head.length;
             if rest.len() < total {
-                if !me.count(py, rest.len()) {
+                if !me.reserve_bytes(py, rest.len()) {
                     Self::hand_over(slf, rest)?;
                     return Ok(0);
                 }
-                me.hold(py, admitted.label);
+                me.acquire_slot(py, admission.label);
                 let mut io = me.io.lock();
                 if io.phase != Phase::Body {
                     (io.phase, io.since) = (Phase::Body, dispatcher.now());
@@ -342,7 +342,7 @@ impl Connection {
                 io.need = total;
                 // What the client has announced is not what it sends.
                 let announced = total - rest.len();
-                io.buffer.reserve(announced.min(AHEAD));
+                io.buffer.reserve(announced.min(MAX_PIPELINED));
                 break;
             }
             let (request, more) = rest.split_at(total);
@@ -350,9 +350,9 @@ impl Connection {
             me.begin();
             let token = dispatcher.next_id();
             let body = &request[head.size..];
-            let Some(reply) = dispatcher.call(py, &admitted, &head, body, token) else {
-                let Admitted { http, label, .. } = admitted;
-                me.hold(py, label);
+            let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
+                let Admission { http, label, .. } = admission;
+                me.acquire_slot(py, label);
                 http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
                 me.io.lock().pending = Some(PendingRequest { token, http });
                 break;
@@ -365,10 +365,10 @@ impl Connection {
     }
 
     /// No request follows the one that is there; whether there is one.
-    pub(super) fn finish(&self) -> bool {
+    pub(super) fn close_after_reply(&self) -> bool {
         let mut io = self.io.lock();
         let there = matches!(io.phase, Phase::Busy | Phase::Body);
-        io.last |= there;
+        io.closes_after_reply |= there;
         there
     }
 
@@ -377,20 +377,20 @@ impl Connection {
         (io.phase, io.need) = (Phase::Busy, 0);
     }
 
-    /// Sends a reply; whether it was the last of the connection.
+    /// Sends a reply; whether it was the closes_after_reply of the connection.
     fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
         let dispatcher = self.dispatcher.get();
-        let last = {
+        let closes_after_reply = {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Next, dispatcher.now());
-            io.last
+            io.closes_after_reply
         };
-        let head = dispatcher.head_of(py, &self.server_state, reply, last)?;
+        let head = dispatcher.head_of(py, &self.server_state, reply, closes_after_reply)?;
         self.write(py, &head, &reply.body)?;
-        if last {
+        if closes_after_reply {
             self.close(py);
         }
-        Ok(last)
+        Ok(closes_after_reply)
     }
 
     /// The reply to the pending request.
@@ -398,12 +398,13 @@ impl Connection {
         let me = slf.get();
         let pending = me.io.lock().pending.take();
         drop(pending);
-        me.release(slf.py());
-        let outcome = me.answer(slf.py(), reply).and_then(|last| match last {
-            true => Ok(()),
-            false => Self::go_on(slf),
-        });
-        // Other completions of the same drain are not to be lost.
+        me.release_request(slf.py());
+        let outcome =
+            me.answer(slf.py(), reply).and_then(|closes_after_reply| match closes_after_reply {
+                true => Ok(()),
+                false => Self::serve_buffered(slf),
+            });
+        // Other signal_queue of the same drain are not to be lost.
         if let Err(e) = outcome {
             e.write_unraisable(slf.py(), Some(slf.as_any()));
             me.close(slf.py());
@@ -413,13 +414,13 @@ impl Connection {
     /// From here on the connection is the complete protocol's.
     fn hand_over(slf: &Bound<'_, Self>, rest: &[u8]) -> PyResult<()> {
         let (me, py) = (slf.get(), slf.py());
-        let (transport, paused, last, fresh) = {
+        let (transport, paused, closes_after_reply, fresh) = {
             let mut io = me.io.lock();
             let fresh = io.phase == Phase::First;
-            (io.transport.take(), std::mem::take(&mut io.paused), io.last, fresh)
+            (io.transport.take(), std::mem::take(&mut io.paused), io.closes_after_reply, fresh)
         };
         let Some(transport) = transport else { return Ok(()) };
-        Self::leave(slf)?;
+        Self::unregister(slf)?;
         let protocol = me.complete.call1(py, (fresh,))?;
         transport.call_method1(py, intern!(py, "set_protocol"), (&protocol,))?;
         protocol.call_method1(py, intern!(py, "connection_made"), (&transport,))?;
@@ -427,7 +428,7 @@ impl Connection {
             transport.call_method0(py, intern!(py, "resume_reading"))?;
         }
         protocol.call_method1(py, intern!(py, "data_received"), (PyBytes::new(py, rest),))?;
-        if last {
+        if closes_after_reply {
             protocol.call_method0(py, intern!(py, "shutdown"))?;
         }
         Ok(())
@@ -467,10 +468,10 @@ impl Connection {
     /// Ends a closed connection when its client has all that it is owed, or is too slow with it. One
     /// that takes nothing is the kernel's to end.
     fn close_if_drained(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
-        let Some(transport) = self.peer(py) else { return };
+        let Some(transport) = self.transport_ref(py) else { return };
         let close_by = self.io.lock().close_by;
         if now >= close_by || dispatcher.unacked_bytes(py, &transport) == 0 {
-            return self.transport(py, "abort");
+            return self.call_transport(py, "abort");
         }
         self.io.lock().since = now;
     }

@@ -33,7 +33,7 @@ struct Keys {
 }
 
 /// A request that may be answered here.
-pub(super) struct Admitted {
+pub(super) struct Admission {
     pub http: Py<Http>,
     grant: usize,
     /// Whose slot it takes while it waits; without keys, nobody's.
@@ -42,7 +42,7 @@ pub(super) struct Admitted {
 
 /// The lines that uvicorn puts into every response, and the list that they were made from.
 #[derive(Default)]
-struct Common {
+struct CommonHeaders {
     list: Option<Py<PyAny>>,
     lines: Vec<u8>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct HotDispatcher {
     unacked_bytes: Py<PyAny>,
     too_slow_head: Py<PyBytes>,
     too_slow_body: Py<PyBytes>,
-    common: Mutex<Common>,
+    common: Mutex<CommonHeaders>,
     token: AtomicU64,
     ticks: AtomicU64,
     connections: Mutex<HashMap<u64, Py<Connection>>>,
@@ -137,7 +137,7 @@ impl HotDispatcher {
         let was = self.target.lock().take();
         drop(was);
         for connection in self.all(py) {
-            connection.get().finish();
+            connection.get().close_after_reply();
         }
     }
 
@@ -169,11 +169,11 @@ impl HotDispatcher {
         self.timeouts
     }
 
-    pub(super) fn enter(&self, id: u64, connection: Py<Connection>) {
+    pub(super) fn register(&self, id: u64, connection: Py<Connection>) {
         self.connections.lock().insert(id, connection);
     }
 
-    pub(super) fn leave(&self, id: u64) {
+    pub(super) fn unregister(&self, id: u64) {
         let gone = self.connections.lock().remove(&id);
         drop(gone);
     }
@@ -183,13 +183,13 @@ impl HotDispatcher {
     }
 
     /// The engine's routes, if this request may have them here.
-    pub(super) fn admit(&self, py: Python<'_>, head: &Head<'_>) -> Option<Admitted> {
+    pub(super) fn admit(&self, py: Python<'_>, head: &Head<'_>) -> Option<Admission> {
         if head.length > self.max_body || (self.loopback && !is_loopback(head.host)) {
             return None;
         }
         let http = self.target.lock().as_ref().map(|target| target.http.clone_ref(py))?;
         let Some(keys) = &self.keys else {
-            return Some(Admitted { http, grant: 0, label: None });
+            return Some(Admission { http, grant: 0, label: None });
         };
         // A key in the query is the application's to take out.
         if head.query.windows(6).any(|w| w == b"token=") {
@@ -198,7 +198,9 @@ impl HotDispatcher {
         let (verb, given) = (head.verb, head.authorization?);
         let client = keys.admit.call1(py, (verb, PyBytes::new(py, given)));
         match client.and_then(|client| client.extract::<Option<(usize, Py<PyAny>)>>(py)) {
-            Ok(client) => client.map(|(grant, label)| Admitted { http, grant, label: Some(label) }),
+            Ok(client) => {
+                client.map(|(grant, label)| Admission { http, grant, label: Some(label) })
+            }
             Err(e) => {
                 e.write_unraisable(py, None);
                 None
@@ -215,16 +217,16 @@ impl HotDispatcher {
         }
     }
 
-    pub(super) fn take_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
+    pub(super) fn acquire_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
         self.slot(py, label, "take");
     }
 
-    pub(super) fn give_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
+    pub(super) fn release_slot(&self, py: Python<'_>, label: &Py<PyAny>) {
         self.slot(py, label, "give");
     }
 
     /// Counts bytes that were received of a body; false when that are too many.
-    pub(super) fn take_bytes(&self, py: Python<'_>, size: usize) -> bool {
+    pub(super) fn reserve_bytes(&self, py: Python<'_>, size: usize) -> bool {
         let taken = self.receiving.call_method1(py, intern!(py, "take"), (size,));
         taken.and_then(|taken| taken.extract(py)).unwrap_or_else(|e| {
             e.write_unraisable(py, None);
@@ -232,7 +234,7 @@ impl HotDispatcher {
         })
     }
 
-    pub(super) fn give_bytes(&self, py: Python<'_>, size: usize) {
+    pub(super) fn release_bytes(&self, py: Python<'_>, size: usize) {
         if let Err(e) = self.receiving.call_method1(py, intern!(py, "give"), (size,)) {
             e.write_unraisable(py, None);
         }
@@ -242,14 +244,14 @@ impl HotDispatcher {
     pub(super) fn call(
         &self,
         py: Python<'_>,
-        admitted: &Admitted,
+        admission: &Admission,
         head: &Head<'_>,
         body: &[u8],
         token: u64,
     ) -> Option<Reply> {
         let Head { verb, name, query, key, .. } = *head;
-        let http = admitted.http.get();
-        let Some(grant) = http.grant(admitted.grant) else {
+        let http = admission.http.get();
+        let Some(grant) = http.grant(admission.grant) else {
             return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);
@@ -319,7 +321,7 @@ impl HotDispatcher {
                     lines.extend_from_slice(part);
                 }
             }
-            *self.common.lock() = Common { list: Some(list.unbind()), lines };
+            *self.common.lock() = CommonHeaders { list: Some(list.unbind()), lines };
         }
         let status = self.status_lines.get(&status).map_or(&b""[..], Vec::as_slice);
         Ok(response_head(status, &self.common.lock().lines, extra, length))

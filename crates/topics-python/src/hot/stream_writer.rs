@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use topics_service::{Next, Pulled};
 
-use crate::bridge::Done;
+use crate::bridge::LoopEvent;
 use crate::http::Http;
 
 /// Streams that are pulled with one release of the GIL: few enough that the first of a large
@@ -49,7 +49,7 @@ impl StreamWriters {
         ready.retain(|writer| writer.get().may_write());
         for some in ready.chunks(PULLED_TOGETHER) {
             let writers: Vec<&StreamWriter> = some.iter().map(Py::get).collect();
-            let pull = |writer: &StreamWriter| writer.http.get().pulled(writer.token);
+            let pull = |writer: &StreamWriter| writer.http.get().pull_stream(writer.token);
             let pulled = py.detach(|| writers.into_iter().map(pull).collect::<Vec<_>>());
             for (writer, pulled) in some.iter().zip(pulled) {
                 // The events of the other streams are not to be lost.
@@ -119,7 +119,7 @@ impl StreamWriter {
 
 impl StreamWriter {
     fn schedule_pull(&self) {
-        self.http.get().queue.done.push(Done::Due(self.token));
+        self.http.get().queue.events.push(LoopEvent::Wake(self.token));
     }
 
     /// What is taken out is dropped without the lock.

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::SegQueue;
 
 /// The queue and its descriptor.
-pub(crate) struct Completions<T> {
-    done: SegQueue<T>,
+pub(crate) struct SignalQueue<T> {
+    items: SegQueue<T>,
     /// Whether the loop knows that there is something, or is about to look anyway.
     signalled: AtomicBool,
     signal: Signal,
 }
 
-impl<T> Completions<T> {
+impl<T> SignalQueue<T> {
     pub fn new() -> std::io::Result<Self> {
-        let (done, signalled) = (SegQueue::new(), AtomicBool::new(false));
-        Ok(Self { done, signalled, signal: Signal::new()? })
+        let (items, signalled) = (SegQueue::new(), AtomicBool::new(false));
+        Ok(Self { items, signalled, signal: Signal::new()? })
     }
 
     /// Readable when there is something.
@@ -25,19 +25,19 @@ impl<T> Completions<T> {
         self.signal.fd()
     }
 
-    pub fn push(&self, done: T) {
-        self.done.push(done);
-        self.tell();
+    pub fn push(&self, item: T) {
+        self.items.push(item);
+        self.signal_once();
     }
 
-    fn tell(&self) {
+    fn signal_once(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
             self.signal.raise();
         }
     }
 
     /// Runs `work` on the loop's thread, which drains next: until then nobody need signal.
-    pub fn quietly(&self, work: impl FnOnce()) {
+    pub fn without_signals(&self, work: impl FnOnce()) {
         let known = self.signalled.swap(true, Ordering::AcqRel);
         work();
         if !known {
@@ -53,14 +53,14 @@ impl<T> Completions<T> {
             self.signalled.swap(false, Ordering::AcqRel);
         }
         // Bounded, so that waits which keep waking do not keep the loop.
-        for _ in 0..self.done.len() {
-            match self.done.pop() {
-                Some(done) => each(done),
+        for _ in 0..self.items.len() {
+            match self.items.pop() {
+                Some(item) => each(item),
                 None => break,
             }
         }
-        if !self.done.is_empty() {
-            self.tell();
+        if !self.items.is_empty() {
+            self.signal_once();
         }
     }
 }
