@@ -150,11 +150,11 @@ fn str_bytes<'a>(s: Option<&'a Bound<'_, PyString>>) -> PyResult<&'a [u8]> {
 /// around them.
 pub(crate) fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>, Failure> {
     let mut r = *r;
-    let place = json::Place { within: "records", index: Some(index), field: "" };
+    let path = json::FieldPath { within: "records", index: Some(index), field: "" };
     if !r.binary {
         let value = json::validate(r.data);
         let value = value
-            .map_err(|e| place.at("data").refuse(format_args!("is not one JSON value: {e}")))?;
+            .map_err(|e| path.at("data").invalid(format_args!("is not one JSON value: {e}")))?;
         r.data = value.as_bytes();
     }
     if !r.meta.is_empty() {

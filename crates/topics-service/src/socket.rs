@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use topics_engine::{Error, Event, Watch};
-use topics_wire::json::{Fields, Place, Reader, Scanner, push_str};
+use topics_wire::json::{FieldPath, Fields, Reader, Scanner, push_str};
 use topics_wire::render::Object;
 use topics_wire::small::body;
 use topics_wire::watch::{self, Asked, frames};
@@ -43,15 +43,15 @@ struct Head {
 fn head(message: &[u8]) -> Result<Head, Failure> {
     let mut h = Head { op: String::new(), request_id: None, topics: Vec::new() };
     let mut s = Scanner::new(message)?;
-    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
+    s.must_be(FieldPath::field("the body"), "an object", |b| b == b'{')?;
     s.object(|s, key| {
         match key.decode().as_deref() {
-            Some("op") => h.op = s.text(Place::field("op"))?.into_owned(),
+            Some("op") => h.op = s.text(FieldPath::field("op"))?.into_owned(),
             Some("request_id" | "topic") if s.null()? => {}
             Some("request_id") => {
-                h.request_id = Some(s.text(Place::field("request_id"))?.into_owned());
+                h.request_id = Some(s.text(FieldPath::field("request_id"))?.into_owned());
             }
-            Some("topic") => h.topics.push(s.text(Place::field("topic"))?.into_owned()),
+            Some("topic") => h.topics.push(s.text(FieldPath::field("topic"))?.into_owned()),
             Some("topics") if s.peek() == Some(b'[') => names(s, &mut h.topics)?,
             _ => s.skip()?,
         }
@@ -68,8 +68,8 @@ fn only(message: &[u8], fields: Fields) -> Result<(), Failure> {
 
 fn names(s: &mut Scanner<'_>, out: &mut Vec<String>) -> Result<(), Failure> {
     s.array(|s, index| {
-        let place = Place { within: "topics", index: Some(index), field: "" };
-        out.push(s.text(place)?.into_owned());
+        let path = FieldPath { within: "topics", index: Some(index), field: "" };
+        out.push(s.text(path)?.into_owned());
         Ok(())
     })
 }
@@ -211,7 +211,7 @@ impl Service {
                         .map(|()| Some(message("pong", h.request_id.as_deref()).finish())),
                     _ => {
                         let known = "must be one of subscribe, unsubscribe, publish, ping";
-                        Err(Place::field("op").refuse(known))
+                        Err(FieldPath::field("op").invalid(known))
                     }
                 });
                 (h.request_id, outcome)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader};
+use crate::json::{FieldPath, Fields, Reader};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::read::{matching, page_of, push_records, standing};
 use crate::render::Object;
@@ -32,22 +32,22 @@ pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
     body(bytes, FIELDS, |s, key| {
         match key {
             "mode" => {
-                let place = Place::field("mode");
-                p.mode = Some(match s.text(place)?.as_ref() {
+                let path = FieldPath::field("mode");
+                p.mode = Some(match s.text(path)?.as_ref() {
                     "at_least_once" => ConsumerMode::AtLeastOnce,
                     "at_most_once" => ConsumerMode::AtMostOnce,
-                    _ => return Err(place.refuse("must be one of at_least_once, at_most_once")),
+                    _ => return Err(path.invalid("must be one of at_least_once, at_most_once")),
                 });
             }
             "start" => {
-                let place = Place::field("start");
-                p.start = match s.text(place)?.as_ref() {
+                let path = FieldPath::field("start");
+                p.start = match s.text(path)?.as_ref() {
                     "start" => ConsumerStart::Start,
                     "end" => ConsumerStart::End,
-                    _ => return Err(place.refuse("must be one of start, end")),
+                    _ => return Err(path.invalid("must be one of start, end")),
                 };
             }
-            "auto_commit" => p.auto_commit = s.bool(Place::field("auto_commit"))?,
+            "auto_commit" => p.auto_commit = s.bool(FieldPath::field("auto_commit"))?,
             _ => s.skip()?,
         }
         Ok(())
@@ -69,13 +69,13 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
     body(bytes, FIELDS, |s, key| {
         match key {
             "max_bytes" => {
-                r.max_bytes = size(s.u64(Place::field("max_bytes"))?).min(MAX_READ_BYTES);
+                r.max_bytes = size(s.u64(FieldPath::field("max_bytes"))?).min(MAX_READ_BYTES);
             }
-            "max_records" => r.max_records = size(s.u64(Place::field("max_records"))?),
-            "checkpoint" => r.checkpoint = s.bool(Place::field("checkpoint"))?,
-            "wait_ms" => wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+            "max_records" => r.max_records = size(s.u64(FieldPath::field("max_records"))?),
+            "checkpoint" => r.checkpoint = s.bool(FieldPath::field("checkpoint"))?,
+            "wait_ms" => wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
             "match" => r.matching = Some(matching(s)?),
-            "fail_if_busy" => r.fail_if_busy = s.bool(Place::field("fail_if_busy"))?,
+            "fail_if_busy" => r.fail_if_busy = s.bool(FieldPath::field("fail_if_busy"))?,
             _ => s.skip()?,
         }
         Ok(())
@@ -87,10 +87,10 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
 pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
     let mut seq = None;
     body(bytes, Fields::of(&["seq"]), |s, key| {
-        seq = Some(s.u64(Place::field(key))?);
+        seq = Some(s.u64(FieldPath::field(key))?);
         Ok(())
     })?;
-    seq.ok_or_else(|| Place::field("seq").refuse("is missing"))
+    seq.ok_or_else(|| FieldPath::field("seq").invalid("is missing"))
 }
 
 /// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`.
@@ -98,14 +98,14 @@ pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     let mut to = Vec::new();
     body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
         match key {
-            "seq" => to.push(SeekTo::Seq(s.u64(Place::field("seq"))?)),
-            "ts" => to.push(SeekTo::Ts(s.u64(Place::field("ts"))?)),
+            "seq" => to.push(SeekTo::Seq(s.u64(FieldPath::field("seq"))?)),
+            "ts" => to.push(SeekTo::Ts(s.u64(FieldPath::field("ts"))?)),
             "to" => {
-                let place = Place::field("to");
-                to.push(match s.text(place)?.as_ref() {
+                let path = FieldPath::field("to");
+                to.push(match s.text(path)?.as_ref() {
                     "start" => SeekTo::Start,
                     "end" => SeekTo::End,
-                    _ => return Err(place.refuse("must be one of start, end")),
+                    _ => return Err(path.invalid("must be one of start, end")),
                 });
             }
             _ => s.skip()?,

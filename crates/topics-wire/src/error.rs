@@ -2,7 +2,7 @@
 
 use topics_engine::Error;
 
-use crate::json::{Place, Reader, Scanner, SyntaxError, push_str, push_u64};
+use crate::json::{FieldPath, Reader, Scanner, SyntaxError, push_str, push_u64};
 
 /// Why a call failed, ready for the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Failure {
             found: &mut Option<u64>,
         ) -> Result<(), Failure> {
             let Some((first, rest)) = path.split_first() else {
-                *found = Some(s.u64(Place::field("retry_after_ms"))?);
+                *found = Some(s.u64(FieldPath::field("retry_after_ms"))?);
                 return Ok(());
             };
             s.object(|s, key| match key.raw == *first {

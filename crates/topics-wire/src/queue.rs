@@ -3,7 +3,7 @@
 use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner, push_u64};
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_u64};
 use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
 use crate::query::Query;
 use crate::read::{matching, push_record};
@@ -30,10 +30,10 @@ pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
     let mut node = None;
     body(bytes, FIELDS, |s, key| {
         match key {
-            "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
+            "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "max" => c.max = most(s, "max", limits.claim)?,
-            "lease_ms" => c.lease_ms = Some(s.u64(Place::field("lease_ms"))?),
-            "wait_ms" => c.wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+            "lease_ms" => c.lease_ms = Some(s.u64(FieldPath::field("lease_ms"))?),
+            "wait_ms" => c.wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
             _ => s.skip()?,
         }
         Ok(())
@@ -55,18 +55,19 @@ pub fn work(query: &Query<'_>, limits: &Limits) -> Result<Claim, Failure> {
 }
 
 fn worker(node: Option<String>) -> Result<String, Failure> {
-    node.filter(|node| !node.is_empty())
-        .ok_or_else(|| Place::field("node").refuse("is missing: a worker has a name of its own"))
+    node.filter(|node| !node.is_empty()).ok_or_else(|| {
+        FieldPath::field("node").invalid("is missing: a worker has a name of its own")
+    })
 }
 
 fn most(s: &mut Scanner<'_>, field: &'static str, limit: usize) -> Result<usize, Failure> {
-    bounded(s.u64(Place::field(field))?, field, limit)
+    bounded(s.u64(FieldPath::field(field))?, field, limit)
 }
 
 fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> {
     let n = usize::try_from(n).unwrap_or(usize::MAX);
     match n {
-        0 => Err(Place::field(field).refuse("must be at least 1")),
+        0 => Err(FieldPath::field(field).invalid("must be at least 1")),
         n if limit == 0 => Ok(n),
         n => Ok(n.min(limit)),
     }
@@ -117,34 +118,35 @@ fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
     let (mut node, mut seqs) = (None, None);
     body(bytes, fields, |s, key| {
         match key {
-            "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
+            "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "seqs" => seqs = Some(numbers(s, "seqs")?),
             "lease_ids" => h.lease_ids = Some(numbers(s, "lease_ids")?),
             "delay_ms" => {
-                h.delay_ms = if s.null()? { None } else { Some(s.u64(Place::field("delay_ms"))?) };
+                h.delay_ms =
+                    if s.null()? { None } else { Some(s.u64(FieldPath::field("delay_ms"))?) };
             }
-            "lease_ms" => h.lease_ms = Some(s.u64(Place::field("lease_ms"))?),
+            "lease_ms" => h.lease_ms = Some(s.u64(FieldPath::field("lease_ms"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     h.node = worker(node)?;
-    h.seqs = seqs.ok_or_else(|| Place::field("seqs").refuse("is missing"))?;
+    h.seqs = seqs.ok_or_else(|| FieldPath::field("seqs").invalid("is missing"))?;
     if h.lease_ids.as_ref().is_some_and(|ids| ids.len() != h.seqs.len()) {
-        return Err(Place::field("lease_ids").refuse("must be as many as seqs"));
+        return Err(FieldPath::field("lease_ids").invalid("must be as many as seqs"));
     }
     Ok(h)
 }
 
 fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failure> {
-    s.must_be(Place::field(within), "an array of integers", |b| b == b'[')?;
+    s.must_be(FieldPath::field(within), "an array of integers", |b| b == b'[')?;
     let mut out = Vec::new();
     s.array(|s, index| {
         if index >= MAX_SEQS {
             let (got, max) = (index as u64 + 1, MAX_SEQS as u64);
             return Err(Failure::from(Error::BatchTooLarge { got, max, unit: "seqs" }));
         }
-        out.push(s.u64(Place { within, index: Some(index), field: "" })?);
+        out.push(s.u64(FieldPath { within, index: Some(index), field: "" })?);
         Ok(())
     })?;
     Ok(out)
@@ -159,11 +161,11 @@ pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
     }
     body(bytes, FIELDS, |s, key| {
         match key {
-            "to" => r.to = Some(s.text(Place::field("to"))?.into_owned()),
+            "to" => r.to = Some(s.text(FieldPath::field("to"))?.into_owned()),
             "match" => r.matching = Some(matching(s)?),
             "seqs" => r.seqs = Some(numbers(s, "seqs")?),
             "limit" => r.limit = Some(most(s, "limit", 0)?),
-            "dry_run" => r.dry_run = s.bool(Place::field("dry_run"))?,
+            "dry_run" => r.dry_run = s.bool(FieldPath::field("dry_run"))?,
             _ => s.skip()?,
         }
         Ok(())
@@ -178,7 +180,7 @@ pub fn jobs(query: &Query<'_>, limits: &Limits) -> Result<(Option<JobState>, usi
     let state = match query.get("state")? {
         None => None,
         Some(word) => Some(*STATES.iter().find(|s| s.as_str() == word).ok_or_else(|| {
-            Place::field("state").refuse("must be one of ready, leased, delayed, dead")
+            FieldPath::field("state").invalid("must be one of ready, leased, delayed, dead")
         })?),
     };
     let max = query.u64("max")?.map_or(Ok(100), |n| bounded(n, "max", limits.claim))?;

@@ -6,7 +6,7 @@ use topics_engine::{
 
 use crate::arrow;
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner, push_base64, push_str, push_u64};
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_base64, push_str, push_u64};
 use crate::limits::{
     ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
     MAX_WAIT_MS,
@@ -87,17 +87,17 @@ fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Res
     let r = &mut d.request;
     match key {
         "from_seq" => start.from = Some(from_seq(s)?),
-        "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
-        "before_seq" => start.before = Some(s.u64(Place::field("before_seq"))?),
-        "limit" => r.limit = size(s.u64(Place::field("limit"))?),
-        "max_batch_bytes" => r.max_bytes = size(s.u64(Place::field("max_batch_bytes"))?),
-        "wait_ms" => d.wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
-        "topic_id" => r.topic_id = Some(s.u64(Place::field("topic_id"))?),
-        "include_tags" => d.include_tags = s.bool(Place::field("include_tags"))?,
-        "include_meta" => d.include_meta = s.bool(Place::field("include_meta"))?,
+        "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
+        "before_seq" => start.before = Some(s.u64(FieldPath::field("before_seq"))?),
+        "limit" => r.limit = size(s.u64(FieldPath::field("limit"))?),
+        "max_batch_bytes" => r.max_bytes = size(s.u64(FieldPath::field("max_batch_bytes"))?),
+        "wait_ms" => d.wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
+        "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
+        "include_tags" => d.include_tags = s.bool(FieldPath::field("include_tags"))?,
+        "include_meta" => d.include_meta = s.bool(FieldPath::field("include_meta"))?,
         "node" => r.skip_nodes = nodes(s, "node")?,
         "match" => r.matching = Some(matching(s)?),
-        "consistency" => r.strong = strong(&s.text(Place::field("consistency"))?)?,
+        "consistency" => r.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         // Of columns: what they and the others are is read where they are asked for.
         "columns" => _ = arrow::columns(s)?,
         "data_type" => _ = arrow::binary(s)?,
@@ -111,27 +111,27 @@ pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
     match word {
         "eventual" => Ok(false),
         "strong" => Ok(true),
-        _ => Err(Place::field("consistency").refuse("must be one of eventual, strong")),
+        _ => Err(FieldPath::field("consistency").invalid("must be one of eventual, strong")),
     }
 }
 
 /// Where to begin: behind a seq, or at the first record.
 pub(crate) fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
-    let place = Place::field("from_seq");
+    let path = FieldPath::field("from_seq");
     if s.peek() != Some(b'"') {
-        return Ok(ReadFrom::After(s.u64(place)?));
+        return Ok(ReadFrom::After(s.u64(path)?));
     }
-    match s.text(place)?.as_ref() {
+    match s.text(path)?.as_ref() {
         "earliest" => Ok(ReadFrom::Earliest),
-        _ => Err(place.refuse("must be an integer of at least 0, or \"earliest\"")),
+        _ => Err(path.invalid("must be an integer of at least 0, or \"earliest\"")),
     }
 }
 
 impl Start {
     fn resolve(self) -> Result<ReadFrom, Failure> {
         match (self.from, self.tail, self.before) {
-            (Some(_), Some(_), _) => Err(Place::field("tail").refuse("excludes from_seq")),
-            (_, None, Some(_)) => Err(Place::field("before_seq").refuse("needs tail")),
+            (Some(_), Some(_), _) => Err(FieldPath::field("tail").invalid("excludes from_seq")),
+            (_, None, Some(_)) => Err(FieldPath::field("before_seq").invalid("needs tail")),
             (_, Some(tail), Some(seq)) => Ok(ReadFrom::Before { seq, tail }),
             (None, Some(tail), None) => Ok(ReadFrom::Tail(tail)),
             (from, None, None) => Ok(from.unwrap_or(ReadFrom::After(0))),
@@ -141,39 +141,39 @@ impl Start {
 
 /// One node, or several.
 pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilter, Failure> {
-    let place = Place::field(field);
+    let path = FieldPath::field(field);
     let mut nodes = Vec::new();
     if s.peek() == Some(b'[') {
         s.array(|s, index| {
-            let place = Place { within: field, index: Some(index), field: "" };
+            let path = FieldPath { within: field, index: Some(index), field: "" };
             if index >= 64 {
-                return Err(place.refuse("is one too many: at most 64 nodes"));
+                return Err(path.invalid("is one too many: at most 64 nodes"));
             }
-            nodes.push(s.text(place)?.into_owned().into_bytes());
+            nodes.push(s.text(path)?.into_owned().into_bytes());
             Ok(())
         })?;
     } else {
-        s.must_be(place, "a string or an array of strings", |b| b == b'"')?;
-        nodes.push(s.text(place)?.into_owned().into_bytes());
+        s.must_be(path, "a string or an array of strings", |b| b == b'"')?;
+        nodes.push(s.text(path)?.into_owned().into_bytes());
     }
     Ok(NodeFilter(nodes))
 }
 
 /// `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first.
 pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
-    matching_at(s, Place::field("match"))
+    matching_at(s, FieldPath::field("match"))
 }
 
 /// The same for a field of another name.
-pub(crate) fn matching_at(s: &mut Scanner<'_>, place: Place) -> Result<TopicMatch, Failure> {
-    let wrong = || place.refuse(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
+pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicMatch, Failure> {
+    let wrong = || path.invalid(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
     if s.peek() == Some(b'"') {
-        return Ok(TopicMatch::Eq(s.text(place)?.into_owned().into_bytes()));
+        return Ok(TopicMatch::Eq(s.text(path)?.into_owned().into_bytes()));
     }
-    s.must_be(place, "a string or an array", |b| b == b'[')?;
+    s.must_be(path, "a string or an array", |b| b == b'[')?;
     let mut parts = Vec::with_capacity(3);
     s.array(|s, _| {
-        parts.push(s.text(place)?.into_owned());
+        parts.push(s.text(path)?.into_owned());
         if parts.len() > 3 { Err(wrong()) } else { Ok(()) }
     })?;
     match parts.as_slice() {

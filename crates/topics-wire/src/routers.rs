@@ -3,7 +3,7 @@
 use topics_engine::{Guarantee, RouterInfo, RouterRequest};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader};
+use crate::json::{FieldPath, Fields, Reader};
 use crate::query::Query;
 use crate::read::matching_at;
 use crate::render::{Object, router};
@@ -26,29 +26,29 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
     let (mut source, mut dest) = (None, None);
     body(bytes, FIELDS, |s, key| {
         match key {
-            "source" => source = Some(s.text(Place::field("source"))?.into_owned()),
-            "dest" => dest = Some(s.text(Place::field("dest"))?.into_owned()),
-            "preserve_node" => r.preserve_node = s.bool(Place::field("preserve_node"))?,
-            "preserve_tag" => r.preserve_tag = s.bool(Place::field("preserve_tag"))?,
+            "source" => source = Some(s.text(FieldPath::field("source"))?.into_owned()),
+            "dest" => dest = Some(s.text(FieldPath::field("dest"))?.into_owned()),
+            "preserve_node" => r.preserve_node = s.bool(FieldPath::field("preserve_node"))?,
+            "preserve_tag" => r.preserve_tag = s.bool(FieldPath::field("preserve_tag"))?,
             "filter" => {
-                r.filter = Some(matching_at(s, Place::field("filter"))?);
+                r.filter = Some(matching_at(s, FieldPath::field("filter"))?);
             }
-            "create_dest" => r.create_dest = s.bool(Place::field("create_dest"))?,
-            "allow_cycle" => r.allow_cycle = s.bool(Place::field("allow_cycle"))?,
+            "create_dest" => r.create_dest = s.bool(FieldPath::field("create_dest"))?,
+            "allow_cycle" => r.allow_cycle = s.bool(FieldPath::field("allow_cycle"))?,
             "guarantee" => {
-                let place = Place::field("guarantee");
-                r.guarantee = match s.text(place)?.as_ref() {
+                let path = FieldPath::field("guarantee");
+                r.guarantee = match s.text(path)?.as_ref() {
                     "at_least_once" => Guarantee::AtLeastOnce,
                     "exactly_once" => Guarantee::ExactlyOnce,
-                    _ => return Err(place.refuse("must be one of at_least_once, exactly_once")),
+                    _ => return Err(path.invalid("must be one of at_least_once, exactly_once")),
                 };
             }
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    r.source = source.ok_or_else(|| Place::field("source").refuse("is missing"))?;
-    r.dest = dest.ok_or_else(|| Place::field("dest").refuse("is missing"))?;
+    r.source = source.ok_or_else(|| FieldPath::field("source").invalid("is missing"))?;
+    r.dest = dest.ok_or_else(|| FieldPath::field("dest").invalid("is missing"))?;
     Ok(r)
 }
 

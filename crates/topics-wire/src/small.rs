@@ -5,7 +5,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use topics_engine::DeleteRequest;
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner};
 use crate::limits::{MAX_STATES, PAGE};
 use crate::query::Query;
 use crate::read::matching;
@@ -17,8 +17,8 @@ pub fn body<'a>(
     each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut s = Scanner::new(bytes)?;
-    s.must_be(Place::field("the body"), "an object", |b| b == b'{')?;
-    fields.read(&mut s, Place::default(), each)?;
+    s.must_be(FieldPath::field("the body"), "an object", |b| b == b'{')?;
+    fields.read(&mut s, FieldPath::default(), each)?;
     Ok(s.end()?)
 }
 
@@ -33,7 +33,7 @@ pub fn delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
     let mut request = DeleteRequest::default();
     body(bytes, FIELDS, |s, key| {
         match key {
-            "before_seq" => request.before_seq = Some(s.u64(Place::field("before_seq"))?),
+            "before_seq" => request.before_seq = Some(s.u64(FieldPath::field("before_seq"))?),
             "match" => request.matching = Some(matching(s)?),
             _ => s.skip()?,
         }
@@ -49,10 +49,10 @@ pub fn delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
 pub fn seek(bytes: &[u8]) -> Result<u64, Failure> {
     let mut ts = None;
     body(bytes, Fields::of(&["ts"]), |s, key| {
-        ts = Some(s.u64(Place::field(key))?);
+        ts = Some(s.u64(FieldPath::field(key))?);
         Ok(())
     })?;
-    ts.ok_or_else(|| Place::field("ts").refuse("is missing"))
+    ts.ok_or_else(|| FieldPath::field("ts").invalid("is missing"))
 }
 
 /// Which topics the state is asked of.
@@ -70,19 +70,19 @@ pub fn states(bytes: &[u8]) -> Result<States, Failure> {
     let mut named = false;
     body(bytes, Fields::of(&["topics", "patterns"]), |s, field| {
         named = true;
-        s.must_be(Place::field(field), "an array of strings", |b| b == b'[')?;
+        s.must_be(FieldPath::field(field), "an array of strings", |b| b == b'[')?;
         s.array(|s, index| {
-            let place = Place { within: field, index: Some(index), field: "" };
+            let path = FieldPath { within: field, index: Some(index), field: "" };
             if index >= MAX_STATES {
-                return Err(place.refuse(format_args!("is one too many: at most {MAX_STATES}")));
+                return Err(path.invalid(format_args!("is one too many: at most {MAX_STATES}")));
             }
-            let name = s.text(place)?.into_owned();
+            let name = s.text(path)?.into_owned();
             match name.strip_suffix('*') {
                 Some(prefix) if field == "patterns" && !prefix.contains('*') => {
                     wanted.prefixes.push(prefix.to_owned());
                 }
                 None if !name.contains('*') => wanted.topics.push(name),
-                _ => return Err(place.refuse("may have one * at the end of a pattern")),
+                _ => return Err(path.invalid("may have one * at the end of a pattern")),
             }
             Ok(())
         })

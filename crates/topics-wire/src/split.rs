@@ -3,7 +3,7 @@
 use topics_engine::{SegmentMap, Stretch};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader};
+use crate::json::{FieldPath, Fields, Reader};
 use crate::render::Object;
 use crate::small::body;
 
@@ -45,17 +45,17 @@ pub fn parse(bytes: &[u8]) -> Result<Asked, Failure> {
     }
     body(bytes, FIELDS, |s, key| {
         match key {
-            "from_seq" => a.from_seq = s.u64(Place::field("from_seq"))?,
-            "to_seq" => a.to_seq = Some(s.u64(Place::field("to_seq"))?),
-            "max_records" => a.max_records = s.u64(Place::field("max_records"))?,
-            "max_bytes" => a.max_bytes = s.u64(Place::field("max_bytes"))?,
+            "from_seq" => a.from_seq = s.u64(FieldPath::field("from_seq"))?,
+            "to_seq" => a.to_seq = Some(s.u64(FieldPath::field("to_seq"))?),
+            "max_records" => a.max_records = s.u64(FieldPath::field("max_records"))?,
+            "max_bytes" => a.max_bytes = s.u64(FieldPath::field("max_bytes"))?,
             _ => s.skip()?,
         }
         Ok(())
     })?;
     for (field, n) in [("max_records", a.max_records), ("max_bytes", a.max_bytes)] {
         if n == 0 {
-            return Err(Place::field(field).refuse("must be at least 1"));
+            return Err(FieldPath::field(field).invalid("must be at least 1"));
         }
     }
     Ok(a)

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use topics_engine::{Appended, Error};
-use topics_wire::json::Place;
+use topics_wire::json::FieldPath;
 use topics_wire::render::Performance;
 use topics_wire::{Failure, write};
 
@@ -129,7 +129,7 @@ impl Service {
         text: &[u8],
     ) -> Result<(), Failure> {
         let [topic] = h.topics.as_slice() else {
-            return Err(Place::field("topic").refuse("is missing: a publish names one"));
+            return Err(FieldPath::field("topic").invalid("is missing: a publish names one"));
         };
         socket.grant.check(topic)?;
         let write = write::parse_publish(text, &self.limits)?;

@@ -4,7 +4,7 @@ use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
 use super::Columns;
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, Diff};
 use crate::small::body;
@@ -103,15 +103,15 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     body(bytes, fields, |s, key| {
         match key {
             "from_seq" => r.from = read::from_seq(s)?,
-            "to_seq" => r.upto = Some(s.u64(Place::field("to_seq"))?),
+            "to_seq" => r.upto = Some(s.u64(FieldPath::field("to_seq"))?),
             "columns" => r.columns = columns(s)?,
             "node" => r.skip_nodes = read::nodes(s, "node")?,
             "nodes" => r.only_nodes = only(s)?,
             "match" => r.matching = Some(read::matching(s)?),
-            "ts_from" => r.ts_from = Some(s.u64(Place::field("ts_from"))?),
-            "ts_to" => r.ts_to = Some(s.u64(Place::field("ts_to"))?),
-            "consistency" => r.strong = read::strong(&s.text(Place::field("consistency"))?)?,
-            "topic_id" => r.topic_id = Some(s.u64(Place::field("topic_id"))?),
+            "ts_from" => r.ts_from = Some(s.u64(FieldPath::field("ts_from"))?),
+            "ts_to" => r.ts_to = Some(s.u64(FieldPath::field("ts_to"))?),
+            "consistency" => r.strong = read::strong(&s.text(FieldPath::field("consistency"))?)?,
+            "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
             "data_type" => r.binary = Some(binary(s)?),
             _ => s.skip()?,
         }
@@ -129,34 +129,34 @@ pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
 
 pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
     let mut all: Option<Columns> = None;
-    s.must_be(Place::field("columns"), "an array of strings", |b| b == b'[')?;
+    s.must_be(FieldPath::field("columns"), "an array of strings", |b| b == b'[')?;
     s.array(|s, index| {
-        let place = Place { within: "columns", index: Some(index), field: "" };
-        let name = s.text(place)?;
+        let path = FieldPath { within: "columns", index: Some(index), field: "" };
+        let name = s.text(path)?;
         let column = Columns::named(&name).ok_or_else(|| {
-            place.refuse(format_args!("is {name:?}: there are {}", Columns::names()))
+            path.invalid(format_args!("is {name:?}: there are {}", Columns::names()))
         })?;
         all = Some(all.map_or(column, |known| known.and(column)));
         Ok::<_, Failure>(())
     })?;
-    all.ok_or_else(|| Place::field("columns").refuse("must not be empty"))
+    all.ok_or_else(|| FieldPath::field("columns").invalid("must not be empty"))
 }
 
 /// Nodes of which at least one is named: none would mean any.
 fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     let nodes = read::nodes(s, "nodes")?;
     match nodes.0.is_empty() {
-        true => Err(Place::field("nodes").refuse("must not be empty")),
+        true => Err(FieldPath::field("nodes").invalid("must not be empty")),
         false => Ok(nodes),
     }
 }
 
 pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
-    let place = Place::field("data_type");
-    match s.text(place)?.as_ref() {
+    let path = FieldPath::field("data_type");
+    match s.text(path)?.as_ref() {
         "string" => Ok(false),
         "binary" => Ok(true),
-        _ => Err(place.refuse("must be one of string, binary")),
+        _ => Err(path.invalid("must be one of string, binary")),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::nearest::unknown;
 
 /// Which value a refusal is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldPath {
     /// The array or object that holds it; empty: the body itself.
     pub within: &'static str,
     /// Its position, in an array.
@@ -18,21 +18,21 @@ pub struct Place {
     pub field: &'static str,
 }
 
-impl Place {
+impl FieldPath {
     /// A field of the body.
     #[must_use]
     pub fn field(field: &'static str) -> Self {
         Self { field, ..Self::default() }
     }
 
-    /// The same place, another field.
+    /// The same path, another field.
     #[must_use]
     pub fn at(self, field: &'static str) -> Self {
         Self { field, ..self }
     }
 
-    /// An `invalid_request` about this place.
-    pub fn refuse(self, problem: impl fmt::Display) -> Failure {
+    /// An `invalid_request` about this path.
+    pub fn invalid(self, problem: impl fmt::Display) -> Failure {
         let mut failure = Failure::invalid(format!("{self} {problem}"));
         let mut detail = format!("{{\"field\":\"{}\"", self.leaf());
         if let Some(index) = self.index {
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.within)?;
         if let Some(index) = self.index {
@@ -96,16 +96,16 @@ impl Fields {
     pub fn read<'a>(
         self,
         s: &mut Scanner<'a>,
-        place: Place,
+        path: FieldPath,
         mut each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         s.object(|s, key| {
             let name = key.decode();
             let mut all = self.known.iter().chain(self.more);
             let Some(known) = all.find(|known| name.as_deref() == Some(**known)) else {
-                let (path, given) = (place.to_string(), name.as_deref().unwrap_or("\u{fffd}"));
+                let given = name.as_deref().unwrap_or("\u{fffd}");
                 let all = [self.known, self.more].concat();
-                return Err(unknown("field", &path, place.index, given, &all));
+                return Err(unknown("field", &path.to_string(), path.index, given, &all));
             };
             if s.peek() == Some(b'n') && !self.nullable.contains(known) {
                 return Ok(s.skip()?);
@@ -120,18 +120,18 @@ pub trait Reader<'a> {
     /// Whether a value of this kind begins with the next byte; refuses naming both kinds.
     fn must_be(
         &mut self,
-        place: Place,
+        path: FieldPath,
         wanted: &str,
         first: impl Fn(u8) -> bool,
     ) -> Result<(), Failure>;
     /// A non-negative integer, written without fraction and exponent.
-    fn u64(&mut self, place: Place) -> Result<u64, Failure>;
+    fn u64(&mut self, path: FieldPath) -> Result<u64, Failure>;
     /// An integer of 32 bits.
-    fn i32(&mut self, place: Place) -> Result<i32, Failure>;
+    fn i32(&mut self, path: FieldPath) -> Result<i32, Failure>;
     /// `true` or `false`.
-    fn bool(&mut self, place: Place) -> Result<bool, Failure>;
+    fn bool(&mut self, path: FieldPath) -> Result<bool, Failure>;
     /// A string.
-    fn text(&mut self, place: Place) -> Result<Cow<'a, str>, Failure>;
+    fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure>;
     /// Takes `null`, if it is next.
     fn null(&mut self) -> Result<bool, Failure>;
 }
@@ -139,7 +139,7 @@ pub trait Reader<'a> {
 impl<'a> Reader<'a> for Scanner<'a> {
     fn must_be(
         &mut self,
-        place: Place,
+        path: FieldPath,
         wanted: &str,
         first: impl Fn(u8) -> bool,
     ) -> Result<(), Failure> {
@@ -154,34 +154,34 @@ impl<'a> Reader<'a> for Scanner<'a> {
             // Not a value at all: the grammar says it better.
             _ => return Ok(self.skip()?),
         };
-        Err(place.refuse(format_args!("must be {wanted}, not {found}")))
+        Err(path.invalid(format_args!("must be {wanted}, not {found}")))
     }
 
-    fn u64(&mut self, place: Place) -> Result<u64, Failure> {
+    fn u64(&mut self, path: FieldPath) -> Result<u64, Failure> {
         let wanted = "an integer of at least 0";
-        self.must_be(place, wanted, |b| b.is_ascii_digit())?;
+        self.must_be(path, wanted, |b| b.is_ascii_digit())?;
         let text = self.value()?;
         text.parse()
-            .map_err(|_| place.refuse(format_args!("must be {wanted}, not {}", brief(text))))
+            .map_err(|_| path.invalid(format_args!("must be {wanted}, not {}", brief(text))))
     }
 
-    fn i32(&mut self, place: Place) -> Result<i32, Failure> {
+    fn i32(&mut self, path: FieldPath) -> Result<i32, Failure> {
         let wanted = "an integer of 32 bits";
-        self.must_be(place, wanted, |b| b.is_ascii_digit() || b == b'-')?;
+        self.must_be(path, wanted, |b| b.is_ascii_digit() || b == b'-')?;
         let text = self.value()?;
         text.parse()
-            .map_err(|_| place.refuse(format_args!("must be {wanted}, not {}", brief(text))))
+            .map_err(|_| path.invalid(format_args!("must be {wanted}, not {}", brief(text))))
     }
 
-    fn bool(&mut self, place: Place) -> Result<bool, Failure> {
-        self.must_be(place, "true or false", |b| matches!(b, b't' | b'f'))?;
+    fn bool(&mut self, path: FieldPath) -> Result<bool, Failure> {
+        self.must_be(path, "true or false", |b| matches!(b, b't' | b'f'))?;
         Ok(self.value()? == "true")
     }
 
-    fn text(&mut self, place: Place) -> Result<Cow<'a, str>, Failure> {
-        self.must_be(place, "a string", |b| b == b'"')?;
+    fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure> {
+        self.must_be(path, "a string", |b| b == b'"')?;
         let text: Text<'a> = self.string()?;
-        text.decode().ok_or_else(|| place.refuse("has an escape that is half a surrogate pair"))
+        text.decode().ok_or_else(|| path.invalid("has an escape that is half a surrogate pair"))
     }
 
     fn null(&mut self) -> Result<bool, Failure> {

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner, push_str, push_u64};
+use crate::json::{FieldPath, Reader, Scanner, push_str, push_u64};
 use crate::limits::ID_TOPICS;
 
 /// Steps that a session keeps.
@@ -62,16 +62,16 @@ pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
 
 fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
     let mut s = Scanner::new(text)?;
-    let place = Place::field("Last-Event-ID");
-    s.must_be(place, "an object", |b| b == b'{')?;
+    let path = FieldPath::field("Last-Event-ID");
+    s.must_be(path, "an object", |b| b == b'{')?;
     let mut cursors = Vec::new();
     s.object(|s, key| {
         let name = key.decode().ok_or_else(foreign)?.into_owned();
         let mut pair = [0; 2];
-        s.must_be(place, "an array", |b| b == b'[')?;
+        s.must_be(path, "an array", |b| b == b'[')?;
         let mut n = 0;
         s.array(|s, i| {
-            *pair.get_mut(i).ok_or_else(foreign)? = s.u64(place)?;
+            *pair.get_mut(i).ok_or_else(foreign)? = s.u64(path)?;
             n = i + 1;
             Ok::<_, Failure>(())
         })?;

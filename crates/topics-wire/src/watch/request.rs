@@ -4,7 +4,7 @@ use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 
 use crate::error::Failure;
 use crate::grant::Grant;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
@@ -48,7 +48,7 @@ pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result
     check(a, l, grant)
 }
 
-/// A message of a socket: one `topic` or several `topics`, all from the same place.
+/// A message of a socket: one `topic` or several `topics`, all from the same path.
 pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
     let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
@@ -56,15 +56,17 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failu
     body(bytes, fields, |s, key| {
         match key {
             "topic" => {
-                let name = s.text(Place::field("topic"))?.into_owned();
+                let name = s.text(FieldPath::field("topic"))?.into_owned();
                 a.watch.topics.push((name, WatchStart::default()));
             }
             "topics" => names(s, &mut a.watch.topics, l)?,
             // What every message has.
             "op" => s.skip()?,
             "from_seq" => start.from = Some(from_seq(s)?),
-            "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
-            "request_id" => a.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
+            "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
+            "request_id" => {
+                a.request_id = Some(s.text(FieldPath::field("request_id"))?.into_owned())
+            }
             _ => option(s, key, &mut a)?,
         }
         Ok(())
@@ -162,7 +164,7 @@ fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
     w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
     let most = if l.limit == 0 { EVENT_LIMIT } else { l.limit };
     w.options.limit = w.options.limit.min(most);
-    // What a name comes to twice is one place.
+    // What a name comes to twice is one path.
     let mut seen = std::collections::HashSet::new();
     w.topics.retain(|(name, _)| seen.insert(name.clone()));
     Ok(a)
@@ -174,19 +176,19 @@ fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked) -> Result<(), Failure> 
     match key {
         "node" => o.skip_nodes = nodes(s, "node")?.0,
         "match" => o.matching = Some(matching(s)?),
-        "limit" => set_size(Some(s.u64(Place::field("limit"))?), &mut o.limit, EVENT_LIMIT),
+        "limit" => set_size(Some(s.u64(FieldPath::field("limit"))?), &mut o.limit, EVENT_LIMIT),
         "max_batch_bytes" => {
-            let n = s.u64(Place::field("max_batch_bytes"))?;
+            let n = s.u64(FieldPath::field("max_batch_bytes"))?;
             set_size(Some(n), &mut o.max_batch_bytes, MAX_FRAME);
         }
         "heartbeat_ms" => {
-            let ms = s.u64(Place::field("heartbeat_ms"))?;
+            let ms = s.u64(FieldPath::field("heartbeat_ms"))?;
             w.heartbeat_ms = Some(ms.clamp(1000, 60_000));
         }
-        "include_tags" => o.include_tags = s.bool(Place::field("include_tags"))?,
-        "include_meta" => o.include_meta = s.bool(Place::field("include_meta"))?,
-        "include_data" => o.include_data = s.bool(Place::field("include_data"))?,
-        "consistency" => o.strong = strong(&s.text(Place::field("consistency"))?)?,
+        "include_tags" => o.include_tags = s.bool(FieldPath::field("include_tags"))?,
+        "include_meta" => o.include_meta = s.bool(FieldPath::field("include_meta"))?,
+        "include_data" => o.include_data = s.bool(FieldPath::field("include_data"))?,
+        "consistency" => o.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         _ => s.skip()?,
     }
     Ok(())
@@ -208,7 +210,7 @@ struct Start {
 impl Start {
     fn resolve(self) -> Result<WatchStart, Failure> {
         match (self.from, self.tail) {
-            (Some(_), Some(_)) => Err(Place::field("tail").refuse("excludes from_seq")),
+            (Some(_), Some(_)) => Err(FieldPath::field("tail").invalid("excludes from_seq")),
             (from, tail) => {
                 let from = from.unwrap_or(ReadFrom::Tail(tail.unwrap_or(0)));
                 Ok(WatchStart { from, topic_id: None })
@@ -231,13 +233,13 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
     if s.peek() == Some(b'[') {
         return names(s, out, l);
     }
-    let place = Place::field("topics");
-    s.must_be(place, "an object of starts, or an array of names", |b| b == b'{')?;
+    let path = FieldPath::field("topics");
+    s.must_be(path, "an object of starts, or an array of names", |b| b == b'{')?;
     s.object(|s, key| {
         room(out.len(), l)?;
-        let name = key.decode().ok_or_else(|| place.refuse("has half a surrogate pair"))?;
-        let at = Place { within: "topics", ..Place::default() };
-        s.must_be(place, "an object of objects", |b| b == b'{')?;
+        let name = key.decode().ok_or_else(|| path.invalid("has half a surrogate pair"))?;
+        let at = FieldPath { within: "topics", ..FieldPath::default() };
+        s.must_be(path, "an object of objects", |b| b == b'{')?;
         let (mut start, mut topic_id) = (Start::default(), None);
         START.read(s, at, |s, key| {
             match key {
@@ -254,21 +256,21 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
 }
 
 fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
-    s.must_be(Place::field("topics"), "an array of names", |b| b == b'[')?;
+    s.must_be(FieldPath::field("topics"), "an array of names", |b| b == b'[')?;
     s.array(|s, index| {
         room(out.len(), l)?;
-        let place = Place { within: "topics", index: Some(index), field: "" };
-        out.push((s.text(place)?.into_owned(), WatchStart::default()));
+        let path = FieldPath { within: "topics", index: Some(index), field: "" };
+        out.push((s.text(path)?.into_owned(), WatchStart::default()));
         Ok(())
     })
 }
 
 fn patterns(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
-    s.must_be(Place::field("patterns"), "an array of patterns", |b| b == b'[')?;
+    s.must_be(FieldPath::field("patterns"), "an array of patterns", |b| b == b'[')?;
     s.array(|s, index| {
         room(out.len(), l)?;
-        let place = Place { within: "patterns", index: Some(index), field: "" };
-        out.push((s.text(place)?.into_owned(), WatchStart::default()));
+        let path = FieldPath { within: "patterns", index: Some(index), field: "" };
+        out.push((s.text(path)?.into_owned(), WatchStart::default()));
         Ok(())
     })
 }

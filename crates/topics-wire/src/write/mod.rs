@@ -9,7 +9,9 @@ use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
 
 use crate::config;
 use crate::error::Failure;
-use crate::json::{DATA_DEPTH, Fields, Place, Reader, Scanner, SyntaxError, Text, decode_base64};
+use crate::json::{
+    DATA_DEPTH, FieldPath, Fields, Reader, Scanner, SyntaxError, Text, decode_base64,
+};
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::query::Query;
 use crate::render::{Object, Performance};
@@ -142,7 +144,7 @@ fn finish<'a>(
         check_record(index, record, limits)?;
     }
     if w.records.is_empty() {
-        return Err(Place::field("records").refuse("must not be empty"));
+        return Err(FieldPath::field("records").invalid("must not be empty"));
     }
     Ok(w)
 }
@@ -160,35 +162,35 @@ fn json<'a>(
                 named = true;
                 records(w, s, limits)?;
             }
-            "node" => w.node = s.text(Place::field("node"))?,
+            "node" => w.node = s.text(FieldPath::field("node"))?,
             "idempotency_key" => w.key = body_key(s)?,
-            "expect_head" => w.expect_head = Some(s.u64(Place::field("expect_head"))?),
-            "sync" => w.sync = s.bool(Place::field("sync"))?,
-            "create" => w.create = Some(s.bool(Place::field("create"))?),
+            "expect_head" => w.expect_head = Some(s.u64(FieldPath::field("expect_head"))?),
+            "sync" => w.sync = s.bool(FieldPath::field("sync"))?,
+            "create" => w.create = Some(s.bool(FieldPath::field("create"))?),
             "config" => w.config = Some(config::read(s, "config")?),
             "disable_backpressure" => {
-                w.disable_backpressure = s.bool(Place::field("disable_backpressure"))?;
+                w.disable_backpressure = s.bool(FieldPath::field("disable_backpressure"))?;
             }
-            "return_seqs" => w.return_seqs = s.bool(Place::field("return_seqs"))?,
+            "return_seqs" => w.return_seqs = s.bool(FieldPath::field("return_seqs"))?,
             // Of a message: read with its head.
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    if named { Ok(()) } else { Err(Place::field("records").refuse("is missing")) }
+    if named { Ok(()) } else { Err(FieldPath::field("records").invalid("is missing")) }
 }
 
 fn body_key<'a>(s: &mut Scanner<'a>) -> Result<Cow<'a, [u8]>, Failure> {
-    let place = Place::field("idempotency_key");
-    match s.text(place)? {
-        key if key.is_empty() => Err(place.refuse("must not be empty")),
+    let path = FieldPath::field("idempotency_key");
+    match s.text(path)? {
+        key if key.is_empty() => Err(path.invalid("must not be empty")),
         Cow::Borrowed(key) => Ok(key.as_bytes().into()),
         Cow::Owned(key) => Ok(key.into_bytes().into()),
     }
 }
 
 fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Result<(), Failure> {
-    s.must_be(Place::field("records"), "an array", |b| b == b'[')?;
+    s.must_be(FieldPath::field("records"), "an array", |b| b == b'[')?;
     w.records.clear();
     s.array(|s, index| {
         check_count(index + 1, limits)?;
@@ -198,23 +200,23 @@ fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Resul
 }
 
 fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> {
-    let place = Place { within: "records", index: Some(index), field: "" };
-    s.must_be(place, "an object", |b| b == b'{')?;
+    let path = FieldPath { within: "records", index: Some(index), field: "" };
+    s.must_be(path, "an object", |b| b == b'{')?;
     let mut r = Record::default();
     let mut data = None;
     let mut data_b64 = None;
-    RECORD.read(s, place, |s, key| {
+    RECORD.read(s, path, |s, key| {
         match key {
             "data" => data = Some(s.value()?),
-            "data_b64" => data_b64 = Some(octets(s, place.at("data_b64"))?),
-            "tag" => r.tag = s.text(place.at("tag"))?,
-            "node" => r.node = s.text(place.at("node"))?,
-            "meta" => r.meta = meta(s, place.at("meta"))?.into(),
-            "ttl_ms" => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
-            "delay_ms" => r.delay_ms = s.u64(place.at("delay_ms"))?,
-            "deliver_at" => r.deliver_at = s.u64(place.at("deliver_at"))?,
-            "group" => r.group = s.text(place.at("group"))?,
-            "lane" => r.lane = Some(lane(s, place.at("lane"))?),
+            "data_b64" => data_b64 = Some(octets(s, path.at("data_b64"))?),
+            "tag" => r.tag = s.text(path.at("tag"))?,
+            "node" => r.node = s.text(path.at("node"))?,
+            "meta" => r.meta = meta(s, path.at("meta"))?.into(),
+            "ttl_ms" => r.ttl_ms = s.u64(path.at("ttl_ms"))?,
+            "delay_ms" => r.delay_ms = s.u64(path.at("delay_ms"))?,
+            "deliver_at" => r.deliver_at = s.u64(path.at("deliver_at"))?,
+            "group" => r.group = s.text(path.at("group"))?,
+            "lane" => r.lane = Some(lane(s, path.at("lane"))?),
             _ => s.skip()?,
         }
         Ok(())
@@ -222,41 +224,41 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> 
     match (data, data_b64) {
         (Some(data), None) => r.data = data.as_bytes().into(),
         (None, Some(octets)) => (r.data, r.binary) = (octets.into(), true),
-        (None, None) => return Err(place.refuse("has neither data nor data_b64")),
-        (Some(_), Some(_)) => return Err(place.refuse("has both data and data_b64")),
+        (None, None) => return Err(path.invalid("has neither data nor data_b64")),
+        (Some(_), Some(_)) => return Err(path.invalid("has both data and data_b64")),
     }
     Ok(r)
 }
 
-fn lane(s: &mut Scanner<'_>, place: Place) -> Result<u8, Failure> {
-    let lane = u8::try_from(s.u64(place)?).ok().filter(|lane| *lane <= 9);
-    lane.ok_or_else(|| place.refuse("must be 0 to 9"))
+fn lane(s: &mut Scanner<'_>, path: FieldPath) -> Result<u8, Failure> {
+    let lane = u8::try_from(s.u64(path)?).ok().filter(|lane| *lane <= 9);
+    lane.ok_or_else(|| path.invalid("must be 0 to 9"))
 }
 
-fn octets(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u8>, Failure> {
-    let text = s.text(place)?;
-    decode_base64(text.as_bytes()).ok_or_else(|| place.refuse("is not base64 with padding"))
+fn octets(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure> {
+    let text = s.text(path)?;
+    decode_base64(text.as_bytes()).ok_or_else(|| path.invalid("is not base64 with padding"))
 }
 
 /// An object of strings, as it was sent.
-fn meta<'a>(s: &mut Scanner<'a>, place: Place) -> Result<&'a str, Failure> {
-    s.must_be(place, "an object of strings", |b| b == b'{')?;
+fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
+    s.must_be(path, "an object of strings", |b| b == b'{')?;
     let text = s.clone().value()?;
     let mut keys = 0;
     s.object(|s, key: Text<'a>| {
         keys += 1;
         let name =
-            key.decode().ok_or_else(|| place.refuse("has a key with half a surrogate pair"))?;
+            key.decode().ok_or_else(|| path.invalid("has a key with half a surrogate pair"))?;
         if name.starts_with('$') || name.starts_with("_topics_") {
             return Err(
-                place.refuse(format_args!("must not name {name:?}: $ and _topics_ are reserved"))
+                path.invalid(format_args!("must not name {name:?}: $ and _topics_ are reserved"))
             );
         }
-        s.must_be(place, "an object of strings", |b| b == b'"')?;
-        s.text(place).map(drop)
+        s.must_be(path, "an object of strings", |b| b == b'"')?;
+        s.text(path).map(drop)
     })?;
     if keys > META_KEYS {
-        return Err(place.refuse(format_args!("has {keys} keys, the limit is {META_KEYS}")));
+        return Err(path.invalid(format_args!("has {keys} keys, the limit is {META_KEYS}")));
     }
     Ok(if keys == 0 { "" } else { text })
 }
@@ -265,7 +267,7 @@ fn meta<'a>(s: &mut Scanner<'a>, place: Place) -> Result<&'a str, Failure> {
 pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
     let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("meta is not UTF-8"))?;
     let mut s = Scanner::at_depth(text, DATA_DEPTH);
-    let text = meta(&mut s, Place::field("meta"))?;
+    let text = meta(&mut s, FieldPath::field("meta"))?;
     s.end()?;
     Ok(text)
 }
@@ -278,9 +280,9 @@ fn lines<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), F
         }
         let index = w.records.len();
         check_count(index + 1, limits)?;
-        let place = Place { within: "records", index: Some(index), field: "data" };
+        let path = FieldPath { within: "records", index: Some(index), field: "data" };
         let value = crate::json::validate(line)
-            .map_err(|e: SyntaxError| place.refuse(format_args!("is not one JSON value: {e}")))?;
+            .map_err(|e: SyntaxError| path.invalid(format_args!("is not one JSON value: {e}")))?;
         w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
     }
     Ok(())
@@ -327,7 +329,7 @@ fn check_size(field: &'static str, got: usize, max: usize) -> Result<(), Failure
     if max == 0 || got <= max {
         return Ok(());
     }
-    Err(Place::field(field).refuse(format_args!("is {got} bytes, the limit is {max}")))
+    Err(FieldPath::field(field).invalid(format_args!("is {got} bytes, the limit is {max}")))
 }
 
 fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Failure> {

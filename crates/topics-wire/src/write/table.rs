@@ -15,7 +15,7 @@ use topics_engine::Error;
 
 use super::{Record, parse_meta};
 use crate::error::Failure;
-use crate::json::{Place, SyntaxError, push_str};
+use crate::json::{FieldPath, SyntaxError, push_str};
 
 /// The batches of a body.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Table {
     /// The rows in their order; `topics`: each names its topic.
     pub(super) fn rows(&self, topics: bool) -> Result<impl Iterator<Item = Row<'_>>, Failure> {
         if !self.has_data {
-            return Err(Place::field("data").refuse("is missing: it is the one column needed"));
+            return Err(FieldPath::field("data").invalid("is missing: it is the one column needed"));
         }
         let mut first = 0;
         let mut all = Vec::with_capacity(self.batches.len());
@@ -107,19 +107,19 @@ impl<'a> Columns<'a> {
     }
 
     fn record(&self, i: usize) -> Result<Record<'a>, Failure> {
-        let place = Place { within: "records", index: Some(self.first + i), field: "data" };
+        let path = FieldPath { within: "records", index: Some(self.first + i), field: "data" };
         let (data, binary) = match self.data.get(i) {
-            None => return Err(place.refuse("is null")),
+            None => return Err(path.invalid("is null")),
             Some(data) if self.data.binary() => (data, true),
             Some(data) => {
                 let json = crate::json::validate(data).map_err(|e: SyntaxError| {
-                    place.refuse(format_args!("is not one JSON value: {e}"))
+                    path.invalid(format_args!("is not one JSON value: {e}"))
                 })?;
                 (json.as_bytes(), false)
             }
         };
         let meta = match &self.meta {
-            Some(meta) => meta.text(i, place.at("meta"))?,
+            Some(meta) => meta.text(i, path.at("meta"))?,
             None => Cow::default(),
         };
         let (tag, node) = (self.tag.text(i), self.node.text(i));
@@ -167,7 +167,7 @@ impl<'a> Values<'a> {
             kind => {
                 let wanted = if binary { "utf8 or binary" } else { "utf8" };
                 let message = format!("is a column of {kind}, not of {wanted}");
-                return Err(Place::field(name).refuse(message));
+                return Err(FieldPath::field(name).invalid(message));
             }
         })
     }
@@ -221,13 +221,13 @@ impl<'a> Meta<'a> {
             }
             kind => {
                 let message = format!("is a column of {kind}, not of map<utf8, utf8>");
-                Err(Place::field("meta").refuse(message))
+                Err(FieldPath::field("meta").invalid(message))
             }
         }
     }
 
     /// The map as the JSON text that is stored.
-    fn text(&self, i: usize, place: Place) -> Result<Cow<'a, str>, Failure> {
+    fn text(&self, i: usize, path: FieldPath) -> Result<Cow<'a, str>, Failure> {
         let ends = self.maps.value_offsets();
         let (from, to) = (ends[i] as usize, ends[i + 1] as usize);
         if self.maps.is_null(i) || from >= to {
@@ -236,7 +236,7 @@ impl<'a> Meta<'a> {
         let mut out = vec![b'{'];
         for at in from..to {
             let (Some(key), Some(value)) = (self.keys.get(at), self.values.get(at)) else {
-                return Err(place.refuse("has a null in it"));
+                return Err(path.invalid("has a null in it"));
             };
             if at > from {
                 out.push(b',');
@@ -246,7 +246,7 @@ impl<'a> Meta<'a> {
             push_str(&mut out, value);
         }
         out.push(b'}');
-        let checked = parse_meta(&out).map_err(|f| place.refuse(f.message))?;
+        let checked = parse_meta(&out).map_err(|f| path.invalid(f.message))?;
         Ok(Cow::Owned(checked.to_owned()))
     }
 }

@@ -9,7 +9,7 @@ use topics_engine::{
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner};
 use crate::limits::{KEY_BYTES, Limits};
 use crate::render::Object;
 use crate::small;
@@ -78,7 +78,11 @@ impl Kind {
 /// `{appends: [{topic, records, node?}]}`.
 pub fn stage<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let t = parse(Kind::Stage, body, limits)?;
-    if t.rows.is_empty() { Err(Place::field("appends").refuse("must not be empty")) } else { Ok(t) }
+    if t.rows.is_empty() {
+        Err(FieldPath::field("appends").invalid("must not be empty"))
+    } else {
+        Ok(t)
+    }
 }
 
 /// Columns of rows, each with its `topic` unless all are for one.
@@ -94,7 +98,8 @@ pub fn stage_table<'a>(
         let topic = match topic {
             Some(topic) => Cow::Borrowed(topic),
             None => named.filter(|name| !name.is_empty()).ok_or_else(|| {
-                Place { within: "records", index: Some(index), field: "topic" }.refuse("is missing")
+                FieldPath { within: "records", index: Some(index), field: "topic" }
+                    .invalid("is missing")
             })?,
         };
         // Rows of a topic mostly come one after the other.
@@ -105,13 +110,17 @@ pub fn stage_table<'a>(
         });
         t.rows[at].write.records.push(record);
     }
-    if t.rows.is_empty() { Err(Place::field("records").refuse("must not be empty")) } else { Ok(t) }
+    if t.rows.is_empty() {
+        Err(FieldPath::field("records").invalid("must not be empty"))
+    } else {
+        Ok(t)
+    }
 }
 
 /// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
 pub fn commit<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let t = parse(Kind::Commit, body, limits)?;
-    if t.epoch.is_none() { Err(Place::field("epoch").refuse("is missing")) } else { Ok(t) }
+    if t.epoch.is_none() { Err(FieldPath::field("epoch").invalid("is missing")) } else { Ok(t) }
 }
 
 /// `{appends?, expect_heads?, commits?, acks?, idempotency_key?, writer?, epoch?}`; `header_key` is
@@ -133,15 +142,15 @@ fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Fai
     let mut t = Txn::default();
     small::body(body, kind.fields(), |s, key| {
         match key {
-            "appends" => list(s, "appends", &mut t.rows, |s, place| {
-                append(s, place, limits, kind.append_fields(), &mut t.heads)
+            "appends" => list(s, "appends", &mut t.rows, |s, path| {
+                append(s, path, limits, kind.append_fields(), &mut t.heads)
             })?,
             "stages" => list(s, "stages", &mut t.stages, one_stage)?,
             "commits" => list(s, "commits", &mut t.commits, cursor)?,
             "acks" => list(s, "acks", &mut t.acks, ack)?,
             "expect_heads" => heads(s, &mut t.heads)?,
-            "epoch" => t.epoch = Some(s.u64(Place::field("epoch"))?),
-            "writer" => t.writer = Some(s.text(Place::field("writer"))?),
+            "epoch" => t.epoch = Some(s.u64(FieldPath::field("epoch"))?),
+            "writer" => t.writer = Some(s.text(FieldPath::field("writer"))?),
             "idempotency_key" => t.key = body_key(s)?,
             _ => s.skip()?,
         }
@@ -155,51 +164,51 @@ fn list<'a, T>(
     s: &mut Scanner<'a>,
     field: &'static str,
     out: &mut Vec<T>,
-    mut each: impl FnMut(&mut Scanner<'a>, Place) -> Result<T, Failure>,
+    mut each: impl FnMut(&mut Scanner<'a>, FieldPath) -> Result<T, Failure>,
 ) -> Result<(), Failure> {
-    s.must_be(Place::field(field), "an array", |b| b == b'[')?;
+    s.must_be(FieldPath::field(field), "an array", |b| b == b'[')?;
     s.array(|s, index| {
-        let place = Place { within: field, index: Some(index), field: "" };
-        s.must_be(place, "an object", |b| b == b'{')?;
-        out.push(each(s, place)?);
+        let path = FieldPath { within: field, index: Some(index), field: "" };
+        s.must_be(path, "an object", |b| b == b'{')?;
+        out.push(each(s, path)?);
         Ok(())
     })
 }
 
 fn heads<'a>(s: &mut Scanner<'a>, all: &mut Vec<(Cow<'a, str>, u64)>) -> Result<(), Failure> {
-    let place = Place::field("expect_heads");
-    s.must_be(place, "an object of integers", |b| b == b'{')?;
+    let path = FieldPath::field("expect_heads");
+    s.must_be(path, "an object of integers", |b| b == b'{')?;
     s.object(|s, topic| {
-        let topic = topic.decode().ok_or_else(|| place.refuse("has a name that is no text"))?;
-        all.push((topic, s.u64(place)?));
+        let topic = topic.decode().ok_or_else(|| path.invalid("has a name that is no text"))?;
+        all.push((topic, s.u64(path)?));
         Ok(())
     })
 }
 
 fn append<'a>(
     s: &mut Scanner<'a>,
-    place: Place,
+    path: FieldPath,
     limits: &Limits,
     fields: Fields,
     heads: &mut Vec<(Cow<'a, str>, u64)>,
 ) -> Result<Rows<'a>, Failure> {
     let mut rows = Rows::default();
     let mut head = None;
-    fields.read(s, place, |s, key| {
+    fields.read(s, path, |s, key| {
         match key {
-            "topic" => rows.topic = s.text(place.at("topic"))?,
+            "topic" => rows.topic = s.text(path.at("topic"))?,
             "records" => records(&mut rows.write, s, limits)?,
-            "node" => rows.write.node = s.text(place.at("node"))?,
-            "expect_head" => head = Some(s.u64(place.at("expect_head"))?),
+            "node" => rows.write.node = s.text(path.at("node"))?,
+            "expect_head" => head = Some(s.u64(path.at("expect_head"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     if rows.topic.is_empty() {
-        return Err(place.at("topic").refuse("is missing"));
+        return Err(path.at("topic").invalid("is missing"));
     }
     if rows.write.records.is_empty() {
-        return Err(place.at("records").refuse("must not be empty"));
+        return Err(path.at("records").invalid("must not be empty"));
     }
     check_size("node", rows.write.node.len(), limits.node_bytes)?;
     for (index, record) in rows.write.records.iter().enumerate() {
@@ -211,67 +220,67 @@ fn append<'a>(
 
 fn one_stage<'a>(
     s: &mut Scanner<'a>,
-    place: Place,
+    path: FieldPath,
 ) -> Result<(Cow<'a, str>, u32, Option<u64>), Failure> {
     let (mut id, mut parts, mut records) = (None, None, None);
-    Fields::of(&["id", "parts", "records"]).read(s, place, |s, key| {
+    Fields::of(&["id", "parts", "records"]).read(s, path, |s, key| {
         match key {
-            "id" => id = Some(s.text(place.at("id"))?),
-            "parts" => parts = Some(s.u64(place.at("parts"))?),
-            "records" => records = Some(s.u64(place.at("records"))?),
+            "id" => id = Some(s.text(path.at("id"))?),
+            "parts" => parts = Some(s.u64(path.at("parts"))?),
+            "records" => records = Some(s.u64(path.at("records"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    let id = id.ok_or_else(|| place.at("id").refuse("is missing"))?;
+    let id = id.ok_or_else(|| path.at("id").invalid("is missing"))?;
     let parts = parts.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
-    let parts = parts.ok_or_else(|| place.at("parts").refuse("is how many parts there are"))?;
+    let parts = parts.ok_or_else(|| path.at("parts").invalid("is how many parts there are"))?;
     Ok((id, parts, records))
 }
 
 fn cursor<'a>(
     s: &mut Scanner<'a>,
-    place: Place,
+    path: FieldPath,
 ) -> Result<(Cow<'a, str>, Cow<'a, str>, u64), Failure> {
     let (mut topic, mut consumer, mut seq) = (None, None, None);
-    Fields::of(&["topic", "consumer", "seq"]).read(s, place, |s, key| {
+    Fields::of(&["topic", "consumer", "seq"]).read(s, path, |s, key| {
         match key {
-            "topic" => topic = Some(s.text(place.at("topic"))?),
-            "consumer" => consumer = Some(s.text(place.at("consumer"))?),
-            "seq" => seq = Some(s.u64(place.at("seq"))?),
+            "topic" => topic = Some(s.text(path.at("topic"))?),
+            "consumer" => consumer = Some(s.text(path.at("consumer"))?),
+            "seq" => seq = Some(s.u64(path.at("seq"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     match (topic, consumer, seq) {
         (Some(topic), Some(consumer), Some(seq)) => Ok((topic, consumer, seq)),
-        _ => Err(place.refuse("names topic, consumer and seq")),
+        _ => Err(path.invalid("names topic, consumer and seq")),
     }
 }
 
-fn ack<'a>(s: &mut Scanner<'a>, place: Place) -> Result<Ack<'a>, Failure> {
+fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
     let mut a = Ack::default();
-    Fields::of(&["queue", "node", "seqs", "lease_ids"]).read(s, place, |s, key| {
+    Fields::of(&["queue", "node", "seqs", "lease_ids"]).read(s, path, |s, key| {
         match key {
-            "queue" => a.queue = s.text(place.at("queue"))?,
-            "node" => a.node = s.text(place.at("node"))?,
-            "seqs" => a.seqs = numbers(s, place.at("seqs"))?,
-            "lease_ids" => a.lease_ids = Some(numbers(s, place.at("lease_ids"))?),
+            "queue" => a.queue = s.text(path.at("queue"))?,
+            "node" => a.node = s.text(path.at("node"))?,
+            "seqs" => a.seqs = numbers(s, path.at("seqs"))?,
+            "lease_ids" => a.lease_ids = Some(numbers(s, path.at("lease_ids"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     if a.queue.is_empty() || a.seqs.is_empty() {
-        return Err(place.refuse("names queue, node and seqs"));
+        return Err(path.invalid("names queue, node and seqs"));
     }
     Ok(a)
 }
 
-fn numbers(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u64>, Failure> {
+fn numbers(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
     let mut out = Vec::new();
-    s.must_be(place, "an array of integers", |b| b == b'[')?;
+    s.must_be(path, "an array of integers", |b| b == b'[')?;
     s.array(|s, _| {
-        out.push(s.u64(place)?);
+        out.push(s.u64(path)?);
         Ok::<_, Failure>(())
     })?;
     Ok(out)
