@@ -10,7 +10,7 @@ use topics_wire::limits::HEARTBEAT_MS;
 use topics_wire::query::Query;
 use topics_wire::render::Object;
 use topics_wire::watch::ids::{self, LastId, Trail};
-use topics_wire::watch::{self, Asked, frames};
+use topics_wire::watch::{self, WatchSpec, frames};
 
 use super::dispatch::Answer;
 use super::streams::{Kind, Watching};
@@ -45,7 +45,7 @@ fn parse_wid(wid: &str) -> Option<u128> {
 impl Service {
     pub(super) fn create_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let lenient = Query::new(r.query).flag("lenient")?.unwrap_or(false);
-        let Asked { watch, .. } = watch::session(r.body, lenient, &self.limits, r.grant)?;
+        let WatchSpec { watch, .. } = watch::session(r.body, lenient, &self.limits, r.grant)?;
         let owner = r.grant.owner.clone();
         self.later(r, move |s, _| {
             let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
@@ -101,7 +101,8 @@ impl Service {
 
     /// A stream without a session.
     pub(super) fn open_query(self: &Arc<Self>, r: &Request<'_>) -> Answer {
-        let Asked { mut watch, .. } = watch::query(&Query::new(r.query), &self.limits, r.grant)?;
+        let WatchSpec { mut watch, .. } =
+            watch::query(&Query::new(r.query), &self.limits, r.grant)?;
         let LastId::Map(cursors) = ids::parse(r.key)? else {
             return Err(Failure::invalid("this Last-Event-ID is one of a session"));
         };

@@ -9,7 +9,7 @@ use topics_engine::{Error, Event, Watch};
 use topics_wire::json::{FieldPath, Fields, Reader, Scanner, push_str};
 use topics_wire::render::Object;
 use topics_wire::small::body;
-use topics_wire::watch::{self, Asked, frames};
+use topics_wire::watch::{self, WatchSpec, frames};
 use topics_wire::{Failure, Grant};
 
 use super::dispatch::Answer;
@@ -43,7 +43,7 @@ struct Head {
 fn head(message: &[u8]) -> Result<Head, Failure> {
     let mut h = Head { op: String::new(), request_id: None, topics: Vec::new() };
     let mut s = Scanner::new(message)?;
-    s.must_be(FieldPath::field("the body"), "an object", |b| b == b'{')?;
+    s.expect_type(FieldPath::field("the body"), "an object", |b| b == b'{')?;
     s.object(|s, key| {
         match key.decode().as_deref() {
             Some("op") => h.op = s.text(FieldPath::field("op"))?.into_owned(),
@@ -236,7 +236,7 @@ impl Service {
             let message = format!("a socket has at most {SUBSCRIPTIONS} subscriptions");
             return Err(Failure::invalid(message));
         }
-        let Asked { watch: mut asked, request_id } =
+        let WatchSpec { watch: mut asked, request_id } =
             watch::subscribe(text, &self.limits, &socket.grant)?;
         // The connection has heartbeats of its own.
         asked.heartbeat_ms = None;

@@ -10,7 +10,7 @@ use crate::nearest;
 /// must not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
     let path = FieldPath { within, ..FieldPath::default() };
-    s.must_be(
+    s.expect_type(
         if within.is_empty() { FieldPath::field("config") } else { path },
         "an object",
         |b| b == b'{',

@@ -139,7 +139,7 @@ fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
 }
 
 fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failure> {
-    s.must_be(FieldPath::field(within), "an array of integers", |b| b == b'[')?;
+    s.expect_type(FieldPath::field(within), "an array of integers", |b| b == b'[')?;
     let mut out = Vec::new();
     s.array(|s, index| {
         if index >= MAX_SEQS {

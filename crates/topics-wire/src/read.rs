@@ -153,7 +153,7 @@ pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilt
             Ok(())
         })?;
     } else {
-        s.must_be(path, "a string or an array of strings", |b| b == b'"')?;
+        s.expect_type(path, "a string or an array of strings", |b| b == b'"')?;
         nodes.push(s.text(path)?.into_owned().into_bytes());
     }
     Ok(NodeFilter(nodes))
@@ -170,7 +170,7 @@ pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicM
     if s.peek() == Some(b'"') {
         return Ok(TopicMatch::Eq(s.text(path)?.into_owned().into_bytes()));
     }
-    s.must_be(path, "a string or an array", |b| b == b'[')?;
+    s.expect_type(path, "a string or an array", |b| b == b'[')?;
     let mut parts = Vec::with_capacity(3);
     s.array(|s, _| {
         parts.push(s.text(path)?.into_owned());

@@ -17,7 +17,7 @@ pub fn body<'a>(
     each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut s = Scanner::new(bytes)?;
-    s.must_be(FieldPath::field("the body"), "an object", |b| b == b'{')?;
+    s.expect_type(FieldPath::field("the body"), "an object", |b| b == b'{')?;
     fields.read(&mut s, FieldPath::default(), each)?;
     Ok(s.end()?)
 }
@@ -70,7 +70,7 @@ pub fn states(bytes: &[u8]) -> Result<States, Failure> {
     let mut named = false;
     body(bytes, Fields::of(&["topics", "patterns"]), |s, field| {
         named = true;
-        s.must_be(FieldPath::field(field), "an array of strings", |b| b == b'[')?;
+        s.expect_type(FieldPath::field(field), "an array of strings", |b| b == b'[')?;
         s.array(|s, index| {
             let path = FieldPath { within: field, index: Some(index), field: "" };
             if index >= MAX_STATES {

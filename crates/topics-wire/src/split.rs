@@ -16,7 +16,7 @@ const PARTS: u64 = 10_000;
 
 /// A range to be divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct SplitRequest {
     /// Records after this seq.
     pub from_seq: u64,
     /// Inclusive end; `None`: the head.
@@ -29,7 +29,7 @@ pub struct Asked {
 
 /// A part of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Part {
+struct Split {
     from_seq: u64,
     to_seq: u64,
     records: u64,
@@ -37,9 +37,9 @@ struct Part {
 }
 
 /// `{from_seq?, to_seq?, max_records?, max_bytes?}`.
-pub fn parse(bytes: &[u8]) -> Result<Asked, Failure> {
+pub fn parse(bytes: &[u8]) -> Result<SplitRequest, Failure> {
     const FIELDS: Fields = Fields::of(&["from_seq", "to_seq", "max_records", "max_bytes"]);
-    let mut a = Asked { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
+    let mut a = SplitRequest { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
     if bytes.is_empty() {
         return Ok(a);
     }
@@ -63,7 +63,7 @@ pub fn parse(bytes: &[u8]) -> Result<Asked, Failure> {
 
 /// The parts, which follow each other without a hole, and their bytes in all.
 #[must_use]
-pub fn answer(topic: &str, a: &Asked, map: &SegmentMap) -> Vec<u8> {
+pub fn answer(topic: &str, a: &SplitRequest, map: &SegmentMap) -> Vec<u8> {
     let to_seq = a.to_seq.map_or(map.head_seq, |to| to.min(map.head_seq));
     let parts = divide(a, to_seq, &map.stretches);
     let mut list = vec![b'['];
@@ -98,7 +98,7 @@ fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
     (of(s.count), of(s.bytes))
 }
 
-fn divide(a: &Asked, to_seq: u64, stretches: &[Stretch]) -> Vec<Part> {
+fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
     let from_seq = a.from_seq;
     if from_seq >= to_seq {
         return Vec::new();
@@ -110,26 +110,26 @@ fn divide(a: &Asked, to_seq: u64, stretches: &[Stretch]) -> Vec<Part> {
     let even = |n: u64, most: u64| n.div_ceil(n.div_ceil(most).clamp(1, PARTS)).max(1);
     let (most_records, most_bytes) = (even(records, a.max_records), even(bytes, a.max_bytes));
     let mut parts = Vec::new();
-    let mut now = Part { from_seq, to_seq: from_seq, ..Part::default() };
+    let mut now = Split { from_seq, to_seq: from_seq, ..Split::default() };
     for s in within() {
         let end = s.last_seq.min(to_seq);
         let mut at = s.first_seq.max(from_seq + 1) - 1;
         while at < end {
             let upto = reach(s, at, end, most_records - now.records, most_bytes, now.bytes);
             let (records, bytes) = share(s, at, upto);
-            now = Part { records: now.records + records, bytes: now.bytes + bytes, ..now };
+            now = Split { records: now.records + records, bytes: now.bytes + bytes, ..now };
             now.to_seq = upto;
             at = upto;
             if now.records >= most_records || now.bytes >= most_bytes {
                 parts.push(now);
-                now = Part { from_seq: upto, to_seq: upto, ..Part::default() };
+                now = Split { from_seq: upto, to_seq: upto, ..Split::default() };
             }
         }
     }
     match parts.last_mut() {
         // Behind the last record there may be a loss, which somebody has to report.
         Some(last) if now.records == 0 => last.to_seq = to_seq,
-        _ => parts.push(Part { to_seq, ..now }),
+        _ => parts.push(Split { to_seq, ..now }),
     }
     parts
 }
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    fn check(a: &Asked, to: u64, stretches: &[Stretch]) -> Vec<Part> {
+    fn check(a: &SplitRequest, to: u64, stretches: &[Stretch]) -> Vec<Split> {
         let parts = divide(a, to, stretches);
         let mut at = a.from_seq;
         for p in &parts {
@@ -178,8 +178,8 @@ mod tests {
         parts
     }
 
-    fn asked(from_seq: u64, max_records: u64, max_bytes: u64) -> Asked {
-        Asked { from_seq, to_seq: None, max_records, max_bytes }
+    fn asked(from_seq: u64, max_records: u64, max_bytes: u64) -> SplitRequest {
+        SplitRequest { from_seq, to_seq: None, max_records, max_bytes }
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         assert!(parts.iter().all(|p| p.records <= 30));
         assert!(check(&asked(7, 1, 1), 7, &all).is_empty());
         // Nothing live is a part of its own: a loss may be in it.
-        assert_eq!(check(&asked(0, 1, 1), 50, &all), [Part { to_seq: 50, ..Part::default() }]);
+        assert_eq!(check(&asked(0, 1, 1), 50, &all), [Split { to_seq: 50, ..Split::default() }]);
         let one = [stretch(1, 1_000_000, 1_000_000, 1)];
         assert_eq!(check(&asked(0, 1, u64::MAX), 1_000_000, &one).len(), 10_000);
         assert!(divide(&asked(9, 1, 1), 3, &all).is_empty());
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn requests() {
         let a = parse(br#"{"from_seq":4,"to_seq":9,"max_records":2,"max_bytes":3}"#).unwrap();
-        assert_eq!(a, Asked { from_seq: 4, to_seq: Some(9), max_records: 2, max_bytes: 3 });
+        assert_eq!(a, SplitRequest { from_seq: 4, to_seq: Some(9), max_records: 2, max_bytes: 3 });
         assert_eq!(parse(b"{}").unwrap().max_records, RECORDS);
         assert!(parse(br#"{"max_bytes":0}"#).unwrap_err().message.contains("max_bytes"));
         assert!(parse(br#"{"from_seq":"x"}"#).unwrap_err().message.contains("from_seq"));

@@ -129,7 +129,7 @@ pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
 
 pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
     let mut all: Option<Columns> = None;
-    s.must_be(FieldPath::field("columns"), "an array of strings", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("columns"), "an array of strings", |b| b == b'[')?;
     s.array(|s, index| {
         let path = FieldPath { within: "columns", index: Some(index), field: "" };
         let name = s.text(path)?;

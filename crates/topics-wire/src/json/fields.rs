@@ -118,7 +118,7 @@ impl Fields {
 /// Reads the value that comes next as a type, or refuses it.
 pub trait Reader<'a> {
     /// Whether a value of this kind begins with the next byte; refuses naming both kinds.
-    fn must_be(
+    fn expect_type(
         &mut self,
         path: FieldPath,
         wanted: &str,
@@ -137,7 +137,7 @@ pub trait Reader<'a> {
 }
 
 impl<'a> Reader<'a> for Scanner<'a> {
-    fn must_be(
+    fn expect_type(
         &mut self,
         path: FieldPath,
         wanted: &str,
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> for Scanner<'a> {
 
     fn u64(&mut self, path: FieldPath) -> Result<u64, Failure> {
         let wanted = "an integer of at least 0";
-        self.must_be(path, wanted, |b| b.is_ascii_digit())?;
+        self.expect_type(path, wanted, |b| b.is_ascii_digit())?;
         let text = self.value()?;
         text.parse()
             .map_err(|_| path.invalid(format_args!("must be {wanted}, not {}", brief(text))))
@@ -167,19 +167,19 @@ impl<'a> Reader<'a> for Scanner<'a> {
 
     fn i32(&mut self, path: FieldPath) -> Result<i32, Failure> {
         let wanted = "an integer of 32 bits";
-        self.must_be(path, wanted, |b| b.is_ascii_digit() || b == b'-')?;
+        self.expect_type(path, wanted, |b| b.is_ascii_digit() || b == b'-')?;
         let text = self.value()?;
         text.parse()
             .map_err(|_| path.invalid(format_args!("must be {wanted}, not {}", brief(text))))
     }
 
     fn bool(&mut self, path: FieldPath) -> Result<bool, Failure> {
-        self.must_be(path, "true or false", |b| matches!(b, b't' | b'f'))?;
+        self.expect_type(path, "true or false", |b| matches!(b, b't' | b'f'))?;
         Ok(self.value()? == "true")
     }
 
     fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure> {
-        self.must_be(path, "a string", |b| b == b'"')?;
+        self.expect_type(path, "a string", |b| b == b'"')?;
         let text: Text<'a> = self.string()?;
         text.decode().ok_or_else(|| path.invalid("has an escape that is half a surrogate pair"))
     }

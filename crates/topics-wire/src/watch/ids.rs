@@ -63,12 +63,12 @@ pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
 fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
     let mut s = Scanner::new(text)?;
     let path = FieldPath::field("Last-Event-ID");
-    s.must_be(path, "an object", |b| b == b'{')?;
+    s.expect_type(path, "an object", |b| b == b'{')?;
     let mut cursors = Vec::new();
     s.object(|s, key| {
         let name = key.decode().ok_or_else(foreign)?.into_owned();
         let mut pair = [0; 2];
-        s.must_be(path, "an array", |b| b == b'[')?;
+        s.expect_type(path, "an array", |b| b == b'[')?;
         let mut n = 0;
         s.array(|s, i| {
             *pair.get_mut(i).ok_or_else(foreign)? = s.u64(path)?;

@@ -15,7 +15,7 @@ const MAX_FRAME: usize = 8 << 20;
 
 /// A subscription as it was asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct WatchSpec {
     /// What the engine is asked.
     pub watch: WatchRequest,
     /// Of a message: what its answer is to name.
@@ -35,7 +35,12 @@ const OPTIONS: Fields = Fields::of(&[
 ]);
 
 /// The body of a new session.
-pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+pub fn session(
+    bytes: &[u8],
+    lenient: bool,
+    l: &Limits,
+    grant: &Grant,
+) -> Result<WatchSpec, Failure> {
     let mut a = begin(lenient);
     body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
         match key {
@@ -49,7 +54,7 @@ pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result
 }
 
 /// A message of a socket: one `topic` or several `topics`, all from the same path.
-pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
     let mut start = Start::default();
@@ -95,7 +100,7 @@ pub const PARAMETERS: &[&str] = &[
 ];
 
 /// `?topic=a&topic=b&from_seq=…`: a stream without a session.
-pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let mut a = begin(q.flag("lenient")?.unwrap_or(false));
     let w = &mut a.watch;
     let start = Start {
@@ -144,15 +149,15 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure>
     check(a, l, grant)
 }
 
-fn begin(lenient: bool) -> Asked {
-    let mut a = Asked::default();
+fn begin(lenient: bool) -> WatchSpec {
+    let mut a = WatchSpec::default();
     a.watch.lenient = lenient;
     a.watch.heartbeat_ms = Some(HEARTBEAT_MS);
     a.watch.paced = true;
     a
 }
 
-fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+fn check(mut a: WatchSpec, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let w = &mut a.watch;
     let named = w.topics.len() + w.patterns.len();
     if named == 0 {
@@ -170,7 +175,7 @@ fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
     Ok(a)
 }
 
-fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked) -> Result<(), Failure> {
+fn option(s: &mut Scanner<'_>, key: &str, a: &mut WatchSpec) -> Result<(), Failure> {
     let w = &mut a.watch;
     let o = &mut w.options;
     match key {
@@ -234,12 +239,12 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
         return names(s, out, l);
     }
     let path = FieldPath::field("topics");
-    s.must_be(path, "an object of starts, or an array of names", |b| b == b'{')?;
+    s.expect_type(path, "an object of starts, or an array of names", |b| b == b'{')?;
     s.object(|s, key| {
         room(out.len(), l)?;
         let name = key.decode().ok_or_else(|| path.invalid("has half a surrogate pair"))?;
         let at = FieldPath { within: "topics", ..FieldPath::default() };
-        s.must_be(path, "an object of objects", |b| b == b'{')?;
+        s.expect_type(path, "an object of objects", |b| b == b'{')?;
         let (mut start, mut topic_id) = (Start::default(), None);
         START.read(s, at, |s, key| {
             match key {
@@ -256,7 +261,7 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
 }
 
 fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
-    s.must_be(FieldPath::field("topics"), "an array of names", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("topics"), "an array of names", |b| b == b'[')?;
     s.array(|s, index| {
         room(out.len(), l)?;
         let path = FieldPath { within: "topics", index: Some(index), field: "" };
@@ -266,7 +271,7 @@ fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failur
 }
 
 fn patterns(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
-    s.must_be(FieldPath::field("patterns"), "an array of patterns", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("patterns"), "an array of patterns", |b| b == b'[')?;
     s.array(|s, index| {
         room(out.len(), l)?;
         let path = FieldPath { within: "patterns", index: Some(index), field: "" };

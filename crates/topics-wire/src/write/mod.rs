@@ -190,7 +190,7 @@ fn body_key<'a>(s: &mut Scanner<'a>) -> Result<Cow<'a, [u8]>, Failure> {
 }
 
 fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Result<(), Failure> {
-    s.must_be(FieldPath::field("records"), "an array", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("records"), "an array", |b| b == b'[')?;
     w.records.clear();
     s.array(|s, index| {
         check_count(index + 1, limits)?;
@@ -201,7 +201,7 @@ fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Resul
 
 fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> {
     let path = FieldPath { within: "records", index: Some(index), field: "" };
-    s.must_be(path, "an object", |b| b == b'{')?;
+    s.expect_type(path, "an object", |b| b == b'{')?;
     let mut r = Record::default();
     let mut data = None;
     let mut data_b64 = None;
@@ -242,7 +242,7 @@ fn octets(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure> {
 
 /// An object of strings, as it was sent.
 fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
-    s.must_be(path, "an object of strings", |b| b == b'{')?;
+    s.expect_type(path, "an object of strings", |b| b == b'{')?;
     let text = s.clone().value()?;
     let mut keys = 0;
     s.object(|s, key: Text<'a>| {
@@ -254,7 +254,7 @@ fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
                 path.invalid(format_args!("must not name {name:?}: $ and _topics_ are reserved"))
             );
         }
-        s.must_be(path, "an object of strings", |b| b == b'"')?;
+        s.expect_type(path, "an object of strings", |b| b == b'"')?;
         s.text(path).map(drop)
     })?;
     if keys > META_KEYS {

@@ -166,10 +166,10 @@ fn list<'a, T>(
     out: &mut Vec<T>,
     mut each: impl FnMut(&mut Scanner<'a>, FieldPath) -> Result<T, Failure>,
 ) -> Result<(), Failure> {
-    s.must_be(FieldPath::field(field), "an array", |b| b == b'[')?;
+    s.expect_type(FieldPath::field(field), "an array", |b| b == b'[')?;
     s.array(|s, index| {
         let path = FieldPath { within: field, index: Some(index), field: "" };
-        s.must_be(path, "an object", |b| b == b'{')?;
+        s.expect_type(path, "an object", |b| b == b'{')?;
         out.push(each(s, path)?);
         Ok(())
     })
@@ -177,7 +177,7 @@ fn list<'a, T>(
 
 fn heads<'a>(s: &mut Scanner<'a>, all: &mut Vec<(Cow<'a, str>, u64)>) -> Result<(), Failure> {
     let path = FieldPath::field("expect_heads");
-    s.must_be(path, "an object of integers", |b| b == b'{')?;
+    s.expect_type(path, "an object of integers", |b| b == b'{')?;
     s.object(|s, topic| {
         let topic = topic.decode().ok_or_else(|| path.invalid("has a name that is no text"))?;
         all.push((topic, s.u64(path)?));
@@ -278,7 +278,7 @@ fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
 
 fn numbers(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
     let mut out = Vec::new();
-    s.must_be(path, "an array of integers", |b| b == b'[')?;
+    s.expect_type(path, "an array of integers", |b| b == b'[')?;
     s.array(|s, _| {
         out.push(s.u64(path)?);
         Ok::<_, Failure>(())
