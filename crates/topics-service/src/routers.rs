@@ -54,12 +54,12 @@ impl Service {
         if !self.is_ready() {
             return Err(Error::Closed.into());
         }
-        let wanted = routers::wanted(&Query::new(r.query))?;
-        let all = self.engine.routers(&wanted.page.prefix).into_iter();
-        let seen = |i: &RouterInfo| covers(i, r.grant) && wanted.takes(i);
-        let mut found: Vec<_> = all.filter(seen).take(wanted.page.size + 1).collect();
-        let more = found.len() > wanted.page.size;
-        found.truncate(wanted.page.size);
+        let filter = routers::filter(&Query::new(r.query))?;
+        let all = self.engine.routers(&filter.page.prefix).into_iter();
+        let seen = |i: &RouterInfo| covers(i, r.grant) && filter.matches(i);
+        let mut found: Vec<_> = all.filter(seen).take(filter.page.size + 1).collect();
+        let more = found.len() > filter.page.size;
+        found.truncate(filter.page.size);
         let next = found.last().filter(|_| more).map(|i| small::cursor(&i.router));
         Ok(render::routers(&found, next.as_deref()))
     }

@@ -54,7 +54,7 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
 
 /// Which routers a list shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RouterFilter {
     /// Names, and how many.
     pub page: Page,
     /// Only from this topic.
@@ -64,15 +64,15 @@ pub struct Wanted {
 }
 
 /// `?prefix&source&dest&page_size&cursor`.
-pub fn wanted(query: &Query<'_>) -> Result<Wanted, Failure> {
+pub fn filter(query: &Query<'_>) -> Result<RouterFilter, Failure> {
     let text = |name| Ok::<_, Failure>(query.get(name)?.map(|v| v.into_owned()));
-    Ok(Wanted { page: small::page(query)?, source: text("source")?, dest: text("dest")? })
+    Ok(RouterFilter { page: small::page(query)?, source: text("source")?, dest: text("dest")? })
 }
 
-impl Wanted {
+impl RouterFilter {
     /// Whether a router belongs on the page or one after it.
     #[must_use]
-    pub fn takes(&self, r: &RouterInfo) -> bool {
+    pub fn matches(&self, r: &RouterInfo) -> bool {
         let is = |wanted: &Option<String>, actual| wanted.as_ref().is_none_or(|w| w == actual);
         self.page.after.as_ref().is_none_or(|after| r.router > *after)
             && is(&self.source, &r.request.source)
