@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use topics_engine::{ReadBatch, ReadFrom};
 use topics_wire::Failure;
 use topics_wire::arrow::{self, ScanRequest};
-use topics_wire::read::{self, Diff};
+use topics_wire::read::{self, DiffRequest};
 
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
@@ -20,7 +20,7 @@ const LOOK_AGAIN_NS: u64 = 10_000_000;
 /// A read that waits.
 struct Wait {
     topic: String,
-    diff: Diff,
+    diff: DiffRequest,
     /// What is answered when there is something, unless it is a page as JSON.
     columns: Option<ScanRequest>,
     start_ns: u64,

@@ -7,13 +7,13 @@ use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, Rea
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
-use crate::read::{matching, page_of, push_records, standing};
+use crate::read::{begin_page, finish_page, matching, push_records};
 use crate::render::Object;
 use crate::small::body;
 
 /// A consumer as it was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Put {
+pub struct ConsumerRequest {
     /// Its mode; `None`: the one it has.
     pub mode: Option<ConsumerMode>,
     /// Where a new one begins.
@@ -23,9 +23,9 @@ pub struct Put {
 }
 
 /// `{mode?, start?, auto_commit?}`; an empty body is one without fields.
-pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
+pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit"]);
-    let mut p = Put::default();
+    let mut p = ConsumerRequest::default();
     if bytes.is_empty() {
         return Ok(p);
     }
@@ -145,11 +145,11 @@ pub fn list(all: &[ConsumerInfo], next: Option<&str>) -> Vec<u8> {
 /// The answer to a read.
 #[must_use]
 pub fn records(topic: &str, consumer: &str, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
-    let mut o = page_of(topic, batch);
+    let mut o = begin_page(topic, batch);
     o.name("consumer", consumer);
     push_records(&mut o, batch, true, true);
     o.int("next_from_seq", batch.next_from_seq).int("head_seq", batch.head_seq);
-    standing(o, batch, total_ns)
+    finish_page(o, batch, total_ns)
 }
 
 /// The answer to a commit or a seek.
@@ -168,7 +168,7 @@ mod tests {
     fn requests() {
         let p = put(br#"{"mode":"at_most_once","start":"end","auto_commit":true}"#).unwrap();
         assert_eq!((p.mode, p.start), (Some(ConsumerMode::AtMostOnce), ConsumerStart::End));
-        assert!(p.auto_commit && put(b"").unwrap() == Put::default());
+        assert!(p.auto_commit && put(b"").unwrap() == ConsumerRequest::default());
         let (r, wait) =
             read(br#"{"max_bytes":99999999,"wait_ms":99999,"checkpoint":false}"#).unwrap();
         assert_eq!((r.max_bytes, wait, r.checkpoint), (8 << 20, 30_000, false));

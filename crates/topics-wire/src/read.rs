@@ -16,7 +16,7 @@ use crate::small;
 
 /// A read as it was asked for.
 #[derive(Clone, Debug)]
-pub struct Diff {
+pub struct DiffRequest {
     /// What the engine is asked.
     pub request: ReadRequest,
     /// Show tags.
@@ -57,8 +57,8 @@ const FIELDS: Fields = Fields::of(&[
 pub(crate) const ARROW_FIELDS: Fields = FIELDS.and(&["to_seq", "nodes", "ts_from", "ts_to"]);
 
 /// Reads a request; an empty body is one without fields. `arrow` raises the limits.
-pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure> {
-    let mut d = Diff {
+pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<DiffRequest, Failure> {
+    let mut d = DiffRequest {
         request: ReadRequest { limit: 0, max_bytes: 0, ..ReadRequest::default() },
         include_tags: false,
         include_meta: true,
@@ -82,7 +82,12 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure>
     Ok(d)
 }
 
-fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Result<(), Failure> {
+fn field(
+    s: &mut Scanner<'_>,
+    key: &str,
+    d: &mut DiffRequest,
+    start: &mut Start,
+) -> Result<(), Failure> {
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let r = &mut d.request;
     match key {
@@ -194,16 +199,16 @@ pub fn glob(pattern: &str) -> Option<TopicMatch> {
 
 /// The answer as JSON.
 #[must_use]
-pub fn answer(topic: &str, batch: &ReadBatch, d: &Diff, total_ns: u64) -> Vec<u8> {
-    let mut o = page_of(topic, batch);
+pub fn answer(topic: &str, batch: &ReadBatch, d: &DiffRequest, total_ns: u64) -> Vec<u8> {
+    let mut o = begin_page(topic, batch);
     push_records(&mut o, batch, d.include_tags, d.include_meta);
     o.int("next_from_seq", batch.next_from_seq);
     o.int("head_seq", batch.head_seq).int("earliest_seq", batch.earliest_seq);
-    standing(o, batch, total_ns)
+    finish_page(o, batch, total_ns)
 }
 
 /// An answer with room for a page.
-pub(crate) fn page_of(topic: &str, batch: &ReadBatch) -> Object {
+pub(crate) fn begin_page(topic: &str, batch: &ReadBatch) -> Object {
     let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
     let mut o = Object::new(512 + payload + batch.len() * 96);
     o.name("topic", topic).int("topic_id", batch.topic_id);
@@ -224,7 +229,7 @@ pub(crate) fn push_records(o: &mut Object, batch: &ReadBatch, tags: bool, meta: 
 }
 
 /// The end of a page's answer: how far it got, what was lost before it, what it cost.
-pub(crate) fn standing(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
+pub(crate) fn finish_page(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
     o.flag("caught_up", batch.caught_up);
     match &batch.tombstone {
         None => o.key("tombstone").extend_from_slice(b"null"),
@@ -276,7 +281,7 @@ pub(crate) fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
 mod tests {
     use super::*;
 
-    fn ok(body: &str) -> Diff {
+    fn ok(body: &str) -> DiffRequest {
         parse(body.as_bytes(), &Limits::default(), false).unwrap()
     }
 

@@ -57,7 +57,7 @@ pub fn seek(bytes: &[u8]) -> Result<u64, Failure> {
 
 /// Which topics the state is asked of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct States {
+pub struct StatesRequest {
     /// By name.
     pub topics: Vec<String>,
     /// By prefix.
@@ -65,8 +65,8 @@ pub struct States {
 }
 
 /// `{topics?, patterns?}`, at least one; a pattern is a name, or a prefix and one `*`.
-pub fn states(bytes: &[u8]) -> Result<States, Failure> {
-    let mut wanted = States::default();
+pub fn states(bytes: &[u8]) -> Result<StatesRequest, Failure> {
+    let mut wanted = StatesRequest::default();
     let mut named = false;
     body(bytes, Fields::of(&["topics", "patterns"]), |s, field| {
         named = true;

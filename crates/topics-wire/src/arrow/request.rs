@@ -6,7 +6,7 @@ use super::Columns;
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner};
 use crate::limits::BATCH_BYTES;
-use crate::read::{self, Diff};
+use crate::read::{self, DiffRequest};
 use crate::small::body;
 
 /// What is scanned.
@@ -121,7 +121,7 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
 }
 
 /// The same for a read of records, whose other fields have been read.
-pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
+pub fn parse_diff(bytes: &[u8], diff: &DiffRequest) -> Result<ScanRequest, Failure> {
     let asked = &diff.request;
     let (limit, batch_bytes) = (Some(asked.limit), asked.max_bytes);
     Ok(ScanRequest { from: asked.from, limit, batch_bytes, ..parse_of(bytes, read::ARROW_FIELDS)? })
