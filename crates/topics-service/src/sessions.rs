@@ -9,7 +9,7 @@ use topics_wire::Failure;
 use topics_wire::limits::HEARTBEAT_MS;
 use topics_wire::query::Query;
 use topics_wire::render::Object;
-use topics_wire::watch::ids::{self, LastId, Trail};
+use topics_wire::watch::ids::{self, EventHistory, LastId};
 use topics_wire::watch::{self, WatchSpec, frames};
 
 use super::dispatch::Answer;
@@ -20,12 +20,12 @@ use super::{Reply, Request, Service};
 const KEPT_NS: u64 = 600_000_000_000;
 
 /// The numbered events of a session, which its streams share.
-pub(super) type SharedTrail = Arc<Mutex<Trail>>;
+pub(super) type SharedHistory = Arc<Mutex<EventHistory>>;
 
 struct Session {
     owner: String,
     heartbeat_ms: u64,
-    trail: SharedTrail,
+    history: SharedHistory,
     used_ns: u64,
 }
 
@@ -51,11 +51,11 @@ impl Service {
             let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
             let info = s.engine.create_session(&watch)?;
             let now = s.clock.mono_ns();
-            let session = Session { owner, heartbeat_ms, trail: Arc::default(), used_ns: now };
+            let session = Session { owner, heartbeat_ms, history: Arc::default(), used_ns: now };
             let mut all = s.sessions.0.lock();
-            // A trail that a stream holds is in use.
+            // A history that a stream holds is in use.
             all.retain(|_, s| {
-                Arc::strong_count(&s.trail) > 1 || now.saturating_sub(s.used_ns) < KEPT_NS
+                Arc::strong_count(&s.history) > 1 || now.saturating_sub(s.used_ns) < KEPT_NS
             });
             all.insert(info.id, session);
             drop(all);
@@ -66,13 +66,13 @@ impl Service {
     }
 
     /// A session of this client; another's is as unknown as one that there never was.
-    fn session_of(&self, r: &Request<'_>) -> Result<(u128, u64, SharedTrail), Failure> {
+    fn session_of(&self, r: &Request<'_>) -> Result<(u128, u64, SharedHistory), Failure> {
         let id = parse_wid(r.part).ok_or_else(unknown)?;
         let mut all = self.sessions.0.lock();
         let session = all.get_mut(&id).filter(|s| s.owner == r.grant.owner);
         let session = session.ok_or_else(unknown)?;
         session.used_ns = self.clock.mono_ns();
-        Ok((id, session.heartbeat_ms, session.trail.clone()))
+        Ok((id, session.heartbeat_ms, session.history.clone()))
     }
 
     pub(super) fn end_session(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
@@ -86,16 +86,16 @@ impl Service {
 
     /// A stream of a session.
     pub(super) fn open_session(self: &Arc<Self>, r: &Request<'_>) -> Answer {
-        let (id, heartbeat_ms, trail) = self.session_of(r)?;
+        let (id, heartbeat_ms, history) = self.session_of(r)?;
         let back = match ids::parse(r.key)? {
             LastId::Map(cursors) => cursors,
-            LastId::Step(step) => trail.lock().back_to(step).ok_or_else(|| {
+            LastId::Event(step) => history.lock().rewind_to(step).ok_or_else(|| {
                 let message = "the session does not know any more where that event was: create one";
                 Failure::new("session_gone", message)
             })?,
         };
         let watch = self.engine.attach(id, &back)?;
-        let watching = Watching::new(watch, Some(trail), heartbeat_ms);
+        let watching = Watching::new(watch, Some(history), heartbeat_ms);
         self.open(r.token, Kind::Watching(Box::new(watching)), frames::OPEN.to_vec())
     }
 

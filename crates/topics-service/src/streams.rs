@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use topics_engine::{Claimed, Error, Event, Watch, Work};
 use topics_wire::query::Query;
 use topics_wire::watch::frames;
-use topics_wire::watch::ids::{Cursor, Known};
+use topics_wire::watch::ids::{ClientCursors, Cursor};
 use topics_wire::{Failure, queue};
 
 use super::dispatch::Answer;
 use super::scans::Scanning;
-use super::sessions::SharedTrail;
+use super::sessions::SharedHistory;
 use super::socket::Socket;
 use super::{Reply, Request, Service};
 
@@ -94,15 +94,15 @@ impl Stream {
 /// A subscription and what its client knows.
 pub(super) struct Watching {
     pub watch: Watch,
-    known: Known,
-    trail: Option<SharedTrail>,
+    known: ClientCursors,
+    history: Option<SharedHistory>,
     heartbeat_ns: u64,
 }
 
 impl Watching {
-    pub(super) fn new(watch: Watch, trail: Option<SharedTrail>, heartbeat_ms: u64) -> Self {
-        let known = Known::new(&watch.cursors());
-        Self { watch, known, trail, heartbeat_ns: heartbeat_ms * 1_000_000 }
+    pub(super) fn new(watch: Watch, history: Option<SharedHistory>, heartbeat_ms: u64) -> Self {
+        let known = ClientCursors::new(&watch.cursors());
+        Self { watch, known, history, heartbeat_ns: heartbeat_ms * 1_000_000 }
     }
 
     /// Appends events until there are enough or no more.
@@ -148,8 +148,8 @@ impl Watching {
     fn push_id(&mut self, out: &mut Vec<u8>, topic: &Arc<str>, topic_id: u64) {
         let cursors: Vec<Cursor> = self.watch.cursors();
         out.extend_from_slice(b"id: ");
-        let mut trail = self.trail.as_ref().map(|t| t.lock());
-        self.known.push_id(out, &cursors, topic, topic_id, trail.as_deref_mut());
+        let mut history = self.history.as_ref().map(|t| t.lock());
+        self.known.push_id(out, &cursors, topic, topic_id, history.as_deref_mut());
         out.push(b'\n');
     }
 }

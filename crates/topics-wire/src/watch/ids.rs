@@ -14,7 +14,7 @@ use crate::json::{FieldPath, Reader, Scanner, push_str, push_u64};
 use crate::limits::ID_TOPICS;
 
 /// Steps that a session keeps.
-const STEPS: usize = 16_384;
+const MAX_EVENTS: usize = 16_384;
 
 /// Topic, its id, the cursor.
 pub type Cursor = (Arc<str>, u64, u64);
@@ -44,20 +44,20 @@ pub enum LastId {
     /// Topic, its id, the cursor.
     Map(Vec<(String, u64, u64)>),
     /// An event of the session.
-    Step(u64),
+    Event(u64),
 }
 
 /// Reads an id; the empty one is that of a stream that has had no event.
 pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
     if let Some(digits) = id.strip_prefix(b"s") {
-        let step = std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok());
-        return step.map(LastId::Step).ok_or_else(foreign);
+        let event = std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok());
+        return event.map(LastId::Event).ok_or_else(unknown_id);
     }
     if id.is_empty() {
         return Ok(LastId::Map(Vec::new()));
     }
-    let text = BASE64_URL_SAFE_NO_PAD.decode(id).map_err(|_| foreign())?;
-    map(&text).map(LastId::Map).map_err(|_| foreign())
+    let text = BASE64_URL_SAFE_NO_PAD.decode(id).map_err(|_| unknown_id())?;
+    map(&text).map(LastId::Map).map_err(|_| unknown_id())
 }
 
 fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
@@ -66,17 +66,17 @@ fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
     s.expect_type(path, "an object", |b| b == b'{')?;
     let mut cursors = Vec::new();
     s.object(|s, key| {
-        let name = key.decode().ok_or_else(foreign)?.into_owned();
+        let name = key.decode().ok_or_else(unknown_id)?.into_owned();
         let mut pair = [0; 2];
         s.expect_type(path, "an array", |b| b == b'[')?;
         let mut n = 0;
         s.array(|s, i| {
-            *pair.get_mut(i).ok_or_else(foreign)? = s.u64(path)?;
+            *pair.get_mut(i).ok_or_else(unknown_id)? = s.u64(path)?;
             n = i + 1;
             Ok::<_, Failure>(())
         })?;
         if n < 2 {
-            return Err(foreign());
+            return Err(unknown_id());
         }
         cursors.push((name, pair[0], pair[1]));
         Ok(())
@@ -85,38 +85,38 @@ fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
     Ok(cursors)
 }
 
-fn foreign() -> Failure {
+fn unknown_id() -> Failure {
     Failure::invalid("Last-Event-ID is not one that a stream sent: send it back as it came")
 }
 
 /// The numbered events of a session: what to go back by.
 #[derive(Debug, Default)]
-pub struct Trail {
+pub struct EventHistory {
     last: u64,
     /// Event, topic, its id, the cursor before it.
-    steps: VecDeque<(u64, Arc<str>, u64, u64)>,
+    events: VecDeque<(u64, Arc<str>, u64, u64)>,
 }
 
-impl Trail {
+impl EventHistory {
     /// Numbers an event that moved a topic's cursor from `before`.
-    pub fn step(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
+    pub fn push(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
         self.last += 1;
-        if self.steps.len() == STEPS {
-            self.steps.pop_front();
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
         }
-        self.steps.push_back((self.last, topic, topic_id, before));
+        self.events.push_back((self.last, topic, topic_id, before));
         self.last
     }
 
-    /// Where the topics were when the event `step` had been delivered; `None`: that is not known
+    /// Where the topics were when the event `event` had been delivered; `None`: that is not known
     /// any more.
     #[must_use]
-    pub fn back_to(&self, step: u64) -> Option<Vec<(String, u64, u64)>> {
-        if step > self.last || step + 1 < self.steps.front().map_or(self.last + 1, |s| s.0) {
+    pub fn rewind_to(&self, event: u64) -> Option<Vec<(String, u64, u64)>> {
+        if event > self.last || event + 1 < self.events.front().map_or(self.last + 1, |s| s.0) {
             return None;
         }
         let mut earliest: HashMap<(&str, u64), u64> = HashMap::new();
-        for (_, topic, id, before) in self.steps.iter().filter(|s| s.0 > step) {
+        for (_, topic, id, before) in self.events.iter().filter(|s| s.0 > event) {
             let at = earliest.entry((topic.as_ref(), *id)).or_insert(*before);
             *at = (*at).min(*before);
         }
@@ -126,11 +126,11 @@ impl Trail {
 
 /// The cursors of a stream as its client knows them, and the ids that say so.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct ClientCursors {
     seqs: HashMap<u64, u64>,
 }
 
-impl Known {
+impl ClientCursors {
     /// The start of a stream.
     #[must_use]
     pub fn new(cursors: &[Cursor]) -> Self {
@@ -150,19 +150,19 @@ impl Known {
         cursors: &[Cursor],
         topic: &Arc<str>,
         topic_id: u64,
-        trail: Option<&mut Trail>,
+        history: Option<&mut EventHistory>,
     ) {
         let now = cursors.iter().find(|c| c.1 == topic_id).map(|c| c.2);
         let before = match now {
             Some(now) => self.seqs.insert(topic_id, now).unwrap_or(0),
             None => self.seqs.remove(&topic_id).unwrap_or(0),
         };
-        match trail {
-            Some(trail) => {
-                let step = trail.step(topic.clone(), topic_id, before);
+        match history {
+            Some(history) => {
+                let event = history.push(topic.clone(), topic_id, before);
                 if cursors.len() > ID_TOPICS {
                     out.push(b's');
-                    push_u64(out, step);
+                    push_u64(out, event);
                 } else {
                     push_map(out, cursors);
                 }
@@ -187,7 +187,7 @@ mod tests {
         let wanted = vec![("t\"1".to_owned(), 1, 10), ("t\"2".to_owned(), 2, 20)];
         assert_eq!(parse(&out).unwrap(), LastId::Map(wanted));
         assert_eq!(parse(b"").unwrap(), LastId::Map(vec![]));
-        assert_eq!(parse(b"s17").unwrap(), LastId::Step(17));
+        assert_eq!(parse(b"s17").unwrap(), LastId::Event(17));
         for bad in [
             &b"s"[..],
             b"s-1",
@@ -204,35 +204,35 @@ mod tests {
 
     #[test]
     fn a_trail_leads_back() {
-        let mut trail = Trail::default();
+        let mut history = EventHistory::default();
         let a: Arc<str> = "a".into();
-        let first = trail.step(a.clone(), 1, 0);
-        trail.step(a.clone(), 1, 10);
-        let third = trail.step("b".into(), 2, 5);
-        trail.step(a.clone(), 1, 20);
-        let mut back = trail.back_to(first).unwrap();
+        let first = history.push(a.clone(), 1, 0);
+        history.push(a.clone(), 1, 10);
+        let third = history.push("b".into(), 2, 5);
+        history.push(a.clone(), 1, 20);
+        let mut back = history.rewind_to(first).unwrap();
         back.sort();
         assert_eq!(back, [("a".to_owned(), 1, 10), ("b".to_owned(), 2, 5)]);
-        assert_eq!(trail.back_to(third).unwrap(), [("a".to_owned(), 1, 20)]);
-        assert_eq!(trail.back_to(4).unwrap(), []);
-        assert_eq!(trail.back_to(5), None, "an event that was not sent");
-        for seq in 0..STEPS as u64 {
-            trail.step(a.clone(), 1, seq);
+        assert_eq!(history.rewind_to(third).unwrap(), [("a".to_owned(), 1, 20)]);
+        assert_eq!(history.rewind_to(4).unwrap(), []);
+        assert_eq!(history.rewind_to(5), None, "an event that was not sent");
+        for seq in 0..MAX_EVENTS as u64 {
+            history.push(a.clone(), 1, seq);
         }
-        assert_eq!(trail.back_to(3), None, "forgotten");
-        assert!(trail.back_to(4).is_some());
+        assert_eq!(history.rewind_to(3), None, "forgotten");
+        assert!(history.rewind_to(4).is_some());
     }
 
     #[test]
     fn many_topics_are_numbered() {
-        let mut trail = Trail::default();
+        let mut history = EventHistory::default();
         let (few, many) = (cursors(64), cursors(65));
-        let mut known = Known::new(&few);
+        let mut known = ClientCursors::new(&few);
         let (mut out, topic) = (Vec::new(), few[0].0.clone());
-        known.push_id(&mut out, &few, &topic, 1, Some(&mut trail));
+        known.push_id(&mut out, &few, &topic, 1, Some(&mut history));
         assert!(matches!(parse(&out).unwrap(), LastId::Map(m) if m.len() == 64));
         out.clear();
-        known.push_id(&mut out, &many, &topic, 1, Some(&mut trail));
-        assert_eq!(parse(&out).unwrap(), LastId::Step(2));
+        known.push_id(&mut out, &many, &topic, 1, Some(&mut history));
+        assert_eq!(parse(&out).unwrap(), LastId::Event(2));
     }
 }
