@@ -154,7 +154,7 @@ fn tell(event: Event) -> Option<Vec<u8>> {
             with_op("tombstone", &frames::tombstone(&topic, &tombstone, reason))
         }
         Event::CaughtUp { topic, seq, .. } => {
-            with_op("caught_up", &frames::head(&topic, seq, None))
+            with_op("caught_up", &frames::topic_head(&topic, seq, None))
         }
         Event::TopicDeleted { topic, .. } => {
             let mut o = message("topic_deleted", None);
@@ -168,7 +168,7 @@ fn tell(event: Event) -> Option<Vec<u8>> {
             o.finish()
         }
         Event::Paced { topic, retry_after_ms, .. } => {
-            let failure = frames::paced(retry_after_ms);
+            let failure = frames::throttled(retry_after_ms);
             let mut o = message("error", None);
             o.name("code", failure.code).name("message", &failure.message).name("topic", &topic);
             o.int("retry_after_ms", retry_after_ms);

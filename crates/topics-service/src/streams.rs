@@ -121,13 +121,13 @@ impl Watching {
                 }
                 Event::CaughtUp { topic, topic_id, seq } => {
                     self.push_id(out, &topic, topic_id);
-                    let data = frames::head(&topic, seq, None);
+                    let data = frames::topic_head(&topic, seq, None);
                     out.extend_from_slice(&frames::event("caught-up", &data));
                 }
                 Event::TopicDeleted { topic, topic_id } => {
                     let head = self.known.cursor(topic_id);
                     self.push_id(out, &topic, topic_id);
-                    let data = frames::head(&topic, head, Some("deleted"));
+                    let data = frames::topic_head(&topic, head, Some("deleted"));
                     out.extend_from_slice(&frames::event("topic-deleted", &data));
                 }
                 Event::Failed { topic, topic_id, error } => {
@@ -136,7 +136,7 @@ impl Watching {
                     out.extend_from_slice(&frames::event("error", &data));
                 }
                 Event::Paced { topic, retry_after_ms, .. } => {
-                    let data = frames::error(&frames::paced(retry_after_ms), Some(&topic));
+                    let data = frames::error(&frames::throttled(retry_after_ms), Some(&topic));
                     out.extend_from_slice(&frames::event("error", &data));
                 }
                 _ => out.extend_from_slice(&frames::heartbeat(wall_ms)),
@@ -193,7 +193,7 @@ impl Working {
                     }
                 }
                 Err(Error::TopicNotFound(topic)) => {
-                    let data = frames::head(&topic, 0, Some("deleted"));
+                    let data = frames::topic_head(&topic, 0, Some("deleted"));
                     out.extend_from_slice(&frames::event("topic-deleted", &data));
                     return Ok(Next::End);
                 }

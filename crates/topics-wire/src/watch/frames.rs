@@ -94,7 +94,7 @@ pub fn tombstone(topic: &str, t: &Tombstone, reason: &str) -> Vec<u8> {
 
 /// A topic and its head, and why.
 #[must_use]
-pub fn head(topic: &str, head_seq: u64, reason: Option<&str>) -> Vec<u8> {
+pub fn topic_head(topic: &str, head_seq: u64, reason: Option<&str>) -> Vec<u8> {
     let mut o = Object::new(96);
     o.name("topic", topic).int("head_seq", head_seq);
     if let Some(reason) = reason {
@@ -129,7 +129,7 @@ pub fn error(failure: &Failure, topic: Option<&str>) -> Vec<u8> {
 
 /// What a client is told whose topic waits because the engine is under strain.
 #[must_use]
-pub fn paced(retry_after_ms: u64) -> Failure {
+pub fn throttled(retry_after_ms: u64) -> Failure {
     Failure::from(Error::Throttled { limit: "delivery", max: 0, retry_after_ms })
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&error(&gone, Some("a"))).unwrap();
         assert_eq!((json["code"].as_u64(), json["topics"][0].as_str()), (Some(410), Some("a")));
         let json: serde_json::Value =
-            serde_json::from_slice(&error(&paced(70), Some("a"))).unwrap();
+            serde_json::from_slice(&error(&throttled(70), Some("a"))).unwrap();
         assert_eq!((json["code"].as_u64(), json["error"].as_str()), (Some(429), Some("throttled")));
         assert_eq!(json["retry_after_ms"].as_u64(), Some(70));
     }
