@@ -22,16 +22,16 @@ const REASONS: [&str; 8] =
 const CLASSES: [Durability; 4] =
     [Durability::Ephemeral, Durability::Memory, Durability::Disk, Durability::Fsync];
 
-struct Seen {
+struct Sample {
     snapshot: MetricsSnapshot,
     survey: Survey,
     panics: Vec<LoopPanics>,
 }
 
-fn look(engine: &Engine, grant: &Grant) -> Seen {
+fn sample_of(engine: &Engine, grant: &Grant) -> Sample {
     // What cannot be looked at any more is shown as empty: the engine is closing.
     let survey = engine.survey(&grant.within(""), TOPICS).unwrap_or_default();
-    Seen { snapshot: engine.metrics(), survey, panics: engine.loop_panics() }
+    Sample { snapshot: engine.metrics(), survey, panics: engine.loop_panics() }
 }
 
 type Row = (&'static str, &'static str, u64);
@@ -107,8 +107,8 @@ fn jobs(m: &MetricsSnapshot) -> [Row; 13] {
     ]
 }
 
-fn gauges(seen: &Seen) -> [Row; 30] {
-    let (m, s) = (&seen.snapshot, &seen.survey);
+fn gauges(sample: &Sample) -> [Row; 30] {
+    let (m, s) = (&sample.snapshot, &sample.survey);
     [
         ("ready", "Whether calls are taken", m.ready),
         ("recovery_progress_ppm", "How far recovery has come, in millionths", m.recovery_ppm),
@@ -161,10 +161,10 @@ fn histograms(m: &MetricsSnapshot) -> [(&'static str, &'static str, &HistogramSn
 /// Prometheus' text format; topics by name as far as the client may see them.
 #[must_use]
 pub fn prometheus(engine: &Engine, grant: &Grant) -> Vec<u8> {
-    let seen = look(engine, grant);
-    let mut out = String::with_capacity(16_384 + seen.survey.topics.len() * 384);
+    let sample = sample_of(engine, grant);
+    let mut out = String::with_capacity(16_384 + sample.survey.topics.len() * 384);
     // Writing to a string does not fail.
-    let _ = write_text(&mut out, &seen);
+    let _ = write_text(&mut out, &sample);
     out.into_bytes()
 }
 
@@ -172,13 +172,13 @@ fn head(out: &mut String, name: &str, help: &str, kind: &str) -> std::fmt::Resul
     write!(out, "# HELP topics_{name} {help}.\n# TYPE topics_{name} {kind}\n")
 }
 
-fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
-    let m = &seen.snapshot;
+fn write_text(out: &mut String, sample: &Sample) -> std::fmt::Result {
+    let m = &sample.snapshot;
     for (name, help, value) in counters(m) {
         head(out, &format!("{name}_total"), help, "counter")?;
         writeln!(out, "topics_{name}_total {value}")?;
     }
-    for (name, help, value) in gauges(seen) {
+    for (name, help, value) in gauges(sample) {
         head(out, name, help, "gauge")?;
         writeln!(out, "topics_{name} {value}")?;
     }
@@ -187,18 +187,18 @@ fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
         writeln!(out, "topics_tombstones_total{{reason=\"{reason}\"}} {count}")?;
     }
     head(out, "loop_panics_total", "Panics of background loops, which went on", "counter")?;
-    for p in &seen.panics {
+    for p in &sample.panics {
         writeln!(out, "topics_loop_panics_total{{loop=\"{}\"}} {}", p.name, p.count)?;
     }
     for (name, help, h) in histograms(m) {
         histogram(out, &format!("{name}_seconds"), help, h)?;
     }
     head(out, "topics_by_class", "Topics by durability class", "gauge")?;
-    for (class, count) in CLASSES.into_iter().zip(seen.survey.by_class) {
+    for (class, count) in CLASSES.into_iter().zip(sample.survey.by_class) {
         let word = config::durability(class);
         writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
     }
-    per_topic(out, &seen.survey)
+    per_topic(out, &sample.survey)
 }
 
 fn histogram(out: &mut String, name: &str, help: &str, h: &HistogramSnapshot) -> std::fmt::Result {
@@ -245,13 +245,13 @@ fn per_topic(out: &mut String, survey: &Survey) -> std::fmt::Result {
 /// The same as one JSON object.
 #[must_use]
 pub fn json(engine: &Engine, grant: &Grant) -> Vec<u8> {
-    json_of(&look(engine, grant))
+    json_of(&sample_of(engine, grant))
 }
 
-fn json_of(seen: &Seen) -> Vec<u8> {
-    let m = &seen.snapshot;
+fn json_of(sample: &Sample) -> Vec<u8> {
+    let m = &sample.snapshot;
     let mut o = Object::new(4096);
-    for (name, _, value) in counters(m).into_iter().chain(gauges(seen)) {
+    for (name, _, value) in counters(m).into_iter().chain(gauges(sample)) {
         o.int(name, value);
     }
     let mut tombstones = Object::new(256);
@@ -260,7 +260,7 @@ fn json_of(seen: &Seen) -> Vec<u8> {
     }
     o.raw("tombstones", &tombstones.finish());
     let mut panics = Object::new(64);
-    for p in &seen.panics {
+    for p in &sample.panics {
         panics.int(p.name, p.count);
     }
     o.raw("loop_panics", &panics.finish());
@@ -271,12 +271,12 @@ fn json_of(seen: &Seen) -> Vec<u8> {
         o.raw(name, &inner.finish());
     }
     let mut classes = Object::new(96);
-    for (class, count) in CLASSES.into_iter().zip(seen.survey.by_class) {
+    for (class, count) in CLASSES.into_iter().zip(sample.survey.by_class) {
         classes.int(config::durability(class), count);
     }
     o.raw("topics_by_class", &classes.finish());
-    named(o.key("per_topic"), seen.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
-    o.flag("per_topic_truncated", seen.survey.truncated);
+    named(o.key("per_topic"), sample.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
+    o.flag("per_topic_truncated", sample.survey.truncated);
     o.finish()
 }
 
@@ -332,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    fn seen() -> Seen {
+    fn sample() -> Sample {
         let mut snapshot = MetricsSnapshot { appends: 3, topics: 1, ..MetricsSnapshot::default() };
         snapshot.append.buckets[2] = 98;
         snapshot.append.buckets[5] = 2;
@@ -358,7 +358,7 @@ mod tests {
             ..Survey::default()
         };
         let sweep = LoopPanics { name: "sweep", count: 2, last: "topic".into() };
-        Seen { snapshot, survey, panics: vec![sweep] }
+        Sample { snapshot, survey, panics: vec![sweep] }
     }
 
     /// The families of a text, each with one TYPE before its samples.
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn the_text_is_prometheus() {
         let mut out = String::new();
-        write_text(&mut out, &seen()).unwrap();
+        write_text(&mut out, &sample()).unwrap();
         for line in [
             "# TYPE topics_appends_total counter",
             "topics_appends_total 3",
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn the_docs_name_every_family_and_no_other() {
         let mut out = String::new();
-        write_text(&mut out, &seen()).unwrap();
+        write_text(&mut out, &sample()).unwrap();
         let docs = include_str!("../../../docs/operations.md");
         let named: std::collections::BTreeSet<String> = docs
             .split('`')
@@ -419,11 +419,11 @@ mod tests {
 
     #[test]
     fn the_json_has_the_same_and_each_name_once() {
-        let seen = seen();
-        let text = String::from_utf8(json_of(&seen)).unwrap();
+        let sample = sample();
+        let text = String::from_utf8(json_of(&sample)).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut names = std::collections::BTreeSet::new();
-        let rows = counters(&seen.snapshot).into_iter().chain(gauges(&seen));
+        let rows = counters(&sample.snapshot).into_iter().chain(gauges(&sample));
         for (name, _, wanted) in rows {
             assert!(names.insert(name), "{name} is there twice");
             assert_eq!(value[name].as_u64(), Some(wanted), "{name}");
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_bounds_of_buckets() {
-        let h = &seen().snapshot.append;
+        let h = &sample().snapshot.append;
         assert_eq!((quantile(h, 50), quantile(h, 99)), (1 << 10, 1 << 13));
         assert_eq!(quantile(&HistogramSnapshot::default(), 99), 0);
     }
