@@ -133,8 +133,8 @@ impl Http {
     ) -> Option<(u16, Bound<'py, PyBytes>)> {
         let key = key.unwrap_or(b"");
         let kind = match flags {
-            f if f & BODY_NDJSON != 0 => Body::Lines,
-            f if f & BODY_OCTETS != 0 => Body::Octets,
+            f if f & BODY_NDJSON != 0 => Body::Ndjson,
+            f if f & BODY_OCTETS != 0 => Body::Binary,
             f if f & BODY_ARROW != 0 => Body::Arrow,
             _ => Body::Json,
         };

@@ -205,10 +205,10 @@ impl Service {
     pub(super) fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, key, grant) = (r.body.to_vec(), r.key.to_vec(), r.grant.clone());
         self.later(r, move |s, _| {
-            let t = txn::whole(&body, &key, &s.limits)?;
+            let t = txn::transact(&body, &key, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
             let run = || {
-                Ok(t.with_whole(|request| {
+                Ok(t.with_transact(|request| {
                     s.engine.transact(&TxnRequest { owner: &grant.owner, ..*request })
                 })?)
             };

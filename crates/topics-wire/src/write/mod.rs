@@ -77,9 +77,9 @@ pub enum Body {
     #[default]
     Json,
     /// `application/x-ndjson`: one `data` a line.
-    Lines,
+    Ndjson,
     /// `application/octet-stream`: one binary record.
-    Octets,
+    Binary,
     /// `application/vnd.apache.arrow.stream`: rows, read as a [`Table`].
     Arrow,
 }
@@ -96,8 +96,8 @@ pub fn parse<'a>(
     w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
     match kind {
         Body::Json => json(&mut w, body, WRITE, limits)?,
-        Body::Lines => lines(&mut w, body, limits)?,
-        Body::Octets => {
+        Body::Ndjson => ndjson(&mut w, body, limits)?,
+        Body::Binary => {
             let data = Cow::Borrowed(body);
             w.records.push(Record { data, binary: true, ..Record::default() });
         }
@@ -208,7 +208,7 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> 
     RECORD.read(s, path, |s, key| {
         match key {
             "data" => data = Some(s.value()?),
-            "data_b64" => data_b64 = Some(octets(s, path.at("data_b64"))?),
+            "data_b64" => data_b64 = Some(base64_bytes(s, path.at("data_b64"))?),
             "tag" => r.tag = s.text(path.at("tag"))?,
             "node" => r.node = s.text(path.at("node"))?,
             "meta" => r.meta = meta(s, path.at("meta"))?.into(),
@@ -223,7 +223,7 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> 
     })?;
     match (data, data_b64) {
         (Some(data), None) => r.data = data.as_bytes().into(),
-        (None, Some(octets)) => (r.data, r.binary) = (octets.into(), true),
+        (None, Some(bytes)) => (r.data, r.binary) = (bytes.into(), true),
         (None, None) => return Err(path.invalid("has neither data nor data_b64")),
         (Some(_), Some(_)) => return Err(path.invalid("has both data and data_b64")),
     }
@@ -235,7 +235,7 @@ fn lane(s: &mut Scanner<'_>, path: FieldPath) -> Result<u8, Failure> {
     lane.ok_or_else(|| path.invalid("must be 0 to 9"))
 }
 
-fn octets(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure> {
+fn base64_bytes(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure> {
     let text = s.text(path)?;
     decode_base64(text.as_bytes()).ok_or_else(|| path.invalid("is not base64 with padding"))
 }
@@ -273,7 +273,7 @@ pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
 }
 
 /// One value a line; lines of whitespace are none.
-fn lines<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
+fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
     for line in body.split(|&b| b == b'\n') {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;

@@ -83,7 +83,7 @@ fn what_json_says_itself_is_not_in_the_query() {
     for query in [&b"key=k"[..], b"tag=t", b"node=n", b"key"] {
         let failure = parse(Body::Json, body, &Query::new(query), b"", &Limits::default());
         assert!(failure.unwrap_err().message.contains("use the field"));
-        assert!(parse(Body::Octets, body, &Query::new(query), b"", &Limits::default()).is_ok());
+        assert!(parse(Body::Binary, body, &Query::new(query), b"", &Limits::default()).is_ok());
     }
 }
 
@@ -252,7 +252,7 @@ fn limits_name_the_record() {
 fn lines_and_octets() {
     let query = Query::new(b"tag=a%20b&node=n&key=k&return_seqs=true");
     let parse = |kind, body| parse(kind, body, &query, b"header", &Limits::default());
-    let w = parse(Body::Lines, b"{\"a\":1}\r\n\n 2 \n\"x\"").unwrap();
+    let w = parse(Body::Ndjson, b"{\"a\":1}\r\n\n 2 \n\"x\"").unwrap();
     assert!(w.return_seqs);
     w.with_append(|a| {
         let data: Vec<_> = a.records.iter().map(|r| r.data).collect();
@@ -260,19 +260,19 @@ fn lines_and_octets() {
         assert!(a.records.iter().all(|r| r.tag == b"a b" && !r.binary));
         assert_eq!((a.node, a.key), (&b"n"[..], &b"k"[..]));
     });
-    let w = parse(Body::Octets, b"\x00\xff").unwrap();
+    let w = parse(Body::Binary, b"\x00\xff").unwrap();
     w.with_append(|a| {
         assert_eq!((a.records.len(), a.records[0].data), (1, &b"\x00\xff"[..]));
         assert!(a.records[0].binary && a.records[0].tag == b"a b");
     });
-    let failure = parse(Body::Lines, b"1\n2\n{\n").unwrap_err();
+    let failure = parse(Body::Ndjson, b"1\n2\n{\n").unwrap_err();
     assert!(
         failure.message.starts_with("records[2].data is not one JSON value"),
         "{}",
         failure.message
     );
-    assert_eq!(parse(Body::Lines, b"1 2").unwrap_err().code, "invalid_request");
-    assert_eq!(parse(Body::Lines, b"\n\n").unwrap_err().code, "invalid_request");
+    assert_eq!(parse(Body::Ndjson, b"1 2").unwrap_err().code, "invalid_request");
+    assert_eq!(parse(Body::Ndjson, b"\n\n").unwrap_err().code, "invalid_request");
 }
 
 #[test]

@@ -14,9 +14,9 @@ use crate::limits::{KEY_BYTES, Limits};
 use crate::render::Object;
 use crate::small;
 
-/// Rows of one topic.
+/// TopicRows of one topic.
 #[derive(Debug, Default)]
-struct Rows<'a> {
+struct TopicRows<'a> {
     topic: Cow<'a, str>,
     write: Write<'a>,
 }
@@ -33,7 +33,7 @@ struct Ack<'a> {
 /// A stage, a commit or a transaction as it was asked for.
 #[derive(Debug, Default)]
 pub struct Txn<'a> {
-    rows: Vec<Rows<'a>>,
+    rows: Vec<TopicRows<'a>>,
     heads: Vec<(Cow<'a, str>, u64)>,
     /// Topic, consumer, seq.
     commits: Vec<(Cow<'a, str>, Cow<'a, str>, u64)>,
@@ -47,29 +47,29 @@ pub struct Txn<'a> {
 
 /// Which fields a body has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Request {
     Stage,
     Commit,
-    Whole,
+    Transact,
 }
 
-impl Kind {
+impl Request {
     fn fields(self) -> Fields {
         let own = Fields::of(match self {
             Self::Stage => &["appends"],
             Self::Commit => &["epoch", "stages"],
-            Self::Whole => &["appends", "idempotency_key", "writer", "epoch"],
+            Self::Transact => &["appends", "idempotency_key", "writer", "epoch"],
         });
         match self {
             Self::Stage => own,
-            Self::Commit | Self::Whole => own.and(&["expect_heads", "commits", "acks"]),
+            Self::Commit | Self::Transact => own.and(&["expect_heads", "commits", "acks"]),
         }
     }
 
     /// Of one of its appends.
     fn append_fields(self) -> Fields {
         Fields::of(match self {
-            Self::Whole => &["topic", "records", "node", "expect_head"],
+            Self::Transact => &["topic", "records", "node", "expect_head"],
             Self::Stage | Self::Commit => &["topic", "records", "node"],
         })
     }
@@ -77,7 +77,7 @@ impl Kind {
 
 /// `{appends: [{topic, records, node?}]}`.
 pub fn stage<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
-    let t = parse(Kind::Stage, body, limits)?;
+    let t = parse(Request::Stage, body, limits)?;
     if t.rows.is_empty() {
         Err(FieldPath::field("appends").invalid("must not be empty"))
     } else {
@@ -102,10 +102,10 @@ pub fn stage_table<'a>(
                     .invalid("is missing")
             })?,
         };
-        // Rows of a topic mostly come one after the other.
+        // TopicRows of a topic mostly come one after the other.
         let at = t.rows.iter().rposition(|r| r.topic == topic);
         let at = at.unwrap_or_else(|| {
-            t.rows.push(Rows { topic, write: Write::default() });
+            t.rows.push(TopicRows { topic, write: Write::default() });
             t.rows.len() - 1
         });
         t.rows[at].write.records.push(record);
@@ -119,18 +119,18 @@ pub fn stage_table<'a>(
 
 /// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
 pub fn commit<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
-    let t = parse(Kind::Commit, body, limits)?;
+    let t = parse(Request::Commit, body, limits)?;
     if t.epoch.is_none() { Err(FieldPath::field("epoch").invalid("is missing")) } else { Ok(t) }
 }
 
 /// `{appends?, expect_heads?, commits?, acks?, idempotency_key?, writer?, epoch?}`; `header_key` is
 /// the `Idempotency-Key` header; a key in the body wins.
-pub fn whole<'a>(
+pub fn transact<'a>(
     body: &'a [u8],
     header_key: &'a [u8],
     limits: &Limits,
 ) -> Result<Txn<'a>, Failure> {
-    let mut t = parse(Kind::Whole, body, limits)?;
+    let mut t = parse(Request::Transact, body, limits)?;
     if t.key.is_empty() {
         t.key = header_key.into();
     }
@@ -138,7 +138,7 @@ pub fn whole<'a>(
     Ok(t)
 }
 
-fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
+fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let mut t = Txn::default();
     small::body(body, kind.fields(), |s, key| {
         match key {
@@ -191,8 +191,8 @@ fn append<'a>(
     limits: &Limits,
     fields: Fields,
     heads: &mut Vec<(Cow<'a, str>, u64)>,
-) -> Result<Rows<'a>, Failure> {
-    let mut rows = Rows::default();
+) -> Result<TopicRows<'a>, Failure> {
+    let mut rows = TopicRows::default();
     let mut head = None;
     fields.read(s, path, |s, key| {
         match key {
@@ -353,7 +353,7 @@ impl Txn<'_> {
     }
 
     /// Hands a transaction to `run` in the engine's terms.
-    pub fn with_whole<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
+    pub fn with_transact<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
         let (writer, epoch, key) = (self.writer.as_deref(), self.epoch, &*self.key);
         self.with_rows(|rows| {
             self.with_work(|work| run(&TxnRequest { writer, epoch, key, owner: "", rows, work }))
@@ -441,9 +441,9 @@ mod tests {
             "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
             "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,9]}],
             "writer":"w","epoch":12,"idempotency_key":"k"}"#;
-        let t = whole(body, b"header", &limits()).unwrap();
+        let t = transact(body, b"header", &limits()).unwrap();
         assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);
-        t.with_whole(|r| {
+        t.with_transact(|r| {
             assert_eq!((r.writer, r.epoch, r.key), (Some("w"), Some(12), &b"k"[..]));
             assert_eq!((r.rows[0].topic, r.rows[0].node), ("a", &b"n"[..]));
             let records = r.rows[0].records;
@@ -455,7 +455,7 @@ mod tests {
             let h = r.work.acks[0].held;
             assert_eq!((h.node, h.seqs, h.lease_ids), (&b"w"[..], &[1, 2][..], Some(&[8, 9][..])));
         });
-        assert_eq!(&*whole(b"{}", b"header", &limits()).unwrap().key, b"header");
+        assert_eq!(&*transact(b"{}", b"header", &limits()).unwrap().key, b"header");
     }
 
     #[test]
