@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 use topics_engine::{Append, Appended, Completion, Error};
-use topics_service::{Pool, handover};
+use topics_service::{WorkerPool, completion_pair};
 use topics_wire::Failure;
 
 use crate::args::{AppendArgs, WriteOptions, check_all, py_records, raw, raw_records, records_of};
@@ -33,7 +33,7 @@ struct Outcome {
 pub(crate) struct Inner {
     outcomes: SignalQueue<Outcome>,
     /// For verbs that may wait for the disk.
-    pub pool: Pool,
+    pub pool: WorkerPool,
     /// Verbs that threads are at, or have before them.
     running: AtomicUsize,
     pid: u32,
@@ -143,7 +143,7 @@ impl Calls {
         + Send,
     ) -> PyResult<Option<Ack>> {
         let inner = self.inner.clone();
-        let (done, left) = handover(move |outcome: topics_engine::Result<Appended>| {
+        let (done, left) = completion_pair(move |outcome: topics_engine::Result<Appended>| {
             let show = |py: Python<'_>, a: Appended| Ok(ack(&a).into_pyobject(py)?.into());
             Call::new(&inner, token).complete(outcome.map_err(Failure::from), show);
         });
@@ -172,7 +172,7 @@ impl Calls {
         let inner = Inner {
             outcomes: SignalQueue::new()?,
             // These calls go to the interpreter, which turns their panics into exceptions.
-            pool: Pool::new(Arc::default()),
+            pool: WorkerPool::new(Arc::default()),
             running: AtomicUsize::new(0),
             pid: std::process::id(),
         };

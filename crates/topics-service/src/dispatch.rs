@@ -9,7 +9,7 @@ use topics_wire::query::Query;
 use topics_wire::render::{Object, Performance};
 use topics_wire::{Failure, small};
 
-use super::{Reply, Request, Service, Verb, handover};
+use super::{Reply, Request, Service, Verb, completion_pair};
 
 pub(super) type Answer = Result<Option<Reply>, Failure>;
 
@@ -137,7 +137,7 @@ impl Service {
         begin: impl FnOnce(Box<dyn FnOnce(Reply) + Send>) -> bool,
     ) -> Option<Option<Reply>> {
         let sink = self.clone();
-        let (done, left) = handover(move |reply| {
+        let (done, left) = completion_pair(move |reply| {
             sink.pending.fetch_sub(1, Ordering::Relaxed);
             sink.sink.reply(token, reply);
         });

@@ -5,15 +5,15 @@
 //! waiter in the engine. Replies that come later go to the [`Sink`].
 #![deny(missing_docs)]
 
+mod completion;
+mod consumer_reads;
 mod consumers;
 mod dispatch;
-mod handover;
-mod pool;
+mod long_poll;
 mod queues;
-mod reads;
 mod routers;
 mod scan;
-mod scans;
+mod scan_stream;
 mod service;
 mod sessions;
 mod socket;
@@ -22,14 +22,14 @@ mod timer;
 mod topics;
 mod txns;
 mod verb;
-mod wait;
+mod worker_pool;
 
-pub use handover::handover;
-pub use pool::Pool;
+pub use completion::completion_pair;
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{Reply, Request, Service, Sink};
 pub use streams::{Next, Pulled};
 pub use verb::Verb;
+pub use worker_pool::WorkerPool;
 
 #[cfg(test)]
 mod scan_tests;

@@ -12,8 +12,8 @@ use topics_wire::query::Query;
 use topics_wire::render::Object;
 use topics_wire::{Failure, queue};
 
+use super::completion::completion_pair;
 use super::dispatch::Answer;
-use super::handover::handover;
 use super::{Reply, Request, Service};
 
 /// A claim that was taken and is not answered.
@@ -37,7 +37,7 @@ impl Service {
         self.claims.0.lock().insert(token, claiming);
         self.pending.fetch_add(1, Ordering::Relaxed);
         let (service, sink, node) = (self.clone(), self.clone(), c.node.clone());
-        let (done, left) = handover(move |reply| sink.sink.reply(token, reply));
+        let (done, left) = completion_pair(move |reply| sink.sink.reply(token, reply));
         let answered = Box::new(move |outcome: topics_engine::Result<Claimed>| {
             if let Some(reply) = service.claimed(token, &topic, &node, outcome) {
                 done(reply);

@@ -8,15 +8,15 @@ use topics_env::Clock;
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant, Limits};
 
-use super::pool::Pool;
+use super::consumer_reads::Readers;
+use super::long_poll::Waits;
 use super::queues::Claims;
-use super::reads::Readers;
 use super::sessions::Sessions;
 use super::streams::Streams;
 use super::timer::Timer;
 use super::txns::Writers;
 use super::verb::Verb;
-use super::wait::Waits;
+use super::worker_pool::WorkerPool;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub struct Service {
     pub(super) sessions: Sessions,
     pub(super) writers: Writers,
     pub(super) timer: Timer,
-    pub(super) pool: Pool,
+    pub(super) pool: WorkerPool,
     pub(super) born_ns: u64,
     pub(super) ready: AtomicBool,
     pub(super) staged: AtomicBool,
@@ -108,7 +108,7 @@ impl Service {
         sink: Arc<dyn Sink>,
     ) -> Arc<Self> {
         let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
-        let pool = Pool::new(engine.guards());
+        let pool = WorkerPool::new(engine.guards());
         Arc::new(Self {
             born_ns: clock.mono_ns(),
             engine,

@@ -15,7 +15,7 @@ use topics_wire::watch::ids::{ClientCursors, Cursor};
 use topics_wire::{Failure, queue};
 
 use super::dispatch::Answer;
-use super::scans::Scanning;
+use super::scan_stream::Scanning;
 use super::sessions::SharedHistory;
 use super::socket::Socket;
 use super::{Reply, Request, Service};

@@ -1,7 +1,7 @@
 //! A range of a topic as a stream of Arrow batches, read as it is consumed.
 
-mod ahead;
-mod stream;
+mod ipc;
+mod prefetch;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
@@ -9,11 +9,11 @@ use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest
 use topics_wire::Failure;
 use topics_wire::arrow::{Pinned, ScanRequest, Shape, build, failure, schema};
 
-use ahead::{Ahead, Make, Range};
+use prefetch::{Ahead, Make, Range};
 
 pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
-pub use stream::IpcStream;
+pub use ipc::IpcStream;
 
 /// Rows of one batch at most.
 const BATCH_ROWS: usize = 65_536;

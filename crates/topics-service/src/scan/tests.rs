@@ -8,7 +8,7 @@ use topics_engine::{
 };
 use topics_env::sim::sim_env;
 
-use super::ahead::{Ahead, Make, Range};
+use super::prefetch::{Ahead, Make, Range};
 use super::*;
 
 /// What a row says: seq, ts in ms, tag, node, data, the end of a gap.

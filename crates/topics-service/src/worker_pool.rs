@@ -21,16 +21,16 @@ struct State {
 
 /// Runs jobs in the order they came, on a few threads that start when they are needed. A job that
 /// panics ends no thread.
-pub struct Pool(Arc<(Mutex<State>, Condvar)>, Arc<Guards>);
+pub struct WorkerPool(Arc<(Mutex<State>, Condvar)>, Arc<Guards>);
 
-impl Pool {
+impl WorkerPool {
     /// A pool without threads yet; `guards` count the jobs that panic.
     #[must_use]
     pub fn new(guards: Arc<Guards>) -> Self {
         Self(Arc::default(), guards)
     }
 
-    /// Queues a job. After [`Pool::stop`], and when no thread can be had, it runs here.
+    /// Queues a job. After [`WorkerPool::stop`], and when no thread can be had, it runs here.
     pub fn run(&self, job: Job) {
         let (state, wake) = &*self.0;
         let guards = self.1.clone();
@@ -84,9 +84,11 @@ impl Pool {
     }
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.0.0.lock().threads).finish_non_exhaustive()
+        f.debug_struct("WorkerPool")
+            .field("threads", &self.0.0.lock().threads)
+            .finish_non_exhaustive()
     }
 }
 
@@ -99,7 +101,7 @@ mod tests {
     #[test]
     fn a_job_that_panics_ends_no_thread() {
         let guards = Arc::<Guards>::default();
-        let pool = Pool::new(guards.clone());
+        let pool = WorkerPool::new(guards.clone());
         let (done, all) = channel();
         for i in 0..3 * THREADS {
             let done = done.clone();

@@ -16,7 +16,7 @@ enum Call<T> {
 
 /// The two ends of a call. The first takes the outcome, from any thread; the second is called when
 /// the call returns and has the outcome if it came before. One that comes after goes to `later`.
-pub fn handover<T: Send + 'static>(
+pub fn completion_pair<T: Send + 'static>(
     later: impl FnOnce(T) + Send + 'static,
 ) -> (impl FnOnce(T) + Send + 'static, impl FnOnce() -> Option<T> + Send) {
     let call = Arc::new(Mutex::new(Call::Open));
@@ -43,11 +43,11 @@ mod tests {
 
     #[test]
     fn an_outcome_comes_once_inside_or_later() {
-        let (done, left) = handover(|_: u8| panic!("it was there"));
+        let (done, left) = completion_pair(|_: u8| panic!("it was there"));
         done(1);
         assert_eq!(left(), Some(1));
         let (send, receive) = std::sync::mpsc::channel();
-        let (done, left) = handover(move |n: u8| send.send(n).unwrap());
+        let (done, left) = completion_pair(move |n: u8| send.send(n).unwrap());
         assert_eq!(left(), None);
         done(2);
         assert_eq!(receive.recv(), Ok(2));
