@@ -9,7 +9,7 @@ use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest
 use topics_wire::Failure;
 use topics_wire::arrow::{Pinned, ScanRequest, Shape, build, failure, schema};
 
-use prefetch::{Ahead, Make, Range};
+use prefetch::{Prefetcher, Range, RangeReader};
 
 pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
@@ -30,7 +30,7 @@ const RETRIES: usize = 64;
 /// A scan: its end is fixed when it begins.
 #[derive(Debug)]
 pub struct Scan {
-    pages: Ahead<ReadBuffers, Maker>,
+    pages: Prefetcher<ReadBuffers, PageReader>,
     pinned: Pinned,
     schema: SchemaRef,
     /// Threads beside the caller's.
@@ -81,10 +81,10 @@ impl Scan {
         let shape = Shape::new(topic, schema, r.columns, r.only_nodes, most)?;
         let schema = shape.shown.clone();
         let later = ReadRequest { topic_id: Some(pinned.topic_id), ..request };
-        let maker = Maker { engine, topic: topic.to_owned(), request: later, pinned, shape };
+        let reader = PageReader { engine, topic: topic.to_owned(), request: later, pinned, shape };
         let mut scan = Self {
-            matching: maker.request.matching.is_some(),
-            pages: Ahead::new(maker),
+            matching: reader.request.matching.is_some(),
+            pages: Prefetcher::new(reader),
             pinned,
             schema,
             helpers: if r.ahead { HELPERS } else { 0 },
@@ -103,7 +103,7 @@ impl Scan {
 
     /// Takes the first page; goes on until there is a row.
     fn open(&mut self, start: u64, found: ReadBatch) -> Result<(), ArrowError> {
-        let page = self.pages.make(|maker, buffers| maker.page(found, buffers))?;
+        let page = self.pages.with_reader(|reader, buffers| reader.page(found, buffers))?;
         self.planned_to = page.next;
         self.go_on(Range { after: start.min(page.next), upto: page.next }, &page)?;
         self.first = page.rows;
@@ -268,7 +268,7 @@ fn start_of(from: ReadFrom, found: Option<&ReadBatch>, to_seq: u64) -> u64 {
 
 /// Reads stretches of a topic and makes rows of them.
 #[derive(Debug)]
-struct Maker {
+struct PageReader {
     engine: Engine,
     topic: String,
     request: ReadRequest,
@@ -297,7 +297,7 @@ impl Page {
     }
 }
 
-impl Maker {
+impl PageReader {
     fn read(&self, request: &ReadRequest, buffers: &mut ReadBuffers) -> Result<Page, ArrowError> {
         let found = self
             .engine
@@ -319,10 +319,10 @@ impl Maker {
     }
 }
 
-impl Make<ReadBuffers> for Maker {
+impl RangeReader<ReadBuffers> for PageReader {
     type Output = Result<Page, ArrowError>;
 
-    fn make(&self, range: Range, buffers: &mut ReadBuffers) -> Self::Output {
+    fn read_range(&self, range: Range, buffers: &mut ReadBuffers) -> Self::Output {
         let from = ReadFrom::After(range.after);
         let request = ReadRequest { from, upto: Some(range.upto), ..self.request.clone() };
         self.read(&request, buffers)

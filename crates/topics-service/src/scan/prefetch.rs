@@ -18,10 +18,10 @@ pub(super) struct Range {
 }
 
 /// Makes what lies in a range; `S` is what one thread keeps between two calls.
-pub(super) trait Make<S>: Send + Sync {
+pub(super) trait RangeReader<S>: Send + Sync {
     type Output: Send + 'static;
 
-    fn make(&self, range: Range, scratch: &mut S) -> Self::Output;
+    fn read_range(&self, range: Range, scratch: &mut S) -> Self::Output;
 }
 
 #[derive(Debug)]
@@ -73,21 +73,21 @@ struct Shared<T, M> {
     queue: Mutex<Queue<T>>,
     /// Something to make, something made, or the end.
     changed: Condvar,
-    maker: M,
+    reader: M,
 }
 
 /// Ranges in order, and the threads that help.
 #[derive(Debug)]
-pub(super) struct Ahead<S, M: Make<S>> {
+pub(super) struct Prefetcher<S, M: RangeReader<S>> {
     shared: Arc<Shared<M::Output, M>>,
     helpers: Vec<JoinHandle<()>>,
     scratch: S,
 }
 
-impl<S: Default, M: Make<S> + 'static> Ahead<S, M> {
-    pub fn new(maker: M) -> Self {
+impl<S: Default, M: RangeReader<S> + 'static> Prefetcher<S, M> {
+    pub fn new(reader: M) -> Self {
         let queue = Queue { entries: VecDeque::new(), next_id: 0, over: false };
-        let shared = Shared { queue: Mutex::new(queue), changed: Condvar::new(), maker };
+        let shared = Shared { queue: Mutex::new(queue), changed: Condvar::new(), reader };
         Self { shared: Arc::new(shared), helpers: Vec::new(), scratch: S::default() }
     }
 
@@ -109,8 +109,8 @@ impl<S: Default, M: Make<S> + 'static> Ahead<S, M> {
     }
 
     /// Something that the caller makes at once, whatever is planned.
-    pub fn make<T>(&mut self, make: impl FnOnce(&M, &mut S) -> T) -> T {
-        make(&self.shared.maker, &mut self.scratch)
+    pub fn with_reader<T>(&mut self, call: impl FnOnce(&M, &mut S) -> T) -> T {
+        call(&self.shared.reader, &mut self.scratch)
     }
 
     /// Plans a range behind the others.
@@ -154,7 +154,7 @@ impl<S: Default, M: Make<S> + 'static> Ahead<S, M> {
             match queue.take() {
                 Some((id, range)) => {
                     drop(queue);
-                    let output = shared.maker.make(range, scratch);
+                    let output = shared.reader.read_range(range, scratch);
                     queue = shared.queue.lock();
                     queue.done(id, output);
                 }
@@ -164,13 +164,13 @@ impl<S: Default, M: Make<S> + 'static> Ahead<S, M> {
     }
 }
 
-fn help<S, M: Make<S>>(shared: &Shared<M::Output, M>, scratch: &mut S) {
+fn help<S, M: RangeReader<S>>(shared: &Shared<M::Output, M>, scratch: &mut S) {
     let mut queue = shared.queue.lock();
     while !queue.over {
         match queue.take() {
             Some((id, range)) => {
                 drop(queue);
-                let output = shared.maker.make(range, scratch);
+                let output = shared.reader.read_range(range, scratch);
                 queue = shared.queue.lock();
                 queue.done(id, output);
                 shared.changed.notify_all();
@@ -180,7 +180,7 @@ fn help<S, M: Make<S>>(shared: &Shared<M::Output, M>, scratch: &mut S) {
     }
 }
 
-impl<S, M: Make<S>> Drop for Ahead<S, M> {
+impl<S, M: RangeReader<S>> Drop for Prefetcher<S, M> {
     /// No helper outlives the scan: what it reads from may be closed next.
     fn drop(&mut self) {
         {

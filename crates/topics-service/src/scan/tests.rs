@@ -8,7 +8,7 @@ use topics_engine::{
 };
 use topics_env::sim::sim_env;
 
-use super::prefetch::{Ahead, Make, Range};
+use super::prefetch::{Prefetcher, Range, RangeReader};
 use super::*;
 
 /// What a row says: seq, ts in ms, tag, node, data, the end of a gap.
@@ -165,10 +165,10 @@ fn a_scan_that_is_given_up_ends() {
 /// Takes longer for even ranges; counts what it made.
 struct Squares;
 
-impl Make<u64> for Squares {
+impl RangeReader<u64> for Squares {
     type Output = (u64, u64);
 
-    fn make(&self, range: Range, made: &mut u64) -> (u64, u64) {
+    fn read_range(&self, range: Range, made: &mut u64) -> (u64, u64) {
         *made += 1;
         if range.after.is_multiple_of(2) {
             (0..100).for_each(|_| std::thread::yield_now());
@@ -179,7 +179,7 @@ impl Make<u64> for Squares {
 
 #[test]
 fn whoever_makes_them_ranges_come_in_order() {
-    let mut ahead = Ahead::<u64, Squares>::new(Squares);
+    let mut ahead = Prefetcher::<u64, Squares>::new(Squares);
     ahead.help(3);
     let range = |after| Range { after, upto: after + 1 };
     (0..8).for_each(|n| ahead.plan(range(n)));
