@@ -15,7 +15,7 @@ use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 /// A read that was taken and is not answered.
-struct Reading {
+struct WaitingRead {
     consumer: Key,
     asked: ConsumerRead,
     start_ns: u64,
@@ -32,20 +32,20 @@ struct Parked {
 
 /// The reads that wait, by token, and the handles.
 #[derive(Default)]
-pub(super) struct Readers {
-    reading: Mutex<HashMap<u64, Reading>>,
+pub(super) struct ConsumerReads {
+    waiting: Mutex<HashMap<u64, WaitingRead>>,
     pub(super) handles: Mutex<HashMap<Key, Arc<Consumer>>>,
 }
 
-impl Readers {
+impl ConsumerReads {
     /// The tokens of those that wait.
     pub fn close(&self) -> Vec<u64> {
-        self.reading.lock().keys().copied().collect()
+        self.waiting.lock().keys().copied().collect()
     }
 }
 
 /// What becomes of a read.
-enum Step {
+enum NextStep {
     Answer,
     /// Behind this seq there is nothing yet.
     Wait(u64),
@@ -60,37 +60,37 @@ impl Service {
         let (asked, wait_ms) = consumers::read(r.body)?;
         let consumer = (r.name.to_owned(), r.part.to_owned());
         let deadline_ns = start_ns + wait_ms * 1_000_000;
-        let reading = Reading { consumer, asked, start_ns, deadline_ns, parked: None };
-        self.readers.reading.lock().insert(r.token, reading);
+        let waiting = WaitingRead { consumer, asked, start_ns, deadline_ns, parked: None };
+        self.consumer_reads.waiting.lock().insert(r.token, waiting);
         self.pending.fetch_add(1, Ordering::Relaxed);
-        self.read_on(r.token);
+        self.start_read(r.token);
         Ok(None)
     }
 
     /// Has a thread look for what a read is due. The thread waits for nobody.
-    fn read_on(self: &Arc<Self>, token: u64) {
+    fn start_read(self: &Arc<Self>, token: u64) {
         let service = self.clone();
         self.pool.run(Box::new(move || {
-            let looked = catch_unwind(AssertUnwindSafe(|| service.look_for(token)));
+            let looked = catch_unwind(AssertUnwindSafe(|| service.try_read(token)));
             if looked.is_err() {
-                service.read(token, None, Err(Error::Internal("a verb panicked".into()).into()));
+                service.on_read(token, None, Err(Error::Internal("a verb panicked".into()).into()));
             }
         }));
     }
 
-    fn look_for(self: &Arc<Self>, token: u64) {
-        let reading = self.readers.reading.lock().get(&token).map(|r| {
+    fn try_read(self: &Arc<Self>, token: u64) {
+        let waiting = self.consumer_reads.waiting.lock().get(&token).map(|r| {
             let asked = ConsumerRead { fail_if_busy: true, ..r.asked.clone() };
             (r.consumer.clone(), asked)
         });
-        let Some((consumer, asked)) = reading else { return };
+        let Some((consumer, asked)) = waiting else { return };
         match self.handle(&consumer.0, &consumer.1) {
             Ok(handle) => {
                 let (service, held) = (self.clone(), handle.clone());
                 let moves = asked.checkpoint;
                 let done = move |outcome: topics_engine::Result<ReadBatch>| {
                     let outcome = outcome.map_err(Failure::from);
-                    if let Some(batch) = service.read(token, Some(&held), outcome)
+                    if let Some(batch) = service.on_read(token, Some(&held), outcome)
                         && moves
                     {
                         // Its client has gone: the next one gets it.
@@ -99,52 +99,52 @@ impl Service {
                 };
                 handle.read_async(&asked, Box::new(done));
             }
-            Err(failure) => drop(self.read(token, None, Err(failure))),
+            Err(failure) => drop(self.on_read(token, None, Err(failure))),
         }
     }
 
     /// What a look has found: the answer, or a reason to look again. What nobody waits for any
     /// more comes back.
-    fn read(
+    fn on_read(
         self: &Arc<Self>,
         token: u64,
         handle: Option<&Arc<Consumer>>,
         outcome: Result<ReadBatch, Failure>,
     ) -> Option<ReadBatch> {
-        let mut all = self.readers.reading.lock();
+        let mut all = self.consumer_reads.waiting.lock();
         let Some(r) = all.get(&token) else { return outcome.ok() };
         let (open, now) = (self.is_ready(), self.clock.mono_ns());
         let step = match &outcome {
             Ok(b) if b.is_empty() && b.tombstone.is_none() && open && now < r.deadline_ns => {
                 match b.caught_up || !r.asked.checkpoint {
-                    true => Step::Wait(b.next_from_seq),
-                    false => Step::Again,
+                    true => NextStep::Wait(b.next_from_seq),
+                    false => NextStep::Again,
                 }
             }
             // A reader waits for its turn as long as the one before it may read.
             Err(failure) if failure.code == "consumer_busy" => {
-                let patience = r.deadline_ns.max(r.start_ns + MAX_WAIT_MS * 1_000_000);
-                match !r.asked.fail_if_busy && open && now < patience {
-                    true => Step::Busy(patience),
-                    false => Step::Answer,
+                let busy_deadline = r.deadline_ns.max(r.start_ns + MAX_WAIT_MS * 1_000_000);
+                match !r.asked.fail_if_busy && open && now < busy_deadline {
+                    true => NextStep::Busy(busy_deadline),
+                    false => NextStep::Answer,
                 }
             }
-            _ => Step::Answer,
+            _ => NextStep::Answer,
         };
         match (step, outcome) {
-            (Step::Wait(seq), _) => {
+            (NextStep::Wait(seq), _) => {
                 drop(all);
                 self.park_reader(token, Some(seq), None);
             }
-            (Step::Again, _) => {
+            (NextStep::Again, _) => {
                 drop(all);
-                self.read_on(token);
+                self.start_read(token);
             }
-            (Step::Busy(until), _) => {
+            (NextStep::Busy(until), _) => {
                 drop(all);
                 self.park_reader(token, None, handle.map(|h| (h, until)));
             }
-            (Step::Answer, outcome) => {
+            (NextStep::Answer, outcome) => {
                 let r = all.remove(&token)?;
                 drop(all);
                 let reply = match outcome {
@@ -169,11 +169,11 @@ impl Service {
         turn: Option<(&Arc<Consumer>, u64)>,
     ) {
         let (topic, timer_ns) = {
-            let mut all = self.readers.reading.lock();
-            let Some(reading) = all.get_mut(&token) else { return };
-            let timer_ns = turn.map_or(reading.deadline_ns, |(_, until)| until);
-            reading.parked = Some(Parked { timer_ns, head: None });
-            (reading.consumer.0.clone(), timer_ns)
+            let mut all = self.consumer_reads.waiting.lock();
+            let Some(waiting) = all.get_mut(&token) else { return };
+            let timer_ns = turn.map_or(waiting.deadline_ns, |(_, until)| until);
+            waiting.parked = Some(Parked { timer_ns, head: None });
+            (waiting.consumer.0.clone(), timer_ns)
         };
         self.timer.set(timer_ns, token);
         if !self.is_ready() {
@@ -191,7 +191,7 @@ impl Service {
         let Some(seq) = seq else { return };
         match self.engine.on_head(&topic, seq, due) {
             Ok(id) => {
-                let mut all = self.readers.reading.lock();
+                let mut all = self.consumer_reads.waiting.lock();
                 if let Some(p) = all.get_mut(&token).and_then(|r| r.parked.as_mut()) {
                     p.head = Some(id);
                 } else {
@@ -207,19 +207,19 @@ impl Service {
     /// A read that waits looks again.
     pub(super) fn resume_reader(self: &Arc<Self>, token: u64) {
         let parked = {
-            let mut all = self.readers.reading.lock();
-            let Some(reading) = all.get_mut(&token) else { return };
-            let Some(parked) = reading.parked.take() else { return };
-            (reading.consumer.0.clone(), parked)
+            let mut all = self.consumer_reads.waiting.lock();
+            let Some(waiting) = all.get_mut(&token) else { return };
+            let Some(parked) = waiting.parked.take() else { return };
+            (waiting.consumer.0.clone(), parked)
         };
         self.unpark(token, &parked.0, parked.1);
-        self.read_on(token);
+        self.start_read(token);
     }
 
     pub(super) fn cancel_reader(&self, token: u64) -> bool {
-        let Some(reading) = self.readers.reading.lock().remove(&token) else { return false };
-        if let Some(parked) = reading.parked {
-            self.unpark(token, &reading.consumer.0, parked);
+        let Some(waiting) = self.consumer_reads.waiting.lock().remove(&token) else { return false };
+        if let Some(parked) = waiting.parked {
+            self.unpark(token, &waiting.consumer.0, parked);
         }
         true
     }

@@ -43,7 +43,7 @@ impl Service {
     pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.part.to_owned();
         self.later(r, move |s, topic| {
-            s.readers.handles.lock().remove(&(topic.to_owned(), name.clone()));
+            s.consumer_reads.handles.lock().remove(&(topic.to_owned(), name.clone()));
             let deleted = s.engine.delete_consumer(topic, &name)?;
             let mut o = Object::new(96);
             o.name("topic", topic).name("consumer", &name).flag("deleted", deleted);
@@ -144,7 +144,7 @@ impl Service {
 
     fn keep(&self, key: Key, handle: Consumer) -> Arc<Consumer> {
         let handle = Arc::new(handle);
-        let mut handles = self.readers.handles.lock();
+        let mut handles = self.consumer_reads.handles.lock();
         if handles.len() >= HANDLES {
             let idle = handles.iter().find(|(_, h)| Arc::strong_count(h) == 1);
             if let Some(key) = idle.map(|(key, _)| key.clone()) {
@@ -161,12 +161,12 @@ impl Service {
     /// The handle of a consumer that is there.
     pub(super) fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
         let key = (topic.to_owned(), name.to_owned());
-        let kept = self.readers.handles.lock().get(&key).cloned();
+        let kept = self.consumer_reads.handles.lock().get(&key).cloned();
         if let Some(handle) = kept {
             match handle.cursor() {
                 Ok(_) => return Ok(handle),
                 // The topic or the consumer went, and may have come again.
-                Err(_) => drop(self.readers.handles.lock().remove(&key)),
+                Err(_) => drop(self.consumer_reads.handles.lock().remove(&key)),
             }
         }
         let mode = self.consumer_info(topic, name)?.mode;

@@ -1,4 +1,4 @@
-//! Reads that wait for records: an entry here, a waiter in the engine, a deadline in the timer.
+//! Reads that poll for records: an entry here, a waiter in the engine, a deadline in the timer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use topics_wire::read::{self, DiffRequest};
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
-/// A wait that wakes to nothing looks again after this long: the engine has woken it for records
+/// A poll that wakes to nothing looks again after this long: the engine has woken it for records
 /// that this reader may not see yet.
-const LOOK_AGAIN_NS: u64 = 10_000_000;
+const RECHECK_NS: u64 = 10_000_000;
 
-/// A read that waits.
-struct Wait {
+/// A read that long_polls.
+struct LongPoll {
     topic: String,
     diff: DiffRequest,
     /// What is answered when there is something, unless it is a page as JSON.
@@ -33,16 +33,16 @@ struct Wait {
 
 #[derive(Default)]
 struct Table {
-    by_token: HashMap<u64, Wait>,
+    by_token: HashMap<u64, LongPoll>,
     closed: bool,
 }
 
 /// The waiting reads of a service.
 #[derive(Default)]
-pub(super) struct Waits(Mutex<Table>);
+pub(super) struct LongPolls(Mutex<Table>);
 
-impl Waits {
-    /// No read waits any longer; the tokens of those that do.
+impl LongPolls {
+    /// No read long_polls any longer; the tokens of those that do.
     pub fn close(&self) -> Vec<u64> {
         let mut table = self.0.lock();
         table.closed = true;
@@ -59,7 +59,7 @@ impl Service {
             diff.request.limit = 1;
         }
         let deadline_ns = start_ns + diff.wait_ms * 1_000_000;
-        let wait = Wait {
+        let poll = LongPoll {
             topic: r.name.to_owned(),
             diff,
             columns,
@@ -68,7 +68,7 @@ impl Service {
             timer_ns: 0,
             head: None,
         };
-        self.look(r.token, wait, true)
+        self.poll_read(r.token, poll, true)
     }
 
     /// Looks for what a waiting read is due; its reply, unless it goes on waiting.
@@ -77,8 +77,8 @@ impl Service {
             return Some(Reply { status: 0, body: Vec::new() });
         }
         self.resume_reader(token);
-        let wait = self.forget(token)?;
-        let reply = match self.look(token, wait, false) {
+        let poll = self.remove_poll(token)?;
+        let reply = match self.poll_read(token, poll, false) {
             Ok(None) => {
                 self.pending.fetch_sub(1, Ordering::Relaxed);
                 return None;
@@ -90,9 +90,9 @@ impl Service {
         Some(reply)
     }
 
-    /// Forgets what waits under a token: nobody wants its reply. Other calls go on.
+    /// Forgets what long_polls under a token: nobody wants its reply. Other calls go on.
     pub fn cancel(self: &Arc<Self>, token: u64) {
-        let waited = self.forget(token).is_some()
+        let waited = self.remove_poll(token).is_some()
             || self.cancel_claim(token)
             || self.cancel_reader(token)
             || self.cancel_stream(token);
@@ -101,55 +101,60 @@ impl Service {
         }
     }
 
-    fn forget(&self, token: u64) -> Option<Wait> {
-        let wait = self.waits.0.lock().by_token.remove(&token)?;
-        if let Some(id) = wait.head {
-            self.engine.cancel_on_head(&wait.topic, id);
+    fn remove_poll(&self, token: u64) -> Option<LongPoll> {
+        let poll = self.long_polls.0.lock().by_token.remove(&token)?;
+        if let Some(id) = poll.head {
+            self.engine.cancel_on_head(&poll.topic, id);
         }
-        self.timer.unset(wait.timer_ns, token);
-        Some(wait)
+        self.timer.unset(poll.timer_ns, token);
+        Some(poll)
     }
 
-    fn look(self: &Arc<Self>, token: u64, mut wait: Wait, first: bool) -> Answer {
-        let page = match &wait.columns {
-            // Nobody waits: the stream says itself what there is.
-            Some(columns) if first && wait.diff.wait_ms == 0 => {
-                return self.begin_scan(token, &wait.topic, columns.clone());
+    fn poll_read(self: &Arc<Self>, token: u64, mut poll: LongPoll, first: bool) -> Answer {
+        let page = match &poll.columns {
+            // Nobody long_polls: the stream says itself what there is.
+            Some(columns) if first && poll.diff.wait_ms == 0 => {
+                return self.begin_scan(token, &poll.topic, columns.clone());
             }
-            _ => self.engine.read(&wait.topic, &wait.diff.request)?,
+            _ => self.engine.read(&poll.topic, &poll.diff.request)?,
         };
         let now = self.clock.mono_ns();
         let ReadBatch { topic_id, next_from_seq: seq, caught_up, .. } = page;
-        let stood = wait.diff.request.from == ReadFrom::After(seq);
+        let unmoved = poll.diff.request.from == ReadFrom::After(seq);
         // Nothing, and behind it there is nothing that this reader may see.
-        let idle = page.is_empty() && page.tombstone.is_none() && (caught_up || stood);
-        if !idle || now >= wait.deadline_ns || self.waits.0.lock().closed {
-            return self.show(token, wait, &page);
+        let idle = page.is_empty() && page.tombstone.is_none() && (caught_up || unmoved);
+        if !idle || now >= poll.deadline_ns || self.long_polls.0.lock().closed {
+            return self.finish_read(token, poll, &page);
         }
-        let moved = !stood;
-        wait.diff.request.from = ReadFrom::After(seq);
-        wait.diff.request.topic_id = Some(topic_id);
+        let moved = !unmoved;
+        poll.diff.request.from = ReadFrom::After(seq);
+        poll.diff.request.topic_id = Some(topic_id);
         // Woken to nothing without moving: the engine would wake it again at once, and so on.
         let by_head = first || moved;
-        wait.timer_ns =
-            if by_head { wait.deadline_ns } else { wait.deadline_ns.min(now + LOOK_AGAIN_NS) };
-        self.park(token, wait, by_head.then_some(seq))?;
+        poll.timer_ns =
+            if by_head { poll.deadline_ns } else { poll.deadline_ns.min(now + RECHECK_NS) };
+        self.park_poll(token, poll, by_head.then_some(seq))?;
         Ok(None)
     }
 
     /// Makes the entry, then the waiter: it may fire before its id is known here.
-    fn park(self: &Arc<Self>, token: u64, wait: Wait, seq: Option<u64>) -> Result<(), Failure> {
-        let topic = wait.topic.clone();
-        let timer_ns = wait.timer_ns;
+    fn park_poll(
+        self: &Arc<Self>,
+        token: u64,
+        poll: LongPoll,
+        seq: Option<u64>,
+    ) -> Result<(), Failure> {
+        let topic = poll.topic.clone();
+        let timer_ns = poll.timer_ns;
         self.pending.fetch_add(1, Ordering::Relaxed);
-        self.waits.0.lock().by_token.insert(token, wait);
+        self.long_polls.0.lock().by_token.insert(token, poll);
         self.timer.set(timer_ns, token);
         let Some(seq) = seq else { return Ok(()) };
         let sink = self.sink.clone();
         match self.engine.on_head(&topic, seq, Box::new(move || sink.due(token))) {
             Ok(id) => {
-                if let Some(wait) = self.waits.0.lock().by_token.get_mut(&token) {
-                    wait.head = Some(id);
+                if let Some(poll) = self.long_polls.0.lock().by_token.get_mut(&token) {
+                    poll.head = Some(id);
                 }
                 Ok(())
             }
@@ -161,8 +166,8 @@ impl Service {
     }
 
     /// A page as JSON, or the beginning of a stream from where this reader has come to.
-    fn show(self: &Arc<Self>, token: u64, wait: Wait, page: &ReadBatch) -> Answer {
-        let Wait { topic, diff, columns, start_ns, .. } = wait;
+    fn finish_read(self: &Arc<Self>, token: u64, poll: LongPoll, page: &ReadBatch) -> Answer {
+        let LongPoll { topic, diff, columns, start_ns, .. } = poll;
         if let Some(columns) = columns {
             let (from, topic_id) = (diff.request.from, diff.request.topic_id);
             return self.begin_scan(token, &topic, ScanRequest { from, topic_id, ..columns });

@@ -8,8 +8,8 @@ use topics_env::Clock;
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant, Limits};
 
-use super::consumer_reads::Readers;
-use super::long_poll::Waits;
+use super::consumer_reads::ConsumerReads;
+use super::long_poll::LongPolls;
 use super::queues::Claims;
 use super::sessions::Sessions;
 use super::streams::Streams;
@@ -46,7 +46,7 @@ impl Reply {
 pub trait Sink: Send + Sync + 'static {
     /// The reply of the call with this token.
     fn reply(&self, token: u64, reply: Reply);
-    /// What waits under this token may have something: the loop calls [`Service::resume`], which
+    /// What long_polls under this token may have something: the loop calls [`Service::resume`], which
     /// answers status 0 for a stream: then [`Service::pull`] is due.
     fn due(&self, token: u64);
 }
@@ -84,9 +84,9 @@ pub struct Service {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) limits: Limits,
     pub(super) sink: Arc<dyn Sink>,
-    pub(super) waits: Waits,
+    pub(super) long_polls: LongPolls,
     pub(super) claims: Claims,
-    pub(super) readers: Readers,
+    pub(super) consumer_reads: ConsumerReads,
     pub(super) streams: Streams,
     pub(super) sessions: Sessions,
     pub(super) writers: Writers,
@@ -115,9 +115,9 @@ impl Service {
             clock,
             limits,
             sink,
-            waits: Waits::default(),
+            long_polls: LongPolls::default(),
             claims: Claims::default(),
-            readers: Readers::default(),
+            consumer_reads: ConsumerReads::default(),
             streams: Streams::default(),
             sessions: Sessions::default(),
             writers: Writers::default(),
@@ -161,10 +161,10 @@ impl Service {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Answers whatever waits with what there is; stops the threads. The engine stays open.
+    /// Answers whatever long_polls with what there is; stops the threads. The engine stays open.
     pub fn close(self: &Arc<Self>) {
         self.set_ready(false);
-        let waiting = self.waits.close().into_iter().chain(self.readers.close());
+        let waiting = self.long_polls.close().into_iter().chain(self.consumer_reads.close());
         for token in waiting.chain(self.streams.all()) {
             self.sink.due(token);
         }
