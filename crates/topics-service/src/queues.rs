@@ -17,7 +17,7 @@ use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
 /// A claim that was taken and is not answered.
-struct Claiming {
+struct WaitingClaim {
     topic: String,
     /// What withdraws it; 0: not known yet.
     id: u64,
@@ -26,55 +26,55 @@ struct Claiming {
 
 /// The claims that wait, by token.
 #[derive(Default)]
-pub(super) struct Claims(Mutex<HashMap<u64, Claiming>>);
+pub(super) struct WaitingClaims(Mutex<HashMap<u64, WaitingClaim>>);
 
 impl Service {
     pub(super) fn claim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let c = queue::claim(r.body, &self.limits)?;
         let (token, topic) = (r.token, r.name.to_owned());
         let wait = if self.is_ready() { Duration::from_millis(c.wait_ms) } else { Duration::ZERO };
-        let claiming = Claiming { topic: topic.clone(), id: 0, start_ns };
-        self.claims.0.lock().insert(token, claiming);
+        let waiting = WaitingClaim { topic: topic.clone(), id: 0, start_ns };
+        self.claims.0.lock().insert(token, waiting);
         self.pending.fetch_add(1, Ordering::Relaxed);
         let (service, sink, node) = (self.clone(), self.clone(), c.node.clone());
         let (done, left) = completion_pair(move |reply| sink.sink.reply(token, reply));
         let answered = Box::new(move |outcome: topics_engine::Result<Claimed>| {
-            if let Some(reply) = service.claimed(token, &topic, &node, outcome) {
+            if let Some(reply) = service.on_claimed(token, &topic, &node, outcome) {
                 done(reply);
             }
         });
         let ask = Claim { node: c.node.as_bytes(), max: c.max, lease_ms: c.lease_ms, wait };
         let id = self.engine.claim_async(r.name, &ask, answered);
-        if let Some(claiming) = self.claims.0.lock().get_mut(&token) {
-            claiming.id = id;
+        if let Some(waiting) = self.claims.0.lock().get_mut(&token) {
+            waiting.id = id;
         }
         Ok(left())
     }
 
     /// The reply to a claim. Jobs for a client that has gone are given back at once.
-    pub(super) fn claimed(
+    pub(super) fn on_claimed(
         self: &Arc<Self>,
         token: u64,
         topic: &str,
         node: &str,
         outcome: topics_engine::Result<Claimed>,
     ) -> Option<Reply> {
-        let Some(claiming) = self.claims.0.lock().remove(&token) else {
+        let Some(waiting) = self.claims.0.lock().remove(&token) else {
             if let Ok(claimed) = outcome
                 && !claimed.is_empty()
             {
-                self.give_back(topic.to_owned(), node.to_owned(), &claimed);
+                self.release_jobs(topic.to_owned(), node.to_owned(), &claimed);
             }
             return None;
         };
         self.pending.fetch_sub(1, Ordering::Relaxed);
         Some(match outcome {
-            Ok(c) => Reply::ok(self.timed(queue::claimed(topic, &c), claiming.start_ns)),
+            Ok(c) => Reply::ok(self.timed(queue::claimed(topic, &c), waiting.start_ns)),
             Err(e) => Failure::from(e).into(),
         })
     }
 
-    fn give_back(self: &Arc<Self>, topic: String, node: String, claimed: &Claimed) {
+    fn release_jobs(self: &Arc<Self>, topic: String, node: String, claimed: &Claimed) {
         let (seqs, ids): (Vec<u64>, Vec<u64>) =
             claimed.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
         let service = self.clone();
@@ -87,22 +87,22 @@ impl Service {
     }
 
     pub(super) fn cancel_claim(&self, token: u64) -> bool {
-        let Some(claiming) = self.claims.0.lock().remove(&token) else { return false };
-        self.engine.cancel_claim(&claiming.topic, claiming.id);
+        let Some(waiting) = self.claims.0.lock().remove(&token) else { return false };
+        self.engine.cancel_claim(&waiting.topic, waiting.id);
         true
     }
 
     /// Nobody waits for jobs any longer: every claim that does gets none.
-    pub(super) fn end_claims(&self) {
+    pub(super) fn close_claims(&self) {
         let all = std::mem::take(&mut *self.claims.0.lock());
-        for (token, claiming) in all {
-            self.engine.cancel_claim(&claiming.topic, claiming.id);
-            let ready = self.engine.queue_state(&claiming.topic).map_or(0, |state| state.ready);
+        for (token, waiting) in all {
+            self.engine.cancel_claim(&waiting.topic, waiting.id);
+            let ready = self.engine.queue_state(&waiting.topic).map_or(0, |state| state.ready);
             let mut none = Claimed::default();
             none.ready = ready;
-            let body = queue::claimed(&claiming.topic, &none);
+            let body = queue::claimed(&waiting.topic, &none);
             self.pending.fetch_sub(1, Ordering::Relaxed);
-            self.sink.reply(token, Reply::ok(self.timed(body, claiming.start_ns)));
+            self.sink.reply(token, Reply::ok(self.timed(body, waiting.start_ns)));
         }
     }
 
@@ -112,7 +112,7 @@ impl Service {
         let answer = self.staging(r.token, |done| {
             let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
                 done(match outcome {
-                    Ok(settled) => service.settled(&topic, "acked", &settled, start_ns),
+                    Ok(settled) => service.lease_reply(&topic, "acked", &settled, start_ns),
                     Err(e) => Failure::from(e).into(),
                 });
             });
@@ -120,29 +120,29 @@ impl Service {
         });
         match answer {
             Some(answer) => Ok(answer),
-            None => self.settle_later(r, start_ns, asked, "acked", |s, queue, asked| {
+            None => self.update_leases_on_worker(r, start_ns, asked, "acked", |s, queue, asked| {
                 s.engine.ack(queue, &asked.held())
             }),
         }
     }
 
     pub(super) fn nack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        self.settle(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
+        self.update_leases(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
             s.engine.nack(queue, &asked.held(), asked.delay_ms)
         })
     }
 
     pub(super) fn extend(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        self.settle(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
+        self.update_leases(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
             s.engine.extend(queue, &asked.held(), asked.lease_ms)
         })
     }
 
-    fn settled(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {
+    fn lease_reply(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {
         Reply::ok(self.timed(queue::settled(topic, done, settled), start_ns))
     }
 
-    fn settle(
+    fn update_leases(
         self: &Arc<Self>,
         r: &Request<'_>,
         start_ns: u64,
@@ -153,12 +153,12 @@ impl Service {
         let asked = asked?;
         if self.engine.leases_at_once(r.name)? {
             let settled = verb(self, r.name, &asked)?;
-            return Ok(Some(self.settled(r.name, done, &settled, start_ns)));
+            return Ok(Some(self.lease_reply(r.name, done, &settled, start_ns)));
         }
-        self.settle_later(r, start_ns, asked, done, verb)
+        self.update_leases_on_worker(r, start_ns, asked, done, verb)
     }
 
-    fn settle_later(
+    fn update_leases_on_worker(
         self: &Arc<Self>,
         r: &Request<'_>,
         start_ns: u64,
@@ -168,7 +168,7 @@ impl Service {
     ) -> Answer {
         self.later(r, move |s, topic| {
             let settled = verb(s, topic, &asked)?;
-            Ok(s.settled(topic, done, &settled, start_ns))
+            Ok(s.lease_reply(topic, done, &settled, start_ns))
         })
     }
 

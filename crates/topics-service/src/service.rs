@@ -10,7 +10,7 @@ use topics_wire::{Failure, Grant, Limits};
 
 use super::consumer_reads::ConsumerReads;
 use super::long_poll::LongPolls;
-use super::queues::Claims;
+use super::queues::WaitingClaims;
 use super::sessions::Sessions;
 use super::streams::Streams;
 use super::timer::Timer;
@@ -85,7 +85,7 @@ pub struct Service {
     pub(super) limits: Limits,
     pub(super) sink: Arc<dyn Sink>,
     pub(super) long_polls: LongPolls,
-    pub(super) claims: Claims,
+    pub(super) claims: WaitingClaims,
     pub(super) consumer_reads: ConsumerReads,
     pub(super) streams: Streams,
     pub(super) sessions: Sessions,
@@ -116,7 +116,7 @@ impl Service {
             limits,
             sink,
             long_polls: LongPolls::default(),
-            claims: Claims::default(),
+            claims: WaitingClaims::default(),
             consumer_reads: ConsumerReads::default(),
             streams: Streams::default(),
             sessions: Sessions::default(),
@@ -168,7 +168,7 @@ impl Service {
         for token in waiting.chain(self.streams.all()) {
             self.sink.due(token);
         }
-        self.end_claims();
+        self.close_claims();
         self.timer.stop();
         self.pool.stop();
     }

@@ -153,7 +153,7 @@ fn jobs_for_a_client_that_has_gone_are_given_back() {
         &topics_engine::Claim { node: b"gone", ..Default::default() },
         Box::new({
             let service = w.service.clone();
-            move |outcome| assert!(service.claimed(77, "q", "gone", outcome).is_none())
+            move |outcome| assert!(service.on_claimed(77, "q", "gone", outcome).is_none())
         }),
     );
     let claimed = w.ask("claim", "q", json!({"node": "here"}));
