@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_service::{Next, Pulled, Reply, Request, Service, Verb};
+use topics_service::{NextAction, Reply, Request, Service, StreamOutput, Verb};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
@@ -70,7 +70,7 @@ impl Http {
     }
 
     /// What a stream has; `None`: it is over.
-    pub fn pull_stream(&self, token: u64) -> Option<Pulled> {
+    pub fn pull_stream(&self, token: u64) -> Option<StreamOutput> {
         let outcome = catch_panics(|| {
             self.shared.engine()?;
             Ok(self.service.pull(token))
@@ -154,10 +154,10 @@ impl Http {
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
         let pulled = py.detach(|| self.pull_stream(token))?;
         let next = match pulled.next {
-            Next::More => 0,
-            Next::Wait => 1,
-            Next::End => 2,
-            Next::Fail => 3,
+            NextAction::More => 0,
+            NextAction::Wait => 1,
+            NextAction::End => 2,
+            NextAction::Fail => 3,
         };
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }

@@ -27,7 +27,7 @@ mod worker_pool;
 pub use completion::completion_pair;
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{Reply, Request, Service, Sink};
-pub use streams::{Next, Pulled};
+pub use streams::{NextAction, StreamOutput};
 pub use verb::Verb;
 pub use worker_pool::WorkerPool;
 

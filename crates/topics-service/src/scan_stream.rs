@@ -1,4 +1,4 @@
-//! Columns: a range as an Arrow stream, made on the pool, one batch ahead of its client.
+//! Columns: a range as an Arrow stream, next_batch on the pool, one batch ahead of its client.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,104 +12,107 @@ use topics_wire::{Failure, render, split};
 
 use super::dispatch::Answer;
 use super::scan::{IpcStream, Scan};
-use super::streams::{Kind, Next};
+use super::streams::{NextAction, Source};
 use super::{Reply, Request, Service};
 
 /// What one pull gives at most: other connections have their turn between two. It is in few
 /// pieces: memory for many small ones goes back to the system again and again.
-const PULL: usize = 1 << 20;
+const PULL_BYTES: usize = 1 << 20;
 
 /// A batch, or why there is none.
-enum Made {
+enum NextBatch {
     Batch(Vec<Bytes>),
     Failed(Failure),
 }
 
-/// Where a scan is: with the thread that makes the next batch, or here with what was made.
+/// Where a scan is: with the thread that makes the next batch, or here with what was next_batch.
 #[derive(Default)]
-struct Line {
+struct ScanState {
     stream: Option<IpcStream>,
-    made: Option<Made>,
-    /// What is left of the batch that is being taken.
-    left: VecDeque<Bytes>,
+    next_batch: Option<NextBatch>,
+    /// What is rest of the batch that is being taken.
+    rest: VecDeque<Bytes>,
     /// Nothing follows that.
-    over: bool,
+    ended: bool,
     /// The client has all there was: it is told when there is more.
     waiting: bool,
 }
 
 /// A scan whose client takes it; empty until it has begun.
 #[derive(Clone, Default)]
-pub(super) struct Scanning(Arc<Mutex<Line>>);
+pub(super) struct ScanStream(Arc<Mutex<ScanState>>);
 
-impl Scanning {
-    /// What was made, in pieces; has the next batch made meanwhile.
+impl ScanStream {
+    /// What was next_batch, in pieces; has the next batch next_batch meanwhile.
     pub(super) fn pull(
         &self,
         service: &Arc<Service>,
         token: u64,
         pieces: &mut Vec<Bytes>,
-    ) -> Result<Next, Failure> {
-        let mut line = self.0.lock();
-        if line.left.is_empty() {
-            match line.made.take() {
-                Some(Made::Batch(batch)) => line.left = batch.into(),
-                Some(Made::Failed(failure)) => return Err(failure),
+    ) -> Result<NextAction, Failure> {
+        let mut state = self.0.lock();
+        if state.rest.is_empty() {
+            match state.next_batch.take() {
+                Some(NextBatch::Batch(batch)) => state.rest = batch.into(),
+                Some(NextBatch::Failed(failure)) => return Err(failure),
                 None => {}
             }
         }
-        line.cut(pieces);
-        let next = match (line.over && line.made.is_none() && line.left.is_empty(), pieces.len()) {
-            (true, _) => Next::End,
-            (false, 0) => Next::Wait,
-            (false, _) => Next::More,
+        state.take_pieces(pieces);
+        let next = match (
+            state.ended && state.next_batch.is_none() && state.rest.is_empty(),
+            pieces.len(),
+        ) {
+            (true, _) => NextAction::End,
+            (false, 0) => NextAction::Wait,
+            (false, _) => NextAction::More,
         };
-        line.waiting = next == Next::Wait;
-        let stream = if line.made.is_none() { line.stream.take() } else { None };
-        drop(line);
+        state.waiting = next == NextAction::Wait;
+        let stream = if state.next_batch.is_none() { state.stream.take() } else { None };
+        drop(state);
         if let Some(stream) = stream {
-            self.make(service, token, stream);
+            self.make_next(service, token, stream);
         }
         Ok(next)
     }
 
     /// Has a thread make the next batch.
-    fn make(&self, service: &Arc<Service>, token: u64, mut stream: IpcStream) {
-        let (line, sink) = (self.0.clone(), service.sink.clone());
+    fn make_next(&self, service: &Arc<Service>, token: u64, mut stream: IpcStream) {
+        let (state, sink) = (self.0.clone(), service.sink.clone());
         service.pool.run(Box::new(move || {
-            let made = catch_unwind(AssertUnwindSafe(|| stream.next_batch()));
-            let mut line = line.lock();
-            match made {
+            let next_batch = catch_unwind(AssertUnwindSafe(|| stream.next_batch()));
+            let mut state = state.lock();
+            match next_batch {
                 Ok(Ok(batch)) => {
-                    line.over = stream.is_over();
-                    line.made = batch.map(Made::Batch);
-                    line.stream = Some(stream).filter(|_| !line.over);
+                    state.ended = stream.is_over();
+                    state.next_batch = batch.map(NextBatch::Batch);
+                    state.stream = Some(stream).filter(|_| !state.ended);
                 }
-                Ok(Err(failure)) => line.made = Some(Made::Failed(failure)),
+                Ok(Err(failure)) => state.next_batch = Some(NextBatch::Failed(failure)),
                 Err(_) => {
                     let failure = Error::Internal("a scan panicked".into()).into();
-                    line.made = Some(Made::Failed(failure));
+                    state.next_batch = Some(NextBatch::Failed(failure));
                 }
             }
-            if std::mem::take(&mut line.waiting) {
-                drop(line);
+            if std::mem::take(&mut state.waiting) {
+                drop(state);
                 sink.due(token);
             }
         }));
     }
 }
 
-impl Line {
+impl ScanState {
     /// Takes as much as one pull gives.
-    fn cut(&mut self, pieces: &mut Vec<Bytes>) {
-        let mut room = PULL;
-        while let Some(first) = self.left.front_mut().filter(|_| room > 0) {
-            let size = first.len().min(room);
+    fn take_pieces(&mut self, pieces: &mut Vec<Bytes>) {
+        let mut free = PULL_BYTES;
+        while let Some(first) = self.rest.front_mut().filter(|_| free > 0) {
+            let size = first.len().min(free);
             let piece = first.split_to(size);
             if first.is_empty() {
-                self.left.pop_front();
+                self.rest.pop_front();
             }
-            room -= size;
+            free -= size;
             pieces.push(piece);
         }
     }
@@ -128,13 +131,13 @@ impl Service {
         topic: &str,
         asked: ScanRequest,
     ) -> Answer {
-        let scanning = Scanning::default();
+        let source = ScanStream::default();
         // It is there before it has begun, so that its client can leave meanwhile.
-        self.open(token, Kind::Scanning(scanning.clone()), Vec::new())?;
+        self.open(token, Source::ScanStream(source.clone()), Vec::new())?;
         self.on_pool(token, topic, move |s, topic| {
             let begun = Scan::begin(s.engine.clone(), topic, asked).and_then(IpcStream::new);
             match begun {
-                Ok(stream) => scanning.0.lock().stream = Some(stream),
+                Ok(stream) => source.0.lock().stream = Some(stream),
                 Err(failure) => {
                     s.cancel(token);
                     return Err(failure);

@@ -7,28 +7,28 @@ use serde_json::{Value, json};
 use topics_engine::{Append, NewRecord};
 
 use super::tests::World;
-use super::{Next, Pulled};
+use super::{NextAction, StreamOutput};
 
 /// Pulls until the stream has ended or failed; the longest wait for bytes that one pull held.
-fn drain(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
+fn drain(w: &World, token: u64) -> (Vec<u8>, NextAction, usize) {
     let (mut bytes, mut most) = (Vec::new(), 0);
     loop {
-        let Pulled { pieces, next } = w.service.pull(token).unwrap();
+        let StreamOutput { pieces, next } = w.service.pull(token).unwrap();
         most = most.max(pieces.iter().map(bytes::Bytes::len).sum());
         pieces.iter().for_each(|p| bytes.extend_from_slice(p));
-        if matches!(next, Next::End | Next::Fail) {
+        if matches!(next, NextAction::End | NextAction::Fail) {
             return (bytes, next, most);
         }
     }
 }
 
-fn columns(w: &mut World, verb: &str, body: Value) -> (Vec<u8>, Next, usize) {
+fn columns(w: &mut World, verb: &str, body: Value) -> (Vec<u8>, NextAction, usize) {
     let token = w.send_for(true, verb, "t", "", body);
     begun(w, token)
 }
 
 /// The stream that is answered.
-fn begun(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
+fn begun(w: &World, token: u64) -> (Vec<u8>, NextAction, usize) {
     let opening = w.raw_reply(token).expect("the pool runs in the call");
     assert_eq!(opening.status, 200, "{}", String::from_utf8_lossy(&opening.body));
     let (rest, next, most) = drain(w, token);
@@ -37,14 +37,14 @@ fn begun(w: &World, token: u64) -> (Vec<u8>, Next, usize) {
     ([opening.body, rest].concat(), next, most)
 }
 
-fn scan(w: &mut World, body: Value) -> (Vec<u8>, Next, usize) {
+fn scan(w: &mut World, body: Value) -> (Vec<u8>, NextAction, usize) {
     columns(w, "scan", body)
 }
 
 /// What a read as columns has: its seqs, and the cursor after it.
 fn diff(w: &mut World, body: Value) -> (Vec<i64>, u64) {
     let (bytes, next, _) = columns(w, "diff", body);
-    assert_eq!(next, Next::End);
+    assert_eq!(next, NextAction::End);
     (seqs(&bytes), number(&bytes, "to_seq"))
 }
 
@@ -93,7 +93,7 @@ fn filled(records: usize, bytes: usize) -> World {
 fn a_scan_is_the_whole_range_and_ends_with_the_marker() {
     let mut w = filled(20_000, 1000);
     let (bytes, next, most) = scan(&mut w, json!({"from_seq": 5, "columns": ["seq", "data"]}));
-    assert_eq!(next, Next::End);
+    assert_eq!(next, NextAction::End);
     assert!(bytes.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
     // 20 MB went by, a pull's worth at a time.
     assert!(bytes.len() > 20_000_000 && most <= 1 << 20, "{} {most}", bytes.len());
@@ -209,13 +209,13 @@ fn columns_are_waited_for() {
     assert_eq!(w.service.pending(), 1);
     w.put("t", json!(2));
     let (bytes, next, _) = begun(&w, token);
-    assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![2], Next::End, 2));
+    assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![2], NextAction::End, 2));
     // Nothing came: a stream without rows, and the cursor as it was.
     let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
     w.clock.advance_ms(5001);
     w.service.resume(token);
     let (bytes, next, _) = begun(&w, token);
-    assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![], Next::End, 2));
+    assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![], NextAction::End, 2));
     // A client that goes while it waits leaves nothing.
     let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
     w.service.cancel(token);
@@ -230,7 +230,7 @@ fn what_fails_at_once_is_a_refusal_and_so_is_the_rest_of_what_broke_off() {
     let text = |from: i64| json!({"from_seq": from, "data_type": "string"});
     for verb in ["scan", "diff"] {
         let (bytes, next, _) = columns(&mut w, verb, text(0));
-        assert_eq!(next, Next::Fail, "{verb}: what came before it came");
+        assert_eq!(next, NextAction::Fail, "{verb}: what came before it came");
         // Whoever asks for the rest, as far as it came, is told what it is.
         let reader = StreamReader::try_new(&bytes[..], None).unwrap();
         let came = reader.map_while(Result::ok).last().unwrap();
@@ -242,8 +242,8 @@ fn what_fails_at_once_is_a_refusal_and_so_is_the_rest_of_what_broke_off() {
         assert!(message.starts_with("record 3001 is binary"), "{message}");
         assert!(message.contains("data_type=binary"), "{message}");
         let binary = json!({"from_seq": last, "data_type": "binary"});
-        assert_eq!(columns(&mut w, verb, binary).1, Next::End);
-        assert_eq!(columns(&mut w, verb, text(3001)).1, Next::End);
+        assert_eq!(columns(&mut w, verb, binary).1, NextAction::End);
+        assert_eq!(columns(&mut w, verb, text(3001)).1, NextAction::End);
     }
     w.ask("drop", "t", json!(null));
     for verb in ["scan", "diff"] {
@@ -260,13 +260,13 @@ fn a_topic_that_goes_midway_breaks_its_columns_off() {
         let mut w = filled(9000, 1000);
         let token = w.send_for(true, "diff", "t", "", json!({"data_type": "string"}));
         assert_eq!(w.raw_reply(token).unwrap().status, 200);
-        let Pulled { next, .. } = w.service.pull(token).unwrap();
-        assert_ne!(next, Next::End);
+        let StreamOutput { next, .. } = w.service.pull(token).unwrap();
+        assert_ne!(next, NextAction::End);
         w.ask("drop", "t", json!(null));
         if again {
             w.put("t", json!("another"));
         }
-        assert_eq!(drain(&w, token).1, Next::Fail, "again: {again}");
+        assert_eq!(drain(&w, token).1, NextAction::Fail, "again: {again}");
         w.service.cancel(token);
         assert_eq!(w.service.pending(), 0);
     }
@@ -278,14 +278,14 @@ fn a_scan_that_fails_has_no_marker() {
     let binary = w.ask("write", "t", json!({"records": [{"data_b64": "/w=="}]}));
     assert_eq!(binary["last_seq"], 10_001);
     let (bytes, next, _) = scan(&mut w, json!({"data_type": "string"}));
-    assert_eq!(next, Next::Fail);
+    assert_eq!(next, NextAction::Fail);
     assert!(!bytes.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
-    assert_eq!(scan(&mut w, json!({"data_type": "binary"})).1, Next::End);
+    assert_eq!(scan(&mut w, json!({"data_type": "binary"})).1, NextAction::End);
     // A server that goes down does not say that this was all.
     let token = w.send("scan", "t", "", json!({"data_type": "binary"}));
     assert!(w.raw_reply(token).is_some());
     w.service.close();
-    assert_eq!(drain(&w, token).1, Next::Fail);
+    assert_eq!(drain(&w, token).1, NextAction::Fail);
     w.service.cancel(token);
 }
 

@@ -13,7 +13,7 @@ use topics_wire::watch::ids::{self, EventHistory, LastId};
 use topics_wire::watch::{self, WatchSpec, frames};
 
 use super::dispatch::Answer;
-use super::streams::{Kind, Watching};
+use super::streams::{Source, WatchStream};
 use super::{Reply, Request, Service};
 
 /// What is kept of a session that the engine may have forgotten, at least.
@@ -95,8 +95,8 @@ impl Service {
             })?,
         };
         let watch = self.engine.attach(id, &back)?;
-        let watching = Watching::new(watch, Some(history), heartbeat_ms);
-        self.open(r.token, Kind::Watching(Box::new(watching)), frames::OPEN.to_vec())
+        let stream = WatchStream::new(watch, Some(history), heartbeat_ms);
+        self.open(r.token, Source::WatchStream(Box::new(stream)), frames::OPEN.to_vec())
     }
 
     /// A stream without a session.
@@ -113,7 +113,7 @@ impl Service {
             }
         }
         let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
-        let watching = Watching::new(self.engine.watch(&watch)?, None, heartbeat_ms);
-        self.open(r.token, Kind::Watching(Box::new(watching)), frames::OPEN.to_vec())
+        let stream = WatchStream::new(self.engine.watch(&watch)?, None, heartbeat_ms);
+        self.open(r.token, Source::WatchStream(Box::new(stream)), frames::OPEN.to_vec())
     }
 }

@@ -13,13 +13,13 @@ use topics_wire::watch::{self, WatchSpec, frames};
 use topics_wire::{Failure, Grant};
 
 use super::dispatch::Answer;
-use super::streams::{Kind, Next};
+use super::streams::{NextAction, Source};
 use super::{Request, Service};
 
-use publish::Line;
+use publish::PublishQueue;
 
 /// Subscriptions of one socket.
-const SUBSCRIPTIONS: usize = 64;
+const MAX_SUBSCRIPTIONS: usize = 64;
 
 /// What is to be sent besides events.
 type Outbox = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -29,19 +29,19 @@ pub(super) struct Socket {
     grant: Grant,
     subscriptions: Vec<(Option<String>, Vec<String>, Watch)>,
     outbox: Outbox,
-    line: Line,
+    publishes: PublishQueue,
 }
 
 /// What every message has.
-struct Head {
+struct MessageHead {
     op: String,
     request_id: Option<String>,
     topics: Vec<String>,
 }
 
 /// Reads what every message has; what else it may have, its op says.
-fn head(message: &[u8]) -> Result<Head, Failure> {
-    let mut h = Head { op: String::new(), request_id: None, topics: Vec::new() };
+fn head(message: &[u8]) -> Result<MessageHead, Failure> {
+    let mut h = MessageHead { op: String::new(), request_id: None, topics: Vec::new() };
     let mut s = Scanner::new(message)?;
     s.expect_type(FieldPath::field("the body"), "an object", |b| b == b'{')?;
     s.object(|s, key| {
@@ -104,25 +104,29 @@ fn refusal(request_id: Option<&str>, failure: &Failure) -> Vec<u8> {
 
 impl Socket {
     /// What the client is told last.
-    pub(super) fn last_words(&self, failure: &Failure) -> Vec<u8> {
+    pub(super) fn closing_message(&self, failure: &Failure) -> Vec<u8> {
         refusal(None, failure)
     }
 
     /// Takes events and answers until there are enough or no more.
-    pub(super) fn pull(&mut self, out: &mut Vec<Vec<u8>>, most: usize) -> Result<Next, Failure> {
+    pub(super) fn pull(
+        &mut self,
+        out: &mut Vec<Vec<u8>>,
+        most: usize,
+    ) -> Result<NextAction, Failure> {
         out.append(&mut self.outbox.lock());
         let mut size: usize = out.iter().map(Vec::len).sum();
         let mut ended = Vec::new();
-        let mut next = Next::Wait;
+        let mut next = NextAction::Wait;
         for (i, (request_id, _, watch)) in self.subscriptions.iter_mut().enumerate() {
             loop {
                 if size >= most {
-                    next = Next::More;
+                    next = NextAction::More;
                     break;
                 }
                 match watch.try_next() {
                     Ok(Some(event)) => {
-                        let Some(text) = tell(event) else { continue };
+                        let Some(text) = event_message(event) else { continue };
                         size += text.len();
                         out.push(text);
                     }
@@ -137,7 +141,7 @@ impl Socket {
             }
         }
         // Each gets its turn.
-        if next == Next::More && !self.subscriptions.is_empty() {
+        if next == NextAction::More && !self.subscriptions.is_empty() {
             self.subscriptions.rotate_left(1);
         }
         for i in ended.into_iter().rev() {
@@ -147,7 +151,7 @@ impl Socket {
     }
 }
 
-fn tell(event: Event) -> Option<Vec<u8>> {
+fn event_message(event: Event) -> Option<Vec<u8>> {
     Some(match event {
         Event::Records(frame) => with_op("record", frames::json_of(&frames::records(&frame))),
         Event::Tombstone { topic, tombstone, reason, .. } => {
@@ -181,9 +185,9 @@ fn tell(event: Event) -> Option<Vec<u8>> {
 impl Service {
     pub(super) fn open_socket(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (grant, subscriptions) = (r.grant.clone(), Vec::new());
-        let (outbox, line) = (Outbox::default(), Line::default());
-        let socket = Socket { grant, subscriptions, outbox, line };
-        self.open(r.token, Kind::Socket(Box::new(socket)), Vec::new())
+        let (outbox, publishes) = (Outbox::default(), PublishQueue::default());
+        let socket = Socket { grant, subscriptions, outbox, publishes };
+        self.open(r.token, Source::Socket(Box::new(socket)), Vec::new())
     }
 
     /// A message of a socket's client; what it is told comes with the next pull. `scopes` are the
@@ -196,8 +200,8 @@ impl Service {
         let (request_id, outcome) = match head(text) {
             Ok(h) => {
                 let allowed = match h.op.as_str() {
-                    "subscribe" if !scopes.0 => Err(scope("read")),
-                    "publish" if !scopes.1 => Err(scope("write")),
+                    "subscribe" if !scopes.0 => Err(missing_scope("read")),
+                    "publish" if !scopes.1 => Err(missing_scope("write")),
                     _ => Ok(()),
                 };
                 let outcome = allowed.and_then(|()| match h.op.as_str() {
@@ -232,8 +236,8 @@ impl Service {
         socket: &mut Socket,
         text: &[u8],
     ) -> Result<Vec<u8>, Failure> {
-        if socket.subscriptions.len() >= SUBSCRIPTIONS {
-            let message = format!("a socket has at most {SUBSCRIPTIONS} subscriptions");
+        if socket.subscriptions.len() >= MAX_SUBSCRIPTIONS {
+            let message = format!("a socket has at most {MAX_SUBSCRIPTIONS} subscriptions");
             return Err(Failure::invalid(message));
         }
         let WatchSpec { watch: mut asked, request_id } =
@@ -256,7 +260,7 @@ impl Service {
 }
 
 /// Ends the subscriptions that the message names, by their request or by a topic.
-fn unsubscribe(socket: &mut Socket, h: &Head) -> Vec<u8> {
+fn unsubscribe(socket: &mut Socket, h: &MessageHead) -> Vec<u8> {
     let before = socket.subscriptions.len();
     socket.subscriptions.retain(|(id, topics, _)| {
         let by_id = h.topics.is_empty() && h.request_id.is_some() && *id == h.request_id;
@@ -267,6 +271,6 @@ fn unsubscribe(socket: &mut Socket, h: &Head) -> Vec<u8> {
     o.finish()
 }
 
-fn scope(name: &str) -> Failure {
+fn missing_scope(name: &str) -> Failure {
     Failure::new("forbidden", format!("this key has not the scope {name}: use one that does"))
 }

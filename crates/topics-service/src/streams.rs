@@ -15,17 +15,17 @@ use topics_wire::watch::ids::{ClientCursors, Cursor};
 use topics_wire::{Failure, queue};
 
 use super::dispatch::Answer;
-use super::scan_stream::Scanning;
+use super::scan_stream::ScanStream;
 use super::sessions::SharedHistory;
 use super::socket::Socket;
 use super::{Reply, Request, Service};
 
 /// Bytes that one pull makes, unless one event has more.
-const PULL: usize = 256 << 10;
+const PULL_BYTES: usize = 256 << 10;
 
 /// What a stream does after a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// There may be more: pull again when this is sent.
     More,
     /// Nothing more now: the sink says when there is.
@@ -38,27 +38,27 @@ pub enum Next {
 
 /// What a pull made: pieces to be sent one by one, and what is next.
 #[derive(Clone, Debug)]
-pub struct Pulled {
+pub struct StreamOutput {
     /// Bytes of a stream, wherever they are cut; messages of a socket.
     pub pieces: Vec<Bytes>,
     /// What is next.
-    pub next: Next,
+    pub next: NextAction,
 }
 
-pub(super) enum Kind {
-    Watching(Box<Watching>),
-    Working(Working),
+pub(super) enum Source {
+    WatchStream(Box<WatchStream>),
+    JobStream(JobStream),
     Socket(Box<Socket>),
-    Scanning(Scanning),
+    ScanStream(ScanStream),
 }
 
 pub(super) struct Stream {
-    kind: Kind,
+    source: Source,
     /// When the timer will say that a heartbeat is due.
     timer_ns: Option<u64>,
     /// When it last had something.
-    told_ns: u64,
-    over: bool,
+    last_output_ns: u64,
+    ended: bool,
     /// Why it could not go on.
     failure: Option<Failure>,
 }
@@ -84,31 +84,31 @@ impl Streams {
 
 impl Stream {
     pub(super) fn socket(&mut self) -> Option<&mut Socket> {
-        match &mut self.kind {
-            Kind::Socket(socket) => Some(socket),
+        match &mut self.source {
+            Source::Socket(socket) => Some(socket),
             _ => None,
         }
     }
 }
 
 /// A subscription and what its client knows.
-pub(super) struct Watching {
+pub(super) struct WatchStream {
     pub watch: Watch,
     known: ClientCursors,
     history: Option<SharedHistory>,
     heartbeat_ns: u64,
 }
 
-impl Watching {
+impl WatchStream {
     pub(super) fn new(watch: Watch, history: Option<SharedHistory>, heartbeat_ms: u64) -> Self {
         let known = ClientCursors::new(&watch.cursors());
         Self { watch, known, history, heartbeat_ns: heartbeat_ms * 1_000_000 }
     }
 
     /// Appends events until there are enough or no more.
-    fn pull(&mut self, out: &mut Vec<u8>, wall_ms: u64) -> Result<Next, Failure> {
-        while out.len() < PULL {
-            let Some(event) = self.watch.try_next()? else { return Ok(Next::Wait) };
+    fn pull(&mut self, out: &mut Vec<u8>, wall_ms: u64) -> Result<NextAction, Failure> {
+        while out.len() < PULL_BYTES {
+            let Some(event) = self.watch.try_next()? else { return Ok(NextAction::Wait) };
             match event {
                 Event::Records(frame) => {
                     self.push_id(out, frame.topic(), frame.batch().topic_id);
@@ -142,7 +142,7 @@ impl Watching {
                 _ => out.extend_from_slice(&frames::heartbeat(wall_ms)),
             }
         }
-        Ok(Next::More)
+        Ok(NextAction::More)
     }
 
     fn push_id(&mut self, out: &mut Vec<u8>, topic: &Arc<str>, topic_id: u64) {
@@ -154,32 +154,32 @@ impl Watching {
     }
 }
 
-type Given = VecDeque<topics_engine::Result<Claimed>>;
+type Outcomes = VecDeque<topics_engine::Result<Claimed>>;
 
 /// A worker's jobs.
-pub(super) struct Working {
+pub(super) struct JobStream {
     queue: String,
     work: Arc<Work>,
-    given: Arc<Mutex<Given>>,
+    outcomes: Arc<Mutex<Outcomes>>,
     /// The claim that waits.
     claim: Option<u64>,
     wait: Duration,
 }
 
-impl Working {
+impl JobStream {
     fn pull(
         &mut self,
         service: &Arc<Service>,
         token: u64,
         out: &mut Vec<u8>,
-    ) -> Result<Next, Failure> {
+    ) -> Result<NextAction, Failure> {
         loop {
-            let Some(outcome) = self.given.lock().pop_front() else {
+            let Some(outcome) = self.outcomes.lock().pop_front() else {
                 if self.claim.is_none() {
-                    self.ask(service, token);
+                    self.request_jobs(service, token);
                     continue;
                 }
-                return Ok(Next::Wait);
+                return Ok(NextAction::Wait);
             };
             self.claim = None;
             match outcome {
@@ -195,24 +195,24 @@ impl Working {
                 Err(Error::TopicNotFound(topic)) => {
                     let data = frames::topic_head(&topic, 0, Some("deleted"));
                     out.extend_from_slice(&frames::event("topic-deleted", &data));
-                    return Ok(Next::End);
+                    return Ok(NextAction::End);
                 }
                 Err(e) => return Err(e.into()),
             }
-            if out.len() >= PULL {
-                return Ok(Next::More);
+            if out.len() >= PULL_BYTES {
+                return Ok(NextAction::More);
             }
         }
     }
 
     /// Asks for the next jobs. Whoever answers holds the work: it is let go only after that, so
     /// that what is leased to a stream which has gone is released with it.
-    fn ask(&mut self, service: &Arc<Service>, token: u64) {
-        let (given, sink) = (self.given.clone(), service.sink.clone());
-        let held = Held { work: Some(self.work.clone()), service: service.clone() };
+    fn request_jobs(&mut self, service: &Arc<Service>, token: u64) {
+        let (outcomes, sink) = (self.outcomes.clone(), service.sink.clone());
+        let work_guard = WorkGuard { work: Some(self.work.clone()), service: service.clone() };
         let done = Box::new(move |outcome| {
-            given.lock().push_back(outcome);
-            drop(held);
+            outcomes.lock().push_back(outcome);
+            drop(work_guard);
             sink.due(token);
         });
         self.claim = Some(self.work.next_async(self.wait, done));
@@ -220,12 +220,12 @@ impl Working {
 }
 
 /// Lets go of a work on a thread that may wait: releasing leases can take a sync.
-struct Held {
+struct WorkGuard {
     work: Option<Arc<Work>>,
     service: Arc<Service>,
 }
 
-impl Drop for Held {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         if let Some(work) = self.work.take()
             && let Some(work) = Arc::into_inner(work)
@@ -237,16 +237,16 @@ impl Drop for Held {
 
 impl Service {
     /// Takes a stream in; its connection pulls.
-    pub(super) fn open(&self, token: u64, kind: Kind, opening: Vec<u8>) -> Answer {
-        if let Kind::Watching(w) = &kind {
+    pub(super) fn open(&self, token: u64, source: Source, opening: Vec<u8>) -> Answer {
+        if let Source::WatchStream(w) = &source {
             let sink = self.sink.clone();
             w.watch.on_ready(move || sink.due(token));
         }
         if !self.is_ready() {
             return Err(Error::Closed.into());
         }
-        let told_ns = self.clock.mono_ns();
-        let stream = Stream { kind, timer_ns: None, told_ns, over: false, failure: None };
+        let last_output_ns = self.clock.mono_ns();
+        let stream = Stream { source, timer_ns: None, last_output_ns, ended: false, failure: None };
         self.streams.0.lock().insert(token, Arc::new(Mutex::new(stream)));
         self.pending.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Reply::ok(opening)))
@@ -256,66 +256,66 @@ impl Service {
         let asked = queue::work(&Query::new(r.query), &self.limits)?;
         let node = asked.node.as_bytes();
         let work = self.engine.work(r.name, node, asked.max, asked.lease_ms)?;
-        let working = Working {
+        let jobs = JobStream {
             queue: r.name.to_owned(),
             work: Arc::new(work),
-            given: Arc::default(),
+            outcomes: Arc::default(),
             claim: None,
             wait: Duration::from_millis(asked.wait_ms),
         };
-        self.open(r.token, Kind::Working(working), frames::OPEN.to_vec())
+        self.open(r.token, Source::JobStream(jobs), frames::OPEN.to_vec())
     }
 
-    /// What a stream has now. `None`: there is no such stream, or it is over.
-    pub fn pull(self: &Arc<Self>, token: u64) -> Option<Pulled> {
+    /// What a stream has now. `None`: there is no such stream, or it is ended.
+    pub fn pull(self: &Arc<Self>, token: u64) -> Option<StreamOutput> {
         let stream = self.streams.get(token)?;
         let mut guard = stream.lock();
         let s = &mut *guard;
-        if s.over {
+        if s.ended {
             return None;
         }
         let mut pieces = Vec::new();
         let closing = !self.is_ready();
         let mut out = Vec::new();
-        let outcome = match &mut s.kind {
+        let outcome = match &mut s.source {
             _ if closing => Err(Error::Closed.into()),
-            Kind::Watching(w) => w.pull(&mut out, self.clock.wall_ms()),
-            Kind::Working(w) => w.pull(self, token, &mut out),
-            Kind::Socket(socket) => {
+            Source::WatchStream(w) => w.pull(&mut out, self.clock.wall_ms()),
+            Source::JobStream(w) => w.pull(self, token, &mut out),
+            Source::Socket(socket) => {
                 let mut messages = Vec::new();
-                let next = socket.pull(&mut messages, PULL);
+                let next = socket.pull(&mut messages, PULL_BYTES);
                 pieces.extend(messages.into_iter().map(Bytes::from));
                 next
             }
-            Kind::Scanning(scanning) => scanning.pull(self, token, &mut pieces),
+            Source::ScanStream(scanning) => scanning.pull(self, token, &mut pieces),
         };
-        let next = match (outcome, &mut s.kind) {
+        let next = match (outcome, &mut s.source) {
             (Ok(next), _) => next,
-            (Err(failure), Kind::Socket(socket)) => {
-                pieces.push(socket.last_words(&failure).into());
-                Next::End
+            (Err(failure), Source::Socket(socket)) => {
+                pieces.push(socket.closing_message(&failure).into());
+                NextAction::End
             }
-            (Err(failure), Kind::Scanning(_)) => {
+            (Err(failure), Source::ScanStream(_)) => {
                 s.failure = Some(failure);
-                Next::Fail
+                NextAction::Fail
             }
             (Err(failure), _) => {
                 out.extend_from_slice(&frames::event("error", &frames::error(&failure, None)));
-                Next::End
+                NextAction::End
             }
         };
         if !out.is_empty() {
             pieces.push(out.into());
         }
         if !pieces.is_empty() {
-            s.told_ns = self.clock.mono_ns();
+            s.last_output_ns = self.clock.mono_ns();
         }
         match next {
-            Next::Wait => self.beat(s, token),
-            Next::More => {}
-            Next::End | Next::Fail => s.over = true,
+            NextAction::Wait => self.schedule_heartbeat(s, token),
+            NextAction::More => {}
+            NextAction::End | NextAction::Fail => s.ended = true,
         }
-        Some(Pulled { pieces, next })
+        Some(StreamOutput { pieces, next })
     }
 
     /// Why a stream could not go on, until it is cancelled.
@@ -326,11 +326,11 @@ impl Service {
 
     /// Has the sink say when a heartbeat is due. One that comes too early finds nothing, and is
     /// set anew.
-    fn beat(&self, s: &mut Stream, token: u64) {
-        let Kind::Watching(w) = &s.kind else { return };
+    fn schedule_heartbeat(&self, s: &mut Stream, token: u64) {
+        let Source::WatchStream(w) = &s.source else { return };
         let now = self.clock.mono_ns();
         if s.timer_ns.is_none_or(|at| at <= now) {
-            let at = Some(s.told_ns + w.heartbeat_ns).filter(|at| *at > now);
+            let at = Some(s.last_output_ns + w.heartbeat_ns).filter(|at| *at > now);
             let at = at.unwrap_or(now + w.heartbeat_ns);
             s.timer_ns = Some(at);
             self.timer.set(at, token);
@@ -341,30 +341,30 @@ impl Service {
     pub(super) fn cancel_stream(self: &Arc<Self>, token: u64) -> bool {
         let Some(stream) = self.streams.0.lock().remove(&token) else { return false };
         let mut s = stream.lock();
-        s.over = true;
+        s.ended = true;
         if let Some(at) = s.timer_ns {
             self.timer.unset(at, token);
         }
-        if let Kind::Working(w) = &mut s.kind {
+        if let Source::JobStream(w) = &mut s.source {
             if let Some(id) = w.claim.take() {
                 self.engine.cancel_claim(&w.queue, id);
             }
-            w.given.lock().clear();
+            w.outcomes.lock().clear();
         }
         drop(s);
         // The last one to hold it lets go of the watch or the work.
         if let Some(stream) = Arc::into_inner(stream) {
-            self.let_go(stream.into_inner().kind);
+            self.release_source(stream.into_inner().source);
         }
         true
     }
 
-    fn let_go(self: &Arc<Self>, kind: Kind) {
-        match kind {
-            Kind::Working(Working { work, .. }) => {
-                drop(Held { work: Some(work), service: self.clone() });
+    fn release_source(self: &Arc<Self>, source: Source) {
+        match source {
+            Source::JobStream(JobStream { work, .. }) => {
+                drop(WorkGuard { work: Some(work), service: self.clone() });
             }
-            Kind::Watching(_) | Kind::Socket(_) | Kind::Scanning(_) => drop(kind),
+            Source::WatchStream(_) | Source::Socket(_) | Source::ScanStream(_) => drop(source),
         }
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use topics_service::{Next, Pulled};
+use topics_service::{NextAction, StreamOutput};
 
 use crate::bridge::LoopEvent;
 use crate::http::Http;
@@ -136,8 +136,8 @@ impl StreamWriter {
         may
     }
 
-    fn write(&self, py: Python<'_>, pulled: Option<Pulled>) -> PyResult<()> {
-        let Some(Pulled { pieces, next }) = pulled else {
+    fn write(&self, py: Python<'_>, pulled: Option<StreamOutput>) -> PyResult<()> {
+        let Some(StreamOutput { pieces, next }) = pulled else {
             self.end(py, false);
             return Ok(());
         };
@@ -154,10 +154,10 @@ impl StreamWriter {
             };
         }
         match next {
-            Next::More if self.may_write() => self.schedule_pull(),
-            Next::More | Next::Wait => {}
-            Next::End => self.end(py, true),
-            Next::Fail => self.end(py, false),
+            NextAction::More if self.may_write() => self.schedule_pull(),
+            NextAction::More | NextAction::Wait => {}
+            NextAction::End => self.end(py, true),
+            NextAction::Fail => self.end(py, false),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A publish: staged within the call, or in a line behind one that waits for room.
+//! A publish: staged within the call, or in a queue behind one that waits for room.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,18 +11,18 @@ use topics_wire::json::FieldPath;
 use topics_wire::render::Performance;
 use topics_wire::{Failure, write};
 
-use super::{Head, Outbox, Service, Socket, message, refusal};
+use super::{MessageHead, Outbox, Service, Socket, message, refusal};
 
-/// Bytes of messages that wait in a line, unless one has more.
-const WAITING: usize = 1 << 20;
+/// Bytes of messages that wait in a queue, unless one has more.
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 
 /// A publish that waits for room, and whatever came after it: the records of a socket are in the
 /// order of its messages.
 #[derive(Clone, Default)]
-pub(super) struct Line(Arc<Mutex<Waiting>>);
+pub(super) struct PublishQueue(Arc<Mutex<QueueState>>);
 
 #[derive(Default)]
-struct Waiting {
+struct QueueState {
     publishes: VecDeque<Publish>,
     bytes: usize,
     /// A thread is at the first of them.
@@ -31,11 +31,11 @@ struct Waiting {
 
 struct Publish {
     text: Vec<u8>,
-    told: Told,
+    context: PublishContext,
 }
 
-/// Whom the outcome is told, and as what.
-struct Told {
+/// Whom the outcome is context, and as what.
+struct PublishContext {
     service: Arc<Service>,
     outbox: Outbox,
     token: u64,
@@ -45,8 +45,8 @@ struct Told {
     start_ns: u64,
 }
 
-impl Told {
-    fn tell(self, outcome: Result<Appended, Failure>) {
+impl PublishContext {
+    fn answer(self, outcome: Result<Appended, Failure>) {
         let id = self.request_id.as_deref();
         let answer = match outcome {
             Ok(a) => self.ack(&a),
@@ -71,51 +71,53 @@ impl Told {
 
 impl Publish {
     fn run(self) {
-        let Self { text, told } = self;
+        let Self { text, context } = self;
         let append = || {
-            let w = write::parse_publish(&text, &told.service.limits)?;
-            Ok(w.with_append(|append| told.service.engine.append(&told.topic, append))?)
+            let w = write::parse_publish(&text, &context.service.limits)?;
+            Ok(w.with_append(|append| context.service.engine.append(&context.topic, append))?)
         };
         let outcome = catch_unwind(AssertUnwindSafe(append));
         let panicked = |_| Err(Error::Internal("a publish panicked".into()).into());
-        told.tell(outcome.unwrap_or_else(panicked));
+        context.answer(outcome.unwrap_or_else(panicked));
     }
 }
 
-impl Line {
+impl PublishQueue {
     fn is_running(&self) -> bool {
         self.0.lock().running
     }
 
-    /// Takes a publish in; has a thread work through the line if none is.
-    fn join(&self, publish: Publish) {
-        let mut line = self.0.lock();
-        if line.running && line.bytes + publish.text.len() > WAITING {
-            drop(line);
-            let (limit, max) = ("waiting_publishes", WAITING as u64);
+    /// Takes a publish in; has a thread work through the queue if none is.
+    fn push(&self, publish: Publish) {
+        let mut queue = self.0.lock();
+        if queue.running && queue.bytes + publish.text.len() > MAX_QUEUED_BYTES {
+            drop(queue);
+            let (limit, max) = ("waiting_publishes", MAX_QUEUED_BYTES as u64);
             let full = Error::Throttled { limit, max, retry_after_ms: 100 };
-            return publish.told.tell(Err(full.into()));
+            return publish.context.answer(Err(full.into()));
         }
-        line.bytes += publish.text.len();
-        line.publishes.push_back(publish);
-        if std::mem::replace(&mut line.running, true) {
+        queue.bytes += publish.text.len();
+        queue.publishes.push_back(publish);
+        if std::mem::replace(&mut queue.running, true) {
             return;
         }
-        let Some(service) = line.publishes.front().map(|p| p.told.service.clone()) else { return };
-        drop(line);
-        let line = self.clone();
+        let Some(service) = queue.publishes.front().map(|p| p.context.service.clone()) else {
+            return;
+        };
+        drop(queue);
+        let queue = self.clone();
         service.pool.run(Box::new(move || {
-            while let Some(next) = line.next() {
+            while let Some(next) = queue.next() {
                 next.run();
             }
         }));
     }
 
     fn next(&self) -> Option<Publish> {
-        let mut line = self.0.lock();
-        let next = line.publishes.pop_front();
-        line.bytes -= next.as_ref().map_or(0, |p| p.text.len());
-        line.running = next.is_some();
+        let mut queue = self.0.lock();
+        let next = queue.publishes.pop_front();
+        queue.bytes -= next.as_ref().map_or(0, |p| p.text.len());
+        queue.running = next.is_some();
         next
     }
 }
@@ -125,7 +127,7 @@ impl Service {
         self: &Arc<Self>,
         token: u64,
         socket: &Socket,
-        h: &Head,
+        h: &MessageHead,
         text: &[u8],
     ) -> Result<(), Failure> {
         let [topic] = h.topics.as_slice() else {
@@ -136,7 +138,7 @@ impl Service {
         if let Some(config) = &write.config {
             socket.grant.check_config(config)?;
         }
-        let told = Told {
+        let context = PublishContext {
             service: self.clone(),
             outbox: socket.outbox.clone(),
             token,
@@ -145,12 +147,12 @@ impl Service {
             return_seqs: write.return_seqs,
             start_ns: self.clock.mono_ns(),
         };
-        if write.disable_backpressure || socket.line.is_running() {
-            socket.line.join(Publish { text: text.to_vec(), told });
+        if write.disable_backpressure || socket.publishes.is_running() {
+            socket.publishes.push(Publish { text: text.to_vec(), context });
             return Ok(());
         }
         let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
-            told.tell(outcome.map_err(Failure::from));
+            context.answer(outcome.map_err(Failure::from));
         });
         write.with_append(|append| self.engine.append_async(topic, append, done));
         self.staged.store(true, Ordering::Relaxed);
