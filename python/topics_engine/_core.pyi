@@ -562,22 +562,22 @@ class Http:
     def bridge(self) -> Bridge: ...
     def call(
         self,
-        route: str,
+        verb: str,
         name: str,
         query: bytes,
         body: bytes,
         flags: int,
         token: int,
         key: bytes | None = None,
-        part: str = "",
+        subresource: str = "",
         grant: int = 0,
     ) -> tuple[int, bytes] | None:
         """Answers `(status, body)`, or `None`: the completion with this token comes over the
         bridge, once.
 
-        `route` is the verb of a row of `topics_engine.asgi.routes`; `name` the topic, queue or
-        router in the path, percent-decoded, `part` what else is there; `query` the raw query
-        string; `flags` the bits above; `key` the `Idempotency-Key` header, or the `Last-Event-ID`
+        `verb` is that of a row of `topics_engine.asgi.routes`; `name` the topic, queue or router
+        in the path, percent-decoded; `subresource` the consumer, session or writer in the path;
+        `query` the raw query string; `flags` the bits above; `key` the `Idempotency-Key` header, or the `Last-Event-ID`
         of a stream; `grant` which of the grants the client has.
         The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`).
         Of a stream, as `diff` with `ACCEPT_ARROW` is, it is what that begins with: `pull` goes on.

@@ -117,7 +117,7 @@ impl Http {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (verb, name, query, body, flags, token, key=None, part="", grant=0))]
+    #[pyo3(signature = (verb, name, query, body, flags, token, key=None, subresource="", grant=0))]
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -128,7 +128,7 @@ impl Http {
         flags: u32,
         token: u64,
         key: Option<&[u8]>,
-        part: &str,
+        subresource: &str,
         grant: usize,
     ) -> Option<(u16, Bound<'py, PyBytes>)> {
         let key = key.unwrap_or(b"");
@@ -145,7 +145,7 @@ impl Http {
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);
         let request =
-            Request { verb, name, part, query, body, key, grant, kind, arrow, json, token };
+            Request { verb, name, subresource, query, body, key, grant, kind, arrow, json, token };
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 

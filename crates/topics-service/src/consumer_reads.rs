@@ -58,7 +58,7 @@ enum NextStep {
 impl Service {
     pub(super) fn read_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (asked, wait_ms) = consumers::read(r.body)?;
-        let consumer = (r.name.to_owned(), r.part.to_owned());
+        let consumer = (r.name.to_owned(), r.subresource.to_owned());
         let deadline_ns = start_ns + wait_ms * 1_000_000;
         let waiting = WaitingRead { consumer, asked, start_ns, deadline_ns, parked: None };
         self.consumer_reads.waiting.lock().insert(r.token, waiting);

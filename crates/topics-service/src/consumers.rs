@@ -19,7 +19,7 @@ impl Service {
     /// Opens a consumer anew: its reads go on where it is stored.
     pub(super) fn put_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = consumers::put(r.body)?;
-        let name = r.part.to_owned();
+        let name = r.subresource.to_owned();
         self.later(r, move |s, topic| {
             let created = s.consumer_info(topic, &name).is_err();
             let (mode, start) = (asked.mode, asked.start);
@@ -33,7 +33,7 @@ impl Service {
     }
 
     pub(super) fn consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let name = r.part.to_owned();
+        let name = r.subresource.to_owned();
         self.later(r, move |s, topic| {
             let body = consumers::info(&s.consumer_info(topic, &name)?);
             Ok(Reply::ok(s.timed(body, start_ns)))
@@ -41,7 +41,7 @@ impl Service {
     }
 
     pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let name = r.part.to_owned();
+        let name = r.subresource.to_owned();
         self.later(r, move |s, topic| {
             s.consumer_reads.handles.lock().remove(&(topic.to_owned(), name.clone()));
             let deleted = s.engine.delete_consumer(topic, &name)?;
@@ -53,7 +53,7 @@ impl Service {
 
     pub(super) fn commit_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let seq = consumers::commit(r.body)?;
-        let name = r.part.to_owned();
+        let name = r.subresource.to_owned();
         self.later(r, move |s, topic| {
             let handle = s.handle(topic, &name)?;
             handle.commit(seq)?;
@@ -64,7 +64,7 @@ impl Service {
 
     pub(super) fn seek_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let to = consumers::seek(r.body)?;
-        let name = r.part.to_owned();
+        let name = r.subresource.to_owned();
         self.later(r, move |s, topic| {
             let body = consumers::position(topic, &name, s.handle(topic, &name)?.seek(to)?);
             Ok(Reply::ok(s.timed(body, start_ns)))

@@ -59,7 +59,7 @@ pub struct Request<'a> {
     /// The topic or router in the path, percent-decoded.
     pub name: &'a str,
     /// What else the path names: a consumer, a watch session.
-    pub part: &'a str,
+    pub subresource: &'a str,
     /// The query string.
     pub query: &'a [u8],
     /// The body.

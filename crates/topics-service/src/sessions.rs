@@ -67,7 +67,7 @@ impl Service {
 
     /// A session of this client; another's is as unknown as one that there never was.
     fn session_of(&self, r: &Request<'_>) -> Result<(u128, u64, SharedHistory), Failure> {
-        let id = parse_wid(r.part).ok_or_else(unknown)?;
+        let id = parse_wid(r.subresource).ok_or_else(unknown)?;
         let mut all = self.sessions.0.lock();
         let session = all.get_mut(&id).filter(|s| s.owner == r.grant.owner);
         let session = session.ok_or_else(unknown)?;
@@ -80,7 +80,7 @@ impl Service {
         self.sessions.0.lock().remove(&id);
         let ended = self.engine.end_session(id);
         let mut o = Object::new(96);
-        o.name("wid", r.part).flag("ended", ended);
+        o.name("wid", r.subresource).flag("ended", ended);
         self.now(o.finish(), start_ns)
     }
 

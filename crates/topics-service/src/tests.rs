@@ -59,8 +59,8 @@ impl World {
         self
     }
 
-    pub(super) fn send(&mut self, verb: &str, name: &str, part: &str, body: Value) -> u64 {
-        self.send_for(false, verb, name, part, body)
+    pub(super) fn send(&mut self, verb: &str, name: &str, subresource: &str, body: Value) -> u64 {
+        self.send_for(false, verb, name, subresource, body)
     }
 
     /// The same, from a client that takes columns or, unless `arrow`, JSON.
@@ -69,7 +69,7 @@ impl World {
         arrow: bool,
         verb: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         body: Value,
     ) -> u64 {
         self.token += 1;
@@ -79,7 +79,7 @@ impl World {
         let request = Request {
             verb: Verb::from_name(verb),
             name,
-            part,
+            subresource,
             body,
             token,
             grant: &grant,

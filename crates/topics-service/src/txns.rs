@@ -132,7 +132,7 @@ impl Service {
     }
 
     pub(super) fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (writer, body, grant) = (r.part.to_owned(), r.body.to_vec(), r.grant.clone());
+        let (writer, body, grant) = (r.subresource.to_owned(), r.body.to_vec(), r.grant.clone());
         self.later(r, move |s, _| {
             let t = txn::commit(&body, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
@@ -164,21 +164,21 @@ impl Service {
     }
 
     pub(super) fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let mut state = self.engine.writer_state(r.part)?;
-        if !self.writers.shows(&self.engine, r.part, r.grant) {
-            return Err(Error::TxnNotFound(r.part.to_owned()).into());
+        let mut state = self.engine.writer_state(r.subresource)?;
+        if !self.writers.shows(&self.engine, r.subresource, r.grant) {
+            return Err(Error::TxnNotFound(r.subresource.to_owned()).into());
         }
         state.staged.retain(|staged| {
             let named = TxnStage { stage: &staged.stage, parts: 0, records: None };
-            self.check_staged(r.part, &[named], r.grant).is_ok()
+            self.check_staged(r.subresource, &[named], r.grant).is_ok()
         });
-        self.now(txn::writer(r.part, &state), start_ns)
+        self.now(txn::writer(r.subresource, &state), start_ns)
     }
 
     /// Forgets a writer by hand. An administrator of all names may forget that of a key which is
     /// gone.
     pub(super) fn forget_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (writer, grant) = (r.part.to_owned(), r.grant.clone());
+        let (writer, grant) = (r.subresource.to_owned(), r.grant.clone());
         self.later(r, move |s, _| {
             let run = || Ok(s.engine.forget_writer(&writer)?);
             let forgotten = match grant.admin && grant.prefixes.is_empty() {
@@ -223,7 +223,7 @@ impl Service {
 
 /// `writer/stage`, as the path has them.
 fn writer_and_stage(r: &Request<'_>) -> Result<(String, String), Failure> {
-    let (writer, stage) = r.part.split_once('/').unwrap_or((r.part, ""));
+    let (writer, stage) = r.subresource.split_once('/').unwrap_or((r.subresource, ""));
     if stage.is_empty() {
         return Err(Failure::invalid("the path names a writer and a stage"));
     }
