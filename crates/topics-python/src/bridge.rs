@@ -41,7 +41,7 @@ impl Sink for LoopQueue {
         self.events.push(LoopEvent::Reply(token, reply));
     }
 
-    fn due(&self, token: u64) {
+    fn wake(&self, token: u64) {
         self.events.push(LoopEvent::Wake(token));
     }
 }

@@ -178,15 +178,15 @@ impl Service {
         self.timer.set(timer_ns, token);
         if !self.is_ready() {
             // A close that did not see it waiting.
-            return self.sink.due(token);
+            return self.sink.wake(token);
         }
         let sink = self.sink.clone();
-        let due = Box::new(move || sink.due(token));
+        let due = Box::new(move || sink.wake(token));
         if let Some((handle, _)) = turn
             && handle.on_turn(due.clone()).is_err()
         {
             // It is told when it looks.
-            return self.sink.due(token);
+            return self.sink.wake(token);
         }
         let Some(seq) = seq else { return };
         match self.engine.on_head(&topic, seq, due) {
@@ -200,7 +200,7 @@ impl Service {
                 }
             }
             // It is told when it looks.
-            Err(_) => self.sink.due(token),
+            Err(_) => self.sink.wake(token),
         }
     }
 

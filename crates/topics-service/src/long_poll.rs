@@ -151,7 +151,7 @@ impl Service {
         self.timer.set(timer_ns, token);
         let Some(seq) = seq else { return Ok(()) };
         let sink = self.sink.clone();
-        match self.engine.on_head(&topic, seq, Box::new(move || sink.due(token))) {
+        match self.engine.on_head(&topic, seq, Box::new(move || sink.wake(token))) {
             Ok(id) => {
                 if let Some(poll) = self.long_polls.0.lock().by_token.get_mut(&token) {
                     poll.head = Some(id);

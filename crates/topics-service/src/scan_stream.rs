@@ -96,7 +96,7 @@ impl ScanStream {
             }
             if std::mem::take(&mut state.waiting) {
                 drop(state);
-                sink.due(token);
+                sink.wake(token);
             }
         }));
     }

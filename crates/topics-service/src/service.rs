@@ -14,7 +14,7 @@ use super::queues::WaitingClaims;
 use super::sessions::Sessions;
 use super::streams::Streams;
 use super::timer::Timer;
-use super::txns::Writers;
+use super::txns::WriterOwners;
 use super::verb::Verb;
 use super::worker_pool::WorkerPool;
 
@@ -48,7 +48,7 @@ pub trait Sink: Send + Sync + 'static {
     fn reply(&self, token: u64, reply: Reply);
     /// What long_polls under this token may have something: the loop calls [`Service::resume`], which
     /// answers status 0 for a stream: then [`Service::pull`] is due.
-    fn due(&self, token: u64);
+    fn wake(&self, token: u64);
 }
 
 /// One request, as far as HTTP goes parsed.
@@ -89,10 +89,10 @@ pub struct Service {
     pub(super) consumer_reads: ConsumerReads,
     pub(super) streams: Streams,
     pub(super) sessions: Sessions,
-    pub(super) writers: Writers,
+    pub(super) writers: WriterOwners,
     pub(super) timer: Timer,
     pub(super) pool: WorkerPool,
-    pub(super) born_ns: u64,
+    pub(super) started_ns: u64,
     pub(super) ready: AtomicBool,
     pub(super) staged: AtomicBool,
     pub(super) pending: Arc<AtomicUsize>,
@@ -110,7 +110,7 @@ impl Service {
         let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
         let pool = WorkerPool::new(engine.guards());
         Arc::new(Self {
-            born_ns: clock.mono_ns(),
+            started_ns: clock.mono_ns(),
             engine,
             clock,
             limits,
@@ -120,7 +120,7 @@ impl Service {
             consumer_reads: ConsumerReads::default(),
             streams: Streams::default(),
             sessions: Sessions::default(),
-            writers: Writers::default(),
+            writers: WriterOwners::default(),
             timer,
             pool,
             ready: AtomicBool::new(true),
@@ -166,7 +166,7 @@ impl Service {
         self.set_ready(false);
         let waiting = self.long_polls.close().into_iter().chain(self.consumer_reads.close());
         for token in waiting.chain(self.streams.all()) {
-            self.sink.due(token);
+            self.sink.wake(token);
         }
         self.close_claims();
         self.timer.stop();

@@ -227,7 +227,7 @@ impl Service {
             Err(failure) => Some(refusal(request_id.as_deref(), &failure)),
         };
         outbox.lock().extend(answer);
-        self.sink.due(token);
+        self.sink.wake(token);
     }
 
     fn subscribe(
@@ -248,7 +248,7 @@ impl Service {
         asked.queue_frames = 4;
         let opened = self.engine.watch(&asked)?;
         let sink = self.sink.clone();
-        opened.on_ready(move || sink.due(token));
+        opened.on_ready(move || sink.wake(token));
         let mut o = message("subscribed", request_id.as_deref());
         let cursors = opened.cursors();
         let named = cursors.iter().map(|(name, _, seq)| (name.as_ref(), *seq));

@@ -213,7 +213,7 @@ impl JobStream {
         let done = Box::new(move |outcome| {
             outcomes.lock().push_back(outcome);
             drop(work_guard);
-            sink.due(token);
+            sink.wake(token);
         });
         self.claim = Some(self.work.next_async(self.wait, done));
     }
@@ -240,7 +240,7 @@ impl Service {
     pub(super) fn open(&self, token: u64, source: Source, opening: Vec<u8>) -> Answer {
         if let Source::WatchStream(w) = &source {
             let sink = self.sink.clone();
-            w.watch.on_ready(move || sink.due(token));
+            w.watch.on_ready(move || sink.wake(token));
         }
         if !self.is_ready() {
             return Err(Error::Closed.into());

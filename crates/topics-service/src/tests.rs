@@ -23,7 +23,7 @@ impl Sink for Inbox {
         self.replies.lock().push((token, reply));
     }
 
-    fn due(&self, token: u64) {
+    fn wake(&self, token: u64) {
         self.due.lock().push(token);
     }
 }

@@ -34,12 +34,12 @@ impl Timer {
         Self(Arc::new(Shared { state, wake, clock, sink, guards }))
     }
 
-    /// Calls [`Sink::due`] with the token at this time.
+    /// Calls [`Sink::wake`] with the token at this time.
     pub fn set(&self, at_ns: u64, token: u64) {
         let mut s = self.0.state.lock();
         if s.stopped {
             drop(s);
-            return self.0.sink.due(token);
+            return self.0.sink.wake(token);
         }
         let earliest = s.due.first().is_none_or(|&(first, _)| at_ns < first);
         s.due.insert((at_ns, token));
@@ -54,7 +54,7 @@ impl Timer {
                     log::error!("no thread for the timer: {e}");
                     s.due.remove(&(at_ns, token));
                     drop(s);
-                    self.0.sink.due(token);
+                    self.0.sink.wake(token);
                 }
             }
         } else if earliest {
@@ -83,7 +83,7 @@ impl Shared {
                 None => self.wake.wait(&mut s),
                 Some((at, token)) if at <= now => {
                     s.due.pop_first();
-                    let due = || self.sink.due(token);
+                    let due = || self.sink.wake(token);
                     // What it is told of a token that panics concerns that token only.
                     let _ = self.guards.run("timer", || format!("token {token}"), due);
                 }
@@ -110,7 +110,7 @@ mod tests {
     impl Sink for Odd {
         fn reply(&self, _: u64, _: Reply) {}
 
-        fn due(&self, token: u64) {
+        fn wake(&self, token: u64) {
             assert!(token % 2 == 1, "a bug in what is due");
             self.0.lock().send(token).unwrap();
         }

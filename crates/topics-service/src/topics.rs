@@ -190,7 +190,7 @@ impl Service {
     pub(super) fn health(&self) -> Vec<u8> {
         let mut o = Object::new(96);
         o.name("status", "ok").name("version", env!("CARGO_PKG_VERSION"));
-        o.int("uptime_ms", self.elapsed(self.born_ns) / 1_000_000);
+        o.int("uptime_ms", self.elapsed(self.started_ns) / 1_000_000);
         o.finish()
     }
 

@@ -17,12 +17,12 @@ use super::{Reply, Request, Service};
 /// Whose a writer is that has not committed: of the key that used it first since the start. Whose
 /// the others are the engine knows. Without keys nobody's.
 #[derive(Default)]
-pub(super) struct Writers(Mutex<HashMap<String, String>>);
+pub(super) struct WriterOwners(Mutex<HashMap<String, String>>);
 
 /// Above so many, those that the engine knows nothing of are let go of.
-const PRUNED_FROM: usize = 1024;
+const PRUNE_ABOVE: usize = 1024;
 
-impl Writers {
+impl WriterOwners {
     /// Takes a writer for a key; whether it is new, or a refusal when it is another's.
     fn bind(&self, engine: &Engine, writer: &str, grant: &Grant) -> Result<bool, Failure> {
         if grant.owner.is_empty() {
@@ -37,7 +37,7 @@ impl Writers {
                 Err(Failure::new("forbidden", message))
             }
             None => {
-                if all.len() >= PRUNED_FROM && all.len().is_power_of_two() {
+                if all.len() >= PRUNE_ABOVE && all.len().is_power_of_two() {
                     all.retain(|w, _| {
                         engine.writer_owner(w).is_none() && engine.writer_state(w).is_ok()
                     });
@@ -54,7 +54,7 @@ impl Writers {
     }
 
     /// Whether a key may know of a writer.
-    fn shows(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
+    fn may_see(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
         grant.owner.is_empty() || self.is_owner(engine, writer, grant).unwrap_or(true)
     }
 
@@ -68,8 +68,8 @@ impl Writers {
 
     /// Whether a list shows a key this writer. One that nothing says the owner of may have written
     /// to topics that a key with prefixes does not cover.
-    fn lists(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
-        self.shows(engine, writer, grant)
+    fn may_list(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
+        self.may_see(engine, writer, grant)
             && (grant.prefixes.is_empty() || self.is_owner(engine, writer, grant) == Some(true))
     }
 }
@@ -165,7 +165,7 @@ impl Service {
 
     pub(super) fn writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let mut state = self.engine.writer_state(r.subresource)?;
-        if !self.writers.shows(&self.engine, r.subresource, r.grant) {
+        if !self.writers.may_see(&self.engine, r.subresource, r.grant) {
             return Err(Error::TxnNotFound(r.subresource.to_owned()).into());
         }
         state.staged.retain(|staged| {
@@ -195,7 +195,7 @@ impl Service {
     pub(super) fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let page = small::page(&Query::new(r.query))?;
         let mut found = self.engine.writers(&page.prefix, page.after.as_deref());
-        found.retain(|w| self.writers.lists(&self.engine, &w.writer, r.grant));
+        found.retain(|w| self.writers.may_list(&self.engine, &w.writer, r.grant));
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|w| small::cursor(&w.writer));

@@ -53,7 +53,7 @@ impl PublishContext {
             Err(failure) => refusal(id, &failure),
         };
         self.outbox.lock().push(answer);
-        self.service.sink.due(self.token);
+        self.service.sink.wake(self.token);
     }
 
     fn ack(&self, a: &Appended) -> Vec<u8> {
