@@ -20,54 +20,54 @@ impl Service {
     pub(super) fn put_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = consumers::put(r.body)?;
         let name = r.subresource.to_owned();
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let created = s.consumer_info(topic, &name).is_err();
             let (mode, start) = (asked.mode, asked.start);
             let handle = s.engine.consumer(topic, &name, mode, start, asked.auto_commit)?;
             s.keep((topic.to_owned(), name.clone()), handle);
             let mut o = Object::reopen(consumers::info(&s.consumer_info(topic, &name)?));
             o.flag("auto_commit", asked.auto_commit).flag("created", created);
-            let body = s.timed(o.finish(), start_ns);
+            let body = s.with_timing(o.finish(), start_ns);
             Ok(Reply { status: if created { 201 } else { 200 }, body })
         })
     }
 
     pub(super) fn consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.subresource.to_owned();
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let body = consumers::info(&s.consumer_info(topic, &name)?);
-            Ok(Reply::ok(s.timed(body, start_ns)))
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
     pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.subresource.to_owned();
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             s.consumer_reads.handles.lock().remove(&(topic.to_owned(), name.clone()));
             let deleted = s.engine.delete_consumer(topic, &name)?;
             let mut o = Object::new(96);
             o.name("topic", topic).name("consumer", &name).flag("deleted", deleted);
-            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+            Ok(Reply::ok(s.with_timing(o.finish(), start_ns)))
         })
     }
 
     pub(super) fn commit_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let seq = consumers::commit(r.body)?;
         let name = r.subresource.to_owned();
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let handle = s.handle(topic, &name)?;
             handle.commit(seq)?;
             let body = consumers::position(topic, &name, handle.cursor()?);
-            Ok(Reply::ok(s.timed(body, start_ns)))
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
     pub(super) fn seek_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let to = consumers::seek(r.body)?;
         let name = r.subresource.to_owned();
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let body = consumers::position(topic, &name, s.handle(topic, &name)?.seek(to)?);
-            Ok(Reply::ok(s.timed(body, start_ns)))
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
@@ -89,7 +89,7 @@ impl Service {
         }
         let after = after.map(|(topic, name)| (topic.to_owned(), name.to_owned()));
         let grant = r.grant.clone();
-        self.later(r, move |s, named| {
+        self.on_worker(r, move |s, named| {
             let one = if named.is_empty() { topic } else { Some(named.to_owned()) };
             let (mut found, size) = (Vec::new(), page.size + 1);
             let after = after.as_ref().map(|(topic, name)| (topic.as_str(), name.as_str()));
@@ -117,7 +117,7 @@ impl Service {
             found.truncate(page.size);
             let last = found.last().filter(|_| more);
             let next = last.map(|c| small::cursor(&format!("{}\n{}", c.topic, c.name)));
-            Ok(Reply::ok(s.timed(consumers::list(&found, next.as_deref()), start_ns)))
+            Ok(Reply::ok(s.with_timing(consumers::list(&found, next.as_deref()), start_ns)))
         })
     }
 

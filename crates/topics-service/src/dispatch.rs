@@ -22,16 +22,16 @@ impl Service {
         match r.verb {
             Verb::Write => self.write(r, start_ns),
             Verb::Diff => self.diff(r, start_ns),
-            Verb::State => self.now(self.state(r)?, start_ns),
-            Verb::List => self.now(self.list(r)?, start_ns),
-            Verb::States => self.now(self.states(r)?, start_ns),
+            Verb::State => self.reply(self.state(r)?, start_ns),
+            Verb::List => self.reply(self.list(r)?, start_ns),
+            Verb::States => self.reply(self.states(r)?, start_ns),
             Verb::Seek => self.seek(r, start_ns),
             Verb::Create => self.create(r, start_ns),
             Verb::Drop => self.drop_topic(r, start_ns),
             Verb::Delete => self.delete(r, start_ns),
             Verb::Scan => self.open_scan(r),
-            Verb::Split => self.now(self.split(r)?, start_ns),
-            Verb::Segments => self.now(self.segments(r)?, start_ns),
+            Verb::Split => self.reply(self.split(r)?, start_ns),
+            Verb::Segments => self.reply(self.segments(r)?, start_ns),
             Verb::Claim => self.claim(r, start_ns),
             Verb::Ack => self.ack(r, start_ns),
             Verb::Nack => self.nack(r, start_ns),
@@ -54,7 +54,7 @@ impl Service {
             Verb::PutRouter => self.put_router(r, start_ns),
             Verb::Router => self.router(r, start_ns),
             Verb::DropRouter => self.drop_router(r, start_ns),
-            Verb::Routers => self.now(self.list_routers(r)?, start_ns),
+            Verb::Routers => self.reply(self.list_routers(r)?, start_ns),
             Verb::Transact => self.transact(r, start_ns),
             Verb::Stage => self.stage(r, start_ns),
             Verb::Commit => self.commit(r, start_ns),
@@ -66,49 +66,49 @@ impl Service {
             Verb::Checkpoint => self.checkpoint(r, start_ns),
             Verb::Verify => self.verify(r, start_ns),
             Verb::Metrics => self.metrics(r),
-            Verb::Health => self.now(self.health(), start_ns),
+            Verb::Health => self.reply(self.health(), start_ns),
             Verb::Ready => self.ready(start_ns),
             Verb::Unknown => Err(Failure::new("not_found", "there is no such verb")),
         }
     }
 
     /// An answer that is there.
-    pub(super) fn now(&self, body: Vec<u8>, start_ns: u64) -> Answer {
-        Ok(Some(Reply::ok(self.timed(body, start_ns))))
+    pub(super) fn reply(&self, body: Vec<u8>, start_ns: u64) -> Answer {
+        Ok(Some(Reply::ok(self.with_timing(body, start_ns))))
     }
 
     /// Adds to an object what it cost.
-    pub(super) fn timed(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
+    pub(super) fn with_timing(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
         let server_total_ns = self.elapsed(start_ns);
-        costing(body, &Performance { server_total_ns, ..Performance::default() })
+        with_performance(body, &Performance { server_total_ns, ..Performance::default() })
     }
 
     /// The same of what looked at so many records.
-    pub(super) fn scanned(&self, body: Vec<u8>, records: u64, start_ns: u64) -> Vec<u8> {
-        costing(body, &Performance::of_scan(records, self.elapsed(start_ns)))
+    pub(super) fn with_scan_cost(&self, body: Vec<u8>, records: u64, start_ns: u64) -> Vec<u8> {
+        with_performance(body, &Performance::of_scan(records, self.elapsed(start_ns)))
     }
 
     /// An answer that a thread of the pool makes, because it may wait for the disk.
-    pub(super) fn later(
+    pub(super) fn on_worker(
         self: &Arc<Self>,
         r: &Request<'_>,
         verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
     ) -> Answer {
-        self.on_pool(r.token, r.name, move |s, topic| verb(s, topic))
+        self.run_on_worker(r.token, r.name, move |s, topic| verb(s, topic))
     }
 
     /// The same of a verb whose body has no fields.
-    pub(super) fn bare(
+    pub(super) fn on_worker_without_body(
         self: &Arc<Self>,
         r: &Request<'_>,
         verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
     ) -> Answer {
         small::nothing(r.body)?;
-        self.later(r, verb)
+        self.on_worker(r, verb)
     }
 
     /// The same for a call that has waited.
-    pub(super) fn on_pool(
+    pub(super) fn run_on_worker(
         self: &Arc<Self>,
         token: u64,
         topic: &str,
@@ -131,7 +131,7 @@ impl Service {
 
     /// A verb that `begin` stages: its reply is there when that returns, or comes when a group has
     /// been led. `None`: it began nothing.
-    pub(super) fn staging(
+    pub(super) fn stage_verb(
         self: &Arc<Self>,
         token: u64,
         begin: impl FnOnce(Box<dyn FnOnce(Reply) + Send>) -> bool,
@@ -153,7 +153,7 @@ impl Service {
     }
 }
 
-fn costing(body: Vec<u8>, cost: &Performance) -> Vec<u8> {
+fn with_performance(body: Vec<u8>, cost: &Performance) -> Vec<u8> {
     let mut o = Object::reopen(body);
     o.performance(cost);
     o.finish()

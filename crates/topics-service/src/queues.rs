@@ -69,7 +69,7 @@ impl Service {
         };
         self.pending.fetch_sub(1, Ordering::Relaxed);
         Some(match outcome {
-            Ok(c) => Reply::ok(self.timed(queue::claimed(topic, &c), waiting.start_ns)),
+            Ok(c) => Reply::ok(self.with_timing(queue::claimed(topic, &c), waiting.start_ns)),
             Err(e) => Failure::from(e).into(),
         })
     }
@@ -102,14 +102,14 @@ impl Service {
             none.ready = ready;
             let body = queue::claimed(&waiting.topic, &none);
             self.pending.fetch_sub(1, Ordering::Relaxed);
-            self.sink.reply(token, Reply::ok(self.timed(body, waiting.start_ns)));
+            self.sink.reply(token, Reply::ok(self.with_timing(body, waiting.start_ns)));
         }
     }
 
     pub(super) fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = queue::ack(r.body)?;
         let (service, topic) = (self.clone(), r.name.to_owned());
-        let answer = self.staging(r.token, |done| {
+        let answer = self.stage_verb(r.token, |done| {
             let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
                 done(match outcome {
                     Ok(settled) => service.lease_reply(&topic, "acked", &settled, start_ns),
@@ -139,7 +139,7 @@ impl Service {
     }
 
     fn lease_reply(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {
-        Reply::ok(self.timed(queue::settled(topic, done, settled), start_ns))
+        Reply::ok(self.with_timing(queue::settled(topic, done, settled), start_ns))
     }
 
     fn update_leases(
@@ -166,7 +166,7 @@ impl Service {
         done: &'static str,
         verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
     ) -> Answer {
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let settled = verb(s, topic, &asked)?;
             Ok(s.lease_reply(topic, done, &settled, start_ns))
         })
@@ -174,9 +174,9 @@ impl Service {
 
     pub(super) fn jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (state, max) = queue::jobs(&Query::new(r.query), &self.limits)?;
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let body = queue::peeked(topic, &s.engine.peek(topic, state, max)?);
-            Ok(Reply::ok(s.timed(body, start_ns)))
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
@@ -191,11 +191,11 @@ impl Service {
             let message = "this key is for some names only: say where to, in `to`";
             return Err(Failure::new("forbidden", message));
         }
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let done = s.engine.redrive(topic, &asked)?;
             let mut o = Object::new(160);
             o.name("topic", topic).int("moved", done.moved).flag("dry_run", asked.dry_run);
-            Ok(Reply::ok(s.scanned(o.finish(), done.records_scanned, start_ns)))
+            Ok(Reply::ok(s.with_scan_cost(o.finish(), done.records_scanned, start_ns)))
         })
     }
 }

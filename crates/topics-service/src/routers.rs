@@ -16,29 +16,29 @@ impl Service {
         r.grant.check(&asked.source)?;
         r.grant.check(&asked.dest)?;
         let grant = r.grant.clone();
-        self.later(r, move |s, router| {
+        self.on_worker(r, move |s, router| {
             s.check_router(router, &grant)?;
             let created = s.engine.create_router(router, &asked);
             let created = created.map_err(|e| without_others(e, &grant))?;
             let (status, body) = routers::created(&s.engine.router(router)?, created);
-            Ok(Reply { status, body: s.timed(body, start_ns) })
+            Ok(Reply { status, body: s.with_timing(body, start_ns) })
         })
     }
 
     pub(super) fn router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let info = self.engine.router(r.name)?;
         check(&info, r.grant)?;
-        self.now(render::router(&info), start_ns)
+        self.reply(render::router(&info), start_ns)
     }
 
     pub(super) fn drop_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let grant = r.grant.clone();
-        self.later(r, move |s, router| {
+        self.on_worker(r, move |s, router| {
             s.check_router(router, &grant)?;
             let deleted = s.engine.delete_router(router)?;
             let mut o = Object::new(96);
             o.name("router", router).flag("deleted", deleted);
-            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+            Ok(Reply::ok(s.with_timing(o.finish(), start_ns)))
         })
     }
 

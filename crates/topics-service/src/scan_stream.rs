@@ -134,7 +134,7 @@ impl Service {
         let source = ScanStream::default();
         // It is there before it has begun, so that its client can leave meanwhile.
         self.open(token, Source::ScanStream(source.clone()), Vec::new())?;
-        self.on_pool(token, topic, move |s, topic| {
+        self.run_on_worker(token, topic, move |s, topic| {
             let begun = Scan::begin(s.engine.clone(), topic, asked).and_then(IpcStream::new);
             match begun {
                 Ok(stream) => source.0.lock().stream = Some(stream),

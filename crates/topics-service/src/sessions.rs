@@ -47,7 +47,7 @@ impl Service {
         let lenient = Query::new(r.query).flag("lenient")?.unwrap_or(false);
         let WatchSpec { watch, .. } = watch::session(r.body, lenient, &self.limits, r.grant)?;
         let owner = r.grant.owner.clone();
-        self.later(r, move |s, _| {
+        self.on_worker(r, move |s, _| {
             let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
             let info = s.engine.create_session(&watch)?;
             let now = s.clock.mono_ns();
@@ -61,7 +61,7 @@ impl Service {
             drop(all);
             let wid = format!("{:032x}", info.id);
             let body = watch::created(&s.engine, &wid, &info);
-            Ok(Reply { status: 201, body: s.timed(body, start_ns) })
+            Ok(Reply { status: 201, body: s.with_timing(body, start_ns) })
         })
     }
 
@@ -81,7 +81,7 @@ impl Service {
         let ended = self.engine.end_session(id);
         let mut o = Object::new(96);
         o.name("wid", r.subresource).flag("ended", ended);
-        self.now(o.finish(), start_ns)
+        self.reply(o.finish(), start_ns)
     }
 
     /// A stream of a session.

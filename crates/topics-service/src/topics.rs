@@ -22,37 +22,37 @@ impl Service {
         let found = self.engine.seek(r.name, small::seek(r.body)?)?;
         let mut o = Object::new(128);
         o.int("seq", found.seq);
-        Ok(Some(Reply::ok(self.scanned(o.finish(), found.records_scanned, start_ns))))
+        Ok(Some(Reply::ok(self.with_scan_cost(o.finish(), found.records_scanned, start_ns))))
     }
 
     pub(super) fn create(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let patch = if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
         r.grant.check_names(&patch)?;
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let (status, body) = render::created(topic, &s.engine.create_topic(topic, &patch)?);
-            Ok(Reply { status, body: s.timed(body, start_ns) })
+            Ok(Reply { status, body: s.with_timing(body, start_ns) })
         })
     }
 
     pub(super) fn drop_topic(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let if_empty = Query::new(r.query).flag("if_empty")?.unwrap_or(false);
         let grant = r.grant.clone();
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let mut dropped = s.engine.delete_topic(topic, if_empty)?;
             dropped.routers_removed.retain(|router| grant.covers(router));
             let body = render::dropped(topic, &dropped);
-            Ok(Reply::ok(s.timed(body, start_ns)))
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
     pub(super) fn delete(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let request = small::delete(r.body)?;
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let done = s.engine.delete(topic, &request)?;
             let body = render::deleted(topic, &done);
             Ok(Reply::ok(match request.matching {
-                Some(_) => s.scanned(body, done.records_scanned, start_ns),
-                None => s.timed(body, start_ns),
+                Some(_) => s.with_scan_cost(body, done.records_scanned, start_ns),
+                None => s.with_timing(body, start_ns),
             }))
         })
     }
@@ -71,7 +71,7 @@ impl Service {
             r.grant.check_config(config)?;
         }
         if w.disable_backpressure {
-            return self.patient_write(r, start_ns);
+            return self.write_on_worker(r, start_ns);
         }
         let (return_seqs, topic, service) = (w.return_seqs, r.name.to_owned(), self.clone());
         let reply = move |outcome: topics_engine::Result<Appended>| match outcome {
@@ -82,7 +82,7 @@ impl Service {
             }
             Err(e) => Failure::from(e).into(),
         };
-        let answer = self.staging(r.token, |done| {
+        let answer = self.stage_verb(r.token, |done| {
             w.with_append(|append| {
                 self.engine.append_async(r.name, append, Box::new(move |o| done(reply(o))))
             });
@@ -92,10 +92,10 @@ impl Service {
     }
 
     /// A write that waits for room: on a thread, over bytes of its own.
-    fn patient_write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+    fn write_on_worker(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, query, key) = (r.body.to_vec(), r.query.to_vec(), r.key.to_vec());
         let kind = r.kind;
-        self.later(r, move |s, topic| {
+        self.on_worker(r, move |s, topic| {
             let query = Query::new(&query);
             let w = write::parse(kind, &body, &query, &key, &s.limits)?;
             let a = w.with_append(|append| s.engine.append(topic, append))?;
@@ -161,22 +161,22 @@ impl Service {
     }
 
     pub(super) fn sync(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        self.bare(r, move |s, _| {
+        self.on_worker_without_body(r, move |s, _| {
             s.engine.sync()?;
-            Ok(Reply::ok(s.timed(done("synced"), start_ns)))
+            Ok(Reply::ok(s.with_timing(done("synced"), start_ns)))
         })
     }
 
     pub(super) fn checkpoint(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        self.bare(r, move |s, _| {
+        self.on_worker_without_body(r, move |s, _| {
             s.engine.checkpoint()?;
-            Ok(Reply::ok(s.timed(done("checkpointed"), start_ns)))
+            Ok(Reply::ok(s.with_timing(done("checkpointed"), start_ns)))
         })
     }
 
     pub(super) fn verify(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        self.bare(r, move |s, _| {
-            Ok(Reply::ok(s.timed(render::report(&s.engine.verify()?), start_ns)))
+        self.on_worker_without_body(r, move |s, _| {
+            Ok(Reply::ok(s.with_timing(render::report(&s.engine.verify()?), start_ns)))
         })
     }
 
@@ -184,7 +184,7 @@ impl Service {
     pub(super) fn metrics(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let text = if r.json { metrics::json } else { metrics::prometheus };
         let grant = r.grant.clone();
-        self.later(r, move |s, _| Ok(Reply::ok(text(&s.engine, &grant))))
+        self.on_worker(r, move |s, _| Ok(Reply::ok(text(&s.engine, &grant))))
     }
 
     pub(super) fn health(&self) -> Vec<u8> {
@@ -207,7 +207,7 @@ impl Service {
             loops.int(p.name, p.count);
         }
         o.raw("loop_panics", &loops.finish());
-        self.now(o.finish(), start_ns)
+        self.reply(o.finish(), start_ns)
     }
 }
 

@@ -114,7 +114,7 @@ impl Service {
         let topic = query.get("topic")?.map(|t| t.into_owned());
         let (writer, stage) = writer_and_stage(r)?;
         let (kind, body, grant) = (r.kind, r.body.to_vec(), r.grant.clone());
-        self.later(r, move |s, _| {
+        self.on_worker(r, move |s, _| {
             let columns = match kind {
                 Body::Arrow => Some(Table::read(&body, ARROW_LIMIT)?),
                 _ => None,
@@ -127,13 +127,13 @@ impl Service {
             let staged = s.as_writer(&writer, &grant, || {
                 Ok(t.with_stage(&stage, part, |request| s.engine.stage(&writer, request))?)
             })?;
-            Ok(Reply::ok(s.timed(txn::staged(&staged), start_ns)))
+            Ok(Reply::ok(s.with_timing(txn::staged(&staged), start_ns)))
         })
     }
 
     pub(super) fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (writer, body, grant) = (r.subresource.to_owned(), r.body.to_vec(), r.grant.clone());
-        self.later(r, move |s, _| {
+        self.on_worker(r, move |s, _| {
             let t = txn::commit(&body, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
             let mut committed = s.as_writer(&writer, &grant, || {
@@ -145,13 +145,13 @@ impl Service {
             })?;
             // The answer of an epoch that another key committed, before the server was restarted.
             committed.topics.retain(|t| grant.covers(&t.topic));
-            Ok(Reply::ok(s.timed(txn::committed(&committed), start_ns)))
+            Ok(Reply::ok(s.with_timing(txn::committed(&committed), start_ns)))
         })
     }
 
     pub(super) fn abort(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let ((writer, stage), grant) = (writer_and_stage(r)?, r.grant.clone());
-        self.later(r, move |s, _| {
+        self.on_worker(r, move |s, _| {
             let aborted = s.as_writer(&writer, &grant, || {
                 let named = TxnStage { stage: &stage, parts: 0, records: None };
                 s.check_staged(&writer, &[named], &grant)?;
@@ -159,7 +159,7 @@ impl Service {
             })?;
             let mut o = Object::new(128);
             o.name("writer", &writer).name("id", &stage).flag("aborted", aborted);
-            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+            Ok(Reply::ok(s.with_timing(o.finish(), start_ns)))
         })
     }
 
@@ -172,14 +172,14 @@ impl Service {
             let named = TxnStage { stage: &staged.stage, parts: 0, records: None };
             self.check_staged(r.subresource, &[named], r.grant).is_ok()
         });
-        self.now(txn::writer(r.subresource, &state), start_ns)
+        self.reply(txn::writer(r.subresource, &state), start_ns)
     }
 
     /// Forgets a writer by hand. An administrator of all names may forget that of a key which is
     /// gone.
     pub(super) fn forget_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (writer, grant) = (r.subresource.to_owned(), r.grant.clone());
-        self.later(r, move |s, _| {
+        self.on_worker(r, move |s, _| {
             let run = || Ok(s.engine.forget_writer(&writer)?);
             let forgotten = match grant.admin && grant.prefixes.is_empty() {
                 true => run()?,
@@ -188,7 +188,7 @@ impl Service {
             s.writers.release(&writer);
             let mut o = Object::new(96);
             o.name("writer", &writer).flag("forgotten", forgotten);
-            Ok(Reply::ok(s.timed(o.finish(), start_ns)))
+            Ok(Reply::ok(s.with_timing(o.finish(), start_ns)))
         })
     }
 
@@ -199,12 +199,12 @@ impl Service {
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|w| small::cursor(&w.writer));
-        self.now(txn::writers(&found, next.as_deref()), start_ns)
+        self.reply(txn::writers(&found, next.as_deref()), start_ns)
     }
 
     pub(super) fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, key, grant) = (r.body.to_vec(), r.key.to_vec(), r.grant.clone());
-        self.later(r, move |s, _| {
+        self.on_worker(r, move |s, _| {
             let t = txn::transact(&body, &key, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
             let run = || {
@@ -216,7 +216,7 @@ impl Service {
                 Some(writer) => s.as_writer(writer, &grant, run)?,
                 None => run()?,
             };
-            Ok(Reply::ok(s.timed(txn::committed(&committed), start_ns)))
+            Ok(Reply::ok(s.with_timing(txn::committed(&committed), start_ns)))
         })
     }
 }
