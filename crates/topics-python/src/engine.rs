@@ -265,7 +265,7 @@ impl Engine {
         }
         let body = self
             .shared
-            .run(py, |e| Ok(topics_wire::deleted(topic, &e.delete(topic, &request)?)))?;
+            .run(py, |e| Ok(topics_wire::topics::deleted(topic, &e.delete(topic, &request)?)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -278,7 +278,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let body = self.shared.run(py, |e| {
             let patch = config_of(config)?.unwrap_or_default();
-            Ok(topics_wire::created(topic, &e.create_topic(topic, &patch)?).1)
+            Ok(topics_wire::topics::created(topic, &e.create_topic(topic, &patch)?).1)
         })?;
         Ok(PyBytes::new(py, &body))
     }
@@ -319,13 +319,14 @@ impl Engine {
     }
 
     fn router<'py>(&self, py: Python<'py>, router: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::router(&e.router(router)?)))?;
+        let body = self.shared.run(py, |e| Ok(topics_wire::routers::router(&e.router(router)?)))?;
         Ok(PyBytes::new(py, &body))
     }
 
     #[pyo3(signature = (prefix=""))]
     fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix), None)))?;
+        let body =
+            self.shared.run(py, |e| Ok(topics_wire::routers::page(&e.routers(prefix), None)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -346,9 +347,9 @@ impl Engine {
         topic: &str,
         if_empty: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self
-            .shared
-            .run(py, |e| Ok(topics_wire::dropped(topic, &e.delete_topic(topic, if_empty)?)))?;
+        let body = self.shared.run(py, |e| {
+            Ok(topics_wire::topics::dropped(topic, &e.delete_topic(topic, if_empty)?))
+        })?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -359,7 +360,8 @@ impl Engine {
         topic: &str,
         touch: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::state(&e.state(topic, touch)?)))?;
+        let body =
+            self.shared.run(py, |e| Ok(topics_wire::topics::state(&e.state(topic, touch)?)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -371,8 +373,9 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let body =
-            self.shared.run(py, |e| Ok(topics_wire::list(&e.list(prefix, after, limit), None)))?;
+        let body = self
+            .shared
+            .run(py, |e| Ok(topics_wire::topics::list(&e.list(prefix, after, limit), None)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -392,7 +395,7 @@ impl Engine {
 
     fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
-        Ok(PyBytes::new(py, &topics_wire::report(&report)))
+        Ok(PyBytes::new(py, &topics_wire::report::verification(&report)))
     }
 
     #[pyo3(signature = (json=false))]
@@ -512,7 +515,7 @@ pub(crate) fn verify(
     };
     let work = move || Ok(topics_engine::verify(&env, Path::new(&path), &mut tell)?);
     let report = run_interruptible(py, work)?;
-    Ok(PyBytes::new(py, &topics_wire::report(&report)))
+    Ok(PyBytes::new(py, &topics_wire::report::verification(&report)))
 }
 
 /// Says what of a closed data directory damage has taken; with `apply`, gives it up and keeps a
@@ -533,5 +536,5 @@ pub(crate) fn repair<'py>(
             false => topics_engine::plan_repair(&env, dir, options),
         }?)
     })?;
-    Ok(PyBytes::new(py, &topics_wire::repair(&found)))
+    Ok(PyBytes::new(py, &topics_wire::report::repair(&found)))
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use topics_engine::{Consumer, ConsumerInfo, ConsumerStart};
+use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::render::Object;
-use topics_wire::{Failure, consumers, small};
+use topics_wire::{Failure, consumers, page};
 
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
@@ -74,7 +74,7 @@ impl Service {
     /// The consumers of the topic in the path, or of all topics that the query means.
     pub(super) fn list_consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
-        let page = small::page(&query)?;
+        let page = page::parse(&query)?;
         let topic = query.get("topic")?.map(|t| t.into_owned());
         if let Some(topic) = &topic {
             r.grant.check(topic)?;
@@ -82,7 +82,7 @@ impl Service {
         // A cursor names a topic and a consumer; whoever sends one says so, like any other name.
         let after = match &page.after {
             None => None,
-            Some(after) => Some(after.split_once('\n').ok_or_else(small::foreign_cursor)?),
+            Some(after) => Some(after.split_once('\n').ok_or_else(page::invalid_cursor)?),
         };
         if let Some((topic, _)) = after {
             r.grant.check(topic)?;
@@ -116,7 +116,7 @@ impl Service {
             let more = found.len() > page.size;
             found.truncate(page.size);
             let last = found.last().filter(|_| more);
-            let next = last.map(|c| small::cursor(&format!("{}\n{}", c.topic, c.name)));
+            let next = last.map(|c| page::cursor(&format!("{}\n{}", c.topic, c.name)));
             Ok(Reply::ok(s.with_timing(consumers::list(&found, next.as_deref()), start_ns)))
         })
     }

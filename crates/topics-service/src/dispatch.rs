@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use topics_engine::Error;
+use topics_wire::Failure;
+use topics_wire::json::expect_no_fields;
+use topics_wire::object::{Object, Performance};
 use topics_wire::query::Query;
-use topics_wire::render::{Object, Performance};
-use topics_wire::{Failure, small};
 
 use super::{Reply, Request, Service, Verb, completion_pair};
 
@@ -103,7 +104,7 @@ impl Service {
         r: &Request<'_>,
         verb: impl FnOnce(&Self, &str) -> Result<Reply, Failure> + Send + 'static,
     ) -> Answer {
-        small::nothing(r.body)?;
+        expect_no_fields(r.body)?;
         self.on_worker(r, verb)
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use topics_engine::{Claim, Claimed, Held, Settled, TopicType};
+use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::render::Object;
 use topics_wire::{Failure, queue};
 
 use super::completion::completion_pair;

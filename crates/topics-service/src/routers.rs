@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use topics_engine::{Error, RouterInfo};
+use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::render::{self, Object};
-use topics_wire::{Failure, Grant, routers, small};
+use topics_wire::{Failure, Grant, page, routers};
 
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
@@ -28,7 +28,7 @@ impl Service {
     pub(super) fn router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let info = self.engine.router(r.name)?;
         check(&info, r.grant)?;
-        self.reply(render::router(&info), start_ns)
+        self.reply(routers::router(&info), start_ns)
     }
 
     pub(super) fn drop_router(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
@@ -60,8 +60,8 @@ impl Service {
         let mut found: Vec<_> = all.filter(seen).take(filter.page.size + 1).collect();
         let more = found.len() > filter.page.size;
         found.truncate(filter.page.size);
-        let next = found.last().filter(|_| more).map(|i| small::cursor(&i.router));
-        Ok(render::routers(&found, next.as_deref()))
+        let next = found.last().filter(|_| more).map(|i| page::cursor(&i.router));
+        Ok(routers::page(&found, next.as_deref()))
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::Error;
 use topics_wire::arrow::{self, ScanRequest};
-use topics_wire::{Failure, render, split};
+use topics_wire::{Failure, split, topics};
 
 use super::dispatch::Answer;
 use super::scan::{IpcStream, Scan};
@@ -153,6 +153,6 @@ impl Service {
     }
 
     pub(super) fn segments(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
-        Ok(render::segments(r.name, &self.engine.segments(r.name)?))
+        Ok(topics::segments(r.name, &self.engine.segments(r.name)?))
     }
 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use topics_engine::{ReadFrom, WatchStart};
 use topics_wire::Failure;
 use topics_wire::limits::HEARTBEAT_MS;
+use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::render::Object;
 use topics_wire::watch::ids::{self, EventHistory, LastId};
 use topics_wire::watch::{self, WatchSpec, frames};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use topics_engine::{Error, Event, Watch};
-use topics_wire::json::{FieldPath, Fields, Reader, Scanner, push_str};
-use topics_wire::render::Object;
-use topics_wire::small::body;
+use topics_wire::json::{FieldPath, Fields, Reader, Scanner, push_str, read_body};
+use topics_wire::object::Object;
 use topics_wire::watch::{self, WatchSpec, frames};
 use topics_wire::{Failure, Grant};
 
@@ -63,7 +62,7 @@ fn head(message: &[u8]) -> Result<MessageHead, Failure> {
 
 /// Refuses what a message that is read by its head alone does not have.
 fn only(message: &[u8], fields: Fields) -> Result<(), Failure> {
-    body(message, fields, |s, _| Ok(s.skip()?))
+    read_body(message, fields, |s, _| Ok(s.skip()?))
 }
 
 fn names(s: &mut Scanner<'_>, out: &mut Vec<String>) -> Result<(), Failure> {

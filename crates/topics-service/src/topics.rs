@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use topics_engine::{Appended, Error, TopicState, TopicSummary};
+use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::render::{self, Object};
 use topics_wire::write::{Body, Table};
-use topics_wire::{Failure, Grant, config, limits, metrics, small, write};
+use topics_wire::{Failure, Grant, config, limits, metrics, page, report, topics, write};
 
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
@@ -15,11 +15,11 @@ use super::{Reply, Request, Service};
 impl Service {
     pub(super) fn state(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         let touch = Query::new(r.query).flag("touch")?.unwrap_or(true);
-        Ok(render::state(&self.engine.state(r.name, touch)?))
+        Ok(topics::state(&self.engine.state(r.name, touch)?))
     }
 
     pub(super) fn seek(&self, r: &Request<'_>, start_ns: u64) -> Answer {
-        let found = self.engine.seek(r.name, small::seek(r.body)?)?;
+        let found = self.engine.seek(r.name, topics::parse_seek(r.body)?)?;
         let mut o = Object::new(128);
         o.int("seq", found.seq);
         Ok(Some(Reply::ok(self.with_scan_cost(o.finish(), found.records_scanned, start_ns))))
@@ -29,7 +29,7 @@ impl Service {
         let patch = if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
         r.grant.check_names(&patch)?;
         self.on_worker(r, move |s, topic| {
-            let (status, body) = render::created(topic, &s.engine.create_topic(topic, &patch)?);
+            let (status, body) = topics::created(topic, &s.engine.create_topic(topic, &patch)?);
             Ok(Reply { status, body: s.with_timing(body, start_ns) })
         })
     }
@@ -40,16 +40,16 @@ impl Service {
         self.on_worker(r, move |s, topic| {
             let mut dropped = s.engine.delete_topic(topic, if_empty)?;
             dropped.routers_removed.retain(|router| grant.covers(router));
-            let body = render::dropped(topic, &dropped);
+            let body = topics::dropped(topic, &dropped);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
     pub(super) fn delete(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let request = small::delete(r.body)?;
+        let request = topics::parse_delete(r.body)?;
         self.on_worker(r, move |s, topic| {
             let done = s.engine.delete(topic, &request)?;
-            let body = render::deleted(topic, &done);
+            let body = topics::deleted(topic, &done);
             Ok(Reply::ok(match request.matching {
                 Some(_) => s.with_scan_cost(body, done.records_scanned, start_ns),
                 None => s.with_timing(body, start_ns),
@@ -106,17 +106,17 @@ impl Service {
 
     pub(super) fn list(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
         let query = Query::new(r.query);
-        let page = small::page(&query)?;
+        let page = page::parse(&query)?;
         let touch = query.flag("touch")?.unwrap_or(false);
         let mut found = self.names(r.grant, &page.prefix, page.after.as_deref(), page.size + 1);
         let more = found.len() > page.size;
         found.truncate(page.size);
-        let next = found.last().filter(|_| more).map(|t| small::cursor(&t.topic));
+        let next = found.last().filter(|_| more).map(|t| page::cursor(&t.topic));
         if touch {
             // One that has gone meanwhile is nobody's to count.
             found.iter().for_each(|t| drop(self.engine.state(&t.topic, true)));
         }
-        Ok(render::list(&found, next.as_deref()))
+        Ok(topics::list(&found, next.as_deref()))
     }
 
     /// Topics in name order, as far as the client may see them.
@@ -135,7 +135,7 @@ impl Service {
     }
 
     pub(super) fn states(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
-        let wanted = small::states(r.body)?;
+        let wanted = topics::parse_states(r.body)?;
         let mut names = wanted.topics;
         names.iter().try_for_each(|name| r.grant.check(name))?;
         for prefix in &wanted.prefixes {
@@ -157,7 +157,7 @@ impl Service {
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(render::states(&found, &missing))
+        Ok(topics::states(&found, &missing))
     }
 
     pub(super) fn sync(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
@@ -176,7 +176,7 @@ impl Service {
 
     pub(super) fn verify(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         self.on_worker_without_body(r, move |s, _| {
-            Ok(Reply::ok(s.with_timing(render::report(&s.engine.verify()?), start_ns)))
+            Ok(Reply::ok(s.with_timing(report::verification(&s.engine.verify()?), start_ns)))
         })
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use topics_engine::{CommitRequest, Engine, Error, TxnRequest, TxnStage};
 use topics_wire::limits::ARROW_LIMIT;
+use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::render::Object;
 use topics_wire::write::{Body, Table, txn};
-use topics_wire::{Failure, Grant, small};
+use topics_wire::{Failure, Grant, page};
 
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
@@ -193,12 +193,12 @@ impl Service {
     }
 
     pub(super) fn list_writers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let page = small::page(&Query::new(r.query))?;
+        let page = page::parse(&Query::new(r.query))?;
         let mut found = self.engine.writers(&page.prefix, page.after.as_deref());
         found.retain(|w| self.writers.may_list(&self.engine, &w.writer, r.grant));
         let more = found.len() > page.size;
         found.truncate(page.size);
-        let next = found.last().filter(|_| more).map(|w| small::cursor(&w.writer));
+        let next = found.last().filter(|_| more).map(|w| page::cursor(&w.writer));
         self.reply(txn::writers(&found, next.as_deref()), start_ns)
     }
 

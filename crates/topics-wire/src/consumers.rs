@@ -5,11 +5,10 @@ use std::time::Duration;
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader};
+use crate::json::{FieldPath, Fields, Reader, read_body};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
+use crate::object::Object;
 use crate::read::{begin_page, finish_page, matching, push_records};
-use crate::render::Object;
-use crate::small::body;
 
 /// A consumer as it was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +28,7 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     if bytes.is_empty() {
         return Ok(p);
     }
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "mode" => {
                 let path = FieldPath::field("mode");
@@ -66,7 +65,7 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
         return Ok((r, wait_ms));
     }
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "max_bytes" => {
                 r.max_bytes = size(s.u64(FieldPath::field("max_bytes"))?).min(MAX_READ_BYTES);
@@ -86,7 +85,7 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
 /// `{seq}`.
 pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
     let mut seq = None;
-    body(bytes, Fields::of(&["seq"]), |s, key| {
+    read_body(bytes, Fields::of(&["seq"]), |s, key| {
         seq = Some(s.u64(FieldPath::field(key))?);
         Ok(())
     })?;
@@ -96,7 +95,7 @@ pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
 /// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`.
 pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     let mut to = Vec::new();
-    body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
+    read_body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
         match key {
             "seq" => to.push(SeekTo::Seq(s.u64(FieldPath::field("seq"))?)),
             "ts" => to.push(SeekTo::Ts(s.u64(FieldPath::field("ts"))?)),

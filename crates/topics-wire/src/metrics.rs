@@ -11,7 +11,7 @@ use topics_env::LoopPanics;
 use crate::config;
 use crate::grant::Grant;
 use crate::json::push_str;
-use crate::render::Object;
+use crate::object::Object;
 
 /// Topics, and consumers, with gauges of their own.
 const TOPICS: usize = 1000;

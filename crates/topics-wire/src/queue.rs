@@ -3,12 +3,11 @@
 use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
 
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader, Scanner, push_u64};
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_u64, read_body};
 use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
+use crate::object::Object;
 use crate::query::Query;
 use crate::read::{matching, push_record};
-use crate::render::Object;
-use crate::small::body;
 
 /// A claim as it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
     const FIELDS: Fields = Fields::of(&["node", "max", "lease_ms", "wait_ms"]);
     let mut c = Claim { node: String::new(), max: 1, lease_ms: None, wait_ms: 0 };
     let mut node = None;
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "max" => c.max = most(s, "max", limits.claim)?,
@@ -116,7 +115,7 @@ pub fn extend(bytes: &[u8]) -> Result<Held, Failure> {
 fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
     let mut h = Held { delay_ms: Some(0), ..Held::default() };
     let (mut node, mut seqs) = (None, None);
-    body(bytes, fields, |s, key| {
+    read_body(bytes, fields, |s, key| {
         match key {
             "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "seqs" => seqs = Some(numbers(s, "seqs")?),
@@ -159,7 +158,7 @@ pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
     if bytes.is_empty() {
         return Ok(r);
     }
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "to" => r.to = Some(s.text(FieldPath::field("to"))?.into_owned()),
             "match" => r.matching = Some(matching(s)?),

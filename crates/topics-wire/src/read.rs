@@ -6,13 +6,12 @@ use topics_engine::{
 
 use crate::arrow;
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader, Scanner, push_base64, push_str, push_u64};
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_base64, push_str, push_u64, read_body};
 use crate::limits::{
     ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
     MAX_WAIT_MS,
 };
-use crate::render::{Object, Performance};
-use crate::small;
+use crate::object::{Object, Performance};
 
 /// A read as it was asked for.
 #[derive(Clone, Debug)]
@@ -67,7 +66,7 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<DiffRequest, F
     let mut start = Start::default();
     if !body.is_empty() {
         let fields = if arrow { ARROW_FIELDS } else { FIELDS };
-        small::body(body, fields, |s, key| field(s, key, &mut d, &mut start))?;
+        read_body(body, fields, |s, key| field(s, key, &mut d, &mut start))?;
     }
     d.request.from = start.resolve()?;
     let r = &mut d.request;

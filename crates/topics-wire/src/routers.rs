@@ -1,13 +1,13 @@
 //! Routers: what they are asked to be, and lists of them.
 
-use topics_engine::{Guarantee, RouterInfo, RouterRequest};
+use topics_engine::{Guarantee, RouterInfo, RouterRequest, TopicMatch};
 
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader};
+use crate::json::{FieldPath, Fields, Reader, push_str, read_body};
+use crate::object::{Object, push_array};
+use crate::page::{self, Page};
 use crate::query::Query;
 use crate::read::matching_at;
-use crate::render::{Object, router};
-use crate::small::{self, Page, body};
 
 /// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
 /// guarantee?}`.
@@ -24,7 +24,7 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
     ]);
     let mut r = RouterRequest::default();
     let (mut source, mut dest) = (None, None);
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "source" => source = Some(s.text(FieldPath::field("source"))?.into_owned()),
             "dest" => dest = Some(s.text(FieldPath::field("dest"))?.into_owned()),
@@ -52,6 +52,55 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
     Ok(r)
 }
 
+/// A router.
+#[must_use]
+pub fn router(r: &RouterInfo) -> Vec<u8> {
+    let mut o = Object::new(400);
+    let q = &r.request;
+    o.name("router", &r.router).name("source", &q.source).name("dest", &q.dest);
+    o.flag("preserve_node", q.preserve_node).flag("preserve_tag", q.preserve_tag);
+    match &q.filter {
+        None => o.raw("filter", b"null"),
+        Some(m) => {
+            let (op, tag, star) = match m {
+                TopicMatch::Eq(tag) => ("Eq", tag, ""),
+                TopicMatch::Glob(prefix) => ("Glob", prefix, "*"),
+            };
+            let pattern = String::from_utf8_lossy(tag).into_owned() + star;
+            let out = o.key("filter");
+            out.extend_from_slice(b"[\"tag\",");
+            push_str(out, op.as_bytes());
+            out.push(b',');
+            push_str(out, pattern.as_bytes());
+            out.push(b']');
+            &mut o
+        }
+    };
+    o.flag("create_dest", q.create_dest).flag("allow_cycle", q.allow_cycle);
+    let guarantee = match q.guarantee {
+        Guarantee::AtLeastOnce => "at_least_once",
+        Guarantee::ExactlyOnce => "exactly_once",
+    };
+    o.name("guarantee", guarantee);
+    o.int("forwarded_total", r.forwarded_total).int("lag", r.lag);
+    match &r.stopped_by {
+        None => o.raw("stopped_by", b"null"),
+        Some(e) => o.name("stopped_by", e.code()),
+    };
+    o.finish()
+}
+
+/// A page of routers; `next` is the cursor of the next page.
+#[must_use]
+pub fn page(all: &[RouterInfo], next: Option<&str>) -> Vec<u8> {
+    let mut o = Object::new(400 * all.len() + 32);
+    push_array(o.key("routers"), all.iter().map(router));
+    if let Some(next) = next {
+        o.name("next_cursor", next);
+    }
+    o.finish()
+}
+
 /// Which routers a list shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterFilter {
@@ -66,7 +115,7 @@ pub struct RouterFilter {
 /// `?prefix&source&dest&page_size&cursor`.
 pub fn filter(query: &Query<'_>) -> Result<RouterFilter, Failure> {
     let text = |name| Ok::<_, Failure>(query.get(name)?.map(|v| v.into_owned()));
-    Ok(RouterFilter { page: small::page(query)?, source: text("source")?, dest: text("dest")? })
+    Ok(RouterFilter { page: page::parse(query)?, source: text("source")?, dest: text("dest")? })
 }
 
 impl RouterFilter {

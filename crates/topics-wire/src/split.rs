@@ -3,9 +3,8 @@
 use topics_engine::{SegmentMap, Stretch};
 
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader};
-use crate::render::Object;
-use crate::small::body;
+use crate::json::{FieldPath, Fields, Reader, read_body};
+use crate::object::Object;
 
 /// Records of a part when the request says nothing.
 const RECORDS: u64 = 1_000_000;
@@ -43,7 +42,7 @@ pub fn parse(bytes: &[u8]) -> Result<SplitRequest, Failure> {
     if bytes.is_empty() {
         return Ok(a);
     }
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "from_seq" => a.from_seq = s.u64(FieldPath::field("from_seq"))?,
             "to_seq" => a.to_seq = Some(s.u64(FieldPath::field("to_seq"))?),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use topics_engine::{Appended, Error};
 use topics_wire::json::FieldPath;
-use topics_wire::render::Performance;
+use topics_wire::object::Performance;
 use topics_wire::{Failure, write};
 
 use super::{MessageHead, Outbox, Service, Socket, message, refusal};

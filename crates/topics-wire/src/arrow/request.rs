@@ -4,10 +4,9 @@ use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
 use super::Columns;
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, DiffRequest};
-use crate::small::body;
 
 /// What is scanned.
 #[derive(Clone, Debug)]
@@ -100,7 +99,7 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     if bytes.is_empty() {
         return Ok(r);
     }
-    body(bytes, fields, |s, key| {
+    read_body(bytes, fields, |s, key| {
         match key {
             "from_seq" => r.from = read::from_seq(s)?,
             "to_seq" => r.upto = Some(s.u64(FieldPath::field("to_seq"))?),

@@ -115,6 +115,23 @@ impl Fields {
     }
 }
 
+/// Reads the fields of a body that is an object.
+pub fn read_body<'a>(
+    bytes: &'a [u8],
+    fields: Fields,
+    each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut s = Scanner::new(bytes)?;
+    s.expect_type(FieldPath::field("the body"), "an object", |b| b == b'{')?;
+    fields.read(&mut s, FieldPath::default(), each)?;
+    Ok(s.end()?)
+}
+
+/// The body of a request that has no fields: none, or `{}`.
+pub fn expect_no_fields(bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.is_empty() { Ok(()) } else { read_body(bytes, Fields::of(&[]), |s, _| Ok(s.skip()?)) }
+}
+
 /// Reads the value that comes next as a type, or refuses it.
 pub trait Reader<'a> {
     /// Whether a value of this kind begins with the next byte; refuses naming both kinds.

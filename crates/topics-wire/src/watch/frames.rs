@@ -5,8 +5,8 @@ use topics_engine::{Claimed, Error, Frame, RecordView, Tombstone};
 
 use crate::error::Failure;
 use crate::json::{push_str, push_u64};
+use crate::object::Object;
 use crate::read::push_record;
-use crate::render::Object;
 
 /// What precedes the JSON of records, and what follows it.
 const RECORD: &[u8] = b"event: record\ndata: ";

@@ -8,7 +8,7 @@ pub use request::{PARAMETERS, WatchSpec, query, session, subscribe};
 
 use topics_engine::{Engine, ReadFrom, ReadRequest, SessionInfo};
 
-use crate::render::Object;
+use crate::object::Object;
 
 /// The answer to the creation of a session.
 #[must_use]

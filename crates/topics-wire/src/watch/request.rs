@@ -4,11 +4,10 @@ use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 
 use crate::error::Failure;
 use crate::grant::Grant;
-use crate::json::{FieldPath, Fields, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
-use crate::small::body;
 
 /// Where a stream's frame ends, at most.
 const MAX_FRAME: usize = 8 << 20;
@@ -42,7 +41,7 @@ pub fn session(
     grant: &Grant,
 ) -> Result<WatchSpec, Failure> {
     let mut a = begin(lenient);
-    body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
+    read_body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
         match key {
             "topics" => topics(s, &mut a.watch.topics, l)?,
             "patterns" => patterns(s, &mut a.watch.patterns, l)?,
@@ -58,7 +57,7 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, F
     let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
     let mut start = Start::default();
-    body(bytes, fields, |s, key| {
+    read_body(bytes, fields, |s, key| {
         match key {
             "topic" => {
                 let name = s.text(FieldPath::field("topic"))?.into_owned();

@@ -10,12 +10,11 @@ use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
 use crate::config;
 use crate::error::Failure;
 use crate::json::{
-    DATA_DEPTH, FieldPath, Fields, Reader, Scanner, SyntaxError, Text, decode_base64,
+    DATA_DEPTH, FieldPath, Fields, Reader, Scanner, SyntaxError, Text, decode_base64, read_body,
 };
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
+use crate::object::{Object, Performance};
 use crate::query::Query;
-use crate::render::{Object, Performance};
-use crate::small;
 
 pub use table::Table;
 
@@ -156,7 +155,7 @@ fn json<'a>(
     limits: &Limits,
 ) -> Result<(), Failure> {
     let mut named = false;
-    small::body(body, fields, |s, key| {
+    read_body(body, fields, |s, key| {
         match key {
             "records" => {
                 named = true;

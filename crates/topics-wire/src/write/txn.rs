@@ -9,10 +9,9 @@ use topics_engine::{
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
-use crate::render::Object;
-use crate::small;
+use crate::object::Object;
 
 /// TopicRows of one topic.
 #[derive(Debug, Default)]
@@ -140,7 +139,7 @@ pub fn transact<'a>(
 
 fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let mut t = Txn::default();
-    small::body(body, kind.fields(), |s, key| {
+    read_body(body, kind.fields(), |s, key| {
         match key {
             "appends" => list(s, "appends", &mut t.rows, |s, path| {
                 append(s, path, limits, kind.append_fields(), &mut t.heads)
