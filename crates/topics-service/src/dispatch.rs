@@ -19,7 +19,7 @@ impl Service {
         if !r.name.is_empty() {
             r.grant.check(r.name)?;
         }
-        Query::new(r.query).only(r.verb.query_parameters(!r.name.is_empty()))?;
+        Query::new(r.query).reject_unknown(r.verb.query_parameters(!r.name.is_empty()))?;
         match r.verb {
             Verb::Write => self.write(r, start_ns),
             Verb::Diff => self.diff(r, start_ns),

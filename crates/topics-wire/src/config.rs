@@ -91,7 +91,7 @@ const KNOWN: [&str; 19] = [
 ];
 
 fn unknown(path: FieldPath, name: Option<&str>) -> Failure {
-    nearest::unknown("config field", path.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
+    nearest::unknown_name("config field", path.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
 }
 
 /// An integer or null; one beyond 32 bits is clamped like any other, by the engine.

@@ -129,7 +129,7 @@ impl From<Error> for Failure {
 
 /// The facts of an error as a JSON object.
 fn detail(e: &Error) -> Option<String> {
-    let mut d = Detail::default();
+    let mut d = DetailBuilder::default();
     match e {
         Error::BatchTooLarge { got, max, unit } => d.int(unit, *got).int("max", *max),
         Error::RecordTooLarge { index, what, got, max } => {
@@ -183,9 +183,9 @@ fn detail(e: &Error) -> Option<String> {
 
 /// A JSON object of strings and numbers in the making.
 #[derive(Default)]
-pub(crate) struct Detail(Vec<u8>);
+pub(crate) struct DetailBuilder(Vec<u8>);
 
-impl Detail {
+impl DetailBuilder {
     fn key(&mut self, key: &str) {
         self.0.push(if self.0.is_empty() { b'{' } else { b',' });
         push_str(&mut self.0, key.as_bytes());

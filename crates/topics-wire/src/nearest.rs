@@ -1,6 +1,6 @@
 //! Names that a request has and nothing knows: refused, with the name that was probably meant.
 
-use crate::error::{Detail, Failure};
+use crate::error::{DetailBuilder, Failure};
 
 /// Longer names are not compared: whoever sends one did not misspell a field.
 const LONGEST: usize = 64;
@@ -43,7 +43,7 @@ fn distance(a: &[char], b: &[char]) -> usize {
 }
 
 /// Refuses a name that is none of `known`. `what` is a kind of name, `path` where it stands.
-pub(crate) fn unknown(
+pub(crate) fn unknown_name(
     what: &str,
     path: &str,
     index: Option<usize>,
@@ -63,7 +63,7 @@ pub(crate) fn unknown(
     };
     let dot = if path.is_empty() { "" } else { "." };
     let mut failure = Failure::invalid(format!("unknown {what} `{path}{dot}{shown}`; {hint}"));
-    let mut detail = Detail::default();
+    let mut detail = DetailBuilder::default();
     detail.text("field", &shown);
     if let Some(index) = index {
         detail.int("index", index as u64);
@@ -114,15 +114,15 @@ mod tests {
 
     #[test]
     fn refusals_say_where_and_what() {
-        let failure = unknown("field", "records[3]", Some(3), "dat", &["data", "tag"]);
+        let failure = unknown_name("field", "records[3]", Some(3), "dat", &["data", "tag"]);
         assert_eq!(failure.message, "unknown field `records[3].dat`; did you mean `data`?");
         let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
         assert_eq!(detail, serde_json::json!({"field": "dat", "index": 3, "nearest": "data"}));
-        let failure = unknown("query parameter", "", None, "x", &[]);
+        let failure = unknown_name("query parameter", "", None, "x", &[]);
         assert_eq!(failure.message, "unknown query parameter `x`; there are none here");
-        let failure = unknown("field", "", None, "q\"\n", &["b", "a"]);
+        let failure = unknown_name("field", "", None, "q\"\n", &["b", "a"]);
         assert_eq!(failure.message, "unknown field `q\"\n`; known are a, b");
-        let long = unknown("field", "", None, &"é".repeat(5000), &["b"]);
+        let long = unknown_name("field", "", None, &"é".repeat(5000), &["b"]);
         assert!(long.message.len() < 300);
     }
 }

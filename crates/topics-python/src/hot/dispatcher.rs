@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use topics_service::{Reply, Request, Verb};
 use topics_wire::Failure;
-use topics_wire::hot::{Extra, Head, response_head};
+use topics_wire::hot::{ExtraHeaders, Head, response_head};
 
 use super::Connection;
 use crate::errors::retry_after;
@@ -280,7 +280,7 @@ impl HotDispatcher {
     ) -> PyResult<Vec<u8>> {
         let refused = matches!(reply.status, 429 | 503);
         let retry_after = refused.then(|| retry_after(&reply.body));
-        let extra = Extra { retry_after, close };
+        let extra = ExtraHeaders { retry_after, close };
         self.head(py, server_state, reply.status, extra, reply.body.len())
     }
 
@@ -291,7 +291,7 @@ impl HotDispatcher {
         server_state: &Py<PyAny>,
     ) -> PyResult<Vec<u8>> {
         let body = self.too_slow_body.as_bytes(py);
-        let extra = Extra { retry_after: None, close: true };
+        let extra = ExtraHeaders { retry_after: None, close: true };
         let mut out = self.head(py, server_state, 408, extra, body.len())?;
         out.extend_from_slice(body);
         Ok(out)
@@ -307,7 +307,7 @@ impl HotDispatcher {
         py: Python<'_>,
         server_state: &Py<PyAny>,
         status: u16,
-        extra: Extra,
+        extra: ExtraHeaders,
         length: usize,
     ) -> PyResult<Vec<u8>> {
         // uvicorn makes a new list each second, for the date.

@@ -61,7 +61,7 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     let (name, suffix) = path.split_at(end);
     let (_, verb) = VERBS.iter().find(|(known, _)| *known == suffix)?;
     let name = std::str::from_utf8(name).ok().filter(|n| !n.is_empty())?;
-    let mut found = Fields::default();
+    let mut found = HeaderFields::default();
     loop {
         let line = take_line(&mut rest)?;
         if line.is_empty() {
@@ -71,8 +71,8 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     }
     let size = bytes.len() - rest.len();
     let (host, length) = (found.host?, found.length?);
-    // The answer to a plain write is too small to be packed.
-    if found.packed && (*verb != "write" || !query.is_empty()) {
+    // The answer to a plain write is too small to be accepts_gzip.
+    if found.accepts_gzip && (*verb != "write" || !query.is_empty()) {
         return None;
     }
     found.json.then_some(Head {
@@ -100,17 +100,17 @@ fn in_name(b: u8) -> bool {
 }
 
 #[derive(Default)]
-struct Fields<'a> {
+struct HeaderFields<'a> {
     host: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
     authorization: Option<&'a [u8]>,
     length: Option<usize>,
     json: bool,
     /// The client takes gzip.
-    packed: bool,
+    accepts_gzip: bool,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> HeaderFields<'a> {
     /// Takes a header line. `None` for a field, or a value of it, that is not hot; a field that
     /// means something and comes twice is neither.
     fn take(&mut self, line: &'a [u8]) -> Option<()> {
@@ -121,7 +121,7 @@ impl<'a> Fields<'a> {
         }
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
-            4 if is("host") => once(&mut self.host, value),
+            4 if is("host") => set_once(&mut self.host, value),
             6 if is("accept") => hot_accept(value).then_some(()),
             10 if is("user-agent") => Some(()),
             10 if is("connection") => value.eq_ignore_ascii_case(b"keep-alive").then_some(()),
@@ -129,15 +129,15 @@ impl<'a> Fields<'a> {
                 let first = !std::mem::replace(&mut self.json, true);
                 (first && value == b"application/json").then_some(())
             }
-            13 if is("authorization") => once(&mut self.authorization, value),
-            14 if is("content-length") => once(&mut self.length, decimal(value)?),
+            13 if is("authorization") => set_once(&mut self.authorization, value),
+            14 if is("content-length") => set_once(&mut self.length, decimal(value)?),
             15 if is("accept-encoding") => {
-                self.packed |= value.windows(4).any(|w| w.eq_ignore_ascii_case(b"gzip"));
+                self.accepts_gzip |= value.windows(4).any(|w| w.eq_ignore_ascii_case(b"gzip"));
                 Some(())
             }
             // The language of errors is one.
             15 if is("accept-language") => Some(()),
-            15 if is("idempotency-key") => once(&mut self.key, value),
+            15 if is("idempotency-key") => set_once(&mut self.key, value),
             11 if is("traceparent") => Some(()),
             10 if is("tracestate") => Some(()),
             12 if is("x-request-id") => Some(()),
@@ -146,7 +146,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
     slot.replace(value).is_none().then_some(())
 }
 

@@ -8,4 +8,4 @@ mod head;
 mod response;
 
 pub use head::{Head, MAX_HEAD, head, verbs};
-pub use response::{Extra, response_head};
+pub use response::{ExtraHeaders, response_head};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// Header fields that not every response has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extra {
+pub struct ExtraHeaders {
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
     /// `Connection: close`.
@@ -14,7 +14,7 @@ pub struct Extra {
 /// The head of a JSON response. `status` is the status line, `common` the lines that every response
 /// of the server has, each with its CR LF; `length` the bytes of the body.
 #[must_use]
-pub fn response_head(status: &[u8], common: &[u8], extra: Extra, length: usize) -> Vec<u8> {
+pub fn response_head(status: &[u8], common: &[u8], extra: ExtraHeaders, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(status.len() + common.len() + 128);
     out.extend_from_slice(status);
     out.extend_from_slice(common);
@@ -37,13 +37,14 @@ mod tests {
 
     #[test]
     fn responses() {
-        let plain = response_head(b"HTTP/1.1 200 OK\r\n", b"date: d\r\n", Extra::default(), 2);
+        let plain =
+            response_head(b"HTTP/1.1 200 OK\r\n", b"date: d\r\n", ExtraHeaders::default(), 2);
         assert_eq!(
             String::from_utf8(plain).unwrap(),
             "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-type: application/json\r\n\
              content-length: 2\r\n\r\n"
         );
-        let extra = Extra { retry_after: Some(3), close: true };
+        let extra = ExtraHeaders { retry_after: Some(3), close: true };
         let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, 0);
         assert_eq!(
             String::from_utf8(refused).unwrap(),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::scan::{Scanner, Text};
 use crate::error::Failure;
-use crate::nearest::unknown;
+use crate::nearest::unknown_name;
 
 /// Which value a refusal is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Fields {
             let Some(known) = all.find(|known| name.as_deref() == Some(**known)) else {
                 let given = name.as_deref().unwrap_or("\u{fffd}");
                 let all = [self.known, self.more].concat();
-                return Err(unknown("field", &path.to_string(), path.index, given, &all));
+                return Err(unknown_name("field", &path.to_string(), path.index, given, &all));
             };
             if s.peek() == Some(b'n') && !self.nullable.contains(known) {
                 return Ok(s.skip()?);
