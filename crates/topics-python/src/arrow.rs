@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use topics_service::Scan;
-use topics_wire::arrow::Pinned;
+use topics_wire::arrow::StreamBounds;
 
 use crate::errors::raise;
 
@@ -15,13 +15,13 @@ use crate::errors::raise;
 #[pyclass(frozen)]
 pub(crate) struct ArrowStream {
     scan: Mutex<Option<Scan>>,
-    pinned: Pinned,
+    bounds: StreamBounds,
 }
 
 impl ArrowStream {
     pub fn new(scan: Scan) -> Self {
-        let pinned = scan.pinned();
-        Self { scan: Mutex::new(Some(scan)), pinned }
+        let bounds = scan.bounds();
+        Self { scan: Mutex::new(Some(scan)), bounds }
     }
 }
 
@@ -33,12 +33,12 @@ fn taken() -> PyErr {
 impl ArrowStream {
     #[getter]
     fn topic_id(&self) -> u64 {
-        self.pinned.topic_id
+        self.bounds.topic_id
     }
 
     #[getter]
     fn to_seq(&self) -> u64 {
-        self.pinned.to_seq
+        self.bounds.to_seq
     }
 
     #[pyo3(signature = (requested_schema=None))]

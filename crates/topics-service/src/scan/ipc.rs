@@ -48,7 +48,7 @@ impl IpcStream {
 
 impl std::fmt::Debug for IpcStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IpcStream").field("pinned", &self.scan.pinned()).finish_non_exhaustive()
+        f.debug_struct("IpcStream").field("bounds", &self.scan.bounds()).finish_non_exhaustive()
     }
 }
 

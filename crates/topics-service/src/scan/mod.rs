@@ -7,7 +7,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, TopicState};
 use topics_wire::Failure;
-use topics_wire::arrow::{Pinned, ScanRequest, Shape, build, failure, schema};
+use topics_wire::arrow::{BatchFormat, ScanRequest, StreamBounds, build_batch, failure, schema};
 
 use prefetch::{Prefetcher, Range, RangeReader};
 
@@ -31,7 +31,7 @@ const RETRIES: usize = 64;
 #[derive(Debug)]
 pub struct Scan {
     pages: Prefetcher<ReadBuffers, PageReader>,
-    pinned: Pinned,
+    bounds: StreamBounds,
     schema: SchemaRef,
     /// Threads beside the caller's.
     helpers: usize,
@@ -54,7 +54,7 @@ impl Scan {
     /// Begins a scan, with its first batch: what fails there fails here.
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
         let state = engine.state(topic, true)?;
-        let (from, end) = bounds(&r, &engine, topic, &state)?;
+        let (from, end) = resolve_range(&r, &engine, topic, &state)?;
         let request = ReadRequest {
             from,
             upto: Some(end),
@@ -65,27 +65,27 @@ impl Scan {
             topic_id: r.topic_id,
             ..ReadRequest::default()
         };
-        let found = match nothing(&r, from, end, &state) {
+        let found = match is_empty_range(&r, from, end, &state) {
             true => None,
             false => {
                 let limit = r.limit.map_or(FIRST_ROWS, |limit| limit.min(FIRST_ROWS));
                 Some(engine.read(topic, &ReadRequest { limit, ..request.clone() })?)
             }
         };
-        let to_seq = to_seq(&r, from, found.as_ref(), end);
+        let to_seq = end_cursor(&r, from, found.as_ref(), end);
         let head_seq = state.head_seq.max(to_seq);
-        let pinned = Pinned { topic_id: state.topic_id, head_seq, to_seq };
-        let schema = schema(r.is_binary(found.as_ref()), pinned);
+        let bounds = StreamBounds { topic_id: state.topic_id, head_seq, to_seq };
+        let schema = schema(r.is_binary(found.as_ref()), bounds);
         let start = start_of(from, found.as_ref(), to_seq);
         let most = (to_seq - start).min(BATCH_ROWS as u64) as usize + 1;
-        let shape = Shape::new(topic, schema, r.columns, r.only_nodes, most)?;
-        let schema = shape.shown.clone();
-        let later = ReadRequest { topic_id: Some(pinned.topic_id), ..request };
-        let reader = PageReader { engine, topic: topic.to_owned(), request: later, pinned, shape };
+        let format = BatchFormat::new(topic, schema, r.columns, r.only_nodes, most)?;
+        let schema = format.shown.clone();
+        let later = ReadRequest { topic_id: Some(bounds.topic_id), ..request };
+        let reader = PageReader { engine, topic: topic.to_owned(), request: later, bounds, format };
         let mut scan = Self {
             matching: reader.request.matching.is_some(),
             pages: Prefetcher::new(reader),
-            pinned,
+            bounds,
             schema,
             helpers: if r.ahead { HELPERS } else { 0 },
             batch_bytes: r.batch_bytes,
@@ -118,8 +118,8 @@ impl Scan {
 
     /// The numbers in the schema.
     #[must_use]
-    pub fn pinned(&self) -> Pinned {
-        self.pinned
+    pub fn bounds(&self) -> StreamBounds {
+        self.bounds
     }
 
     /// The schema of the batches.
@@ -161,7 +161,7 @@ impl Scan {
 
     /// Decides what is read next, now that it is known how far a page reached.
     fn go_on(&mut self, range: Range, page: &Page) -> Result<(), ArrowError> {
-        let (next, end) = (page.next, self.pinned.to_seq);
+        let (next, end) = (page.next, self.bounds.to_seq);
         self.done = next >= end;
         if self.done {
             self.pages.clear();
@@ -198,9 +198,9 @@ impl Scan {
     fn plan(&mut self) {
         // Without helpers nothing is read ahead.
         let most = if self.helpers == 0 { 1 } else { self.pages.threads() * 2 };
-        while self.planned_to < self.pinned.to_seq && self.pages.planned() < most {
+        while self.planned_to < self.bounds.to_seq && self.pages.planned() < most {
             let after = self.planned_to;
-            let upto = after.saturating_add(self.span).min(self.pinned.to_seq);
+            let upto = after.saturating_add(self.span).min(self.bounds.to_seq);
             self.pages.plan(Range { after, upto });
             self.planned_to = upto;
         }
@@ -208,7 +208,7 @@ impl Scan {
 }
 
 /// Where it begins and ends, now that there are a topic and its head.
-fn bounds(
+fn resolve_range(
     r: &ScanRequest,
     engine: &Engine,
     topic: &str,
@@ -237,14 +237,14 @@ fn bounds(
 
 /// Whether there is nothing to read: the cursor is at the end, or beyond it with the topic's
 /// own id.
-fn nothing(r: &ScanRequest, from: ReadFrom, end: u64, state: &TopicState) -> bool {
+fn is_empty_range(r: &ScanRequest, from: ReadFrom, end: u64, state: &TopicState) -> bool {
     let own = r.topic_id.is_none_or(|id| id == state.topic_id);
     own && matches!(from, ReadFrom::After(after) if after >= end && after <= state.head_seq)
 }
 
 /// The cursor after the end, when the first page of it is known. A seq has one record at
 /// most: that many seqs further on there cannot be more records than are wanted.
-fn to_seq(r: &ScanRequest, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
+fn end_cursor(r: &ScanRequest, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
     let Some(limit) = r.limit else { return end };
     match (first, from) {
         (Some(page), _) => {
@@ -272,8 +272,8 @@ struct PageReader {
     engine: Engine,
     topic: String,
     request: ReadRequest,
-    pinned: Pinned,
-    shape: Shape,
+    bounds: StreamBounds,
+    format: BatchFormat,
 }
 
 /// What one read found.
@@ -307,12 +307,12 @@ impl PageReader {
     }
 
     fn page(&self, found: ReadBatch, buffers: &mut ReadBuffers) -> Result<Page, ArrowError> {
-        if found.topic_id != self.pinned.topic_id {
+        if found.topic_id != self.bounds.topic_id {
             let message = format!("topic {:?} was created again during the scan", self.topic);
             return Err(ArrowError::InvalidArgumentError(message));
         }
         let gap = found.tombstone.is_some();
-        let rows = build(&self.shape, &found)?;
+        let rows = build_batch(&self.format, &found)?;
         let (next, bytes) = (found.next_from_seq, found.payload_bytes());
         buffers.recycle(found);
         Ok(Page { next, gap, bytes, rows })

@@ -8,17 +8,17 @@ use arrow_schema::{DataType, Schema};
 use topics_env::Pages;
 use topics_env::sync::Mutex;
 
-/// Columns that say the same in every row. They are made once, and each batch takes as many rows
+/// FinishedColumns that say the same in every row. They are made once, and each batch takes as many rows
 /// of them as it has: memory that is not made anew costs nothing.
 #[derive(Debug)]
-pub(super) struct Constant {
+pub(super) struct ConstantColumns {
     topic: StringArray,
     nulls: Vec<(DataType, ArrayRef)>,
     rows: usize,
 }
 
-impl Constant {
-    /// Columns of `rows` rows; a batch with more makes its own.
+impl ConstantColumns {
+    /// FinishedColumns of `rows` rows; a batch with more makes its own.
     pub fn new(schema: &Schema, topic: &str, rows: usize) -> Self {
         let mut nulls: Vec<(DataType, ArrayRef)> = Vec::new();
         for field in schema.fields() {
@@ -74,9 +74,9 @@ impl Layout {
 
 /// Large memory of batches that have been taken, for those that follow.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Mutex<Vec<Pages>>);
+pub(super) struct BufferPool(Mutex<Vec<Pages>>);
 
-impl Spare {
+impl BufferPool {
     /// Batches of a stream that are there at once: taken, made, being made.
     const MOST: usize = 3;
 
@@ -94,18 +94,18 @@ impl Spare {
 
 /// Memory that goes back when the last of its columns has been dropped, if the stream still is.
 #[derive(Debug)]
-struct Lent {
+struct PooledPages {
     pages: Option<Pages>,
-    home: Weak<Spare>,
+    home: Weak<BufferPool>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledPages {
     fn as_ref(&self) -> &[u8] {
         self.pages.as_deref().unwrap_or_default()
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledPages {
     fn drop(&mut self) {
         if let (Some(home), Some(pages)) = (self.home.upgrade(), self.pages.take()) {
             home.give(pages);
@@ -116,16 +116,16 @@ impl Drop for Lent {
 #[derive(Debug)]
 enum Memory {
     Heap(MutableBuffer),
-    Mapped(Lent),
+    Mapped(PooledPages),
 }
 
 impl Memory {
     /// Zeros, or what an earlier batch left there.
-    fn new(len: usize, spare: &Arc<Spare>) -> Self {
+    fn new(len: usize, pool: &Arc<BufferPool>) -> Self {
         if len >= Pages::WORTH
-            && let Some(pages) = spare.take(len).or_else(|| Pages::zeroed(len).ok())
+            && let Some(pages) = pool.take(len).or_else(|| Pages::zeroed(len).ok())
         {
-            return Self::Mapped(Lent { pages: Some(pages), home: Arc::downgrade(spare) });
+            return Self::Mapped(PooledPages { pages: Some(pages), home: Arc::downgrade(pool) });
         }
         Self::Heap(MutableBuffer::from_len_zeroed(len))
     }
@@ -147,31 +147,31 @@ impl Memory {
 
 /// The columns that every row fills, in one piece of memory of exactly their size.
 #[derive(Debug)]
-pub(super) struct Filled {
+pub(super) struct RowBuffers {
     memory: Memory,
     layout: Layout,
 }
 
 /// The same columns, done.
-pub(super) struct Columns {
+pub(super) struct FinishedColumns {
     pub seqs: ScalarBuffer<i64>,
     pub times: ScalarBuffer<i64>,
     pub offsets: OffsetBuffer<i32>,
     pub data: Buffer,
 }
 
-/// One row of [`Filled`].
+/// One row of [`RowBuffers`].
 pub(super) struct Row<'a> {
     pub seq: i64,
     pub time: i64,
     pub data: &'a [u8],
 }
 
-impl Filled {
+impl RowBuffers {
     /// Room for `rows` rows with `bytes` bytes of data in all.
-    pub fn new(rows: usize, bytes: usize, spare: &Arc<Spare>) -> Self {
+    pub fn new(rows: usize, bytes: usize, pool: &Arc<BufferPool>) -> Self {
         let layout = Layout::new(rows, bytes);
-        Self { memory: Memory::new(layout.end, spare), layout }
+        Self { memory: Memory::new(layout.end, pool), layout }
     }
 
     /// Fills all rows; those that `rows` does not have are zero and empty. `None`: the data do
@@ -201,10 +201,10 @@ impl Filled {
         Some(())
     }
 
-    pub fn finish(self) -> Columns {
+    pub fn finish(self) -> FinishedColumns {
         let at = self.layout;
         let all = self.memory.freeze();
-        Columns {
+        FinishedColumns {
             seqs: ScalarBuffer::new(all.clone(), 0, at.rows),
             times: ScalarBuffer::new(all.slice(at.times), 0, at.rows),
             offsets: OffsetBuffer::new(ScalarBuffer::new(all.slice(at.offsets), 0, at.rows + 1)),

@@ -3,9 +3,9 @@
 //! A gap is a row with `seq` = its first missing seq, null `data`, `gap_to` and `gap_reason`.
 
 mod columns;
+mod format;
 mod request;
 mod rows;
-mod shape;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use topics_engine::Error;
 
 use crate::error::Failure;
 
+pub use format::{BatchFormat, Columns};
 pub use request::{ScanRequest, parse, parse_diff};
 pub(crate) use request::{binary, columns};
-pub use rows::build;
-pub use shape::{Columns, Shape};
+pub use rows::build_batch;
 
 /// The numbers that a stream carries in its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
+pub struct StreamBounds {
     /// The topic's id.
     pub topic_id: u64,
     /// The head when the stream began.
@@ -39,7 +39,7 @@ fn entries() -> Field {
 
 /// The schema; `binary` types `data`.
 #[must_use]
-pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
+pub fn schema(binary: bool, bounds: StreamBounds) -> SchemaRef {
     let data = if binary { DataType::Binary } else { DataType::Utf8 };
     let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     let fields = vec![
@@ -54,7 +54,7 @@ pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
         Field::new("gap_reason", DataType::Utf8, true),
     ];
     let numbers =
-        [("topic_id", pinned.topic_id), ("head_seq", pinned.head_seq), ("to_seq", pinned.to_seq)];
+        [("topic_id", bounds.topic_id), ("head_seq", bounds.head_seq), ("to_seq", bounds.to_seq)];
     let metadata: HashMap<String, String> =
         numbers.iter().map(|(key, n)| ((*key).to_owned(), n.to_string())).collect();
     Arc::new(Schema::new_with_metadata(fields, metadata))

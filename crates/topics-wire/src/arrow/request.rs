@@ -67,7 +67,7 @@ impl ScanRequest {
     /// Whether `data` is typed as binary: as the first record is, unless that was asked for.
     #[must_use]
     pub fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
-        let shown = |r: &RecordView<'_>| super::shape::keeps(&self.only_nodes, r);
+        let shown = |r: &RecordView<'_>| super::format::keeps(&self.only_nodes, r);
         let first = || first.and_then(|page| page.iter().find(shown));
         self.binary.unwrap_or_else(|| first().is_some_and(|record| record.binary))
     }

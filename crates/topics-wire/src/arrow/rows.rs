@@ -10,13 +10,13 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{ArrowError, DataType};
 use topics_engine::{ReadBatch, RecordView, Tombstone};
 
-use super::columns::{Filled, Row};
-use super::shape::{DATA, GAP_REASON, GAP_TO, META, NODE, Shape, TAG};
+use super::columns::{Row, RowBuffers};
+use super::format::{BatchFormat, DATA, GAP_REASON, GAP_TO, META, NODE, TAG};
 use crate::json::Scanner;
 
 /// What the records of a page have; a column that none of them has is a constant one.
 #[derive(Default)]
-struct Seen {
+struct PageStats {
     node: bool,
     tag: bool,
     meta: bool,
@@ -29,10 +29,13 @@ fn int(n: u64) -> i64 {
 }
 
 /// The rows of a page, if there are any. A gap comes before the records.
-pub fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, ArrowError> {
+pub fn build_batch(
+    format: &BatchFormat,
+    page: &ReadBatch,
+) -> Result<Option<RecordBatch>, ArrowError> {
     let gap = page.tombstone.as_ref();
-    let shown = || page.iter().filter(|r| shape.keeps(r));
-    let (records, bytes) = match shape.only.0.is_empty() {
+    let shown = || page.iter().filter(|r| format.keeps(r));
+    let (records, bytes) = match format.only.0.is_empty() {
         true => (page.len(), page.payload_bytes()),
         false => shown().fold((0, 0), |(n, bytes), r| (n + 1, bytes + r.data.len())),
     };
@@ -40,25 +43,25 @@ pub fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, Arr
     if rows == 0 {
         return Ok(None);
     }
-    let has_data = shape.columns.has(DATA);
-    let mut seen = Seen::default();
-    let mut filled = Filled::new(rows, if has_data { bytes } else { 0 }, &shape.spare);
+    let has_data = format.columns.has(DATA);
+    let mut stats = PageStats::default();
+    let mut buffers = RowBuffers::new(rows, if has_data { bytes } else { 0 }, &format.pool);
     let first = gap.map(|g| Row { seq: int(g.gap_from), time: 0, data: &[] });
     let filling = shown().map(|r| {
-        seen.note(&r);
+        stats.note(&r);
         let data = if has_data { r.data } else { &[] };
         Row { seq: int(r.seq), time: int(r.ts).saturating_mul(1000), data }
     });
-    filled
+    buffers
         .fill(first.into_iter().chain(filling))
         .ok_or_else(|| ArrowError::OffsetOverflowError(bytes))?;
-    let columns = filled.finish();
+    let columns = buffers.finish();
     // Only the row of a gap has neither time nor data.
     let nulls = gap.map(|_| NullBuffer::from_iter((0..rows).map(|i| i > 0)));
     let times = TimestampMicrosecondArray::try_new(columns.times, nulls.clone())?;
-    let data: ArrayRef = if shape.kind(DATA) == &DataType::Binary {
+    let data: ArrayRef = if format.kind(DATA) == &DataType::Binary {
         Arc::new(BinaryArray::try_new(columns.offsets, columns.data, nulls)?)
-    } else if let Some(seq) = seen.binary.filter(|_| has_data) {
+    } else if let Some(seq) = stats.binary.filter(|_| has_data) {
         return Err(ArrowError::InvalidArgumentError(format!(
             "record {seq} is binary, not JSON text: ask for binary data (over HTTP \
              data_type=binary, in Spark dataType=binary)"
@@ -66,11 +69,11 @@ pub fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, Arr
     } else {
         Arc::new(StringArray::try_new(columns.offsets, columns.data, nulls)?)
     };
-    let null = |column: usize| Ok(shape.constant.null(shape.kind(column), rows));
+    let null = |column: usize| Ok(format.constant.null(format.kind(column), rows));
     // Made a second time for each column that needs it.
     let all = || gap.map(|_| None).into_iter().chain(shown().map(Some));
     let column = |at: usize, has: bool, part: fn(RecordView<'_>) -> &[u8]| match has
-        && shape.columns.has(at)
+        && format.columns.has(at)
     {
         true => text(rows, all().map(|r| r.map(part))),
         false => null(at),
@@ -80,21 +83,21 @@ pub fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, Arr
         None => (null(GAP_TO)?, null(GAP_REASON)?),
     };
     let columns = [
-        shape.constant.topic(rows),
+        format.constant.topic(rows),
         Arc::new(Int64Array::try_new(columns.seqs, None)?),
         Arc::new(times.with_timezone("UTC")),
-        column(NODE, seen.node, |r| r.node)?,
-        column(TAG, seen.tag, |r| r.tag)?,
-        if seen.meta && shape.columns.has(META) { meta(all())? } else { null(META)? },
+        column(NODE, stats.node, |r| r.node)?,
+        column(TAG, stats.tag, |r| r.tag)?,
+        if stats.meta && format.columns.has(META) { meta(all())? } else { null(META)? },
         data,
         gap_to,
         reason,
     ];
-    let columns = shape.columns.positions().map(|at| columns[at].clone()).collect();
-    RecordBatch::try_new(shape.shown.clone(), columns).map(Some)
+    let columns = format.columns.positions().map(|at| columns[at].clone()).collect();
+    RecordBatch::try_new(format.shown.clone(), columns).map(Some)
 }
 
-impl Seen {
+impl PageStats {
     #[inline]
     fn note(&mut self, r: &RecordView<'_>) {
         self.node |= !r.node.is_empty();

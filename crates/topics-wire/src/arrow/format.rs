@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, SchemaRef};
 use topics_engine::{NodeFilter, RecordView};
 
-use super::columns::{Constant, Spare};
+use super::columns::{BufferPool, ConstantColumns};
 use crate::error::Failure;
 
 /// Columns of the schema, by position.
@@ -63,19 +63,19 @@ impl Default for Columns {
 
 /// What batches of one stream have in common.
 #[derive(Debug)]
-pub struct Shape {
+pub struct BatchFormat {
     /// The schema with every column.
     pub(super) full: SchemaRef,
     /// The schema of the batches.
     pub shown: SchemaRef,
     pub(super) columns: Columns,
-    pub(super) constant: Constant,
-    pub(super) spare: Arc<Spare>,
+    pub(super) constant: ConstantColumns,
+    pub(super) pool: Arc<BufferPool>,
     /// Only records of these nodes; empty: of any.
     pub(super) only: NodeFilter,
 }
 
-impl Shape {
+impl BatchFormat {
     /// For batches of at most `rows` rows, mostly.
     pub fn new(
         topic: &str,
@@ -87,9 +87,9 @@ impl Shape {
         let positions: Vec<usize> = columns.positions().collect();
         let shown = full.project(&positions);
         let shown = shown.map_err(|e| Failure::new("internal", format!("Arrow: {e}")))?;
-        let constant = Constant::new(&full, topic, rows);
-        let spare = Arc::default();
-        Ok(Self { full, shown: shown.into(), columns, constant, spare, only })
+        let constant = ConstantColumns::new(&full, topic, rows);
+        let pool = Arc::default();
+        Ok(Self { full, shown: shown.into(), columns, constant, pool, only })
     }
 
     pub(super) fn kind(&self, column: usize) -> &DataType {
