@@ -88,13 +88,19 @@ fn close(mut object: Vec<u8>) -> Vec<u8> {
 fn row<'py>(py: Python<'py>, found: &AnswerRecord<'_>) -> PyResult<Row<'py>> {
     let bad = |what| raise(py, &Failure::new("internal", what));
     let text = |text: Option<Text<'_>>| {
-        let text = text.map(|t| t.decode().ok_or_else(|| bad("half a surrogate pair in a name")));
+        let text = text.map(|t| {
+            t.decode()
+                .ok_or_else(|| bad("the answer of the server has an unpaired surrogate escape"))
+        });
         Ok::<_, PyErr>(text.transpose()?.map(|t| PyString::new(py, &t)))
     };
     let data = match found.data_b64 {
         Some(data_b64) => {
             let raw = decode_base64(data_b64.as_bytes());
-            PyBytes::new(py, &raw.ok_or_else(|| bad("data_b64 is not base64"))?)
+            PyBytes::new(
+                py,
+                &raw.ok_or_else(|| bad("data_b64 in the answer of the server is not base64"))?,
+            )
         }
         None => PyBytes::new(py, found.data.unwrap_or("null").as_bytes()),
     };
@@ -114,7 +120,7 @@ pub(crate) fn parse_answer<'py>(
     member: &str,
 ) -> PyResult<Parsed<'py>> {
     let found = py.detach(|| answer(body, member)).map_err(|e| {
-        let message = format!("the server's answer is no answer: {e}");
+        let message = format!("the answer of the server is {e}");
         raise(py, &Failure::new("internal", message))
     })?;
     let rows = found.records.iter().map(|r| row(py, r)).collect::<PyResult<Vec<_>>>()?;

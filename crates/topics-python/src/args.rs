@@ -153,8 +153,7 @@ pub(crate) fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>
     let path = json::FieldPath { within: "records", index: Some(index), field: "" };
     if !r.binary {
         let value = json::validate(r.data);
-        let value = value
-            .map_err(|e| path.at("data").invalid(format_args!("is not one JSON value: {e}")))?;
+        let value = value.map_err(|e| path.at("data").invalid(format_args!("is {e}")))?;
         r.data = value.as_bytes();
     }
     if !r.meta.is_empty() {
@@ -174,8 +173,12 @@ pub(crate) fn match_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<To
     if !text.contains('*') {
         return Ok(Some(TopicMatch::Eq(text.as_bytes().to_vec())));
     }
-    let refused = Failure::invalid("match is a tag, or a prefix with one * at its end");
-    read::glob(text).map(Some).ok_or_else(|| raise(py, &refused))
+    let pattern = read::glob(text).ok_or_else(|| {
+        let message =
+            format!("match must be a tag or a prefix with one * at its end, not {text:?}");
+        raise(py, &Failure::invalid(message))
+    });
+    pattern.map(Some)
 }
 
 /// Nodes whose records are skipped.

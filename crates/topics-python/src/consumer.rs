@@ -45,12 +45,17 @@ impl Consumer {
             None => None,
             Some("at_least_once") => Some(ConsumerMode::AtLeastOnce),
             Some("at_most_once") => Some(ConsumerMode::AtMostOnce),
-            Some(m) => return invalid(py, format!("mode {m:?}: at_least_once or at_most_once")),
+            Some(m) => {
+                return invalid(
+                    py,
+                    format!("mode must be at_least_once or at_most_once, not {m:?}"),
+                );
+            }
         };
         let start = match start {
             "start" => ConsumerStart::Start,
             "end" => ConsumerStart::End,
-            s => return invalid(py, format!("start {s:?}: start or end")),
+            s => return invalid(py, format!("start must be start or end, not {s:?}")),
         };
         let shared = engine.shared.clone();
         let open = |e: &topics_engine::Engine| e.consumer(topic, name, mode, start, auto_commit);
@@ -163,7 +168,12 @@ impl Consumer {
             (None, Some(ts), None) => SeekTo::Ts(ts),
             (None, None, Some("start")) => SeekTo::Start,
             (None, None, Some("end")) => SeekTo::End,
-            _ => return invalid(py, "seek to one of seq, ts, \"start\", \"end\"".into()),
+            _ => {
+                return invalid(
+                    py,
+                    "a seek needs exactly one of seq, ts, \"start\" and \"end\"".into(),
+                );
+            }
         };
         self.consumer.run(py, |c| Ok(c.seek(to)?))
     }

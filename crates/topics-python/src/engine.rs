@@ -183,7 +183,7 @@ impl Engine {
             (Some(after), None, None) => ReadFrom::After(after),
             (None, None, None) => ReadFrom::Earliest,
             _ => {
-                let message = "a read starts at one of after, tail, tail with before";
+                let message = "a read takes one of after, tail, and tail with before";
                 return Err(raise(py, &Failure::invalid(message)));
             }
         };
@@ -261,7 +261,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let request = DeleteRequest { before_seq, matching: match_of(py, r#match)? };
         if request.before_seq.is_none() && request.matching.is_none() {
-            return Err(raise(py, &Failure::invalid("a delete names before, match, or both")));
+            return Err(raise(py, &Failure::invalid("a delete needs before, match or both")));
         }
         let body = self
             .shared

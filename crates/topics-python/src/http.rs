@@ -140,7 +140,8 @@ impl Http {
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
         let Some(grant) = self.grant(grant) else {
-            let reply = Reply::from(Failure::new("unauthorized", "there is no such key"));
+            let reply =
+                Reply::from(Failure::new("unauthorized", "the server does not know this key"));
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);

@@ -99,7 +99,7 @@ impl Queue {
             Some("delayed") => Some(JobState::Delayed),
             Some("dead") => Some(JobState::Dead),
             Some(s) => {
-                let text = format!("state {s:?}: ready, leased, delayed or dead");
+                let text = format!("state must be ready, leased, delayed or dead, not {s:?}");
                 return Err(raise(py, &Failure::invalid(text)));
             }
         };

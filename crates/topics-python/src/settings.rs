@@ -1,5 +1,6 @@
 //! Settings by name: the one table of names, and the defaults, which are Rust's.
 
+use std::fmt;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -7,7 +8,7 @@ use pyo3::types::{PyDict, PyMapping};
 use topics_engine::{AutoCreate, Options, RecoveryMode};
 use topics_env::Env;
 use topics_env::real::{Backend, real_env};
-use topics_wire::{Failure, Limits};
+use topics_wire::{Failure, Limits, unknown_name};
 
 use crate::errors::raise;
 
@@ -22,7 +23,17 @@ enum Value {
     Text(String),
 }
 
-/// AllSettings that can be set.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(on) => on.fmt(f),
+            Self::Number(n) => n.fmt(f),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+/// Every setting.
 struct AllSettings {
     options: Options,
     backend: String,
@@ -169,14 +180,19 @@ fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<AllSettings> {
     for item in given.items()?.iter() {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
         let Some((_, slot)) = slots.iter_mut().find(|(known, _)| *known == name) else {
-            return Err(refuse(format!("there is no setting {name:?}")));
+            let known: Vec<_> = slots.iter().map(|(known, _)| *known).collect();
+            return Err(raise(py, &unknown_name("setting", "", None, &name, &known)));
         };
         if value.is_none() {
             continue;
         }
-        let value: Value =
-            value.extract().map_err(|_| refuse(format!("{name}: {value} is no setting")))?;
-        slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}")))?;
+        let value: Value = value.extract().map_err(|_| {
+            refuse(format!(
+                "{name} must be a boolean, an integer of at least 0 or a string, not {value}"
+            ))
+        })?;
+        let given = value.to_string();
+        slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}, not {given}")))?;
     }
     drop(slots);
     // A bound on a part of a record is one bound.

@@ -188,7 +188,7 @@ impl Service {
             && self.engine.state(r.name, false)?.config.kind == TopicType::Log
         {
             // Where a dead letter came from is for it to say; dead jobs stay where they are.
-            let message = "this key is for some names only: say where to, in `to`";
+            let message = "this key covers some names only; name the destination in `to`";
             return Err(Failure::new("forbidden", message));
         }
         self.on_worker(r, move |s, topic| {

@@ -75,7 +75,8 @@ fn check(info: &RouterInfo, grant: &Grant) -> Result<(), Failure> {
         return Ok(());
     }
     let router = &info.router;
-    let message = format!("router {router:?} has a topic that this key does not cover");
+    let message =
+        format!("router {router:?} has a topic that this key does not cover; use a key that does");
     Err(Failure::new("forbidden", message))
 }
 

@@ -34,7 +34,7 @@ struct Session {
 pub(super) struct Sessions(Mutex<HashMap<u128, Session>>);
 
 fn unknown() -> Failure {
-    Failure::new("not_found", "there is no such watch session: POST /v0/watch creates one")
+    Failure::new("not_found", "there is no such watch session; create one with POST /v0/watch")
 }
 
 fn parse_wid(wid: &str) -> Option<u128> {
@@ -90,7 +90,8 @@ impl Service {
         let back = match ids::parse(r.key)? {
             LastId::Map(cursors) => cursors,
             LastId::Event(step) => history.lock().rewind_to(step).ok_or_else(|| {
-                let message = "the session does not know any more where that event was: create one";
+                let message =
+                    "the session no longer holds the position of this event; create a new session";
                 Failure::new("session_gone", message)
             })?,
         };
@@ -104,7 +105,9 @@ impl Service {
         let WatchSpec { mut watch, .. } =
             watch::query(&Query::new(r.query), &self.limits, r.grant)?;
         let LastId::Map(cursors) = ids::parse(r.key)? else {
-            return Err(Failure::invalid("this Last-Event-ID is one of a session"));
+            return Err(Failure::invalid(
+                "this Last-Event-ID belongs to a session; open the stream of that session",
+            ));
         };
         for (name, topic_id, seq) in cursors {
             if let Some(topic) = watch.topics.iter_mut().find(|t| t.0 == name) {

@@ -213,8 +213,8 @@ impl Service {
                     "ping" => only(text, Fields::of(&["op", "request_id"]))
                         .map(|()| Some(message("pong", h.request_id.as_deref()).finish())),
                     _ => {
-                        let known = "must be one of subscribe, unsubscribe, publish, ping";
-                        Err(FieldPath::field("op").invalid(known))
+                        let ops = ["subscribe", "unsubscribe", "publish", "ping"];
+                        Err(FieldPath::field("op").invalid_choice(&h.op, &ops))
                     }
                 });
                 (h.request_id, outcome)
@@ -236,7 +236,9 @@ impl Service {
         text: &[u8],
     ) -> Result<Vec<u8>, Failure> {
         if socket.subscriptions.len() >= MAX_SUBSCRIPTIONS {
-            let message = format!("a socket has at most {MAX_SUBSCRIPTIONS} subscriptions");
+            let message = format!(
+                "a socket has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe from one first"
+            );
             return Err(Failure::invalid(message));
         }
         let WatchSpec { watch: mut asked, request_id } =
@@ -271,5 +273,5 @@ fn unsubscribe(socket: &mut Socket, h: &MessageHead) -> Vec<u8> {
 }
 
 fn missing_scope(name: &str) -> Failure {
-    Failure::new("forbidden", format!("this key has not the scope {name}: use one that does"))
+    Failure::new("forbidden", format!("this key lacks the scope `{name}`; use a key that has it"))
 }

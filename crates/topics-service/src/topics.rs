@@ -142,7 +142,10 @@ impl Service {
             let found = self.names(r.grant, prefix, None, limits::MAX_STATES + 1);
             names.extend(found.into_iter().map(|t| t.topic));
             if names.len() > limits::MAX_STATES {
-                let message = format!("more than {} topics: name fewer", limits::MAX_STATES);
+                let message = format!(
+                    "the request matches more than {} topics; name fewer",
+                    limits::MAX_STATES
+                );
                 return Err(Failure::invalid(message));
             }
         }

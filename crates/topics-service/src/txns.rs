@@ -33,7 +33,8 @@ impl WriterOwners {
         match known.as_ref().or(all.get(writer)) {
             Some(owner) if *owner == grant.owner => Ok(false),
             Some(_) => {
-                let message = format!("writer {writer:?} is another key's: choose another name");
+                let message =
+                    format!("writer {writer:?} belongs to another key; choose another name");
                 Err(Failure::new("forbidden", message))
             }
             None => {
@@ -109,8 +110,11 @@ impl Service {
 
     pub(super) fn stage(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
-        let part = query.u64("part")?.ok_or_else(|| Failure::invalid("name a part: ?part=0"))?;
-        let part = u32::try_from(part).map_err(|_| Failure::invalid("part is at most 2^32 - 1"))?;
+        let part = query
+            .u64("part")?
+            .ok_or_else(|| Failure::invalid("query parameter `part` is missing; send ?part=0"))?;
+        let part = u32::try_from(part)
+            .map_err(|_| Failure::invalid("query parameter `part` must be below 2^32"))?;
         let topic = query.get("topic")?.map(|t| t.into_owned());
         let (writer, stage) = writer_and_stage(r)?;
         let (kind, body, grant) = (r.kind, r.body.to_vec(), r.grant.clone());
@@ -225,7 +229,9 @@ impl Service {
 fn writer_and_stage(r: &Request<'_>) -> Result<(String, String), Failure> {
     let (writer, stage) = r.subresource.split_once('/').unwrap_or((r.subresource, ""));
     if stage.is_empty() {
-        return Err(Failure::invalid("the path names a writer and a stage"));
+        return Err(Failure::invalid(
+            "the path must name a writer and a stage: /v0/txn/WRITER/STAGE",
+        ));
     }
     Ok((writer.to_owned(), stage.to_owned()))
 }

@@ -117,7 +117,7 @@ fn word<T: Copy>(s: &mut Scanner<'_>, path: FieldPath, words: &Words<T>) -> Resu
     let text = s.text(path)?;
     words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        path.invalid(format_args!("must be one of {}", known.join(", ")))
+        path.invalid_choice(&text, &known)
     })
 }
 
@@ -256,9 +256,9 @@ mod tests {
     fn an_unknown_field_is_refused_by_name() {
         let rows = [
             ("durabilty", "`durabilty`; did you mean `durability`?", "durabilty"),
-            (r#"a\"b\n"#, "`a\"b\n`; known are auto_create, auto_priority,", "a\"b\n"),
-            ("", "``; known are", ""),
-            (r"\ud800", "`\u{fffd}`; known are", "\u{fffd}"),
+            (r#"a\"b\n"#, "`a\"b\n`; expected one of auto_create, auto_priority,", "a\"b\n"),
+            ("", "``; expected one of", ""),
+            (r"\ud800", "`\u{fffd}`; expected one of", "\u{fffd}"),
         ];
         for (key, message, field) in rows {
             let text = format!(r#"{{"ttl_ms":1,"{key}":[{{"x":null}}]}}"#);
@@ -278,11 +278,11 @@ mod tests {
     fn wrong_types_name_the_field() {
         let rows = [
             (r#"{"ttl_ms":"1"}"#, "ttl_ms must be an integer of at least 0, not a string"),
-            (r#"{"ttl_ms":-1}"#, "ttl_ms must be an integer of at least 0, not this number"),
+            (r#"{"ttl_ms":-1}"#, "ttl_ms must be an integer of at least 0, not -1"),
             (r#"{"ttl_ms":1.5}"#, "ttl_ms must be an integer of at least 0, not 1.5"),
             (r#"{"ttl_ms":null}"#, "ttl_ms must be an integer of at least 0, not null"),
-            (r#"{"paused":1}"#, "paused must be true or false, not this number"),
-            (r#"{"type":"stream"}"#, "type must be one of log, queue"),
+            (r#"{"paused":1}"#, "paused must be true or false, not 1"),
+            (r#"{"type":"stream"}"#, "type must be one of log, queue, not \"stream\""),
             (r#"{"type":{}}"#, "type must be a string, not an object"),
             (r#"{"priority":1.0}"#, "priority must be an integer of 32 bits, not 1.0"),
             ("[]", "config must be an object, not an array"),

@@ -35,7 +35,9 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
                 p.mode = Some(match s.text(path)?.as_ref() {
                     "at_least_once" => ConsumerMode::AtLeastOnce,
                     "at_most_once" => ConsumerMode::AtMostOnce,
-                    _ => return Err(path.invalid("must be one of at_least_once, at_most_once")),
+                    word => {
+                        return Err(path.invalid_choice(word, &["at_least_once", "at_most_once"]));
+                    }
                 });
             }
             "start" => {
@@ -43,7 +45,7 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
                 p.start = match s.text(path)?.as_ref() {
                     "start" => ConsumerStart::Start,
                     "end" => ConsumerStart::End,
-                    _ => return Err(path.invalid("must be one of start, end")),
+                    word => return Err(path.invalid_choice(word, &["start", "end"])),
                 };
             }
             "auto_commit" => p.auto_commit = s.bool(FieldPath::field("auto_commit"))?,
@@ -104,7 +106,7 @@ pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
                 to.push(match s.text(path)?.as_ref() {
                     "start" => SeekTo::Start,
                     "end" => SeekTo::End,
-                    _ => return Err(path.invalid("must be one of start, end")),
+                    word => return Err(path.invalid_choice(word, &["start", "end"])),
                 });
             }
             _ => s.skip()?,
@@ -113,7 +115,9 @@ pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     })?;
     match to.as_slice() {
         [one] => Ok(*one),
-        _ => Err(Failure::invalid(r#"name one of seq, ts, "to": "start", "to": "end""#)),
+        _ => Err(Failure::invalid(
+            r#"a seek needs exactly one of seq, ts, "to": "start" and "to": "end""#,
+        )),
     }
 }
 

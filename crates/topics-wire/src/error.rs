@@ -115,7 +115,7 @@ pub fn status(code: &str) -> u16 {
 impl From<SyntaxError> for Failure {
     fn from(e: SyntaxError) -> Self {
         let detail = Some(format!("{{\"offset\":{}}}", e.at));
-        Self { detail, ..Self::invalid(e.to_string()) }
+        Self { detail, ..Self::invalid(format!("the body is {e}")) }
     }
 }
 

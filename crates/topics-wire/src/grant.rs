@@ -55,7 +55,7 @@ impl Grant {
         if self.covers(name) {
             return Ok(());
         }
-        let message = format!("this key is for other names than {name:?}: use one that covers it");
+        let message = format!("this key does not cover the name {name:?}; use a key that does");
         Err(Failure::new("forbidden", message))
     }
 
@@ -70,8 +70,8 @@ impl Grant {
         if self.admin {
             return self.check_names(config);
         }
-        let message = "a write with a config needs the scope admin: leave config out, or use a key \
-                       that has it";
+        let message = "a write with config needs the scope `admin`; leave config out, or use a key that \
+                       has it";
         Err(Failure::new("forbidden", message))
     }
 }

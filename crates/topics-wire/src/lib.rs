@@ -28,4 +28,4 @@ pub mod write;
 pub use error::{Failure, status};
 pub use grant::Grant;
 pub use limits::Limits;
-pub use nearest::nearest;
+pub use nearest::{nearest, unknown_name};

@@ -43,7 +43,8 @@ fn distance(a: &[char], b: &[char]) -> usize {
 }
 
 /// Refuses a name that is none of `known`. `what` is a kind of name, `path` where it stands.
-pub(crate) fn unknown_name(
+#[must_use]
+pub fn unknown_name(
     what: &str,
     path: &str,
     index: Option<usize>,
@@ -54,11 +55,11 @@ pub(crate) fn unknown_name(
     let near = nearest(name, known);
     let hint = match (near, known) {
         (Some(near), _) => format!("did you mean `{near}`?"),
-        (None, []) => "there are none here".to_owned(),
+        (None, []) => "none is expected here".to_owned(),
         (None, known) => {
             let mut known = known.to_vec();
             known.sort_unstable();
-            format!("known are {}", known.join(", "))
+            format!("expected one of {}", known.join(", "))
         }
     };
     let dot = if path.is_empty() { "" } else { "." };
@@ -119,9 +120,9 @@ mod tests {
         let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
         assert_eq!(detail, serde_json::json!({"field": "dat", "index": 3, "nearest": "data"}));
         let failure = unknown_name("query parameter", "", None, "x", &[]);
-        assert_eq!(failure.message, "unknown query parameter `x`; there are none here");
+        assert_eq!(failure.message, "unknown query parameter `x`; none is expected here");
         let failure = unknown_name("field", "", None, "q\"\n", &["b", "a"]);
-        assert_eq!(failure.message, "unknown field `q\"\n`; known are a, b");
+        assert_eq!(failure.message, "unknown field `q\"\n`; expected one of a, b");
         let long = unknown_name("field", "", None, &"é".repeat(5000), &["b"]);
         assert!(long.message.len() < 300);
     }

@@ -47,7 +47,7 @@ fn decode_cursor(cursor: &str) -> Result<String, Failure> {
 /// A cursor that no list returned.
 #[must_use]
 pub fn invalid_cursor() -> Failure {
-    Failure::invalid("cursor is not one that a list returned")
+    Failure::invalid("cursor does not come from this list; send its next_cursor unchanged")
 }
 
 #[cfg(test)]

@@ -40,7 +40,9 @@ impl<'a> Query<'a> {
             let (key, value) = (parts.next().unwrap_or(b""), parts.next().unwrap_or(b""));
             if decode(key).as_deref() == Some(name) {
                 found.push(decode(value).ok_or_else(|| {
-                    Failure::invalid(format!("query parameter {name} is not percent-encoded UTF-8"))
+                    Failure::invalid(format!(
+                        "query parameter `{name}` is not percent-encoded UTF-8"
+                    ))
                 })?);
             }
         }
@@ -53,7 +55,9 @@ impl<'a> Query<'a> {
             None => Ok(None),
             Some("" | "true" | "1") => Ok(Some(true)),
             Some("false" | "0") => Ok(Some(false)),
-            Some(_) => Err(Failure::invalid(format!("query parameter {name} is true or false"))),
+            Some(other) => Err(Failure::invalid(format!(
+                "query parameter `{name}` must be true or false, not {other:?}"
+            ))),
         }
     }
 
@@ -64,7 +68,9 @@ impl<'a> Query<'a> {
         match text.parse() {
             Ok(n) if digits => Ok(Some(n)),
             _ => {
-                let message = format!("query parameter {name} must be an integer of at least 0");
+                let message = format!(
+                    "query parameter `{name}` must be an integer of at least 0, not {text:?}"
+                );
                 Err(Failure::invalid(message))
             }
         }

@@ -55,7 +55,7 @@ pub fn work(query: &Query<'_>, limits: &Limits) -> Result<Claim, Failure> {
 
 fn worker(node: Option<String>) -> Result<String, Failure> {
     node.filter(|node| !node.is_empty()).ok_or_else(|| {
-        FieldPath::field("node").invalid("is missing: a worker has a name of its own")
+        FieldPath::field("node").invalid("is missing; every worker needs a name of its own")
     })
 }
 
@@ -132,7 +132,8 @@ fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
     h.node = worker(node)?;
     h.seqs = seqs.ok_or_else(|| FieldPath::field("seqs").invalid("is missing"))?;
     if h.lease_ids.as_ref().is_some_and(|ids| ids.len() != h.seqs.len()) {
-        return Err(FieldPath::field("lease_ids").invalid("must be as many as seqs"));
+        let problem = format!("must have one entry for each of the {} seqs", h.seqs.len());
+        return Err(FieldPath::field("lease_ids").invalid(problem));
     }
     Ok(h)
 }
@@ -179,7 +180,7 @@ pub fn jobs(query: &Query<'_>, limits: &Limits) -> Result<(Option<JobState>, usi
     let state = match query.get("state")? {
         None => None,
         Some(word) => Some(*STATES.iter().find(|s| s.as_str() == word).ok_or_else(|| {
-            FieldPath::field("state").invalid("must be one of ready, leased, delayed, dead")
+            FieldPath::field("state").invalid_choice(&word, &STATES.map(|s| s.as_str()))
         })?),
     };
     let max = query.u64("max")?.map_or(Ok(100), |n| bounded(n, "max", limits.claim))?;

@@ -115,7 +115,7 @@ pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
     match word {
         "eventual" => Ok(false),
         "strong" => Ok(true),
-        _ => Err(FieldPath::field("consistency").invalid("must be one of eventual, strong")),
+        _ => Err(FieldPath::field("consistency").invalid_choice(word, &["eventual", "strong"])),
     }
 }
 
@@ -127,14 +127,18 @@ pub(crate) fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
     }
     match s.text(path)?.as_ref() {
         "earliest" => Ok(ReadFrom::Earliest),
-        _ => Err(path.invalid("must be an integer of at least 0, or \"earliest\"")),
+        other => Err(path.invalid(format_args!(
+            "must be an integer of at least 0 or \"earliest\", not {other:?}"
+        ))),
     }
 }
 
 impl Start {
     fn resolve(self) -> Result<ReadFrom, Failure> {
         match (self.from, self.tail, self.before) {
-            (Some(_), Some(_), _) => Err(FieldPath::field("tail").invalid("excludes from_seq")),
+            (Some(_), Some(_), _) => {
+                Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"))
+            }
             (_, None, Some(_)) => Err(FieldPath::field("before_seq").invalid("needs tail")),
             (_, Some(tail), Some(seq)) => Ok(ReadFrom::Before { seq, tail }),
             (None, Some(tail), None) => Ok(ReadFrom::Tail(tail)),
@@ -151,7 +155,7 @@ pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilt
         s.array(|s, index| {
             let path = FieldPath { within: field, index: Some(index), field: "" };
             if index >= 64 {
-                return Err(path.invalid("is one too many: at most 64 nodes"));
+                return Err(path.invalid("is over the limit of 64 nodes"));
             }
             nodes.push(s.text(path)?.into_owned().into_bytes());
             Ok(())
@@ -328,7 +332,7 @@ mod tests {
         assert_eq!(ok(r#"{"tail":5}"#).request.from, ReadFrom::Tail(5));
         let before = ReadFrom::Before { seq: 9, tail: 5 };
         assert_eq!(ok(r#"{"before_seq":9,"tail":5}"#).request.from, before);
-        assert!(refused(r#"{"from_seq":1,"tail":5}"#).starts_with("tail excludes"));
+        assert!(refused(r#"{"from_seq":1,"tail":5}"#).starts_with("tail cannot be combined"));
         assert!(refused(r#"{"before_seq":1}"#).starts_with("before_seq needs"));
     }
 

@@ -40,7 +40,9 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
                 r.guarantee = match s.text(path)?.as_ref() {
                     "at_least_once" => Guarantee::AtLeastOnce,
                     "exactly_once" => Guarantee::ExactlyOnce,
-                    _ => return Err(path.invalid("must be one of at_least_once, exactly_once")),
+                    word => {
+                        return Err(path.invalid_choice(word, &["at_least_once", "exactly_once"]));
+                    }
                 };
             }
             _ => s.skip()?,

@@ -24,7 +24,7 @@ pub fn parse_delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
         Ok(())
     })?;
     if request.before_seq.is_none() && request.matching.is_none() {
-        return Err(Failure::invalid("a delete names before_seq, match, or both"));
+        return Err(Failure::invalid("a delete needs before_seq, match or both"));
     }
     Ok(request)
 }
@@ -58,7 +58,7 @@ pub fn parse_states(bytes: &[u8]) -> Result<StatesRequest, Failure> {
         s.array(|s, index| {
             let path = FieldPath { within: field, index: Some(index), field: "" };
             if index >= MAX_STATES {
-                return Err(path.invalid(format_args!("is one too many: at most {MAX_STATES}")));
+                return Err(path.invalid(format_args!("is over the limit of {MAX_STATES} names")));
             }
             let name = s.text(path)?.into_owned();
             match name.strip_suffix('*') {
@@ -66,12 +66,20 @@ pub fn parse_states(bytes: &[u8]) -> Result<StatesRequest, Failure> {
                     wanted.prefixes.push(prefix.to_owned());
                 }
                 None if !name.contains('*') => wanted.topics.push(name),
-                _ => return Err(path.invalid("may have one * at the end of a pattern")),
+                _ => {
+                    return Err(path.invalid(format_args!(
+                        "is {name:?}; only a pattern may have a *, one, at its end"
+                    )));
+                }
             }
             Ok(())
         })
     })?;
-    if named { Ok(wanted) } else { Err(Failure::invalid("name topics, patterns, or both")) }
+    if named {
+        Ok(wanted)
+    } else {
+        Err(Failure::invalid("the body needs topics, patterns or both"))
+    }
 }
 
 /// Where the records of a topic lie.

@@ -252,7 +252,10 @@ impl HotDispatcher {
         let Head { verb, name, query, key, .. } = *head;
         let http = admission.http.get();
         let Some(grant) = http.grant(admission.grant) else {
-            return Some(Reply::from(Failure::new("unauthorized", "there is no such key")));
+            return Some(Reply::from(Failure::new(
+                "unauthorized",
+                "the server does not know this key",
+            )));
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);
         let request = Request { verb, name, query, body, key, grant, token, ..Request::default() };

@@ -131,7 +131,7 @@ impl Service {
         text: &[u8],
     ) -> Result<(), Failure> {
         let [topic] = h.topics.as_slice() else {
-            return Err(FieldPath::field("topic").invalid("is missing: a publish names one"));
+            return Err(FieldPath::field("topic").invalid("must name exactly one topic"));
         };
         socket.grant.check(topic)?;
         let write = write::parse_publish(text, &self.limits)?;

@@ -133,7 +133,7 @@ pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
         let path = FieldPath { within: "columns", index: Some(index), field: "" };
         let name = s.text(path)?;
         let column = Columns::named(&name).ok_or_else(|| {
-            path.invalid(format_args!("is {name:?}: there are {}", Columns::names()))
+            path.invalid(format_args!("is {name:?}; the columns are {}", Columns::names()))
         })?;
         all = Some(all.map_or(column, |known| known.and(column)));
         Ok::<_, Failure>(())
@@ -155,7 +155,7 @@ pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
     match s.text(path)?.as_ref() {
         "string" => Ok(false),
         "binary" => Ok(true),
-        _ => Err(path.invalid("must be one of string, binary")),
+        word => Err(path.invalid_choice(word, &["string", "binary"])),
     }
 }
 

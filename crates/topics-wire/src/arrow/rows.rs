@@ -135,7 +135,7 @@ fn meta<'a>(records: impl Iterator<Item = Option<RecordView<'a>>>) -> Result<Arr
     for record in records {
         let text = record.map(|r| r.meta).filter(|m| !m.is_empty());
         if let Some(text) = text {
-            let invalid = |e| ArrowError::InvalidArgumentError(format!("meta: {e}"));
+            let invalid = |e| ArrowError::InvalidArgumentError(format!("the stored meta is {e}"));
             Scanner::new(text)
                 .and_then(|mut s| {
                     s.object(|s, key| {

@@ -167,7 +167,7 @@ impl<'a> Reader<'a> for Scanner<'a> {
             Some(b'"') => "a string",
             Some(b't' | b'f') => "a boolean",
             Some(b'n') => "null",
-            Some(b'-' | b'0'..=b'9') => "this number",
+            Some(b'-' | b'0'..=b'9') => brief(self.clone().value()?),
             // Not a value at all: the grammar says it better.
             _ => return Ok(self.skip()?),
         };
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> for Scanner<'a> {
     fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure> {
         self.expect_type(path, "a string", |b| b == b'"')?;
         let text: Text<'a> = self.string()?;
-        text.decode().ok_or_else(|| path.invalid("has an escape that is half a surrogate pair"))
+        text.decode().ok_or_else(|| path.invalid("has an unpaired surrogate escape"))
     }
 
     fn null(&mut self) -> Result<bool, Failure> {
@@ -210,7 +210,15 @@ impl<'a> Reader<'a> for Scanner<'a> {
     }
 }
 
-/// The beginning of a number, for a message.
+impl FieldPath {
+    /// An `invalid_request` about a word that is none of `choices`.
+    pub fn invalid_choice(self, word: &str, choices: &[&str]) -> Failure {
+        let choices = choices.join(", ");
+        self.invalid(format_args!("must be one of {choices}, not {:?}", brief(word)))
+    }
+}
+
+/// The beginning of a value, for a message.
 fn brief(text: &str) -> &str {
     text.get(..40).unwrap_or(text)
 }

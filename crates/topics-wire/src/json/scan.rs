@@ -26,14 +26,14 @@ pub struct SyntaxError {
 
 impl std::fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "invalid JSON at byte {}: {}", self.at, self.what)
+        write!(f, "not valid JSON: {} at byte {}", self.what, self.at)
     }
 }
 
 /// The bytes as text; JSON is UTF-8.
 pub(super) fn utf8(bytes: &[u8]) -> Result<&str, SyntaxError> {
     std::str::from_utf8(bytes)
-        .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "this is not UTF-8" })
+        .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "invalid UTF-8" })
 }
 
 /// A string as it stands between its quotes.
@@ -103,7 +103,7 @@ impl<'a> Scanner<'a> {
     pub fn end(&mut self) -> Scanned<()> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => self.fail("something follows the value"),
+            Some(_) => self.fail("unexpected text after the value"),
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> Scanner<'a> {
 
     fn descend(&mut self) -> Scanned<()> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH { self.fail("nested deeper than 128 levels") } else { Ok(()) }
+        if self.depth > MAX_DEPTH { self.fail("nesting deeper than 128 levels") } else { Ok(()) }
     }
 
     /// Walks an object: `each` gets a key and must consume its value.
@@ -132,7 +132,7 @@ impl<'a> Scanner<'a> {
         &mut self,
         mut each: impl FnMut(&mut Self, Text<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.expect(b'{', "an object begins with {")?;
+        self.expect(b'{', "expected {")?;
         self.descend()?;
         if !self.take(b'}') {
             loop {
@@ -153,7 +153,7 @@ impl<'a> Scanner<'a> {
         &mut self,
         mut each: impl FnMut(&mut Self, usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.expect(b'[', "an array begins with [")?;
+        self.expect(b'[', "expected [")?;
         self.descend()?;
         if !self.take(b']') {
             for i in 0.. {
@@ -255,7 +255,7 @@ impl<'a> Scanner<'a> {
             Some(b'f') => self.word("false"),
             Some(b'n') => self.word("null"),
             Some(_) => self.fail("expected a value"),
-            None => self.fail("the text ends where a value is expected"),
+            None => self.fail("expected a value, found the end"),
         }
     }
 
@@ -282,7 +282,7 @@ impl<'a> Scanner<'a> {
         if self.next() == Some(b'0') {
             self.at += 1;
             if let Some(b'0'..=b'9') = self.next() {
-                return self.fail("a number does not begin with 0");
+                return self.fail("a number with a leading zero");
             }
         } else {
             self.digits()?;
@@ -313,8 +313,8 @@ impl<'a> Scanner<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                Some(_) => return self.fail("a control character in a string must be escaped"),
-                None => return self.fail("the text ends inside a string"),
+                Some(_) => return self.fail("unescaped control character in a string"),
+                None => return self.fail("unterminated string"),
             }
         }
     }

@@ -121,7 +121,7 @@ fn nesting_is_bounded_to_128_of_the_body() {
         let fits = (MAX_DEPTH - DATA_DEPTH) as usize / levels;
         assert!(validate(&nested(open, close, fits)).is_ok());
         let text = nested(open, close, fits + 1);
-        assert_eq!(validate(&text).unwrap_err().what, "nested deeper than 128 levels");
+        assert_eq!(validate(&text).unwrap_err().what, "nesting deeper than 128 levels");
         let body = nested(open, close, 128 / levels);
         assert!(Scanner::new(&body).unwrap().value().is_ok());
     }

@@ -86,7 +86,7 @@ fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
 }
 
 fn unknown_id() -> Failure {
-    Failure::invalid("Last-Event-ID is not one that a stream sent: send it back as it came")
+    Failure::invalid("Last-Event-ID does not come from a stream; send it back unchanged")
 }
 
 /// The numbered events of a session: what to go back by.

@@ -116,10 +116,12 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Fail
     let start = start.resolve()?;
     w.topics = q.all("topic")?.into_iter().map(|t| (t.into_owned(), start)).collect();
     if w.topics.is_empty() {
-        return Err(Failure::invalid("name a topic: ?topic=a&topic=b"));
+        return Err(Failure::invalid("the query names no topic; add ?topic=a&topic=b"));
     }
     if w.topics.len() > QUERY_TOPICS {
-        let message = format!("at most {QUERY_TOPICS} topics here: POST /v0/watch takes more");
+        let message = format!(
+            "a stream without a session has at most {QUERY_TOPICS} topics; use POST /v0/watch for more"
+        );
         return Err(Failure::invalid(message));
     }
     for node in q.all("node")? {
@@ -160,7 +162,7 @@ fn check(mut a: WatchSpec, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failu
     let w = &mut a.watch;
     let named = w.topics.len() + w.patterns.len();
     if named == 0 {
-        return Err(Failure::invalid("a watch names topics, patterns, or both"));
+        return Err(Failure::invalid("a watch needs topics, patterns or both"));
     }
     room(named.saturating_sub(1), l)?;
     w.topics.iter().try_for_each(|(name, _)| grant.check(name))?;
@@ -214,7 +216,9 @@ struct Start {
 impl Start {
     fn resolve(self) -> Result<WatchStart, Failure> {
         match (self.from, self.tail) {
-            (Some(_), Some(_)) => Err(FieldPath::field("tail").invalid("excludes from_seq")),
+            (Some(_), Some(_)) => {
+                Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"))
+            }
             (from, tail) => {
                 let from = from.unwrap_or(ReadFrom::Tail(tail.unwrap_or(0)));
                 Ok(WatchStart { from, topic_id: None })
@@ -241,7 +245,9 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
     s.expect_type(path, "an object of starts, or an array of names", |b| b == b'{')?;
     s.object(|s, key| {
         room(out.len(), l)?;
-        let name = key.decode().ok_or_else(|| path.invalid("has half a surrogate pair"))?;
+        let name = key
+            .decode()
+            .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
         let at = FieldPath { within: "topics", ..FieldPath::default() };
         s.expect_type(path, "an object of objects", |b| b == b'{')?;
         let (mut start, mut topic_id) = (Start::default(), None);
@@ -313,8 +319,10 @@ mod tests {
         }
         assert_eq!((w.heartbeat_ms, w.stall_ms, w.lenient), (Some(1000), None, true));
         assert!(w.options.strong && !w.options.include_tags && !w.options.include_data);
-        assert!(refused("{}").contains("names topics"));
-        assert!(refused(r#"{"topics":{"a":{"from_seq":1,"tail":1}}}"#).contains("excludes"));
+        assert!(refused("{}").contains("needs topics"));
+        assert!(
+            refused(r#"{"topics":{"a":{"from_seq":1,"tail":1}}}"#).contains("cannot be combined")
+        );
         assert!(refused(r#"{"topics":{"a":5}}"#).contains("object of objects"));
         assert!(refused(r#"{"topics":5}"#).contains("topics must be"));
         let many: Vec<_> = (0..257).map(|i| format!("t{i}")).collect();

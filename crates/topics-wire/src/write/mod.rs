@@ -223,15 +223,18 @@ fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> 
     match (data, data_b64) {
         (Some(data), None) => r.data = data.as_bytes().into(),
         (None, Some(bytes)) => (r.data, r.binary) = (bytes.into(), true),
-        (None, None) => return Err(path.invalid("has neither data nor data_b64")),
-        (Some(_), Some(_)) => return Err(path.invalid("has both data and data_b64")),
+        (None, None) => return Err(path.invalid("needs data or data_b64")),
+        (Some(_), Some(_)) => {
+            return Err(path.invalid("has both data and data_b64; send one of them"));
+        }
     }
     Ok(r)
 }
 
 fn lane(s: &mut Scanner<'_>, path: FieldPath) -> Result<u8, Failure> {
-    let lane = u8::try_from(s.u64(path)?).ok().filter(|lane| *lane <= 9);
-    lane.ok_or_else(|| path.invalid("must be 0 to 9"))
+    let lane = s.u64(path)?;
+    let valid = u8::try_from(lane).ok().filter(|lane| *lane <= 9);
+    valid.ok_or_else(|| path.invalid(format_args!("must be 0 to 9, not {lane}")))
 }
 
 fn base64_bytes(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure> {
@@ -246,12 +249,13 @@ fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
     let mut keys = 0;
     s.object(|s, key: Text<'a>| {
         keys += 1;
-        let name =
-            key.decode().ok_or_else(|| path.invalid("has a key with half a surrogate pair"))?;
+        let name = key
+            .decode()
+            .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
         if name.starts_with('$') || name.starts_with("_topics_") {
-            return Err(
-                path.invalid(format_args!("must not name {name:?}: $ and _topics_ are reserved"))
-            );
+            return Err(path.invalid(format_args!(
+                "has the reserved key {name:?}; keys must not begin with $ or _topics_"
+            )));
         }
         s.expect_type(path, "an object of strings", |b| b == b'"')?;
         s.text(path).map(drop)
@@ -281,7 +285,7 @@ fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), 
         check_count(index + 1, limits)?;
         let path = FieldPath { within: "records", index: Some(index), field: "data" };
         let value = crate::json::validate(line)
-            .map_err(|e: SyntaxError| path.invalid(format_args!("is not one JSON value: {e}")))?;
+            .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
         w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
     }
     Ok(())
@@ -291,9 +295,8 @@ fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), 
 fn not_in_query(query: &Query<'_>) -> Result<(), Failure> {
     for (name, field) in [("tag", "records[].tag"), ("node", "node"), ("key", "idempotency_key")] {
         if query.get(name)?.is_some() {
-            let message = format!(
-                "query parameter `{name}` is for bodies that are no JSON; use the field `{field}`"
-            );
+            let message =
+                format!("query parameter `{name}` is not for JSON bodies; use the field `{field}`");
             return Err(Failure::invalid(message));
         }
     }

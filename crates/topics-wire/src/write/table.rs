@@ -29,7 +29,7 @@ pub struct Table {
 pub(super) type Row<'a> = (Option<Cow<'a, str>>, Result<Record<'a>, Failure>);
 
 fn refused(e: impl std::fmt::Display) -> Failure {
-    Failure::invalid(format!("the body is not an Arrow IPC stream that is read here: {e}"))
+    Failure::invalid(format!("the body is not a readable Arrow IPC stream: {e}"))
 }
 
 impl Table {
@@ -60,7 +60,9 @@ impl Table {
     /// The rows in their order; `topics`: each names its topic.
     pub(super) fn rows(&self, topics: bool) -> Result<impl Iterator<Item = Row<'_>>, Failure> {
         if !self.has_data {
-            return Err(FieldPath::field("data").invalid("is missing: it is the one column needed"));
+            return Err(
+                FieldPath::field("data").invalid("is missing; the stream needs this column")
+            );
         }
         let mut first = 0;
         let mut all = Vec::with_capacity(self.batches.len());
@@ -109,12 +111,11 @@ impl<'a> Columns<'a> {
     fn record(&self, i: usize) -> Result<Record<'a>, Failure> {
         let path = FieldPath { within: "records", index: Some(self.first + i), field: "data" };
         let (data, binary) = match self.data.get(i) {
-            None => return Err(path.invalid("is null")),
+            None => return Err(path.invalid("must not be null")),
             Some(data) if self.data.binary() => (data, true),
             Some(data) => {
-                let json = crate::json::validate(data).map_err(|e: SyntaxError| {
-                    path.invalid(format_args!("is not one JSON value: {e}"))
-                })?;
+                let json = crate::json::validate(data)
+                    .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
                 (json.as_bytes(), false)
             }
         };
@@ -166,7 +167,7 @@ impl<'a> Values<'a> {
             }
             kind => {
                 let wanted = if binary { "utf8 or binary" } else { "utf8" };
-                let message = format!("is a column of {kind}, not of {wanted}");
+                let message = format!("must be a column of {wanted}, not of {kind}");
                 return Err(FieldPath::field(name).invalid(message));
             }
         })
@@ -220,7 +221,7 @@ impl<'a> Meta<'a> {
                 Ok(Some(Self { maps, keys, values }))
             }
             kind => {
-                let message = format!("is a column of {kind}, not of map<utf8, utf8>");
+                let message = format!("must be a column of map<utf8, utf8>, not of {kind}");
                 Err(FieldPath::field("meta").invalid(message))
             }
         }
@@ -236,7 +237,7 @@ impl<'a> Meta<'a> {
         let mut out = vec![b'{'];
         for at in from..to {
             let (Some(key), Some(value)) = (self.keys.get(at), self.values.get(at)) else {
-                return Err(path.invalid("has a null in it"));
+                return Err(path.invalid("must not contain null"));
             };
             if at > from {
                 out.push(b',');

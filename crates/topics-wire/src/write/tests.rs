@@ -63,7 +63,7 @@ fn null_is_as_if_the_field_were_absent() {
 fn unknown_fields_are_refused_with_the_nearest() {
     for (body, says) in [
         (r#"{"idempotency_kye":"k"}"#, "`idempotency_kye`; did you mean `idempotency_key`?"),
-        (r#"{"return_seqs":true}"#, "`return_seqs`; known are config,"),
+        (r#"{"return_seqs":true}"#, "`return_seqs`; expected one of config,"),
         (r#"{"records":[{},{"tga":1}]}"#, "`records[1].tga`; did you mean `tag`?"),
         (r#"{"records":[],"config":{"ttlms":1}}"#, "`config.ttlms`; did you mean `ttl_ms`?"),
     ] {
@@ -196,7 +196,7 @@ fn options_of_jobs() {
         assert_eq!((plain.lane, plain.group, plain.delay_ms), (None, &b""[..], 0));
     });
     let failure = refused(r#"{"records":[{"data":1,"lane":10}]}"#);
-    assert_eq!(failure.message, "records[0].lane must be 0 to 9");
+    assert_eq!(failure.message, "records[0].lane must be 0 to 9, not 10");
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn lines_and_octets() {
     });
     let failure = parse(Body::Ndjson, b"1\n2\n{\n").unwrap_err();
     assert!(
-        failure.message.starts_with("records[2].data is not one JSON value"),
+        failure.message.starts_with("records[2].data is not valid JSON: "),
         "{}",
         failure.message
     );

@@ -178,7 +178,9 @@ fn heads<'a>(s: &mut Scanner<'a>, all: &mut Vec<(Cow<'a, str>, u64)>) -> Result<
     let path = FieldPath::field("expect_heads");
     s.expect_type(path, "an object of integers", |b| b == b'{')?;
     s.object(|s, topic| {
-        let topic = topic.decode().ok_or_else(|| path.invalid("has a name that is no text"))?;
+        let topic = topic
+            .decode()
+            .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
         all.push((topic, s.u64(path)?));
         Ok(())
     })
@@ -233,7 +235,9 @@ fn one_stage<'a>(
     })?;
     let id = id.ok_or_else(|| path.at("id").invalid("is missing"))?;
     let parts = parts.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
-    let parts = parts.ok_or_else(|| path.at("parts").invalid("is how many parts there are"))?;
+    let parts = parts.ok_or_else(|| {
+        path.at("parts").invalid("must be the number of parts, from 1 to 4294967295")
+    })?;
     Ok((id, parts, records))
 }
 
@@ -253,7 +257,7 @@ fn cursor<'a>(
     })?;
     match (topic, consumer, seq) {
         (Some(topic), Some(consumer), Some(seq)) => Ok((topic, consumer, seq)),
-        _ => Err(path.invalid("names topic, consumer and seq")),
+        _ => Err(path.invalid("needs topic, consumer and seq")),
     }
 }
 
@@ -270,7 +274,7 @@ fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
         Ok(())
     })?;
     if a.queue.is_empty() || a.seqs.is_empty() {
-        return Err(path.invalid("names queue, node and seqs"));
+        return Err(path.invalid("needs queue, node and seqs"));
     }
     Ok(a)
 }
