@@ -1,21 +1,21 @@
-//! Outcomes that come inside a call, or after it.
+//! Outcomes that arrive during a call or after it.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// How far a call is, seen from its outcome.
+/// The state of a call, as its outcome finds it.
 enum Call<T> {
-    /// It has not returned.
+    /// The call has not returned.
     Open,
-    /// The outcome came before it returned.
+    /// The outcome arrived before the call returned.
     Done(T),
-    /// It has returned.
+    /// The call has returned.
     Left,
 }
 
-/// The two ends of a call. The first takes the outcome, from any thread; the second is called when
-/// the call returns and has the outcome if it came before. One that comes after goes to `later`.
+/// The two ends of a call. Any thread passes the outcome to the first. The caller calls the second
+/// when the call returns; it returns the outcome if that has arrived. A later outcome goes to `later`.
 pub fn completion_pair<T: Send + 'static>(
     later: impl FnOnce(T) + Send + 'static,
 ) -> (impl FnOnce(T) + Send + 'static, impl FnOnce() -> Option<T> + Send) {

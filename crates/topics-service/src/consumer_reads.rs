@@ -1,4 +1,4 @@
-//! Reads of consumers: they wait for records or for their turn, and hold no thread meanwhile.
+//! Reads of consumers. They wait for records or for the reader lock without holding a thread.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,13 +14,13 @@ use super::consumers::Key;
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
-/// A read that was taken and is not answered.
+/// A read without an answer yet.
 struct WaitingRead {
     consumer: Key,
     asked: ConsumerRead,
     start_ns: u64,
     deadline_ns: u64,
-    /// Where it waits; while it is being read for, nowhere.
+    /// Its waiters; `None` while a worker thread reads for it.
     parked: Option<Parked>,
 }
 
@@ -30,7 +30,7 @@ struct Parked {
     head: Option<u64>,
 }
 
-/// The reads that wait, by token, and the handles.
+/// The open reads by token, and the consumer handles.
 #[derive(Default)]
 pub(super) struct ConsumerReads {
     waiting: Mutex<HashMap<u64, WaitingRead>>,
@@ -38,20 +38,20 @@ pub(super) struct ConsumerReads {
 }
 
 impl ConsumerReads {
-    /// The tokens of those that wait.
+    /// The tokens of the open reads.
     pub fn close(&self) -> Vec<u64> {
         self.waiting.lock().keys().copied().collect()
     }
 }
 
-/// What becomes of a read.
+/// What a read does after an attempt.
 enum NextStep {
     Answer,
-    /// Behind this seq there is nothing yet.
+    /// Waits for a record after this seq.
     Wait(u64),
-    /// All of what was read was passed over.
+    /// Reads on: the filter dropped every record of the page.
     Again,
-    /// Another one has its turn; waits for that until then.
+    /// Waits for the reader lock, until this time.
     Busy(u64),
 }
 
@@ -67,7 +67,7 @@ impl Service {
         Ok(None)
     }
 
-    /// Has a thread look for what a read is due. The thread waits for nobody.
+    /// Attempts a read on a worker thread. The attempt never waits.
     fn start_read(self: &Arc<Self>, token: u64) {
         let service = self.clone();
         self.pool.run(Box::new(move || {
@@ -93,7 +93,7 @@ impl Service {
                     if let Some(batch) = service.on_read(token, Some(&held), outcome)
                         && moves
                     {
-                        // Its client has gone: the next one gets it.
+                        // The client has gone; the next read gets this batch.
                         held.give_back(batch);
                     }
                 };
@@ -103,8 +103,8 @@ impl Service {
         }
     }
 
-    /// What a look has found: the answer, or a reason to look again. What nobody waits for any
-    /// more comes back.
+    /// Handles the outcome of an attempt: answers, waits or reads again. Returns the batch of a read
+    /// that was cancelled meanwhile.
     fn on_read(
         self: &Arc<Self>,
         token: u64,
@@ -121,7 +121,7 @@ impl Service {
                     false => NextStep::Again,
                 }
             }
-            // A reader waits for its turn as long as the one before it may read.
+            // A reader waits for the lock as long as its holder may keep it.
             Err(failure) if failure.code == "consumer_busy" => {
                 let busy_deadline = r.deadline_ns.max(r.start_ns + MAX_WAIT_MS * 1_000_000);
                 match !r.asked.fail_if_busy && open && now < busy_deadline {
@@ -161,7 +161,7 @@ impl Service {
         None
     }
 
-    /// Waits for records behind `seq`, or for the turn of a consumer.
+    /// Waits for records after `seq`, or for the reader lock of a consumer.
     fn park_reader(
         self: &Arc<Self>,
         token: u64,
@@ -177,7 +177,7 @@ impl Service {
         };
         self.timer.set(timer_ns, token);
         if !self.is_ready() {
-            // A close that did not see it waiting.
+            // `close` may have missed this read.
             return self.sink.wake(token);
         }
         let sink = self.sink.clone();
@@ -185,7 +185,7 @@ impl Service {
         if let Some((handle, _)) = turn
             && handle.on_turn(due.clone()).is_err()
         {
-            // It is told when it looks.
+            // The next attempt reports the error.
             return self.sink.wake(token);
         }
         let Some(seq) = seq else { return };
@@ -199,12 +199,12 @@ impl Service {
                     self.engine.cancel_on_head(&topic, id);
                 }
             }
-            // It is told when it looks.
+            // The next attempt reports the error.
             Err(_) => self.sink.wake(token),
         }
     }
 
-    /// A read that waits looks again.
+    /// Attempts a waiting read again.
     pub(super) fn resume_reader(self: &Arc<Self>, token: u64) {
         let parked = {
             let mut all = self.consumer_reads.waiting.lock();

@@ -1,4 +1,4 @@
-//! Consumers: one handle for each, which all requests share.
+//! Consumers: all requests share one handle for each.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use topics_wire::{Failure, consumers, page};
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
-/// Handles kept; above, one that is idle goes, and its consumer reads on from where it is stored.
+/// Maximum number of handles. Above it an idle handle is dropped, and its consumer continues from the
+/// stored cursor.
 const HANDLES: usize = 65_536;
-/// Topic and name.
+/// Topic and consumer name.
 pub(super) type Key = (String, String);
 
 impl Service {
-    /// Opens a consumer anew: its reads go on where it is stored.
+    /// Creates or reopens a consumer; its reads continue from the stored cursor.
     pub(super) fn put_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let asked = consumers::put(r.body)?;
         let name = r.subresource.to_owned();
@@ -71,7 +72,7 @@ impl Service {
         })
     }
 
-    /// The consumers of the topic in the path, or of all topics that the query means.
+    /// Lists the consumers of the topic in the path, or of every topic that the query selects.
     pub(super) fn list_consumers(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
         let page = page::parse(&query)?;
@@ -79,7 +80,7 @@ impl Service {
         if let Some(topic) = &topic {
             r.grant.check(topic)?;
         }
-        // A cursor names a topic and a consumer; whoever sends one says so, like any other name.
+        // The cursor holds a topic name that the client may have made up, so it is checked too.
         let after = match &page.after {
             None => None,
             Some(after) => Some(after.split_once('\n').ok_or_else(page::invalid_cursor)?),
@@ -121,7 +122,7 @@ impl Service {
         })
     }
 
-    /// Adds consumers of a topic until there are `most`.
+    /// Appends consumers of a topic to `found`, up to `most` in all.
     fn consumers_of(
         &self,
         topic: &str,
@@ -152,20 +153,20 @@ impl Service {
             }
         }
         let old = handles.insert(key, handle.clone());
-        // Its last position is stored when it goes: not under the lock.
+        // Dropping a handle stores its position; the lock must not be held for that.
         drop(handles);
         drop(old);
         handle
     }
 
-    /// The handle of a consumer that is there.
+    /// The handle of an existing consumer.
     pub(super) fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
         let key = (topic.to_owned(), name.to_owned());
         let kept = self.consumer_reads.handles.lock().get(&key).cloned();
         if let Some(handle) = kept {
             match handle.cursor() {
                 Ok(_) => return Ok(handle),
-                // The topic or the consumer went, and may have come again.
+                // The topic or the consumer was deleted, and may have been created again.
                 Err(_) => drop(self.consumer_reads.handles.lock().remove(&key)),
             }
         }
@@ -175,7 +176,7 @@ impl Service {
     }
 }
 
-/// A topic that has gone meanwhile has no consumers.
+/// Treats a topic that was deleted meanwhile as one without consumers.
 fn absent(failure: Failure) -> Result<(), Failure> {
     if failure.code == "topic_not_found" { Ok(()) } else { Err(failure) }
 }

@@ -1,4 +1,5 @@
-//! From a verb to the method that answers it, and the three ways to answer.
+//! Dispatch from a verb to its method, and the three ways to answer: in the call, on a worker thread,
+//! or when the group commit of a staged verb completes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -73,23 +74,23 @@ impl Service {
         }
     }
 
-    /// An answer that is there.
+    /// Replies in the call.
     pub(super) fn reply(&self, body: Vec<u8>, start_ns: u64) -> Answer {
         Ok(Some(Reply::ok(self.with_timing(body, start_ns))))
     }
 
-    /// Adds to an object what it cost.
+    /// Adds `performance` to a finished object.
     pub(super) fn with_timing(&self, body: Vec<u8>, start_ns: u64) -> Vec<u8> {
         let server_total_ns = self.elapsed(start_ns);
         with_performance(body, &Performance { server_total_ns, ..Performance::default() })
     }
 
-    /// The same of what looked at so many records.
+    /// Adds `performance` of a verb that scanned `records` records.
     pub(super) fn with_scan_cost(&self, body: Vec<u8>, records: u64, start_ns: u64) -> Vec<u8> {
         with_performance(body, &Performance::of_scan(records, self.elapsed(start_ns)))
     }
 
-    /// An answer that a thread of the pool makes, because it may wait for the disk.
+    /// Runs a verb on a worker thread, because it may wait for the disk.
     pub(super) fn on_worker(
         self: &Arc<Self>,
         r: &Request<'_>,
@@ -98,7 +99,7 @@ impl Service {
         self.run_on_worker(r.token, r.name, move |s, topic| verb(s, topic))
     }
 
-    /// The same of a verb whose body has no fields.
+    /// Runs a verb whose body has no fields on a worker thread.
     pub(super) fn on_worker_without_body(
         self: &Arc<Self>,
         r: &Request<'_>,
@@ -108,7 +109,7 @@ impl Service {
         self.on_worker(r, verb)
     }
 
-    /// The same for a call that has waited.
+    /// Runs a verb of the call with this token on a worker thread.
     pub(super) fn run_on_worker(
         self: &Arc<Self>,
         token: u64,
@@ -130,8 +131,8 @@ impl Service {
         Ok(None)
     }
 
-    /// A verb that `begin` stages: its reply is there when that returns, or comes when a group has
-    /// been led. `None`: it began nothing.
+    /// Runs a verb that `begin` stages. The reply is available when `begin` returns, or comes with
+    /// the group commit. `None`: `begin` staged nothing.
     pub(super) fn stage_verb(
         self: &Arc<Self>,
         token: u64,

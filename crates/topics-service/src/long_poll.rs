@@ -1,4 +1,5 @@
-//! Reads that poll for records: an entry here, a waiter in the engine, a deadline in the timer.
+//! Long polls: reads that wait for records. Each has an entry here, a waiter in the engine and a
+//! deadline in the timer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use topics_wire::read::{self, DiffRequest};
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
-/// A poll that wakes to nothing looks again after this long: the engine has woken it for records
-/// that this reader may not see yet.
+/// A long poll that wakes without a visible record checks again after this time: the engine woke it
+/// for records that this reader may not see yet.
 const RECHECK_NS: u64 = 10_000_000;
 
-/// A read that long_polls.
+/// A waiting read.
 struct LongPoll {
     topic: String,
     diff: DiffRequest,
-    /// What is answered when there is something, unless it is a page as JSON.
+    /// The scan that answers this read, unless a JSON page does.
     columns: Option<ScanRequest>,
     start_ns: u64,
     deadline_ns: u64,
-    /// When the timer will say that it is due.
+    /// The deadline in the timer.
     timer_ns: u64,
-    /// Its waiter in the engine.
+    /// The id of the waiter in the engine.
     head: Option<u64>,
 }
 
@@ -42,7 +43,7 @@ struct Table {
 pub(super) struct LongPolls(Mutex<Table>);
 
 impl LongPolls {
-    /// No read long_polls any longer; the tokens of those that do.
+    /// Refuses further long polls and returns the tokens of the open ones.
     pub fn close(&self) -> Vec<u64> {
         let mut table = self.0.lock();
         table.closed = true;
@@ -55,7 +56,7 @@ impl Service {
         let mut diff = read::parse(r.body, &self.limits, r.arrow)?;
         let columns = r.arrow.then(|| arrow::parse_diff(r.body, &diff)).transpose()?;
         if columns.is_some() {
-            // Only whether there is something.
+            // This read only checks whether a record exists; the scan reads them.
             diff.request.limit = 1;
         }
         let deadline_ns = start_ns + diff.wait_ms * 1_000_000;
@@ -71,7 +72,7 @@ impl Service {
         self.poll_read(r.token, poll, true)
     }
 
-    /// Looks for what a waiting read is due; its reply, unless it goes on waiting.
+    /// Continues the call with this token after a wake: its reply, or `None` while it keeps waiting.
     pub fn resume(self: &Arc<Self>, token: u64) -> Option<Reply> {
         if self.streams.has(token) {
             return Some(Reply { status: 0, body: Vec::new() });
@@ -90,7 +91,8 @@ impl Service {
         Some(reply)
     }
 
-    /// Forgets what long_polls under a token: nobody wants its reply. Other calls go on.
+    /// Cancels the waiting call or stream with this token, because its client has gone. Verbs that
+    /// already run are not cancelled.
     pub fn cancel(self: &Arc<Self>, token: u64) {
         let waited = self.remove_poll(token).is_some()
             || self.cancel_claim(token)
@@ -112,7 +114,7 @@ impl Service {
 
     fn poll_read(self: &Arc<Self>, token: u64, mut poll: LongPoll, first: bool) -> Answer {
         let page = match &poll.columns {
-            // Nobody long_polls: the stream says itself what there is.
+            // Without a wait the scan itself reports an empty range.
             Some(columns) if first && poll.diff.wait_ms == 0 => {
                 return self.begin_scan(token, &poll.topic, columns.clone());
             }
@@ -121,7 +123,7 @@ impl Service {
         let now = self.clock.mono_ns();
         let ReadBatch { topic_id, next_from_seq: seq, caught_up, .. } = page;
         let unmoved = poll.diff.request.from == ReadFrom::After(seq);
-        // Nothing, and behind it there is nothing that this reader may see.
+        // An empty page, and no visible record after it.
         let idle = page.is_empty() && page.tombstone.is_none() && (caught_up || unmoved);
         if !idle || now >= poll.deadline_ns || self.long_polls.0.lock().closed {
             return self.finish_read(token, poll, &page);
@@ -129,7 +131,7 @@ impl Service {
         let moved = !unmoved;
         poll.diff.request.from = ReadFrom::After(seq);
         poll.diff.request.topic_id = Some(topic_id);
-        // Woken to nothing without moving: the engine would wake it again at once, and so on.
+        // A second waiter at the same seq would fire immediately, again and again.
         let by_head = first || moved;
         poll.timer_ns =
             if by_head { poll.deadline_ns } else { poll.deadline_ns.min(now + RECHECK_NS) };
@@ -137,7 +139,7 @@ impl Service {
         Ok(None)
     }
 
-    /// Makes the entry, then the waiter: it may fire before its id is known here.
+    /// Adds the entry before the waiter, because the waiter may fire before its id is known.
     fn park_poll(
         self: &Arc<Self>,
         token: u64,
@@ -165,7 +167,7 @@ impl Service {
         }
     }
 
-    /// A page as JSON, or the beginning of a stream from where this reader has come to.
+    /// Answers with a JSON page, or starts a scan at the reader's cursor.
     fn finish_read(self: &Arc<Self>, token: u64, poll: LongPoll, page: &ReadBatch) -> Answer {
         let LongPoll { topic, diff, columns, start_ns, .. } = poll;
         if let Some(columns) = columns {

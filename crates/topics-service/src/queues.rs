@@ -1,5 +1,5 @@
-//! Queues: a claim waits in the engine, what has to wait for the disk runs on a thread of the pool,
-//! the rest within the call.
+//! Queues. A claim waits in the engine; a verb that waits for the disk runs on a worker thread; any
+//! other is answered in the call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::completion::completion_pair;
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
-/// A claim that was taken and is not answered.
+/// A claim without an answer yet.
 struct WaitingClaim {
     topic: String,
-    /// What withdraws it; 0: not known yet.
+    /// Cancels the claim in the engine; 0 until the engine has returned it.
     id: u64,
     start_ns: u64,
 }
 
-/// The claims that wait, by token.
+/// The open claims, by token.
 #[derive(Default)]
 pub(super) struct WaitingClaims(Mutex<HashMap<u64, WaitingClaim>>);
 
@@ -51,7 +51,7 @@ impl Service {
         Ok(left())
     }
 
-    /// The reply to a claim. Jobs for a client that has gone are given back at once.
+    /// The reply to a claim. `None` for a client that has gone: its jobs are released.
     pub(super) fn on_claimed(
         self: &Arc<Self>,
         token: u64,
@@ -92,7 +92,7 @@ impl Service {
         true
     }
 
-    /// Nobody waits for jobs any longer: every claim that does gets none.
+    /// Answers every open claim without jobs.
     pub(super) fn close_claims(&self) {
         let all = std::mem::take(&mut *self.claims.0.lock());
         for (token, waiting) in all {
@@ -187,7 +187,7 @@ impl Service {
         } else if !r.grant.prefixes.is_empty()
             && self.engine.state(r.name, false)?.config.kind == TopicType::Log
         {
-            // Where a dead letter came from is for it to say; dead jobs stay where they are.
+            // Without `to`, dead letters go to the topics that they name, which this key may not cover.
             let message = "this key covers some names only; name the destination in `to`";
             return Err(Failure::new("forbidden", message));
         }

@@ -1,4 +1,4 @@
-//! Routers.
+//! Routers: create, read, delete, list.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Service {
         })
     }
 
-    /// Refuses a router that is there and between topics of others.
+    /// Refuses an existing router with a topic that the key does not cover.
     fn check_router(&self, router: &str, grant: &Grant) -> Result<(), Failure> {
         match self.engine.router(router) {
             Ok(info) => check(&info, grant),
@@ -65,7 +65,7 @@ impl Service {
     }
 }
 
-/// Whether a router and both of its topics are the client's.
+/// Whether the key covers a router and both of its topics.
 fn covers(info: &RouterInfo, grant: &Grant) -> bool {
     [&info.router, &info.request.source, &info.request.dest].iter().all(|name| grant.covers(name))
 }
@@ -80,7 +80,7 @@ fn check(info: &RouterInfo, grant: &Grant) -> Result<(), Failure> {
     Err(Failure::new("forbidden", message))
 }
 
-/// A refusal without the names of others.
+/// Hides names that the key does not cover from an error.
 fn without_others(e: Error, grant: &Grant) -> Error {
     let shown = |name: String| if grant.covers(&name) { name } else { "…".to_owned() };
     match e {

@@ -1,4 +1,4 @@
-//! Columns: a range as an Arrow stream, next_batch on the pool, one batch ahead of its client.
+//! Arrow scans as streams: a worker thread encodes one batch ahead of the client.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,35 +15,35 @@ use super::scan::{IpcStream, Scan};
 use super::streams::{NextAction, Source};
 use super::{Reply, Request, Service};
 
-/// What one pull gives at most: other connections have their turn between two. It is in few
-/// pieces: memory for many small ones goes back to the system again and again.
+/// Bytes of one pull, so that other connections are served between two pulls. A pull has few pieces,
+/// because the allocator would return the memory of many small ones to the system each time.
 const PULL_BYTES: usize = 1 << 20;
 
-/// A batch, or why there is none.
+/// The outcome of encoding a batch.
 enum NextBatch {
     Batch(Vec<Bytes>),
     Failed(Failure),
 }
 
-/// Where a scan is: with the thread that makes the next batch, or here with what was next_batch.
+/// The progress of a scan. The worker thread that encodes the next batch has the stream meanwhile.
 #[derive(Default)]
 struct ScanState {
     stream: Option<IpcStream>,
     next_batch: Option<NextBatch>,
-    /// What is rest of the batch that is being taken.
+    /// The rest of the batch that the client is taking.
     rest: VecDeque<Bytes>,
-    /// Nothing follows that.
+    /// No batch follows `rest` and `next_batch`.
     ended: bool,
-    /// The client has all there was: it is told when there is more.
+    /// The client has taken every batch and waits for a wake.
     waiting: bool,
 }
 
-/// A scan whose client takes it; empty until it has begun.
+/// A scan and its client; empty until the scan has begun.
 #[derive(Clone, Default)]
 pub(super) struct ScanStream(Arc<Mutex<ScanState>>);
 
 impl ScanStream {
-    /// What was next_batch, in pieces; has the next batch next_batch meanwhile.
+    /// Appends encoded bytes to `pieces`, and encodes the next batch meanwhile.
     pub(super) fn pull(
         &self,
         service: &Arc<Service>,
@@ -76,7 +76,7 @@ impl ScanStream {
         Ok(next)
     }
 
-    /// Has a thread make the next batch.
+    /// Encodes the next batch on a worker thread.
     fn make_next(&self, service: &Arc<Service>, token: u64, mut stream: IpcStream) {
         let (state, sink) = (self.0.clone(), service.sink.clone());
         service.pool.run(Box::new(move || {
@@ -103,7 +103,7 @@ impl ScanStream {
 }
 
 impl ScanState {
-    /// Takes as much as one pull gives.
+    /// Moves the bytes of one pull from `rest` to `pieces`.
     fn take_pieces(&mut self, pieces: &mut Vec<Bytes>) {
         let mut free = PULL_BYTES;
         while let Some(first) = self.rest.front_mut().filter(|_| free > 0) {
@@ -123,8 +123,8 @@ impl Service {
         self.begin_scan(r.token, r.name, arrow::parse(r.body)?)
     }
 
-    /// Begins a stream of columns on a thread: what comes first may be on the disk, and whether it
-    /// can be had decides between a stream and a refusal.
+    /// Begins a scan on a worker thread, because its first page may be on disk. If that page fails,
+    /// the request is refused; otherwise the stream starts.
     pub(super) fn begin_scan(
         self: &Arc<Self>,
         token: u64,
@@ -132,7 +132,7 @@ impl Service {
         asked: ScanRequest,
     ) -> Answer {
         let source = ScanStream::default();
-        // It is there before it has begun, so that its client can leave meanwhile.
+        // Registered before it begins, so that a client that leaves meanwhile cancels it.
         self.open(token, Source::ScanStream(source.clone()), Vec::new())?;
         self.run_on_worker(token, topic, move |s, topic| {
             let begun = Scan::begin(s.engine.clone(), topic, asked).and_then(IpcStream::new);

@@ -1,4 +1,4 @@
-//! Scans as their clients get them: whole, in bounded pieces, or seen to have failed.
+//! Scans as their clients see them: complete, in bounded pieces, or failed.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -9,7 +9,7 @@ use topics_engine::{Append, NewRecord};
 use super::tests::World;
 use super::{NextAction, StreamOutput};
 
-/// Pulls until the stream has ended or failed; the longest wait for bytes that one pull held.
+/// Pulls until the stream ends or fails; also the most bytes of one pull.
 fn drain(w: &World, token: u64) -> (Vec<u8>, NextAction, usize) {
     let (mut bytes, mut most) = (Vec::new(), 0);
     loop {
@@ -27,7 +27,7 @@ fn columns(w: &mut World, verb: &str, body: Value) -> (Vec<u8>, NextAction, usiz
     begun(w, token)
 }
 
-/// The stream that is answered.
+/// The stream that answers a request.
 fn begun(w: &World, token: u64) -> (Vec<u8>, NextAction, usize) {
     let opening = w.raw_reply(token).expect("the pool runs in the call");
     assert_eq!(opening.status, 200, "{}", String::from_utf8_lossy(&opening.body));
@@ -41,7 +41,7 @@ fn scan(w: &mut World, body: Value) -> (Vec<u8>, NextAction, usize) {
     columns(w, "scan", body)
 }
 
-/// What a read as columns has: its seqs, and the cursor after it.
+/// The seqs of an Arrow read, and the cursor after it.
 fn diff(w: &mut World, body: Value) -> (Vec<i64>, u64) {
     let (bytes, next, _) = columns(w, "diff", body);
     assert_eq!(next, NextAction::End);
@@ -52,7 +52,7 @@ fn number(bytes: &[u8], name: &str) -> u64 {
     StreamReader::try_new(bytes, None).unwrap().schema().metadata()[name].parse().unwrap()
 }
 
-/// What a request for columns is refused with.
+/// The refusal of an Arrow request.
 fn refused(w: &mut World, verb: &str, body: Value) -> (u16, Value) {
     let token = w.send_for(true, verb, "t", "", body);
     let reply = w.raw_reply(token).unwrap();
@@ -95,7 +95,7 @@ fn a_scan_is_the_whole_range_and_ends_with_the_marker() {
     let (bytes, next, most) = scan(&mut w, json!({"from_seq": 5, "columns": ["seq", "data"]}));
     assert_eq!(next, NextAction::End);
     assert!(bytes.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
-    // 20 MB went by, a pull's worth at a time.
+    // 20 MB passed, one pull at a time.
     assert!(bytes.len() > 20_000_000 && most <= 1 << 20, "{} {most}", bytes.len());
     assert_eq!(seqs(&bytes), (6..=20_000).collect::<Vec<_>>());
     let reader = StreamReader::try_new(&bytes[..], None).unwrap();
@@ -152,13 +152,13 @@ fn what_is_not_synced_is_not_in_a_strong_scan() {
 fn a_read_as_columns_ends_where_its_limit_is() {
     let mut w = filled(20_000, 10);
     let upto = |from: i64, to: i64| (from..=to).collect::<Vec<_>>();
-    // Within the first page, and far behind it.
+    // Within the first page, and far after it.
     for limit in [1, 700, 8192, 8193, 15_000, 20_000, 1_000_000] {
         let (seqs, to_seq) = diff(&mut w, json!({"limit": limit}));
         let end = limit.min(20_000);
         assert!(seqs == upto(1, end) && to_seq == end as u64, "limit {limit}: to {to_seq}");
     }
-    // The limit is of records, not of bytes: those say how large a batch is.
+    // `limit` counts records; `max_batch_bytes` only sets the size of a batch.
     let small = json!({"from_seq": 3, "limit": 9000, "max_batch_bytes": 1000});
     assert!(diff(&mut w, small) == (upto(4, 9003), 9003));
     assert_eq!(diff(&mut w, json!({"tail": 5})), (upto(19_996, 20_000), 20_000));
@@ -194,7 +194,7 @@ fn whoever_follows_the_cursor_of_columns_sees_every_record_once() {
         assert!(reads < 4, "{reads} reads");
     }
     let (seqs, to_seq) = diff(&mut w, json!({"match": "k0", "from_seq": 30, "limit": 3}));
-    // The deleted ones behind the last are passed, too.
+    // The cursor also passes the deleted records after the last one.
     assert_eq!((seqs, to_seq), (vec![31, 33, 35], 36));
 }
 
@@ -210,13 +210,13 @@ fn columns_are_waited_for() {
     w.put("t", json!(2));
     let (bytes, next, _) = begun(&w, token);
     assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![2], NextAction::End, 2));
-    // Nothing came: a stream without rows, and the cursor as it was.
+    // No record came: a stream without rows, and the same cursor.
     let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
     w.clock.advance_ms(5001);
     w.service.resume(token);
     let (bytes, next, _) = begun(&w, token);
     assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![], NextAction::End, 2));
-    // A client that goes while it waits leaves nothing.
+    // A client that leaves while it waits leaves nothing open.
     let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
     w.service.cancel(token);
     w.put("t", json!(3));
@@ -231,7 +231,7 @@ fn what_fails_at_once_is_a_refusal_and_so_is_the_rest_of_what_broke_off() {
     for verb in ["scan", "diff"] {
         let (bytes, next, _) = columns(&mut w, verb, text(0));
         assert_eq!(next, NextAction::Fail, "{verb}: what came before it came");
-        // Whoever asks for the rest, as far as it came, is told what it is.
+        // A request for the rest is refused with the reason.
         let reader = StreamReader::try_new(&bytes[..], None).unwrap();
         let came = reader.map_while(Result::ok).last().unwrap();
         let last = *came.column(1).as_primitive::<Int64Type>().values().last().unwrap();
@@ -281,7 +281,7 @@ fn a_scan_that_fails_has_no_marker() {
     assert_eq!(next, NextAction::Fail);
     assert!(!bytes.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
     assert_eq!(scan(&mut w, json!({"data_type": "binary"})).1, NextAction::End);
-    // A server that goes down does not say that this was all.
+    // A server that shuts down sends no end-of-stream marker.
     let token = w.send("scan", "t", "", json!({"data_type": "binary"}));
     assert!(w.raw_reply(token).is_some());
     w.service.close();

@@ -18,10 +18,10 @@ use super::txns::WriterOwners;
 use super::verb::Verb;
 use super::worker_pool::WorkerPool;
 
-/// An answer.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The HTTP status.
+    /// The HTTP status; 0 from [`Service::resume`] for a stream that has output.
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
@@ -42,23 +42,24 @@ impl Reply {
     }
 }
 
-/// Where replies go that come later; called from any thread, must not block.
+/// Receives the replies that come after their call returned. Any thread calls it, so it must not
+/// block.
 pub trait Sink: Send + Sync + 'static {
-    /// The reply of the call with this token.
+    /// Delivers the reply to the call with this token.
     fn reply(&self, token: u64, reply: Reply);
-    /// What long_polls under this token may have something: the loop calls [`Service::resume`], which
-    /// answers status 0 for a stream: then [`Service::pull`] is due.
+    /// Wakes the waiting call or stream with this token: the loop calls [`Service::resume`], and for
+    /// a stream (status 0) [`Service::pull`].
     fn wake(&self, token: u64);
 }
 
-/// One request, as far as HTTP goes parsed.
+/// One request, with the HTTP part parsed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// What it asks for.
+    /// What the client asks for.
     pub verb: Verb,
     /// The topic or router in the path, percent-decoded.
     pub name: &'a str,
-    /// What else the path names: a consumer, a watch session.
+    /// The consumer, watch session or writer in the path, percent-decoded.
     pub subresource: &'a str,
     /// The query string.
     pub query: &'a [u8],
@@ -66,19 +67,19 @@ pub struct Request<'a> {
     pub body: &'a [u8],
     /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
     pub key: &'a [u8],
-    /// What the client may touch.
+    /// The rights of the client.
     pub grant: &'a Grant,
-    /// What the body is.
+    /// The format of the body.
     pub kind: Body,
     /// Answer a read with an Arrow IPC stream.
     pub arrow: bool,
     /// Answer metrics with JSON.
     pub json: bool,
-    /// Names the call to the sink.
+    /// Identifies the call to the sink.
     pub token: u64,
 }
 
-/// The routes over one engine.
+/// The verbs over one engine.
 pub struct Service {
     pub(super) engine: Engine,
     pub(super) clock: Arc<dyn Clock>,
@@ -99,7 +100,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Over an open engine.
+    /// A service over an open engine.
     #[must_use]
     pub fn new(
         engine: Engine,
@@ -129,7 +130,7 @@ impl Service {
         })
     }
 
-    /// Answers, or takes the call: then its reply goes to the sink, once.
+    /// Runs a request. `None`: the reply goes to the sink later, once.
     pub fn call(self: &Arc<Self>, r: &Request<'_>) -> Option<Reply> {
         let start_ns = self.clock.mono_ns();
         match self.dispatch(r, start_ns) {
@@ -138,7 +139,7 @@ impl Service {
         }
     }
 
-    /// Leads the writes that were staged since the last call.
+    /// Commits the writes that were staged since the last call.
     pub fn flush(&self) {
         self.staged.store(false, Ordering::Relaxed);
         self.engine.drive();
@@ -150,18 +151,19 @@ impl Service {
         self.staged.load(Ordering::Relaxed)
     }
 
-    /// Calls that were taken and are not answered.
+    /// The number of calls and streams that are still open.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// What `ready` answers.
+    /// Sets the answer of the verb `ready`.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Answers whatever long_polls with what there is; stops the threads. The engine stays open.
+    /// Answers every waiting call with what is available, and stops the threads. The engine stays
+    /// open.
     pub fn close(self: &Arc<Self>) {
         self.set_ready(false);
         let waiting = self.long_polls.close().into_iter().chain(self.consumer_reads.close());

@@ -1,4 +1,4 @@
-//! Watch sessions: whose they are, and how their clients go back.
+//! Watch sessions: their owners, and how a client resumes one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::dispatch::Answer;
 use super::streams::{Source, WatchStream};
 use super::{Reply, Request, Service};
 
-/// What is kept of a session that the engine may have forgotten, at least.
+/// Minimum time that an unused session is kept here; the engine ends it earlier.
 const KEPT_NS: u64 = 600_000_000_000;
 
-/// The numbered events of a session, which its streams share.
+/// The event history of a session, shared by its streams.
 pub(super) type SharedHistory = Arc<Mutex<EventHistory>>;
 
 struct Session {
@@ -29,7 +29,7 @@ struct Session {
     used_ns: u64,
 }
 
-/// The sessions, by their ids.
+/// The sessions by id.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<HashMap<u128, Session>>);
 
@@ -53,7 +53,7 @@ impl Service {
             let now = s.clock.mono_ns();
             let session = Session { owner, heartbeat_ms, history: Arc::default(), used_ns: now };
             let mut all = s.sessions.0.lock();
-            // A history that a stream holds is in use.
+            // An open stream holds the history of its session.
             all.retain(|_, s| {
                 Arc::strong_count(&s.history) > 1 || now.saturating_sub(s.used_ns) < KEPT_NS
             });
@@ -65,7 +65,7 @@ impl Service {
         })
     }
 
-    /// A session of this client; another's is as unknown as one that there never was.
+    /// A session of this client. The session of another key is `not_found` as well.
     fn session_of(&self, r: &Request<'_>) -> Result<(u128, u64, SharedHistory), Failure> {
         let id = parse_wid(r.subresource).ok_or_else(unknown)?;
         let mut all = self.sessions.0.lock();
@@ -84,7 +84,7 @@ impl Service {
         self.reply(o.finish(), start_ns)
     }
 
-    /// A stream of a session.
+    /// Opens a stream of a session.
     pub(super) fn open_session(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (id, heartbeat_ms, history) = self.session_of(r)?;
         let back = match ids::parse(r.key)? {
@@ -100,7 +100,7 @@ impl Service {
         self.open(r.token, Source::WatchStream(Box::new(stream)), frames::OPEN.to_vec())
     }
 
-    /// A stream without a session.
+    /// Opens a stream without a session.
     pub(super) fn open_query(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let WatchSpec { mut watch, .. } =
             watch::query(&Query::new(r.query), &self.limits, r.grant)?;

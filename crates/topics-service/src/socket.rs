@@ -1,4 +1,4 @@
-//! One socket: messages in, messages out. Subscriptions are watches, a publish is a write.
+//! WebSockets: text messages in and out. A subscription is a watch, a publish is a write.
 
 mod publish;
 
@@ -17,13 +17,13 @@ use super::{Request, Service};
 
 use publish::PublishQueue;
 
-/// Subscriptions of one socket.
+/// Maximum number of subscriptions of one socket.
 const MAX_SUBSCRIPTIONS: usize = 64;
 
-/// What is to be sent besides events.
+/// Messages to send besides events.
 type Outbox = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// A connection.
+/// The state of one WebSocket.
 pub(super) struct Socket {
     grant: Grant,
     subscriptions: Vec<(Option<String>, Vec<String>, Watch)>,
@@ -31,14 +31,14 @@ pub(super) struct Socket {
     publishes: PublishQueue,
 }
 
-/// What every message has.
+/// The fields that every message has.
 struct MessageHead {
     op: String,
     request_id: Option<String>,
     topics: Vec<String>,
 }
 
-/// Reads what every message has; what else it may have, its op says.
+/// Reads the fields that every message has. The fields of its op are read later.
 fn head(message: &[u8]) -> Result<MessageHead, Failure> {
     let mut h = MessageHead { op: String::new(), request_id: None, topics: Vec::new() };
     let mut s = Scanner::new(message)?;
@@ -60,7 +60,7 @@ fn head(message: &[u8]) -> Result<MessageHead, Failure> {
     Ok(h)
 }
 
-/// Refuses what a message that is read by its head alone does not have.
+/// Refuses unknown fields in a message whose op has no fields of its own.
 fn only(message: &[u8], fields: Fields) -> Result<(), Failure> {
     read_body(message, fields, |s, _| Ok(s.skip()?))
 }
@@ -82,7 +82,7 @@ fn message(op: &str, request_id: Option<&str>) -> Object {
     o
 }
 
-/// An event's fields behind the name of its message.
+/// Puts `op` before the fields of an event.
 fn with_op(op: &str, fields: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(fields.len() + 24);
     out.extend_from_slice(b"{\"op\":");
@@ -102,12 +102,12 @@ fn refusal(request_id: Option<&str>, failure: &Failure) -> Vec<u8> {
 }
 
 impl Socket {
-    /// What the client is told last.
+    /// The last message before the socket closes.
     pub(super) fn closing_message(&self, failure: &Failure) -> Vec<u8> {
         refusal(None, failure)
     }
 
-    /// Takes events and answers until there are enough or no more.
+    /// Appends answers and events to `out`, up to about `most` bytes.
     pub(super) fn pull(
         &mut self,
         out: &mut Vec<Vec<u8>>,
@@ -139,7 +139,7 @@ impl Socket {
                 }
             }
         }
-        // Each gets its turn.
+        // The next pull starts with another subscription.
         if next == NextAction::More && !self.subscriptions.is_empty() {
             self.subscriptions.rotate_left(1);
         }
@@ -189,8 +189,8 @@ impl Service {
         self.open(r.token, Source::Socket(Box::new(socket)), Vec::new())
     }
 
-    /// A message of a socket's client; what it is told comes with the next pull. `scopes` are the
-    /// client's: `read` and `write`.
+    /// Handles a message from the client of a socket; the next pull returns the answer. `scopes`:
+    /// whether the client may `read` and `write`.
     pub fn message(self: &Arc<Self>, token: u64, text: &[u8], scopes: (bool, bool)) {
         let Some(stream) = self.streams.get(token) else { return };
         let mut guard = stream.lock();
@@ -243,9 +243,9 @@ impl Service {
         }
         let WatchSpec { watch: mut asked, request_id } =
             watch::subscribe(text, &self.limits, &socket.grant)?;
-        // The connection has heartbeats of its own.
+        // WebSocket pings replace heartbeat events.
         asked.heartbeat_ms = None;
-        // Four messages at most wait for a socket that does not take them.
+        // A slow client has at most four frames queued for each subscription.
         asked.queue_frames = 4;
         let opened = self.engine.watch(&asked)?;
         let sink = self.sink.clone();
@@ -260,7 +260,7 @@ impl Service {
     }
 }
 
-/// Ends the subscriptions that the message names, by their request or by a topic.
+/// Ends the subscriptions with the request id or one of the topics of the message.
 fn unsubscribe(socket: &mut Socket, h: &MessageHead) -> Vec<u8> {
     let before = socket.subscriptions.len();
     socket.subscriptions.retain(|(id, topics, _)| {

@@ -1,5 +1,5 @@
-//! Answers without end: watches and jobs. A stream is pulled by its connection when that can take
-//! more, and says when there is something; nothing is made for a connection that does not take it.
+//! Streams: watches, jobs, scans, sockets. A stream wakes its connection when it has output, and the
+//! connection pulls when its client takes more; nothing is encoded for a client that does not read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use super::sessions::SharedHistory;
 use super::socket::Socket;
 use super::{Reply, Request, Service};
 
-/// Bytes that one pull makes, unless one event has more.
+/// Bytes of one pull; a single larger event is sent whole.
 const PULL_BYTES: usize = 256 << 10;
 
-/// What a stream does after a pull.
+/// What the connection does after a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextAction {
-    /// There may be more: pull again when this is sent.
+    /// Pull again when this output is sent.
     More,
-    /// Nothing more now: the sink says when there is.
+    /// Wait for [`super::Sink::wake`].
     Wait,
-    /// This was the last.
+    /// The stream has ended.
     End,
-    /// It cannot go on, and what it said so far is not all: the client must not take it so.
+    /// The stream failed: the client must not take its output so far for complete.
     Fail,
 }
 
-/// What a pull made: pieces to be sent one by one, and what is next.
+/// The output of one pull.
 #[derive(Clone, Debug)]
 pub struct StreamOutput {
-    /// Bytes of a stream, wherever they are cut; messages of a socket.
+    /// Bytes of a stream, cut anywhere; or whole messages of a socket.
     pub pieces: Vec<Bytes>,
-    /// What is next.
+    /// What the connection does next.
     pub next: NextAction,
 }
 
@@ -54,12 +54,12 @@ pub(super) enum Source {
 
 pub(super) struct Stream {
     source: Source,
-    /// When the timer will say that a heartbeat is due.
+    /// The deadline of the next heartbeat in the timer.
     timer_ns: Option<u64>,
-    /// When it last had something.
+    /// When the stream last had output.
     last_output_ns: u64,
     ended: bool,
-    /// Why it could not go on.
+    /// Why the stream failed.
     failure: Option<Failure>,
 }
 
@@ -76,7 +76,7 @@ impl Streams {
         self.0.lock().get(&token).cloned()
     }
 
-    /// The tokens of those that are open.
+    /// The tokens of the open streams.
     pub(super) fn all(&self) -> Vec<u64> {
         self.0.lock().keys().copied().collect()
     }
@@ -91,7 +91,7 @@ impl Stream {
     }
 }
 
-/// A subscription and what its client knows.
+/// A watch and the cursors that its client has.
 pub(super) struct WatchStream {
     pub watch: Watch,
     known: ClientCursors,
@@ -105,7 +105,7 @@ impl WatchStream {
         Self { watch, known, history, heartbeat_ns: heartbeat_ms * 1_000_000 }
     }
 
-    /// Appends events until there are enough or no more.
+    /// Appends events to `out`, up to about [`PULL_BYTES`].
     fn pull(&mut self, out: &mut Vec<u8>, wall_ms: u64) -> Result<NextAction, Failure> {
         while out.len() < PULL_BYTES {
             let Some(event) = self.watch.try_next()? else { return Ok(NextAction::Wait) };
@@ -156,12 +156,12 @@ impl WatchStream {
 
 type Outcomes = VecDeque<topics_engine::Result<Claimed>>;
 
-/// A worker's jobs.
+/// The jobs of one worker.
 pub(super) struct JobStream {
     queue: String,
     work: Arc<Work>,
     outcomes: Arc<Mutex<Outcomes>>,
-    /// The claim that waits.
+    /// The id of the open claim.
     claim: Option<u64>,
     wait: Duration,
 }
@@ -205,8 +205,8 @@ impl JobStream {
         }
     }
 
-    /// Asks for the next jobs. Whoever answers holds the work: it is let go only after that, so
-    /// that what is leased to a stream which has gone is released with it.
+    /// Claims the next jobs. The callback holds the work until it has run, so that dropping the work
+    /// also releases jobs that were leased to a stream which has gone.
     fn request_jobs(&mut self, service: &Arc<Service>, token: u64) {
         let (outcomes, sink) = (self.outcomes.clone(), service.sink.clone());
         let work_guard = WorkGuard { work: Some(self.work.clone()), service: service.clone() };
@@ -219,7 +219,7 @@ impl JobStream {
     }
 }
 
-/// Lets go of a work on a thread that may wait: releasing leases can take a sync.
+/// Drops a work on a worker thread, because releasing its leases may wait for a sync.
 struct WorkGuard {
     work: Option<Arc<Work>>,
     service: Arc<Service>,
@@ -236,7 +236,7 @@ impl Drop for WorkGuard {
 }
 
 impl Service {
-    /// Takes a stream in; its connection pulls.
+    /// Registers a stream for its connection to pull.
     pub(super) fn open(&self, token: u64, source: Source, opening: Vec<u8>) -> Answer {
         if let Source::WatchStream(w) = &source {
             let sink = self.sink.clone();
@@ -266,7 +266,7 @@ impl Service {
         self.open(r.token, Source::JobStream(jobs), frames::OPEN.to_vec())
     }
 
-    /// What a stream has now. `None`: there is no such stream, or it is ended.
+    /// The output of a stream. `None`: no such stream, or it has ended.
     pub fn pull(self: &Arc<Self>, token: u64) -> Option<StreamOutput> {
         let stream = self.streams.get(token)?;
         let mut guard = stream.lock();
@@ -318,14 +318,14 @@ impl Service {
         Some(StreamOutput { pieces, next })
     }
 
-    /// Why a stream could not go on, until it is cancelled.
+    /// Why a stream failed; available once, until [`Service::cancel`].
     #[must_use]
     pub fn failure(&self, token: u64) -> Option<Failure> {
         self.streams.get(token)?.lock().failure.take()
     }
 
-    /// Has the sink say when a heartbeat is due. One that comes too early finds nothing, and is
-    /// set anew.
+    /// Sets the deadline of the next heartbeat, unless one is set. A deadline that fires before the
+    /// heartbeat interval has passed is set again.
     fn schedule_heartbeat(&self, s: &mut Stream, token: u64) {
         let Source::WatchStream(w) = &s.source else { return };
         let now = self.clock.mono_ns();
@@ -337,7 +337,7 @@ impl Service {
         }
     }
 
-    /// The connection has gone, or has taken the last.
+    /// Ends a stream whose connection has gone or has taken all output.
     pub(super) fn cancel_stream(self: &Arc<Self>, token: u64) -> bool {
         let Some(stream) = self.streams.0.lock().remove(&token) else { return false };
         let mut s = stream.lock();
@@ -352,7 +352,7 @@ impl Service {
             w.outcomes.lock().clear();
         }
         drop(s);
-        // The last one to hold it lets go of the watch or the work.
+        // The last holder of the stream drops its source.
         if let Some(stream) = Arc::into_inner(stream) {
             self.release_source(stream.into_inner().source);
         }

@@ -1,4 +1,4 @@
-//! The routes over a simulated disk: what waits, and what is left when it ends.
+//! The verbs over a simulated disk: waiting calls, and cleanup when they end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use topics_wire::{Grant, Limits};
 
 use super::{Reply, Request, Service, Sink, Verb};
 
-/// What came later, in order.
+/// Replies and wakes, in order.
 #[derive(Default)]
 struct Inbox {
     replies: Mutex<Vec<(u64, Reply)>>,
@@ -38,7 +38,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new() -> Self {
         let world = Self::with(Options::default());
-        // Verbs of the pool run in the call.
+        // A stopped pool runs verbs in the call.
         world.service.pool.stop();
         world.begun()
     }
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn begun(mut self) -> Self {
-        // The first topic's id waits for a sync, which nobody makes here.
+        // The id of the first topic waits for a sync; create it before the test.
         self.ask("create", "zero", json!(null));
         self
     }
@@ -63,7 +63,7 @@ impl World {
         self.send_for(false, verb, name, subresource, body)
     }
 
-    /// The same, from a client that takes columns or, unless `arrow`, JSON.
+    /// The same for a client that accepts Arrow, or JSON unless `arrow`.
     pub(super) fn send_for(
         &mut self,
         arrow: bool,
@@ -147,7 +147,7 @@ fn jobs_for_a_client_that_has_gone_are_given_back() {
     let mut w = World::new();
     w.queue();
     w.put("q", json!(1));
-    // The claim is answered when the one who made it is not known any more.
+    // The claim is answered after its call was removed.
     w.service.engine.claim_async(
         "q",
         &topics_engine::Claim { node: b"gone", ..Default::default() },
@@ -198,7 +198,7 @@ fn what_did_not_reach_its_reader_is_for_the_next_one() {
     let mut w = World::new();
     w.put("log", json!(1));
     w.send("consumer_put", "log", "c", json!({"mode": "at_most_once"}));
-    // The cursor behind the record waits for a sync; so does the second reader, for its turn.
+    // The cursor after the record waits for a sync, and the second reader for the reader lock.
     let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
     let next = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
     let busy = w.send("consumer_read", "log", "c", json!({"fail_if_busy": true}));
@@ -271,7 +271,7 @@ fn a_grant_binds_names_in_paths_and_bodies() {
     assert_eq!(ask("diff", "a.1", json!({}))["records"][0]["data"], 1);
 }
 
-/// What a socket's client is told, when so many answers are there.
+/// The messages to a socket's client, once there are `n`.
 fn told(w: &World, socket: u64, count: usize) -> Vec<Value> {
     let mut answers = Vec::new();
     while answers.len() < count {
@@ -294,7 +294,7 @@ fn a_publish_without_backpressure_waits_for_room_and_holds_its_place() {
             "records": [{"data": n}], "disable_backpressure": patient});
         w.service.message(socket, message.to_string().as_bytes(), (true, true));
     };
-    // The first one has all the room there is until it is led.
+    // The first publish holds every staging permit until it is committed.
     publish(1, false);
     publish(2, false);
     let answers = told(&w, socket, 2);
@@ -313,7 +313,7 @@ fn a_publish_without_backpressure_waits_for_room_and_holds_its_place() {
     w.service.close();
 }
 
-/// Whoever asks needs no key: the answer names loops, and nothing of what they were at.
+/// The verb needs no key, so the answer names loops and no details.
 #[test]
 fn ready_names_the_loops_that_have_panicked() {
     let mut w = World::new();

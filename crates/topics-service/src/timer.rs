@@ -1,4 +1,4 @@
-//! One thread that says when waiting reads are due.
+//! Deadlines of waiting calls and heartbeats of streams: one thread that wakes tokens.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Sink;
 
 #[derive(Default)]
 struct State {
-    /// When (monotonic ns), which token.
+    /// Deadline (monotonic ns) and token.
     due: BTreeSet<(u64, u64)>,
     running: bool,
     stopped: bool,
@@ -25,7 +25,7 @@ struct Shared {
     guards: Arc<Guards>,
 }
 
-/// Deadlines of tokens. The thread starts with the first one.
+/// Deadlines by token. The thread starts with the first deadline.
 pub(super) struct Timer(Arc<Shared>);
 
 impl Timer {
@@ -34,7 +34,7 @@ impl Timer {
         Self(Arc::new(Shared { state, wake, clock, sink, guards }))
     }
 
-    /// Calls [`Sink::wake`] with the token at this time.
+    /// Calls [`Sink::wake`] with the token at `at_ns`.
     pub fn set(&self, at_ns: u64, token: u64) {
         let mut s = self.0.state.lock();
         if s.stopped {
@@ -50,7 +50,7 @@ impl Timer {
             match spawned {
                 Ok(_) => s.running = true,
                 Err(e) => {
-                    // Without a timer nothing may wait.
+                    // Without a timer thread no call may wait.
                     log::error!("no thread for the timer: {e}");
                     s.due.remove(&(at_ns, token));
                     drop(s);
@@ -62,12 +62,12 @@ impl Timer {
         }
     }
 
-    /// Forgets a deadline.
+    /// Removes a deadline.
     pub fn unset(&self, at_ns: u64, token: u64) {
         self.0.state.lock().due.remove(&(at_ns, token));
     }
 
-    /// Ends the thread; what is set from now on is due at once.
+    /// Ends the thread. A deadline that is set later wakes its token immediately.
     pub fn stop(&self) {
         self.0.state.lock().stopped = true;
         self.0.wake.notify_one();
@@ -84,7 +84,7 @@ impl Shared {
                 Some((at, token)) if at <= now => {
                     s.due.pop_first();
                     let due = || self.sink.wake(token);
-                    // What it is told of a token that panics concerns that token only.
+                    // A panic of one token must not stop the deadlines of the others.
                     let _ = self.guards.run("timer", || format!("token {token}"), due);
                 }
                 Some((at, _)) => {

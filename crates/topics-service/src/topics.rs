@@ -91,7 +91,8 @@ impl Service {
         Ok(answer.flatten())
     }
 
-    /// A write that waits for room: on a thread, over bytes of its own.
+    /// Runs a write that may wait for a staging permit on a worker thread, over its own copy of the
+    /// request.
     fn write_on_worker(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, query, key) = (r.body.to_vec(), r.query.to_vec(), r.key.to_vec());
         let kind = r.kind;
@@ -113,13 +114,13 @@ impl Service {
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|t| page::cursor(&t.topic));
         if touch {
-            // One that has gone meanwhile is nobody's to count.
+            // A topic that was deleted since the list has nothing to touch.
             found.iter().for_each(|t| drop(self.engine.state(&t.topic, true)));
         }
         Ok(topics::list(&found, next.as_deref()))
     }
 
-    /// Topics in name order, as far as the client may see them.
+    /// The topics that the client may see, in name order.
     pub(super) fn names(
         &self,
         grant: &Grant,
@@ -204,7 +205,7 @@ impl Service {
         let mut o = Object::new(96);
         o.name("status", "ready").flag("wal_replay_complete", true);
         o.int("topics", self.engine.metrics().topics);
-        // Names only: whoever asks needs no key. What they were at is in the log.
+        // Names only, because this verb needs no key. The log has the details.
         let mut loops = Object::new(32);
         for p in self.engine.loop_panics() {
             loops.int(p.name, p.count);

@@ -1,4 +1,5 @@
-//! Transactions: whose writers they are, and the verbs, which all wait for syncs.
+//! Transactions: the owners of writers, and the verbs. All verbs wait for syncs, so they run on worker
+//! threads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +15,16 @@ use topics_wire::{Failure, Grant, page};
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
-/// Whose a writer is that has not committed: of the key that used it first since the start. Whose
-/// the others are the engine knows. Without keys nobody's.
+/// The owners of writers without a commit: the key that used the writer first since the start. The
+/// engine stores the owners of all others. Without keys writers have no owner.
 #[derive(Default)]
 pub(super) struct WriterOwners(Mutex<HashMap<String, String>>);
 
-/// Above so many, those that the engine knows nothing of are let go of.
+/// From this number of entries on, entries that the engine now knows are removed.
 const PRUNE_ABOVE: usize = 1024;
 
 impl WriterOwners {
-    /// Takes a writer for a key; whether it is new, or a refusal when it is another's.
+    /// Binds a writer to a key. Returns whether the binding is new; refuses a writer of another key.
     fn bind(&self, engine: &Engine, writer: &str, grant: &Grant) -> Result<bool, Failure> {
         if grant.owner.is_empty() {
             return Ok(false);
@@ -49,17 +50,17 @@ impl WriterOwners {
         }
     }
 
-    /// The writer was taken for something that did not happen.
+    /// Removes a binding whose request failed.
     fn release(&self, writer: &str) {
         self.0.lock().remove(writer);
     }
 
-    /// Whether a key may know of a writer.
+    /// Whether a key may see a writer.
     fn may_see(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
         grant.owner.is_empty() || self.is_owner(engine, writer, grant).unwrap_or(true)
     }
 
-    /// Whether a writer is this key's; `None` where nothing says whose it is.
+    /// Whether a key owns a writer; `None` when the owner is unknown.
     fn is_owner(&self, engine: &Engine, writer: &str, grant: &Grant) -> Option<bool> {
         match engine.writer_owner(writer) {
             Some(owner) => Some(owner == grant.owner),
@@ -67,8 +68,8 @@ impl WriterOwners {
         }
     }
 
-    /// Whether a list shows a key this writer. One that nothing says the owner of may have written
-    /// to topics that a key with prefixes does not cover.
+    /// Whether a list shows this writer to a key. A key with prefixes sees only its own writers: one
+    /// with an unknown owner may have written to other topics.
     fn may_list(&self, engine: &Engine, writer: &str, grant: &Grant) -> bool {
         self.may_see(engine, writer, grant)
             && (grant.prefixes.is_empty() || self.is_owner(engine, writer, grant) == Some(true))
@@ -76,7 +77,7 @@ impl WriterOwners {
 }
 
 impl Service {
-    /// Runs what a writer's key asks for; a name that came to nothing is free again.
+    /// Runs a request as the owner of a writer. A failed request that left no writer releases the name.
     fn as_writer<T>(
         &self,
         writer: &str,
@@ -94,7 +95,8 @@ impl Service {
         outcome
     }
 
-    /// Refuses a key that has no right to what stages hold: it was staged before a restart.
+    /// Refuses stages with topics that the key does not cover; another key may have staged them before
+    /// a restart.
     fn check_staged(
         &self,
         writer: &str,
@@ -147,7 +149,7 @@ impl Service {
                     Ok(s.engine.commit(&writer, &request)?)
                 })
             })?;
-            // The answer of an epoch that another key committed, before the server was restarted.
+            // Another key may have committed this epoch before a restart.
             committed.topics.retain(|t| grant.covers(&t.topic));
             Ok(Reply::ok(s.with_timing(txn::committed(&committed), start_ns)))
         })
@@ -179,8 +181,7 @@ impl Service {
         self.reply(txn::writer(r.subresource, &state), start_ns)
     }
 
-    /// Forgets a writer by hand. An administrator of all names may forget that of a key which is
-    /// gone.
+    /// Deletes the state of a writer. An administrator of all names may delete that of any key.
     pub(super) fn forget_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (writer, grant) = (r.subresource.to_owned(), r.grant.clone());
         self.on_worker(r, move |s, _| {
@@ -225,7 +226,7 @@ impl Service {
     }
 }
 
-/// `writer/stage`, as the path has them.
+/// Splits `writer/stage` of the path.
 fn writer_and_stage(r: &Request<'_>) -> Result<(String, String), Failure> {
     let (writer, stage) = r.subresource.split_once('/').unwrap_or((r.subresource, ""));
     if stage.is_empty() {

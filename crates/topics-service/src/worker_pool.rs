@@ -1,4 +1,4 @@
-//! A few threads for verbs that wait for the disk.
+//! A small thread pool for verbs that wait for the disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use topics_env::Guards;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads at most; the verbs they run share one disk.
+/// Maximum number of threads. More would not help: their verbs share one disk.
 const THREADS: usize = 4;
 
 #[derive(Default)]
@@ -19,18 +19,19 @@ struct State {
     stopped: bool,
 }
 
-/// Runs jobs in the order they came, on a few threads that start when they are needed. A job that
-/// panics ends no thread.
+/// Runs jobs in submission order on at most [`THREADS`] threads, which start on demand. A job that
+/// panics does not end its thread.
 pub struct WorkerPool(Arc<(Mutex<State>, Condvar)>, Arc<Guards>);
 
 impl WorkerPool {
-    /// A pool without threads yet; `guards` count the jobs that panic.
+    /// A pool without threads; `guards` count the jobs that panic.
     #[must_use]
     pub fn new(guards: Arc<Guards>) -> Self {
         Self(Arc::default(), guards)
     }
 
-    /// Queues a job. After [`WorkerPool::stop`], and when no thread can be had, it runs here.
+    /// Queues a job. After [`WorkerPool::stop`], and when the system has no thread left, the job
+    /// runs in this call.
     pub fn run(&self, job: Job) {
         let (state, wake) = &*self.0;
         let guards = self.1.clone();
@@ -77,7 +78,7 @@ impl WorkerPool {
         }
     }
 
-    /// The threads end when the queue is empty.
+    /// Ends the threads when the queue is empty.
     pub fn stop(&self) {
         self.0.0.lock().stopped = true;
         self.0.1.notify_all();
@@ -112,7 +113,7 @@ mod tests {
         }
         drop(done);
         assert_eq!(all.iter().count(), 2 * THREADS);
-        // A job has let go of its sender before its panic is counted.
+        // A job drops its sender before the guard counts its panic.
         let counted = || guards.panics().first().map_or(0, |p| p.count);
         while counted() < THREADS as u64 {
             std::thread::yield_now();

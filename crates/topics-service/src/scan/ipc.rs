@@ -1,4 +1,4 @@
-//! A scan as the bytes of an Arrow IPC stream, a batch at a time.
+//! Encodes a scan as an Arrow IPC stream, one batch at a time.
 
 use std::ops::Deref;
 
@@ -11,25 +11,25 @@ use topics_wire::arrow::failure;
 
 use super::Scan;
 
-/// What is shorter is copied to its neighbours.
+/// Shorter buffers are copied together.
 const SMALL: usize = 16 << 10;
 
-/// The bytes of a scan. The marker of its end comes only after all of it.
+/// An Arrow IPC stream. The end-of-stream marker follows only a complete scan.
 pub struct IpcStream {
     scan: Scan,
-    /// None: the end has been made.
+    /// `None` after the end-of-stream marker.
     encoder: Option<StreamEncoder>,
 }
 
 impl IpcStream {
-    /// The stream of a scan that has begun.
+    /// The stream of a scan.
     pub fn new(scan: Scan) -> Result<Self, Failure> {
         let encoder = StreamEncoder::try_new(&scan.schema_ref()).map_err(|e| failure(&e))?;
         Ok(Self { scan, encoder: Some(encoder) })
     }
 
-    /// The bytes of the next batch, the schema before the first; none at the end of the stream.
-    /// Columns stay in the memory that they were made in.
+    /// The bytes of the next batch, with the schema before the first; `None` at the end of the
+    /// stream. Columns are not copied.
     pub fn next_batch(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
         let Some(encoder) = &mut self.encoder else { return Ok(None) };
         let made = match self.scan.next() {
@@ -39,7 +39,7 @@ impl IpcStream {
         made.map(|buffers| Some(joined(buffers))).map_err(|e| failure(&e))
     }
 
-    /// Whether the end has been made.
+    /// Whether the end-of-stream marker has been returned.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.encoder.is_none()
@@ -52,7 +52,7 @@ impl std::fmt::Debug for IpcStream {
     }
 }
 
-/// The same bytes in fewer pieces.
+/// Joins small buffers, so that the stream has fewer pieces.
 fn joined(buffers: Vec<Buffer>) -> Vec<Bytes> {
     let (mut out, mut small) = (Vec::new(), Vec::new());
     for buffer in buffers {
@@ -71,7 +71,7 @@ fn joined(buffers: Vec<Buffer>) -> Vec<Bytes> {
     out
 }
 
-/// A column's memory.
+/// The memory of a column as the owner of a [`Bytes`].
 struct Column(Buffer);
 
 impl AsRef<[u8]> for Column {

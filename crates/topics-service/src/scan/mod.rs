@@ -1,4 +1,4 @@
-//! A range of a topic as a stream of Arrow batches, read as it is consumed.
+//! Scans: a range of a topic as Arrow batches, read as they are consumed.
 
 mod ipc;
 mod prefetch;
@@ -15,43 +15,43 @@ pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
 pub use ipc::IpcStream;
 
-/// Rows of one batch at most.
+/// Maximum rows of a batch.
 const BATCH_ROWS: usize = 65_536;
-/// Rows of the first batch at most: it says what a row weighs.
+/// Maximum rows of the first batch, which measures the size of a row.
 const FIRST_ROWS: usize = 8192;
-/// Threads beside the caller's, at most.
+/// Maximum number of helper threads.
 const HELPERS: usize = 3;
-/// Pages that are looked through for a first row before the scan has begun.
+/// Maximum pages that `begin` reads to find the first row.
 const OPENING_PAGES: usize = 64;
-/// How often a page is read again that neither moved nor said why: what it would have begun with
-/// went meanwhile, which the next one announces.
+/// How often a page that made no progress is read again: its first records were evicted during the
+/// read, and the next attempt reports the gap.
 const RETRIES: usize = 64;
 
-/// A scan: its end is fixed when it begins.
+/// A scan. Its end is fixed when it begins.
 #[derive(Debug)]
 pub struct Scan {
     pages: Prefetcher<ReadBuffers, PageReader>,
     bounds: StreamBounds,
     schema: SchemaRef,
-    /// Threads beside the caller's.
+    /// Number of helper threads that may be used.
     helpers: usize,
-    /// Whether tags are looked up.
+    /// Whether a tag filter is set.
     matching: bool,
-    /// Payload bytes of a batch.
+    /// Target payload bytes of a batch.
     batch_bytes: usize,
-    /// The first batch, until it is taken.
+    /// The first batch, until the consumer takes it.
     first: Option<RecordBatch>,
-    /// Where what is not planned yet begins.
+    /// The cursor up to which ranges are planned.
     planned_to: u64,
-    /// Seqs of the next stretch to be planned.
+    /// Seqs in the next planned range.
     span: u64,
-    /// Pages in a row that did not move.
+    /// Consecutive pages without progress.
     stuck: usize,
     done: bool,
 }
 
 impl Scan {
-    /// Begins a scan, with its first batch: what fails there fails here.
+    /// Begins a scan and reads its first batch, so that an error there is an error here.
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
         let state = engine.state(topic, true)?;
         let (from, end) = resolve_range(&r, &engine, topic, &state)?;
@@ -101,7 +101,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Takes the first page; goes on until there is a row.
+    /// Handles the first page, and reads on until it has a row.
     fn open(&mut self, start: u64, found: ReadBatch) -> Result<(), ArrowError> {
         let page = self.pages.with_reader(|reader, buffers| reader.page(found, buffers))?;
         self.planned_to = page.next;
@@ -116,7 +116,7 @@ impl Scan {
         Ok(())
     }
 
-    /// The numbers in the schema.
+    /// The bounds in the metadata of the schema.
     #[must_use]
     pub fn bounds(&self) -> StreamBounds {
         self.bounds
@@ -127,13 +127,13 @@ impl Scan {
         self.schema.clone()
     }
 
-    /// The schema in Arrow's C form.
+    /// The schema as an Arrow C structure.
     pub fn c_schema(&self) -> Result<FFI_ArrowSchema, Failure> {
         FFI_ArrowSchema::try_from(self.schema.as_ref())
             .map_err(|e| Failure::new("internal", format!("Arrow: {e}")))
     }
 
-    /// The scan in Arrow's C form.
+    /// The scan as an Arrow C stream.
     #[must_use]
     pub fn into_c_stream(self) -> FFI_ArrowArrayStream {
         FFI_ArrowArrayStream::new(Box::new(self))
@@ -148,7 +148,7 @@ impl Scan {
         Ok(rows)
     }
 
-    /// What the next page has.
+    /// The rows of the next page.
     fn step(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
         let Some((range, page)) = self.pages.next() else {
             let e = Error::Internal("a scan has nothing planned before its end".into());
@@ -159,7 +159,7 @@ impl Scan {
         Ok(page.rows)
     }
 
-    /// Decides what is read next, now that it is known how far a page reached.
+    /// Plans the next ranges from how far a page reached.
     fn go_on(&mut self, range: Range, page: &Page) -> Result<(), ArrowError> {
         let (next, end) = (page.next, self.bounds.to_seq);
         self.done = next >= end;
@@ -173,7 +173,7 @@ impl Scan {
             return Err(ArrowError::ExternalError(Box::new(e)));
         }
         self.span = match page.fill(self.batch_bytes) {
-            // Tags are looked up for each stretch anew.
+            // One range: the index looks the tags up again for each range.
             _ if self.matching => end,
             fill => {
                 let covered = (next - range.after.min(next)).max(1);
@@ -194,9 +194,9 @@ impl Scan {
         Ok(())
     }
 
-    /// Keeps every thread busy.
+    /// Plans two ranges for each thread.
     fn plan(&mut self) {
-        // Without helpers nothing is read ahead.
+        // Without helper threads nothing is prefetched.
         let most = if self.helpers == 0 { 1 } else { self.pages.threads() * 2 };
         while self.planned_to < self.bounds.to_seq && self.pages.planned() < most {
             let after = self.planned_to;
@@ -207,7 +207,7 @@ impl Scan {
     }
 }
 
-/// Where it begins and ends, now that there are a topic and its head.
+/// The start and the inclusive end of a scan of this topic.
 fn resolve_range(
     r: &ScanRequest,
     engine: &Engine,
@@ -235,15 +235,14 @@ fn resolve_range(
     Ok((from, end))
 }
 
-/// Whether there is nothing to read: the cursor is at the end, or beyond it with the topic's
-/// own id.
+/// Whether the range is empty: the cursor belongs to this topic and is at or after the end.
 fn is_empty_range(r: &ScanRequest, from: ReadFrom, end: u64, state: &TopicState) -> bool {
     let own = r.topic_id.is_none_or(|id| id == state.topic_id);
     own && matches!(from, ReadFrom::After(after) if after >= end && after <= state.head_seq)
 }
 
-/// The cursor after the end, when the first page of it is known. A seq has one record at
-/// most: that many seqs further on there cannot be more records than are wanted.
+/// The cursor after the scan, from its first page. With a limit the scan covers as many further
+/// seqs as records are wanted, because a seq has at most one record.
 fn end_cursor(r: &ScanRequest, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
     let Some(limit) = r.limit else { return end };
     match (first, from) {
@@ -257,7 +256,7 @@ fn end_cursor(r: &ScanRequest, from: ReadFrom, first: Option<&ReadBatch>, end: u
     }
 }
 
-/// The cursor that a scan begins at, at most `to_seq`.
+/// The cursor at which a scan begins, at most `to_seq`.
 fn start_of(from: ReadFrom, found: Option<&ReadBatch>, to_seq: u64) -> u64 {
     let first = || found.and_then(|page| Some(page.iter().next()?.seq - 1));
     match from {
@@ -266,7 +265,7 @@ fn start_of(from: ReadFrom, found: Option<&ReadBatch>, to_seq: u64) -> u64 {
     }
 }
 
-/// Reads stretches of a topic and makes rows of them.
+/// Reads ranges of a topic and builds batches of them.
 #[derive(Debug)]
 struct PageReader {
     engine: Engine,
@@ -276,22 +275,22 @@ struct PageReader {
     format: BatchFormat,
 }
 
-/// What one read found.
+/// The result of one read.
 #[derive(Debug)]
 struct Page {
-    /// The cursor behind it.
+    /// The cursor after the page.
     next: u64,
     gap: bool,
-    /// Bytes of the payloads.
+    /// Payload bytes.
     bytes: usize,
     rows: Option<RecordBatch>,
 }
 
 impl Page {
-    /// Which part of a batch it is.
+    /// The share of a full batch that this page fills.
     fn fill(&self, batch_bytes: usize) -> f64 {
         let rows = self.rows.as_ref().map_or(0, RecordBatch::num_rows);
-        // A little less, so that records that weigh more than those before fit all the same.
+        // 90 %, so that a range with somewhat larger records still fits into a batch.
         let bytes = self.bytes as f64 / (batch_bytes.max(1) as f64 * 0.9);
         bytes.max(rows as f64 / BATCH_ROWS as f64)
     }

@@ -1,8 +1,8 @@
-//! Stretches of a scan, made by several threads and taken in their order.
+//! Prefetching: several threads read the ranges of a scan, the consumer takes them in order.
 //!
-//! Whoever wants the next stretch makes it, unless a helper is at it already; then he makes one
-//! further on. How far a stretch really reaches is known only when it is made: what was planned
-//! on from the wrong place is dropped.
+//! The consumer reads the next range itself unless a helper thread has started it; then it reads a
+//! later one. How far a range reaches is known only after it is read: later ranges that were planned
+//! from a wrong start are dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct Range {
     pub upto: u64,
 }
 
-/// Makes what lies in a range; `S` is what one thread keeps between two calls.
+/// Reads a range; `S` is the scratch state of one thread.
 pub(super) trait RangeReader<S>: Send + Sync {
     type Output: Send + 'static;
 
@@ -27,7 +27,7 @@ pub(super) trait RangeReader<S>: Send + Sync {
 #[derive(Debug)]
 enum Stage<T> {
     Planned,
-    /// A thread is at it.
+    /// A thread reads it.
     Taken,
     Done(T),
 }
@@ -47,7 +47,7 @@ struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// The first range that nobody is at; whoever gets it makes it.
+    /// Takes the first range that no thread has started; the caller reads it.
     fn take(&mut self) -> Option<(u64, Range)> {
         let planned = |e: &&mut Entry<T>| matches!(e.stage, Stage::Planned);
         let entry = self.entries.iter_mut().find(planned)?;
@@ -55,7 +55,7 @@ impl<T> Queue<T> {
         Some((entry.id, entry.range))
     }
 
-    /// Keeps what was made, unless it is not wanted any more.
+    /// Stores the output of a range, unless the range was dropped.
     fn done(&mut self, id: u64, output: T) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.id == id) {
             entry.stage = Stage::Done(output);
@@ -71,12 +71,12 @@ impl<T> Queue<T> {
 #[derive(Debug)]
 struct Shared<T, M> {
     queue: Mutex<Queue<T>>,
-    /// Something to make, something made, or the end.
+    /// A range was planned or read, or the scan ended.
     changed: Condvar,
     reader: M,
 }
 
-/// Ranges in order, and the threads that help.
+/// The planned ranges in order, and the helper threads.
 #[derive(Debug)]
 pub(super) struct Prefetcher<S, M: RangeReader<S>> {
     shared: Arc<Shared<M::Output, M>>,
@@ -91,7 +91,7 @@ impl<S: Default, M: RangeReader<S> + 'static> Prefetcher<S, M> {
         Self { shared: Arc::new(shared), helpers: Vec::new(), scratch: S::default() }
     }
 
-    /// Has `n` threads beside the caller's. Where they cannot be had the caller does it all.
+    /// Starts helper threads up to `n`. If the system has no thread left, the consumer reads alone.
     pub fn help(&mut self, n: usize) {
         while self.helpers.len() < n {
             let shared = self.shared.clone();
@@ -103,17 +103,17 @@ impl<S: Default, M: RangeReader<S> + 'static> Prefetcher<S, M> {
         }
     }
 
-    /// The threads, the caller's included.
+    /// The number of threads, including the consumer's.
     pub fn threads(&self) -> usize {
         self.helpers.len() + 1
     }
 
-    /// Something that the caller makes at once, whatever is planned.
+    /// Calls the reader on the consumer's thread, independent of the plan.
     pub fn with_reader<T>(&mut self, call: impl FnOnce(&M, &mut S) -> T) -> T {
         call(&self.shared.reader, &mut self.scratch)
     }
 
-    /// Plans a range behind the others.
+    /// Plans a range after the others.
     pub fn plan(&self, range: Range) {
         let mut queue = self.shared.queue.lock();
         let entry = queue.entry(range);
@@ -129,17 +129,17 @@ impl<S: Default, M: RangeReader<S> + 'static> Prefetcher<S, M> {
         self.shared.changed.notify_all();
     }
 
-    /// Drops what is planned.
+    /// Drops all ranges.
     pub fn clear(&self) {
         self.shared.queue.lock().entries.clear();
     }
 
-    /// The ranges that are planned or made.
+    /// The number of ranges that are planned or read.
     pub fn planned(&self) -> usize {
         self.shared.queue.lock().entries.len()
     }
 
-    /// What lies in the first range.
+    /// The first range and its output; reads it if no helper has.
     pub fn next(&mut self) -> Option<(Range, M::Output)> {
         let Self { shared, scratch, .. } = self;
         let mut queue = shared.queue.lock();
@@ -181,7 +181,7 @@ fn help<S, M: RangeReader<S>>(shared: &Shared<M::Output, M>, scratch: &mut S) {
 }
 
 impl<S, M: RangeReader<S>> Drop for Prefetcher<S, M> {
-    /// No helper outlives the scan: what it reads from may be closed next.
+    /// Joins the helpers, because the engine that they read from may be closed next.
     fn drop(&mut self) {
         {
             let mut queue = self.shared.queue.lock();

@@ -11,7 +11,7 @@ use topics_env::sim::sim_env;
 use super::prefetch::{Prefetcher, Range, RangeReader};
 use super::*;
 
-/// What a row says: seq, ts in ms, tag, node, data, the end of a gap.
+/// A row: seq, ts in ms, tag, node, data, end of a gap.
 type Row = (i64, Option<i64>, String, String, Option<String>, Option<i64>);
 
 fn engine() -> Engine {
@@ -64,7 +64,7 @@ fn scanned(db: &Engine, request: ScanRequest) -> Vec<Row> {
     scan.flat_map(|batch| rows(&batch.unwrap())).collect()
 }
 
-/// What plain reads say, a page after the other.
+/// The rows that plain reads return, page by page.
 fn expected(db: &Engine, after: u64) -> Vec<Row> {
     let (mut at, mut out) = (after, Vec::new());
     loop {
@@ -100,7 +100,7 @@ fn stretches_of_any_size_give_what_reads_give() {
         db.delete("t", &request).unwrap();
     }
     db.checkpoint().unwrap();
-    // Some in a log file only, and columns that are empty from here on.
+    // Some records are in a log file only, and some columns are empty from here on.
     write(&db, "t", 3000, 20_000, true);
     let want = expected(&db, 0);
     assert_eq!(want.len(), 20_000 - 50 - 983 + usize::from(want[0].5.is_some()));
@@ -131,7 +131,7 @@ fn a_gap_that_spans_stretches_is_one_row() {
     let mut scan = Scan::begin(db.clone(), "t", all).unwrap();
     let first = rows(&scan.next().unwrap().unwrap());
     assert_eq!((first[0].0, first[0].5), (6, Some(27_000)));
-    // What is evicted under the scan is a gap of its own, whatever had been read ahead.
+    // Records evicted during the scan are a gap of their own, whatever was prefetched.
     write(&db, "t", 0, 2500, true);
     let rest: Vec<Row> = scan.flat_map(|b| rows(&b.unwrap())).collect();
     let mut next = first.last().map(|r| r.5.unwrap_or(r.0)).unwrap() + 1;
@@ -162,7 +162,7 @@ fn a_scan_that_is_given_up_ends() {
     db.close().unwrap();
 }
 
-/// Takes longer for even ranges; counts what it made.
+/// Takes longer for even ranges; counts the ranges that it read.
 struct Squares;
 
 impl RangeReader<u64> for Squares {
@@ -178,7 +178,7 @@ impl RangeReader<u64> for Squares {
 }
 
 #[test]
-fn whoever_makes_them_ranges_come_in_order() {
+fn ranges_come_in_order_whichever_thread_reads_them() {
     let mut ahead = Prefetcher::<u64, Squares>::new(Squares);
     ahead.help(3);
     let range = |after| Range { after, upto: after + 1 };
@@ -188,7 +188,7 @@ fn whoever_makes_them_ranges_come_in_order() {
         assert_eq!((made, square), (range(n), n * n));
         ahead.plan(range(n + 8));
     }
-    // Before the others, while they are being made; and nothing of what was dropped comes back.
+    // A range planned first comes first while others are being read; dropped ranges never come.
     ahead.plan_first(range(1000));
     assert_eq!(ahead.next().unwrap().0, range(1000));
     ahead.clear();

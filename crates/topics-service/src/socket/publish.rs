@@ -1,4 +1,4 @@
-//! A publish: staged within the call, or in a queue behind one that waits for room.
+//! Publishes: staged in the call, or queued behind a publish that waits for a staging permit.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,11 +13,11 @@ use topics_wire::{Failure, write};
 
 use super::{MessageHead, Outbox, Service, Socket, message, refusal};
 
-/// Bytes of messages that wait in a queue, unless one has more.
+/// Maximum bytes of queued messages; a single larger message is accepted.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 
-/// A publish that waits for room, and whatever came after it: the records of a socket are in the
-/// order of its messages.
+/// A publish that waits for a staging permit, and every later publish of the socket: the order of
+/// its records is the order of its messages.
 #[derive(Clone, Default)]
 pub(super) struct PublishQueue(Arc<Mutex<QueueState>>);
 
@@ -25,7 +25,7 @@ pub(super) struct PublishQueue(Arc<Mutex<QueueState>>);
 struct QueueState {
     publishes: VecDeque<Publish>,
     bytes: usize,
-    /// A thread is at the first of them.
+    /// A worker thread runs the first publish.
     running: bool,
 }
 
@@ -34,7 +34,7 @@ struct Publish {
     context: PublishContext,
 }
 
-/// Whom the outcome is context, and as what.
+/// What the answer to a publish needs.
 struct PublishContext {
     service: Arc<Service>,
     outbox: Outbox,
@@ -87,7 +87,7 @@ impl PublishQueue {
         self.0.lock().running
     }
 
-    /// Takes a publish in; has a thread work through the queue if none is.
+    /// Queues a publish, and starts a worker thread unless one runs.
     fn push(&self, publish: Publish) {
         let mut queue = self.0.lock();
         if queue.running && queue.bytes + publish.text.len() > MAX_QUEUED_BYTES {
