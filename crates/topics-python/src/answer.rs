@@ -1,4 +1,4 @@
-//! A server's answer, taken apart: the records that it carries, with payloads as they were stored.
+//! Parses the JSON answer of a server; payloads stay as they were stored.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -8,7 +8,7 @@ use topics_wire::json::{Scanner, SyntaxError, Text, decode_base64};
 use crate::batch::Row;
 use crate::errors::raise;
 
-/// A record; texts are slices of the answer.
+/// A record of an answer; its texts are slices of the answer.
 #[derive(Default)]
 struct AnswerRecord<'a> {
     seq: u64,
@@ -18,12 +18,12 @@ struct AnswerRecord<'a> {
     meta: Option<&'a str>,
     data: Option<&'a str>,
     data_b64: Option<&'a str>,
-    /// The members that are no record's, as an object without its last brace.
+    /// Members that are not fields of a record, as a JSON object without its closing brace.
     extra: Vec<u8>,
 }
 
 struct Answer<'a> {
-    /// Every member but the one that was asked for, as an object.
+    /// Every other member, as a JSON object without its closing brace.
     rest: Vec<u8>,
     records: Vec<AnswerRecord<'a>>,
 }
@@ -111,8 +111,8 @@ fn row<'py>(py: Python<'py>, found: &AnswerRecord<'_>) -> PyResult<Row<'py>> {
 
 type Parsed<'py> = (Bound<'py, PyBytes>, Vec<Row<'py>>, Vec<Bound<'py, PyBytes>>);
 
-/// The answer without `member`, the records in that, and what else each of them says; the last is
-/// empty when none says extra.
+/// Returns the answer without `member`, the records in `member`, and the other fields of each record;
+/// the last is empty when no record has other fields.
 #[pyfunction]
 pub(crate) fn parse_answer<'py>(
     py: Python<'py>,

@@ -1,6 +1,6 @@
 //! Scans as Arrow C streams, without a copy.
 //!
-//! The C structures are made by the arrow crate and owned by capsules; a consumer moves them out.
+//! A capsule owns the C structure of the arrow crate; the consumer moves it out.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -11,7 +11,7 @@ use topics_wire::arrow::StreamBounds;
 
 use crate::errors::raise;
 
-/// A scan that has not been taken yet.
+/// A scan until a consumer takes it.
 #[pyclass(frozen)]
 pub(crate) struct ArrowStream {
     scan: Mutex<Option<Scan>>,
@@ -47,7 +47,7 @@ impl ArrowStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // The protocol lets a producer ignore a wish that it cannot meet; the consumer casts.
+        // The protocol allows a producer to ignore the requested schema; the consumer casts.
         drop(requested_schema);
         let scan = self.scan.lock().take().ok_or_else(taken)?;
         PyCapsule::new_with_value(py, scan.into_c_stream(), c"arrow_array_stream")

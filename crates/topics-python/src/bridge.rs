@@ -1,4 +1,4 @@
-//! Replies of the routes on their way to an event loop.
+//! Delivers replies and wakes from engine threads to an event loop.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use topics_service::{Reply, Service, Sink};
 use crate::hot::{PendingReplies, StreamWriters};
 use crate::signal_queue::SignalQueue;
 
-/// A completion.
+/// An event for the loop.
 pub(crate) enum LoopEvent {
     /// The reply of a call.
     Reply(u64, Reply),
-    /// A waiting read is to look again.
+    /// A waiting call or stream continues.
     Wake(u64),
 }
 
-/// What a loop is to hear of its routes.
+/// The events of one loop, and the connections that they go to.
 pub(crate) struct LoopQueue {
     pub events: SignalQueue<LoopEvent>,
     /// The hot connections that wait for a reply.
     pub hot: PendingReplies,
-    /// The streams that are written where this is drained.
+    /// The streams that `drain` writes to their transports.
     pub writers: StreamWriters,
 }
 
@@ -46,7 +46,7 @@ impl Sink for LoopQueue {
     }
 }
 
-/// The loop's end of the queue.
+/// The receiving end of a [`LoopQueue`].
 #[pyclass(frozen)]
 pub(crate) struct Bridge {
     pub queue: Arc<LoopQueue>,
@@ -74,8 +74,8 @@ impl Bridge {
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        // PendingReplies reads are read here; small replies are not worth releasing the GIL, but nobody
-        // knows their number beforehand.
+        // Waiting reads run here. Releasing the GIL does not pay for few small replies, but their
+        // number is not known beforehand.
         let done = py.detach(|| self.replies());
         let (mut items, mut streams) = (Vec::new(), Vec::new());
         for (token, reply) in done {

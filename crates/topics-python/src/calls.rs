@@ -1,8 +1,8 @@
-//! The calls of one event loop that are resolved later.
+//! The asynchronous calls of one event loop.
 //!
-//! A call has a token; what comes of it is drained by the loop, as the value or the exception that
-//! its future gets. What is drained for a token that nobody awaits any more is dropped, and undoes
-//! itself where that matters (`waiting`).
+//! A call has a token. The loop drains its outcome and sets the result or the exception of its
+//! future. If the future was cancelled, the loop drops the value; values that must not be lost undo
+//! their effect when they are dropped (`wait_handle`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,26 +20,26 @@ use crate::shared::Shared;
 use crate::signal_queue::SignalQueue;
 use crate::wait_handle::WaitHandle;
 
-/// Makes the value of an outcome.
+/// Builds the Python value of an outcome.
 pub(crate) type ToPython = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// What became of a call.
+/// The outcome of a call.
 struct Outcome {
     token: u64,
     make: ToPython,
 }
 
-/// What engine threads know of a loop.
+/// The part of [`Calls`] that engine threads share.
 pub(crate) struct Inner {
     outcomes: SignalQueue<Outcome>,
-    /// For verbs that may wait for the disk.
+    /// Runs verbs that may wait for the disk.
     pub pool: WorkerPool,
-    /// Verbs that threads are at, or have before them.
+    /// Verbs that are running or queued.
     running: AtomicUsize,
     pid: u32,
 }
 
-/// A verb that a thread is at.
+/// Counts a verb as running until it is dropped.
 struct Running(Arc<Inner>);
 
 impl Drop for Running {
@@ -56,14 +56,14 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The threads of a fork are in its parent, and may hold the lock.
+        // The threads belong to the parent of a fork, and may hold the lock there.
         if !self.forked() {
             self.pool.stop();
         }
     }
 }
 
-/// A call that is resolved once: by dropping it, if by nothing else.
+/// A call that is resolved exactly once; dropping it resolves it with an error.
 pub(crate) struct Call {
     inner: Arc<Inner>,
     token: u64,
@@ -75,18 +75,18 @@ impl Call {
         Self { inner: inner.clone(), token, resolved: false }
     }
 
-    /// Where its loop is, for as long as it is there.
+    /// The calls of its loop, unless they were dropped.
     pub fn calls(&self) -> Weak<Inner> {
         Arc::downgrade(&self.inner)
     }
 
-    /// What became of it.
+    /// Resolves the call.
     pub fn resolve(mut self, make: ToPython) {
         self.resolved = true;
         self.inner.outcomes.push(Outcome { token: self.token, make });
     }
 
-    /// The same, of a verb of the engine.
+    /// Resolves the call with the outcome of an engine verb.
     pub fn complete<T: Send + 'static>(
         self,
         outcome: Result<T, Failure>,
@@ -98,7 +98,7 @@ impl Call {
         }));
     }
 
-    /// Only wakes whoever awaits it.
+    /// Resolves the call with `None`.
     pub fn wake(self) {
         self.resolve(Box::new(|py| Ok(py.None())));
     }
@@ -122,18 +122,18 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A call with this token.
+    /// The call with this token.
     pub fn call(&self, token: u64) -> Call {
         Call::new(&self.inner, token)
     }
 
-    /// Wakes whoever awaits this token; dropped, it does nothing.
+    /// A callback that resolves this token with `None`; dropping it does nothing.
     pub fn waker(&self, token: u64) -> impl Fn() + Send + Sync + use<> {
         let inner = self.inner.clone();
         move || Call::new(&inner, token).wake()
     }
 
-    /// Stages an append; its answer, if the class is reached inside the call.
+    /// Stages an append. Returns its answer if the append completes in this call.
     fn stage(
         &self,
         py: Python<'_>,
@@ -171,7 +171,7 @@ impl Calls {
     fn new() -> PyResult<Self> {
         let inner = Inner {
             outcomes: SignalQueue::new()?,
-            // These calls go to the interpreter, which turns their panics into exceptions.
+            // pyo3 turns the panics of these jobs into exceptions.
             pool: WorkerPool::new(Arc::default()),
             running: AtomicUsize::new(0),
             pid: std::process::id(),
@@ -202,7 +202,7 @@ impl Calls {
         failed.map(|()| items)
     }
 
-    /// Runs a verb on one of a few threads, or, if it may take long, on its own.
+    /// Runs a verb on a worker thread, or on a thread of its own if it may take `long`.
     #[pyo3(signature = (token, verb, args, kwargs, long=false))]
     fn run(
         &self,
@@ -216,11 +216,11 @@ impl Calls {
         let inner = self.inner.clone();
         inner.running.fetch_add(1, Ordering::AcqRel);
         let job = move || {
-            // However it ends, the thread needs the interpreter no more.
+            // Counted as running until the thread no longer needs the interpreter.
             let _running = Running(inner);
             let outcome = Python::attach(|py| {
                 let outcome = verb.call(py, args.bind(py), Some(kwargs.bind(py)));
-                // What it was called with ends here, where there is an interpreter.
+                // Python objects must be dropped while the interpreter is attached.
                 drop((verb, args, kwargs));
                 outcome
             });
@@ -268,7 +268,8 @@ impl Calls {
         self.stage(py, token, (&engine.shared, topic), |stage| args.with_append(&records, stage)?)
     }
 
-    /// Is resolved when there is something after `seq`, the topic goes or the engine closes.
+    /// Resolves the token when a record after `seq` exists, or when the topic is deleted or the engine
+    /// closed.
     fn head(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Consumers in process.
+//! Consumers of an embedded engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Consumer {
         wait_in_slices(py, Some(wait), nothing, look).map(Batch)
     }
 
-    /// One look, from a thread of the loop's: the call is answered with a `PendingBatch`.
+    /// Reads once without waiting, on a worker thread; resolves the call with a `PendingBatch`.
     #[allow(clippy::too_many_arguments)]
     fn read_later(
         &self,
@@ -131,14 +131,14 @@ impl Consumer {
         Ok(())
     }
 
-    /// The call is answered when no reader of `at_most_once` has its turn.
+    /// Resolves the call when the reader lock of `at_most_once` is free.
     fn turn(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<()> {
         let wake = calls.waker(token);
         self.consumer.run(py, |c| Ok(c.on_turn(wake)?))
     }
 
-    /// The call is answered when there is something after `seq`, the topic goes or the engine
-    /// closes.
+    /// Resolves the call when a record after `seq` exists, or when the topic is deleted or the engine
+    /// closed.
     fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<WaitHandle> {
         let wake = calls.waker(token);
         let id = self.consumer.run(py, |c| Ok(c.on_more(seq, wake)))?;

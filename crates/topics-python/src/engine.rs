@@ -1,4 +1,4 @@
-//! The verbs in process.
+//! The verbs of an embedded engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 /// `(name, mode, cursor, lag, lag_ms)`.
 type ConsumerLine = (String, &'static str, u64, u64, u64);
 
-/// How far the recovery of an engine has come, for other threads than the one that opens it.
+/// The progress of a recovery, for threads other than the one that opens the engine.
 #[pyclass(frozen)]
 #[derive(Default)]
 pub(crate) struct Recovery(Arc<RecoveryProgress>);
@@ -41,7 +41,7 @@ impl Recovery {
         Self::default()
     }
 
-    /// From 0 to 1.
+    /// The share of the log that is replayed, from 0 to 1.
     #[getter]
     fn progress(&self) -> f64 {
         self.0.ppm() as f64 / 1e6
@@ -93,7 +93,7 @@ impl Engine {
         self.shared.closed()
     }
 
-    /// Refuses where every verb would.
+    /// Raises `Closed` if the engine is closed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.engine().map(|_| ()).map_err(|e| raise(py, &e))
     }
@@ -438,7 +438,7 @@ impl Engine {
         Ok(ArrowStream::new(scan))
     }
 
-    /// A range, asked for as over HTTP.
+    /// Scans a range; `request` is the body of the HTTP request.
     fn scan_range(&self, py: Python<'_>, topic: &str, request: &[u8]) -> PyResult<ArrowStream> {
         let scan = self.shared.run(py, |e| {
             let asked = ScanRequest { ahead: true, ..topics_wire::arrow::parse(request)? };
@@ -447,7 +447,7 @@ impl Engine {
         Ok(ArrowStream::new(scan))
     }
 
-    /// Parts of a range, asked for and answered as over HTTP.
+    /// Splits a range; request and answer are those of HTTP.
     fn split<'py>(
         &self,
         py: Python<'py>,
@@ -462,7 +462,7 @@ impl Engine {
     }
 }
 
-/// How an append is answered.
+/// Converts the answer of an append.
 pub(crate) fn ack(a: &Appended) -> Ack {
     let durability = config::durability(a.durability);
     let (created, deduped) = (a.created, a.deduped);
@@ -470,7 +470,7 @@ pub(crate) fn ack(a: &Appended) -> Ack {
 }
 
 impl Engine {
-    /// Appends what `records` makes; both without the GIL.
+    /// Appends the records that `records` returns; both run without the GIL.
     fn write<'a>(
         &self,
         py: Python<'_>,
@@ -486,7 +486,7 @@ impl Engine {
     }
 }
 
-/// Makes a data directory when it is missing; says what stands in the way where it cannot be one.
+/// Creates a data directory if it is missing; the error names what is in the way.
 #[pyfunction]
 pub(crate) fn make_directory(py: Python<'_>, path: &str) -> PyResult<()> {
     let (env, _, _) = settings::options(py, None)?;
@@ -494,8 +494,8 @@ pub(crate) fn make_directory(py: Python<'_>, path: &str) -> PyResult<()> {
     made.map_err(|e| raise(py, &Failure::from(e)))
 }
 
-/// Checks every byte of a data directory, closed or open; `progress(files, bytes, total_bytes,
-/// problems)` is called after each file.
+/// Verifies every byte of a data directory, closed or open. Calls `progress(files, bytes,
+/// total_bytes, problems)` after each file.
 #[pyfunction]
 #[pyo3(signature = (path, progress=None))]
 pub(crate) fn verify(
@@ -518,8 +518,8 @@ pub(crate) fn verify(
     Ok(PyBytes::new(py, &topics_wire::report::verification(&report)))
 }
 
-/// Says what of a closed data directory damage has taken; with `apply`, gives it up and keeps a
-/// copy of the damaged bytes.
+/// Reports what damage has destroyed in a closed data directory. With `apply` it declares that lost,
+/// and keeps a copy of the damaged bytes.
 #[pyfunction]
 #[pyo3(signature = (path, settings=None, *, apply=false))]
 pub(crate) fn repair<'py>(

@@ -1,4 +1,4 @@
-//! The routes of `/v0` for an event loop.
+//! The HTTP verbs for one event loop.
 
 use std::sync::Arc;
 
@@ -26,31 +26,31 @@ pub(crate) const ACCEPT_ARROW: u32 = 4;
 /// Answer metrics with JSON.
 pub(crate) const ACCEPT_JSON: u32 = 8;
 
-/// Bodies below this are handled with the GIL held: letting go costs more than they do.
+/// Writes with smaller bodies keep the GIL: releasing it costs more than they do.
 const SMALL_BODY: usize = 2048;
 
-/// The name of a key, its prefixes, and whether it may change configs.
+/// Arguments of a grant: the name of the key, its prefixes, whether it may change configs.
 type GrantArgs = (String, Vec<String>, bool);
 
 fn new_grant((owner, prefixes, admin): GrantArgs) -> Arc<Grant> {
     Arc::new(Grant { owner, prefixes, admin })
 }
 
-/// The routes over one engine, for one loop.
+/// The verbs over one engine, for one loop.
 #[pyclass(frozen)]
 pub(crate) struct Http {
     pub shared: Arc<Shared>,
     pub queue: Arc<LoopQueue>,
     pub service: Arc<Service>,
-    /// What clients may touch, by number; without keys there is one.
+    /// The rights of clients, by number; a server without keys has one grant.
     grants: RwLock<Vec<Arc<Grant>>>,
 }
 
 impl Http {
-    /// Calls a route, with the GIL only if letting go would cost more.
+    /// Runs a request, without the GIL unless releasing it costs more.
     pub fn run(&self, py: Python<'_>, request: &Request<'_>) -> Option<Reply> {
         let run = || {
-            // A closed engine answers for itself; one of another process must not be asked.
+            // A closed engine answers with an error; the engine of another process must not be used.
             let outcome = catch_panics(|| {
                 if self.shared.forked() {
                     self.shared.engine()?;
@@ -59,17 +59,17 @@ impl Http {
             });
             outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
         };
-        // A small read may still be a large answer, and wait for a page of a file.
+        // Writes only: a small read may have a large answer, and wait for a page of a file.
         let small = request.body.len() <= SMALL_BODY && request.verb == Verb::Write;
         if small { run() } else { py.detach(run) }
     }
 
-    /// What a client may touch.
+    /// The grant with this number.
     pub fn grant(&self, number: usize) -> Option<Arc<Grant>> {
         self.grants.read().get(number).cloned()
     }
 
-    /// What a stream has; `None`: it is over.
+    /// Pulls the output of a stream; `None`: the stream has ended.
     pub fn pull_stream(&self, token: u64) -> Option<StreamOutput> {
         let outcome = catch_panics(|| {
             self.shared.engine()?;
@@ -104,7 +104,7 @@ impl Http {
         Ok(Self { shared, queue, service, grants: RwLock::new(grants) })
     }
 
-    /// Adds those of these grants that are not known yet: a number keeps its meaning.
+    /// Appends the grants after those that exist; an existing number keeps its meaning.
     fn extend_grants(&self, all: Vec<GrantArgs>) {
         let mut grants = self.grants.write();
         let known = grants.len();
@@ -150,8 +150,7 @@ impl Http {
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
-    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end, 3 for one that
-    /// the client must not take for the end.
+    /// Pulls a stream: its pieces, and 0 to pull again, 1 to wait, 2 at the end, 3 if it failed.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
         let pulled = py.detach(|| self.pull_stream(token))?;
         let next = match pulled.next {
@@ -163,12 +162,12 @@ impl Http {
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }
 
-    /// Why a stream could not go on: a code and a message.
+    /// Why a stream failed: a code and a message.
     fn failure(&self, token: u64) -> Option<(&'static str, String)> {
         self.service.failure(token).map(|f| (f.code, f.message))
     }
 
-    /// A message of a socket's client, who may read, or write, or both.
+    /// Handles a message from the client of a socket, with its scopes.
     fn message(&self, py: Python<'_>, token: u64, text: &[u8], read: bool, write: bool) {
         py.detach(|| {
             let outcome = catch_panics(|| {

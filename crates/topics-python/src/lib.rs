@@ -1,7 +1,7 @@
 //! The native module `topics_engine._core`: bytes in, bytes out.
 //!
-//! Thin on purpose. What a request means is known below; here are the GIL, signals, forks, and the
-//! way from engine threads to an event loop. The surface is stated in `_core.pyi`.
+//! A thin layer: the crates below interpret requests; this crate handles the GIL, signals, forks and
+//! the event loop. `_core.pyi` declares its surface.
 
 mod answer;
 mod args;
@@ -25,7 +25,7 @@ mod watch;
 
 use pyo3::prelude::*;
 
-/// The module.
+/// The Python module.
 #[pymodule]
 mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};

@@ -1,9 +1,8 @@
-//! What the crates log, as records of Python's `logging`: `topics_engine.storage`,
+//! Forwards log messages of the crates to Python's `logging`: `topics_engine.storage`,
 //! `topics_engine.engine` and so on.
 //!
-//! Messages come from threads that hold locks of the engine, which a thread of the interpreter may be
-//! waiting for. So nobody who logs waits for the interpreter: a thread of its own hands the
-//! messages over.
+//! A thread that logs may hold engine locks that a Python thread waits for. It must not wait for the
+//! GIL, so a separate thread forwards the messages.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,12 +12,13 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::prelude::*;
 use topics_env::Guards;
 
-/// Messages that wait; more are dropped. What must not be lost is not only logged.
+/// Maximum number of queued messages; further ones are dropped. Errors that matter are also returned
+/// to a caller.
 const QUEUE_CAPACITY: usize = 1024;
 
 static FORWARD: ForwardingLogger = ForwardingLogger(OnceLock::new());
 
-/// The way to the thread, which begins with the first message.
+/// The queue to the forwarding thread, which starts with the first message.
 struct ForwardingLogger(OnceLock<Option<SyncSender<Message>>>);
 
 struct Message {
@@ -27,9 +27,9 @@ struct Message {
     text: String,
 }
 
-/// From now on messages reach Python.
+/// Installs the logger.
 pub(crate) fn install() {
-    // Another module of this process may have been first; its logger has them then.
+    // Another extension of this process may have installed its logger first.
     if log::set_logger(&FORWARD).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
@@ -50,7 +50,7 @@ impl Log for ForwardingLogger {
             text: record.args().to_string(),
         };
         if let Some(sender) = self.0.get_or_init(start_thread) {
-            // A full line, or one without a thread behind it in a forked child.
+            // Fails when the queue is full, or in a forked child, which has no forwarding thread.
             let _ = sender.try_send(message);
         }
     }
@@ -64,7 +64,7 @@ fn start_thread() -> Option<SyncSender<Message>> {
     thread.spawn(move || forward_messages(&receiver)).is_ok().then_some(sender)
 }
 
-/// Ends with the interpreter.
+/// Forwards messages until the interpreter ends.
 fn forward_messages(messages: &Receiver<Message>) {
     let guards = Guards::default();
     for message in messages {
@@ -75,7 +75,7 @@ fn forward_messages(messages: &Receiver<Message>) {
                 }
             })
         };
-        // A message that panics is lost, the next one is not.
+        // A message that panics is lost; the next ones are not.
         if let Ok(None) = guards.run("log", || "a message".into(), emit) {
             return;
         }
@@ -88,13 +88,13 @@ fn emit(py: Python<'_>, message: &Message) -> PyResult<()> {
     Ok(())
 }
 
-/// `topics_storage::wal::lead` is `topics_engine.storage`.
+/// The Python logger of a target: `topics_storage::wal::lead` is `topics_engine.storage`.
 fn logger_of(target: &str) -> String {
     let name = target.split("::").next().unwrap_or(target);
     format!("topics_engine.{}", name.strip_prefix("topics_").unwrap_or(name))
 }
 
-/// The numbers of Python's levels.
+/// The level in Python's `logging`.
 fn level_of(level: Level) -> u8 {
     match level {
         Level::Error => 40,

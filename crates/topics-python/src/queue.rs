@@ -1,4 +1,4 @@
-//! Queues in process.
+//! Queues of an embedded engine.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::errors::raise;
 use crate::shared::{ProcessOwned, Shared, seconds, wait_in_slices};
 use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 
-/// `(seq, lease_id, deadline, deliveries)` of each job, for how long, and their records.
+/// `(seq, lease_id, deadline, deliveries)` of each job, the length of the leases (ms), the records.
 pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
 
 /// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job, and their
@@ -23,7 +23,7 @@ pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
 type PeekedJobs = (Vec<PeekedJob>, Batch);
 type PeekedJob =
     (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8, Option<String>);
-/// What was done, what was skipped, when extended leases run out.
+/// Seqs that were done, seqs that were skipped, the deadline of extended leases.
 type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
 
 /// A queue by name.
@@ -65,7 +65,7 @@ impl Queue {
         Ok(jobs(&found))
     }
 
-    /// The call is answered with a `PendingJobs`, in at most half a minute.
+    /// Resolves the call with a `PendingJobs`, after at most 30 s.
     #[allow(clippy::too_many_arguments)]
     fn claim_later(
         &self,
@@ -196,7 +196,7 @@ pub(crate) struct Work {
 
 #[pymethods]
 impl Work {
-    /// The next jobs; `None` when it was closed.
+    /// The next jobs; `None` when the stream is closed.
     #[pyo3(signature = (wait=0.0))]
     fn next(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Jobs>> {
         let found = wait_in_slices(
@@ -211,7 +211,7 @@ impl Work {
         Ok(found.as_ref().map(jobs))
     }
 
-    /// The call is answered with a `PendingJobs`, in at most half a minute; `None` when it was closed.
+    /// Resolves the call with a `PendingJobs`, after at most 30 s; `None` when the stream is closed.
     fn next_later(
         &self,
         py: Python<'_>,
@@ -229,7 +229,7 @@ impl Work {
         Ok(Some(WaitHandle::new(self.by.shared.clone(), cancel)))
     }
 
-    /// Releases what it holds.
+    /// Releases its leases.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let work = self.work.lock().take();
         py.detach(move || drop(work));

@@ -1,4 +1,4 @@
-//! Settings by name: the one table of names, and the defaults, which are Rust's.
+//! Settings by name. This table of names is the only one; the defaults are those of Rust.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use topics_wire::{Failure, Limits, unknown_name};
 
 use crate::errors::raise;
 
-/// Names and values, as given.
+/// Names and values from Python.
 pub(crate) type Settings<'py> = Bound<'py, PyMapping>;
 
-/// A value of one of the kinds that settings have.
+/// The value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, IntoPyObject, FromPyObject)]
 enum Value {
     Flag(bool),
@@ -41,7 +41,7 @@ struct AllSettings {
     limits: Limits,
 }
 
-/// A slot in [`AllSettings`] that a setting reads and writes.
+/// The field of [`AllSettings`] that a setting reads and writes.
 enum SettingSlot<'a> {
     U32(&'a mut u32),
     U64(&'a mut u64),
@@ -52,8 +52,8 @@ enum SettingSlot<'a> {
     AutoCreate(&'a mut AutoCreate),
 }
 
-/// The settings, each with its slot. Limits that a request over HTTP and a call in process have in
-/// common are named once; those of calls in process alone begin with `max_embedded_`.
+/// Every setting with its slot. A limit that holds for HTTP requests and embedded calls has one name;
+/// limits of embedded calls alone begin with `max_embedded_`.
 fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
     let AllSettings { options: o, backend, url, limits: l } = all;
     vec![
@@ -122,7 +122,7 @@ impl SettingSlot<'_> {
         }
     }
 
-    /// Sets the slot; says what is allowed if that cannot be.
+    /// Sets the slot; the error says which values are allowed.
     fn set(&mut self, value: Value) -> Result<(), &'static str> {
         match (self, value) {
             (Self::U32(to), Value::Number(n)) => {
@@ -195,14 +195,14 @@ fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<AllSettings> {
         slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}, not {given}")))?;
     }
     drop(slots);
-    // A bound on a part of a record is one bound.
+    // The limits of meta, tag and node are the same over HTTP and embedded.
     let (o, l) = (&mut all.options, &all.limits);
     (o.max_meta_bytes, o.max_tag_bytes) = (l.meta_bytes, l.tag_bytes);
     o.max_node_bytes = l.node_bytes;
     Ok(all)
 }
 
-/// What an engine is opened with.
+/// The environment, options and URL to open an engine with.
 pub(crate) fn options(
     py: Python<'_>,
     given: Option<Settings<'_>>,
@@ -213,12 +213,12 @@ pub(crate) fn options(
     Ok((real_env(backend).map_err(refuse)?, all.options, all.url))
 }
 
-/// The limits of requests.
+/// The limits of HTTP requests.
 pub(crate) fn limits(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<Limits> {
     Ok(read(py, given)?.limits)
 }
 
-/// The settings of an engine and of its routes, with their defaults.
+/// The settings of an engine and of its HTTP verbs, with their defaults.
 #[pyfunction]
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let out = PyDict::new(py);

@@ -1,5 +1,5 @@
-//! What is done on its way from engine threads to an event loop: a lock-free queue and one
-//! descriptor, which is signalled only when it is not already.
+//! A queue from engine threads to an event loop: lock-free, with one descriptor that is signalled only
+//! while it is not signalled already.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use crossbeam_queue::SegQueue;
 /// The queue and its descriptor.
 pub(crate) struct SignalQueue<T> {
     items: SegQueue<T>,
-    /// Whether the loop knows that there is something, or is about to look anyway.
+    /// Whether the descriptor is signalled, or the loop drains next anyway.
     signalled: AtomicBool,
     signal: Signal,
 }
@@ -20,7 +20,7 @@ impl<T> SignalQueue<T> {
         Ok(Self { items, signalled, signal: Signal::new()? })
     }
 
-    /// Readable when there is something.
+    /// The descriptor; readable when the queue has items.
     pub fn fd(&self) -> i32 {
         self.signal.fd()
     }
@@ -36,7 +36,7 @@ impl<T> SignalQueue<T> {
         }
     }
 
-    /// Runs `work` on the loop's thread, which drains next: until then nobody need signal.
+    /// Runs `work` on the loop's thread without signals, because the loop drains next.
     pub fn without_signals(&self, work: impl FnOnce()) {
         let known = self.signalled.swap(true, Ordering::AcqRel);
         work();
@@ -45,14 +45,14 @@ impl<T> SignalQueue<T> {
         }
     }
 
-    /// Everything that is there. The signal is lowered before the flag, and the flag before the
-    /// queue is emptied: what is pushed before is popped here, what is pushed after signals again.
+    /// Passes the queued items to `each`. The signal is cleared before the flag, and the flag before
+    /// the queue is read: an item pushed before is read here, one pushed later signals again.
     pub fn drain(&self, mut each: impl FnMut(T)) {
         if self.signalled.load(Ordering::Acquire) {
             self.signal.lower();
             self.signalled.swap(false, Ordering::AcqRel);
         }
-        // Bounded, so that waits which keep waking do not keep the loop.
+        // Bounded, so that items which push further items do not block the loop.
         for _ in 0..self.items.len() {
             match self.items.pop() {
                 Some(item) => each(item),
@@ -65,7 +65,7 @@ impl<T> SignalQueue<T> {
     }
 }
 
-/// Something a loop can wait for.
+/// A descriptor that a loop can wait for.
 #[cfg(target_os = "linux")]
 struct Signal(OwnedFd);
 
@@ -77,7 +77,7 @@ impl Signal {
     }
 
     fn raise(&self) {
-        // A full counter is a raised signal.
+        // The write fails only when the counter is full, which is signalled too.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -90,7 +90,7 @@ impl Signal {
     }
 }
 
-/// Something a loop can wait for.
+/// A descriptor that a loop can wait for.
 #[cfg(not(target_os = "linux"))]
 struct Signal {
     read: OwnedFd,

@@ -1,4 +1,4 @@
-//! Transactions in process.
+//! Transactions of an embedded engine.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ pub(crate) struct Transactions {
     shared: Arc<Shared>,
 }
 
-/// Rows of one topic whose parts live in Python objects.
+/// The rows of one topic, as Python objects.
 struct PyTopicRows<'py> {
     topic: String,
     node: Option<String>,
     held: Vec<PyRecord<'py>>,
 }
 
-/// `[(topic, records, node)]`.
+/// Reads rows from `[(topic, records, node)]`.
 fn groups<'py>(rows: &Bound<'py, PySequence>) -> PyResult<Vec<PyTopicRows<'py>>> {
     let group = |item: PyResult<Bound<'py, PyAny>>| {
         let t = item?.cast_into::<PyTuple>()?;
@@ -48,7 +48,7 @@ fn groups<'py>(rows: &Bound<'py, PySequence>) -> PyResult<Vec<PyTopicRows<'py>>>
     rows.try_iter()?.map(group).collect()
 }
 
-/// Everything that a commit brings along, owned.
+/// The expected heads, cursors and acks of a commit.
 struct CommitParts {
     heads: Vec<(String, u64)>,
     commits: Vec<Cursor>,
@@ -71,7 +71,7 @@ impl CommitParts {
     }
 }
 
-/// Records of each group as the engine takes them; what is JSON is not checked yet.
+/// Topic, node and records of each group; JSON is not validated.
 type UncheckedRows<'a> = Vec<(&'a str, &'a str, Vec<NewRecord<'a>>)>;
 
 fn unchecked<'a>(groups: &'a [PyTopicRows<'_>]) -> PyResult<UncheckedRows<'a>> {
@@ -82,7 +82,7 @@ fn unchecked<'a>(groups: &'a [PyTopicRows<'_>]) -> PyResult<UncheckedRows<'a>> {
     groups.iter().map(one).collect()
 }
 
-/// Hands checked rows to `run`.
+/// Validates the rows and passes them to `run`.
 fn with_checked_rows<R>(
     unchecked: &UncheckedRows<'_>,
     run: impl FnOnce(&[TxnRows<'_>]) -> Result<R, Failure>,

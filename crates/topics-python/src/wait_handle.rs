@@ -1,4 +1,5 @@
-//! What a loop holds of a wait, and what a wait hands over: dropped untaken, it undoes itself.
+//! Waits of an event loop, and their results. A result that is dropped before `take` undoes itself:
+//! jobs are released, a batch goes back to its consumer.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +13,7 @@ use crate::calls::{Call, Inner};
 use crate::queue::{Jobs, jobs};
 use crate::shared::{ProcessOwned, Shared};
 
-/// A wait that can be withdrawn: what it waits for is not told any more.
+/// A wait that can be cancelled; dropping it cancels it.
 #[pyclass(frozen)]
 pub(crate) struct WaitHandle(Mutex<Option<ProcessOwned<CancelFn>>>);
 
@@ -26,7 +27,7 @@ impl WaitHandle {
 
 #[pymethods]
 impl WaitHandle {
-    /// Idempotent.
+    /// Cancels the wait. Idempotent.
     fn cancel(&self, py: Python<'_>) {
         if let Some(cancel) = self.0.lock().take().and_then(ProcessOwned::take) {
             py.detach(cancel);
@@ -42,7 +43,7 @@ impl Drop for WaitHandle {
     }
 }
 
-/// Whose jobs are claimed.
+/// The queue and worker of a claim.
 #[derive(Clone)]
 pub(crate) struct Claimant {
     pub engine: Engine,
@@ -51,7 +52,7 @@ pub(crate) struct Claimant {
     pub node: Vec<u8>,
 }
 
-/// Jobs that nobody has taken yet. Dropped, they are given back.
+/// Claimed jobs before `take`; dropping them releases them.
 struct Unclaimed {
     found: Option<Claimed>,
     by: Claimant,
@@ -74,7 +75,7 @@ impl Drop for Unclaimed {
                 log::debug!("queue {:?}: leases run out by themselves: {e}", by.topic);
             }
         };
-        // Durable leases are logged: not on the thread of a loop.
+        // Releasing durable leases waits for the log, which must not block the loop.
         match self.calls.upgrade() {
             Some(calls) => calls.pool.run(Box::new(release)),
             None => release(),
@@ -82,19 +83,19 @@ impl Drop for Unclaimed {
     }
 }
 
-/// Jobs on their way to whoever claimed them.
+/// The result of a claim.
 #[pyclass(frozen)]
 pub(crate) struct PendingJobs(Mutex<Unclaimed>);
 
 #[pymethods]
 impl PendingJobs {
-    /// They are the caller's from now on.
+    /// Returns the jobs; the caller acks or releases them.
     fn take(&self) -> Option<Jobs> {
         self.0.lock().found.take().as_ref().map(jobs)
     }
 }
 
-/// The end of a claim.
+/// The completion of a claim: resolves `call` with a [`PendingJobs`].
 pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
     let calls = call.calls();
     Box::new(move |outcome| {
@@ -105,10 +106,10 @@ pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
     })
 }
 
-/// A batch that nobody has taken yet. Dropped, it goes back to its consumer.
+/// A batch before `take`; dropping it returns it to its consumer.
 struct Unread {
     batch: Option<ReadBatch>,
-    /// None where the batch was only looked at.
+    /// `None` for a read that does not move the cursor.
     consumer: Option<Arc<ProcessOwned<topics_engine::Consumer>>>,
 }
 
@@ -122,19 +123,19 @@ impl Drop for Unread {
     }
 }
 
-/// A batch on its way to the reader.
+/// The result of a consumer's read.
 #[pyclass(frozen)]
 pub(crate) struct PendingBatch(Mutex<Unread>);
 
 #[pymethods]
 impl PendingBatch {
-    /// It is the caller's from now on.
+    /// Returns the batch; the cursor moves past it.
     fn take(&self) -> Option<Batch> {
         self.0.lock().batch.take().map(Batch)
     }
 }
 
-/// The end of a read by a consumer, or, without one, of a look.
+/// The completion of a read: resolves `call` with a [`PendingBatch`].
 pub(crate) fn complete_read(
     call: Call,
     consumer: Option<Arc<ProcessOwned<topics_engine::Consumer>>>,

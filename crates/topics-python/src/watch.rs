@@ -1,4 +1,4 @@
-//! Subscriptions in process.
+//! Watches of an embedded engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::calls::Calls;
 use crate::errors::raise;
 use crate::shared::{Shared, wait_in_slices};
 
-/// `(name, after, tail, topic_id)`; neither of the middle two is the earliest record.
+/// `(name, after, tail, topic_id)`; without `after` and `tail` the watch starts at the earliest record.
 pub(crate) type Start = (String, Option<u64>, Option<u64>, Option<u64>);
 
 /// `(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`.
@@ -23,10 +23,10 @@ type GapRow = (u64, u64, &'static str, u64, u64, u64);
 /// `(kind, topic, topic_id, records, gap, seq)`.
 type WatchEvent = (&'static str, String, u64, Option<Batch>, Option<GapRow>, Option<u64>);
 
-/// An open subscription.
+/// An open watch.
 #[pyclass(frozen)]
 pub(crate) struct Watch {
-    /// Taken by the one thread that waits in it.
+    /// Locked by the one thread that waits in it.
     inner: Mutex<Option<topics_engine::Watch>>,
     closer: Closer,
     shared: Arc<Shared>,
@@ -92,7 +92,7 @@ impl Watch {
 
 #[pymethods]
 impl Watch {
-    /// The next event, or `None` when the timeout passed. Hears signals while it waits.
+    /// The next event, or `None` when the timeout passed. Handles signals while it waits.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<WatchEvent>> {
         let look = |slice| self.shared.run(py, |_| self.step(|w| w.next(Some(slice))));
@@ -100,7 +100,7 @@ impl Watch {
         event.map(|event| watch_event(py, event)).transpose()
     }
 
-    /// The next event if there is one now; else the call is answered when to look again.
+    /// The next event if one is available; otherwise the call is resolved when to poll again.
     fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<WatchEvent>> {
         let wake = calls.waker(token);
         let look = |w: &mut topics_engine::Watch| {
@@ -111,7 +111,7 @@ impl Watch {
         event.map(|event| watch_event(py, event)).transpose()
     }
 
-    /// Ends the watch, from any thread: whoever waits in `next` is told. Idempotent.
+    /// Ends the watch, from any thread; a thread that waits in `next` gets `Closed`. Idempotent.
     fn close(&self, py: Python<'_>) {
         if self.shared.forked() {
             return;
@@ -171,7 +171,7 @@ fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
         Event::TopicDeleted { topic, topic_id } => plain("topic-deleted", &topic, topic_id, None),
         Event::Failed { error, .. } => return Err(raise(py, &error.into())),
         other => {
-            let e = Error::Internal(format!("an event without a meaning here: {other:?}"));
+            let e = Error::Internal(format!("unexpected watch event: {other:?}"));
             return Err(raise(py, &e.into()));
         }
     })
@@ -180,7 +180,7 @@ fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
 impl Drop for Watch {
     fn drop(&mut self) {
         if self.shared.forked() {
-            // What dropping would touch belongs to the parent.
+            // Dropping it would touch locks of the parent.
             let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(inner.take());
         }

@@ -1,4 +1,4 @@
-//! One connection while its requests are hot.
+//! A connection while all of its requests are hot.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use super::HotDispatcher;
 use super::dispatcher::Admission;
 use crate::http::Http;
 
-/// A client that sends this much ahead of its answers is not read from until it has them.
+/// A client with this many unanswered bytes is not read from until it has its answers.
 const MAX_PIPELINED: usize = 256 << 10;
 
 /// The connections that wait for a reply, by the token of the request.
@@ -22,7 +22,7 @@ const MAX_PIPELINED: usize = 256 << 10;
 pub(crate) struct PendingReplies(Mutex<HashMap<u64, Py<Connection>>>);
 
 impl PendingReplies {
-    /// Sends a reply to the connection that waits for it; gives it back when none does.
+    /// Sends a reply to the connection that waits for it; returns the reply when none does.
     pub fn deliver(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
         let found = self.0.lock().remove(&token);
         match found {
@@ -35,18 +35,18 @@ impl PendingReplies {
     }
 }
 
-/// What the client is waited for.
+/// What the connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Its first request.
+    /// The first request.
     First,
     /// The rest of a body.
     Body,
-    /// Nothing: the engine works.
+    /// The reply of the engine.
     Busy,
-    /// Another request.
+    /// The next request.
     Next,
-    /// To take what it is owed: the transport is closed.
+    /// The client to acknowledge every byte; the transport is closed.
     Closed,
 }
 
@@ -58,22 +58,22 @@ struct PendingRequest {
 
 struct Io {
     transport: Option<Py<PyAny>>,
-    /// What was received and not answered.
+    /// Received bytes of requests without an answer.
     buffer: Vec<u8>,
     /// Bytes of the request at the start of `buffer`, once its head is known.
     need: usize,
     /// The request whose reply comes later.
     pending: Option<PendingRequest>,
-    /// Whose slot the request has, whose body is being received or which waits for its reply.
+    /// The label whose slot the current request holds.
     slot: Option<Py<PyAny>>,
-    /// Bytes that the body which is being received counts for.
+    /// Bytes of the current body that are reserved in the budget of all bodies.
     received: usize,
     phase: Phase,
     since: u64,
-    /// When a closed client is given up, whatever it takes until then.
+    /// The tick at which a closing connection is aborted.
     close_by: u64,
     paused: bool,
-    /// No request follows the one that is being answered.
+    /// The connection closes after the current reply.
     closes_after_reply: bool,
 }
 
@@ -81,7 +81,7 @@ struct Io {
 #[pyclass(frozen)]
 pub(crate) struct Connection {
     dispatcher: Py<HotDispatcher>,
-    /// Makes the complete protocol; it is told whether these are the first bytes.
+    /// `complete(fresh)` creates the complete protocol; `fresh`: no request was served here.
     complete: Py<PyAny>,
     server_state: Py<PyAny>,
     id: u64,
@@ -162,7 +162,7 @@ impl Connection {
             (buffered, pause, io.phase == Phase::Body)
         };
         if body && !me.reserve_bytes(py, bytes.len()) {
-            // The application says what there is too much of.
+            // The application refuses the request with the limit.
             let buffered = std::mem::take(&mut me.io.lock().buffer);
             me.release_request(py);
             return Self::hand_over(slf, &buffered);
@@ -193,7 +193,7 @@ impl Connection {
         Self::serve_buffered(slf)
     }
 
-    /// The server goes down: ends the connection, behind an answer that is still to come.
+    /// The server shuts down: closes the connection, after the reply to a current request.
     fn shutdown(&self, py: Python<'_>) {
         if !self.close_after_reply() {
             self.close(py);
@@ -212,20 +212,20 @@ impl Connection {
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "discard"), (slf,)).map(drop)
     }
 
-    /// Calls a method of the transport, if there still is one. What it says of a connection that is
-    /// gone is not of interest: `connection_lost` follows.
+    /// Calls a method of the transport, unless the connection was handed over. Errors of a lost
+    /// connection are ignored, because `connection_lost` follows.
     fn call_transport(&self, py: Python<'_>, method: &str) {
         if let Some(transport) = self.transport_ref(py) {
             let _ = transport.call_method0(py, method);
         }
     }
 
-    /// The transport, for a call that must not find it locked.
+    /// The transport, for a call without the lock.
     fn transport_ref(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.io.lock().transport.as_ref().map(|t| t.clone_ref(py))
     }
 
-    /// No request is read any more. The client has what it is owed as fast as it takes it.
+    /// Closes the transport after its buffered bytes, and reads no further request.
     fn close(&self, py: Python<'_>) {
         let dispatcher = self.dispatcher.get();
         let since = dispatcher.now();
@@ -252,7 +252,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Counts bytes of a body that is being received; false when there are too many of all.
+    /// Reserves bytes of a body in the budget of all bodies; false when the budget is exhausted.
     fn reserve_bytes(&self, py: Python<'_>, bytes: usize) -> bool {
         let counted = self.dispatcher.get().reserve_bytes(py, bytes);
         if counted {
@@ -261,7 +261,7 @@ impl Connection {
         counted
     }
 
-    /// Gives back what the request holds.
+    /// Releases the slot and the bytes of the current request.
     fn release_request(&self, py: Python<'_>) {
         let (slot, received) = {
             let mut io = self.io.lock();
@@ -276,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// Takes a slot for a request; without keys there are none.
+    /// Acquires a slot for the current request; a server without keys has no slots.
     fn acquire_slot(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
         if let Some(label) = label {
             self.dispatcher.get().acquire_slot(py, &label);
@@ -284,7 +284,7 @@ impl Connection {
         }
     }
 
-    /// Answers what has been received meanwhile.
+    /// Serves the requests in the buffer.
     fn serve_buffered(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
         if !me.writable.load(Ordering::Relaxed) {
@@ -298,13 +298,13 @@ impl Connection {
             }
             std::mem::take(&mut io.buffer)
         };
-        // It is here, and asks for what it needs anew.
+        // `serve` acquires the slot and the bytes again.
         me.release_request(slf.py());
         let left = Self::serve(slf, &buffered)?;
         buffered.drain(..buffered.len() - left);
         let resume = {
             let mut io = me.io.lock();
-            // Nothing is received within: the buffer is still empty.
+            // `serve` does not receive, so the buffer is still empty.
             io.buffer = buffered;
             let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= MAX_PIPELINED);
             io.paused &= !resume;
@@ -316,8 +316,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers one request after the other; returns how many bytes at the end of `input` have to
-    /// wait for more, for an answer, or for the client to read.
+    /// Serves one request after the other. Returns the number of bytes at the end of `input` that wait
+    /// for the rest of a request, for a reply, or for the client to read.
     fn serve(slf: &Bound<'_, Self>, input: &[u8]) -> PyResult<usize> {
         let (me, py) = (slf.get(), slf.py());
         let dispatcher = me.dispatcher.get();
@@ -340,7 +340,7 @@ impl Connection {
                     (io.phase, io.since) = (Phase::Body, dispatcher.now());
                 }
                 io.need = total;
-                // What the client has announced is not what it sends.
+                // A client may announce more bytes than it sends.
                 let announced = total - rest.len();
                 io.buffer.reserve(announced.min(MAX_PIPELINED));
                 break;
@@ -364,7 +364,7 @@ impl Connection {
         Ok(rest.len())
     }
 
-    /// No request follows the one that is there; whether there is one.
+    /// Closes the connection after the current request; false when there is none.
     pub(super) fn close_after_reply(&self) -> bool {
         let mut io = self.io.lock();
         let there = matches!(io.phase, Phase::Busy | Phase::Body);
@@ -377,7 +377,7 @@ impl Connection {
         (io.phase, io.need) = (Phase::Busy, 0);
     }
 
-    /// Sends a reply; whether it was the closes_after_reply of the connection.
+    /// Sends a reply. Returns whether the connection closes after it.
     fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
         let dispatcher = self.dispatcher.get();
         let closes_after_reply = {
@@ -393,7 +393,7 @@ impl Connection {
         Ok(closes_after_reply)
     }
 
-    /// The reply to the pending request.
+    /// Handles the reply to the pending request.
     fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
         let me = slf.get();
         let pending = me.io.lock().pending.take();
@@ -404,14 +404,14 @@ impl Connection {
                 true => Ok(()),
                 false => Self::serve_buffered(slf),
             });
-        // Other signal_queue of the same drain are not to be lost.
+        // An error must not lose the other events of the same drain.
         if let Err(e) = outcome {
             e.write_unraisable(slf.py(), Some(slf.as_any()));
             me.close(slf.py());
         }
     }
 
-    /// From here on the connection is the complete protocol's.
+    /// Hands the transport and the unread bytes to the complete protocol.
     fn hand_over(slf: &Bound<'_, Self>, rest: &[u8]) -> PyResult<()> {
         let (me, py) = (slf.get(), slf.py());
         let (transport, paused, closes_after_reply, fresh) = {
@@ -434,7 +434,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection of a client that has been too slow.
+    /// Closes the connection if its client is too slow.
     pub(super) fn check_timeouts(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
         let (phase, waited) = {
             let io = self.io.lock();
@@ -465,8 +465,7 @@ impl Connection {
         self.close(py);
     }
 
-    /// Ends a closed connection when its client has all that it is owed, or is too slow with it. One
-    /// that takes nothing is the kernel's to end.
+    /// Aborts a closing connection when its client has acknowledged every byte, or at `close_by`.
     fn close_if_drained(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
         let Some(transport) = self.transport_ref(py) else { return };
         let close_by = self.io.lock().close_by;

@@ -1,4 +1,4 @@
-//! What the hot connections of a loop share.
+//! The state that the hot connections of a loop share.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,29 +18,29 @@ use crate::http::Http;
 /// Tokens of hot requests have this bit; those of the application do not.
 const HOT: u64 = 1 << 63;
 
-/// The way into the engine, while there is one.
+/// The engine that serves hot requests.
 struct Target {
     http: Py<Http>,
-    /// Has what was staged led at the end of the loop's tick.
+    /// Schedules a flush of staged writes at the end of the loop's tick.
     flush_soon: Py<PyAny>,
 }
 
-/// Who keys are asked of, and who counts the requests of each.
+/// Checks API keys and counts the requests of each.
 struct Keys {
-    /// `admit(verb, authorization)`: the grant and the label of a client who may.
+    /// `admit(verb, authorization)`: the grant and the label of an authorized client.
     admit: Py<PyAny>,
     slots: Py<PyAny>,
 }
 
-/// A request that may be answered here.
+/// The right of a request to be served here.
 pub(super) struct Admission {
     pub http: Py<Http>,
     grant: usize,
-    /// Whose slot it takes while it waits; without keys, nobody's.
+    /// The label whose slot the request holds; `None` without keys.
     pub label: Option<Py<PyAny>>,
 }
 
-/// The lines that uvicorn puts into every response, and the list that they were made from.
+/// The header lines of every response, and the list of uvicorn that they are built from.
 #[derive(Default)]
 struct CommonHeaders {
     list: Option<Py<PyAny>>,
@@ -54,13 +54,12 @@ pub(crate) struct HotDispatcher {
     status_lines: HashMap<u16, Vec<u8>>,
     loopback: bool,
     keys: Option<Keys>,
-    /// Counts the bytes of all bodies that are being received: `take(size)` and `give(size)`.
+    /// The byte budget of all bodies: `take(size)` and `give(size)`.
     receiving: Py<PyAny>,
     max_body: usize,
-    /// Ticks of `check_timeouts` that a body, the first request and the next request may take, and a client
-    /// that has all and does not say close_linger.
+    /// Timeouts of each phase, in calls of `check_timeouts`.
     timeouts: Timeouts,
-    /// How many bytes the client of a transport has not taken.
+    /// `unacked_bytes(transport)`: bytes that the client has not acknowledged.
     unacked_bytes: Py<PyAny>,
     too_slow_head: Py<PyBytes>,
     too_slow_body: Py<PyBytes>,
@@ -76,14 +75,14 @@ pub(super) struct Timeouts {
     pub first: u64,
     pub next: u64,
     pub close_linger: u64,
-    /// A closed client that is owed something, beyond the ticks that its bytes have.
+    /// A closing connection with unacknowledged bytes, before the ticks for the bytes are added.
     pub stall: u64,
-    /// Bytes of which a closed client has a tick each.
+    /// Unacknowledged bytes that add one tick.
     pub bytes: u64,
 }
 
 impl Timeouts {
-    /// Ticks until a closed client of which so much is unacked_bytes is given up, whatever it takes of it.
+    /// Ticks until a closing connection with this many unacknowledged bytes is aborted.
     pub fn closing(&self, unacked_bytes: usize) -> u64 {
         self.stall + unacked_bytes as u64 / self.bytes.max(1)
     }
@@ -126,13 +125,13 @@ impl HotDispatcher {
         })
     }
 
-    /// From now on hot requests are answered by `http`.
+    /// From now on `http` answers hot requests.
     fn enable(&self, http: Py<Http>, flush_soon: Py<PyAny>) {
         *self.target.lock() = Some(Target { http, flush_soon });
     }
 
-    /// From now on every request goes to the application; the answers that are still to come are
-    /// the last of their connections.
+    /// From now on the application answers every request; a pending reply is the last of its
+    /// connection.
     fn disable(&self, py: Python<'_>) {
         let was = self.target.lock().take();
         drop(was);
@@ -141,7 +140,7 @@ impl HotDispatcher {
         }
     }
 
-    /// A tick of the clock: connections whose client is too slow end.
+    /// Counts one tick, and closes the connections whose client is too slow.
     fn check_timeouts(&self, py: Python<'_>) {
         let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
         for connection in self.all(py) {
@@ -159,7 +158,7 @@ impl HotDispatcher {
         self.connections.lock().values().map(|c| c.clone_ref(py)).collect()
     }
 
-    /// What the client of a transport has not taken; 0 when that cannot be said.
+    /// Bytes that the client of a transport has not acknowledged; 0 when that is unknown.
     pub(super) fn unacked_bytes(&self, py: Python<'_>, transport: &Py<PyAny>) -> usize {
         let size = self.unacked_bytes.call1(py, (transport,));
         size.and_then(|size| size.extract(py)).unwrap_or(0)
@@ -182,7 +181,7 @@ impl HotDispatcher {
         self.token.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The engine's routes, if this request may have them here.
+    /// Admits a request; `None` leaves it to the application.
     pub(super) fn admit(&self, py: Python<'_>, head: &Head<'_>) -> Option<Admission> {
         if head.length > self.max_body || (self.loopback && !is_loopback(head.host)) {
             return None;
@@ -191,7 +190,7 @@ impl HotDispatcher {
         let Some(keys) = &self.keys else {
             return Some(Admission { http, grant: 0, label: None });
         };
-        // A key in the query is the application's to take out.
+        // The application removes a key from the query.
         if head.query.windows(6).any(|w| w == b"token=") {
             return None;
         }
@@ -208,7 +207,7 @@ impl HotDispatcher {
         }
     }
 
-    /// The client with this label has one request more, or less.
+    /// Calls `take` or `give` of the request slots of a label.
     fn slot(&self, py: Python<'_>, label: &Py<PyAny>, what: &str) {
         if let Some(keys) = &self.keys
             && let Err(e) = keys.slots.call_method1(py, what, (label,))
@@ -225,7 +224,7 @@ impl HotDispatcher {
         self.slot(py, label, "give");
     }
 
-    /// Counts bytes that were received of a body; false when that are too many.
+    /// Reserves received bytes of a body; false when the budget is exhausted.
     pub(super) fn reserve_bytes(&self, py: Python<'_>, size: usize) -> bool {
         let taken = self.receiving.call_method1(py, intern!(py, "take"), (size,));
         taken.and_then(|taken| taken.extract(py)).unwrap_or_else(|e| {
@@ -240,7 +239,7 @@ impl HotDispatcher {
         }
     }
 
-    /// Answers, or takes the request: then its reply comes with this token.
+    /// Runs a request. `None`: its reply comes later, with this token.
     pub(super) fn call(
         &self,
         py: Python<'_>,
@@ -273,7 +272,7 @@ impl HotDispatcher {
         }
     }
 
-    /// The head of a reply's response, as the application's server sends it.
+    /// The response head of a reply, as the application's server sends it.
     pub(super) fn head_of(
         &self,
         py: Python<'_>,
@@ -287,7 +286,7 @@ impl HotDispatcher {
         self.head(py, server_state, reply.status, extra, reply.body.len())
     }
 
-    /// What a client reads that sends its body too slowly.
+    /// The response to a client that sends its body too slowly.
     pub(super) fn too_slow_body(
         &self,
         py: Python<'_>,
@@ -300,7 +299,7 @@ impl HotDispatcher {
         Ok(out)
     }
 
-    /// The whole response to a client that sends no request.
+    /// The response to a client that sends no request in time.
     pub(super) fn too_slow_head(&self, py: Python<'_>) -> Vec<u8> {
         self.too_slow_head.as_bytes(py).to_vec()
     }
@@ -313,7 +312,7 @@ impl HotDispatcher {
         extra: ExtraHeaders,
         length: usize,
     ) -> PyResult<Vec<u8>> {
-        // uvicorn makes a new list each second, for the date.
+        // uvicorn replaces the list each second, for the date.
         let list = server_state.bind(py).getattr(intern!(py, "default_headers"))?;
         let same = self.common.lock().list.as_ref().is_some_and(|known| known.is(&list));
         if !same {
@@ -331,8 +330,7 @@ impl HotDispatcher {
     }
 }
 
-/// Whether a `Host` is one of the plain names of this machine. Other spellings are the
-/// application's to judge.
+/// Whether a `Host` is a plain loopback name. The application checks other spellings.
 fn is_loopback(host: &[u8]) -> bool {
     let name = match host.iter().rposition(|&b| b == b':') {
         Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) => &host[..at],

@@ -1,9 +1,8 @@
-//! Streams written to their transports where the queue of the loop is drained: no task of the loop
-//! runs for an event.
+//! Writes streams to their transports while the loop drains its queue, without a task for each event.
 //!
-//! A writer begins when the application has sent the head of a stream's response. It writes chunks as
-//! the application's server would, and says when the stream has ended: what follows is the
-//! application's again.
+//! A writer starts when the application has sent the response head of a stream. It writes chunks as
+//! the application's server would, and calls `ended` at the end of the stream; then the application
+//! continues.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +17,11 @@ use topics_service::{NextAction, StreamOutput};
 use crate::bridge::LoopEvent;
 use crate::http::Http;
 
-/// Streams that are pulled with one release of the GIL: few enough that the first of a large
-/// fan-out is not written late for it.
+/// Streams that are pulled during one release of the GIL; few, so that the first stream of a large
+/// fan-out is written early.
 const PULLED_TOGETHER: usize = 32;
 
-/// A chunk above this goes to the transport in its pieces: joining them would copy it once more.
+/// A larger chunk goes to the transport in pieces, because joining them would copy it.
 const MAX_JOINED: usize = 64 << 10;
 
 /// The writers of a loop, by the token of their stream.
@@ -35,8 +34,7 @@ impl StreamWriters {
         self.0.lock().get(&token).map(|writer| writer.clone_ref(py))
     }
 
-    /// Writes what the streams that are due have, and takes them from `due`; the rest are not
-    /// pumped.
+    /// Writes the output of the streams in `due` that have a writer, and removes them from `due`.
     pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) {
         let mut ready = Vec::new();
         due.retain(|&token| match self.of(py, token) {
@@ -52,7 +50,7 @@ impl StreamWriters {
             let pull = |writer: &StreamWriter| writer.http.get().pull_stream(writer.token);
             let pulled = py.detach(|| writers.into_iter().map(pull).collect::<Vec<_>>());
             for (writer, pulled) in some.iter().zip(pulled) {
-                // The events of the other streams are not to be lost.
+                // An error must not lose the events of the other streams.
                 if let Err(e) = writer.get().write(py, pulled) {
                     e.write_unraisable(py, None);
                     writer.get().end(py, false);
@@ -62,16 +60,16 @@ impl StreamWriters {
     }
 }
 
-/// One stream on its way to one transport.
+/// Writes one stream to one transport.
 #[pyclass(frozen)]
 pub(crate) struct StreamWriter {
     http: Py<Http>,
     token: u64,
     transport: Py<PyAny>,
-    /// Called once, when nothing more is written: whether the stream came to its end.
+    /// `ended(complete)` is called once, when the writer has written its last byte.
     ended: Mutex<Option<Py<PyAny>>>,
     paused: AtomicBool,
-    /// Something came while the transport took nothing.
+    /// The stream woke while the transport was paused.
     output_waiting: AtomicBool,
 }
 
@@ -89,19 +87,19 @@ impl StreamWriter {
         }
     }
 
-    /// From now on the stream is written here.
+    /// Starts writing.
     fn begin(slf: &Bound<'_, Self>) {
         let me = slf.get();
         me.http.get().queue.writers.0.lock().insert(me.token, slf.clone().unbind());
         me.schedule_pull();
     }
 
-    /// The transport takes nothing for now.
+    /// The transport's buffer is full.
     fn pause(&self) {
         self.paused.store(true, Ordering::Relaxed);
     }
 
-    /// The transport takes more.
+    /// The transport's buffer has space again.
     fn resume(&self) {
         self.paused.store(false, Ordering::Relaxed);
         if self.output_waiting.swap(false, Ordering::Relaxed) {
@@ -109,7 +107,7 @@ impl StreamWriter {
         }
     }
 
-    /// Nothing more is written here. Idempotent.
+    /// Stops writing without calling `ended`. Idempotent.
     fn close(&self) {
         self.unregister();
         let ended = self.ended.lock().take();
@@ -122,7 +120,7 @@ impl StreamWriter {
         self.http.get().queue.events.push(LoopEvent::Wake(self.token));
     }
 
-    /// What is taken out is dropped without the lock.
+    /// Removes this writer from its loop; the reference is dropped without the lock.
     fn unregister(&self) {
         let gone = self.http.get().queue.writers.0.lock().remove(&self.token);
         drop(gone);
@@ -143,8 +141,7 @@ impl StreamWriter {
         };
         let length: usize = pieces.iter().map(Bytes::len).sum();
         if length > 0 {
-            // What a transport says of a client that has gone is not of interest: the application
-            // is told by its server.
+            // Errors of a lost connection are ignored: the server tells the application.
             let _ = if length <= MAX_JOINED {
                 let bytes = chunk(py, &pieces, length)?;
                 self.transport.call_method1(py, intern!(py, "write"), (bytes,))
@@ -171,8 +168,7 @@ impl StreamWriter {
     }
 }
 
-/// What comes before and after the bytes of a chunk of a response whose length is not known
-/// beforehand.
+/// The bytes before and after a chunk of a chunked response.
 fn framing(length: usize) -> (String, &'static [u8]) {
     (format!("{length:x}\r\n"), b"\r\n")
 }
