@@ -1,4 +1,4 @@
-//! A topic's config in requests and answers.
+//! The config of a topic in requests and answers.
 
 use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
 
@@ -6,8 +6,7 @@ use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner, Text, push_i64, push_str, push_u64};
 use crate::nearest;
 
-/// Reads the fields of a config object at the scanner. An unknown one is refused: a misspelt limit
-/// must not go unnoticed.
+/// Reads a config object. An unknown field is refused, so that a misspelt limit does not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
     let path = FieldPath { within, ..FieldPath::default() };
     s.expect_type(
@@ -18,7 +17,7 @@ pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Fa
     let mut patch = ConfigPatch::default();
     let mut durable = None;
     s.object(|s, key| field(s, key, path, &mut patch, &mut durable))?;
-    // The alias is read only where the real field is absent.
+    // `durable` counts only without `durability`.
     let alias = |on| if on { Durability::Fsync } else { Durability::Disk };
     patch.durability = patch.durability.or(durable.map(alias));
     Ok(patch)
@@ -94,7 +93,7 @@ fn unknown(path: FieldPath, name: Option<&str>) -> Failure {
     nearest::unknown_name("config field", path.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
 }
 
-/// An integer or null; one beyond 32 bits is clamped like any other, by the engine.
+/// An integer or null. The engine clamps it.
 fn priority(s: &mut Scanner<'_>, path: FieldPath) -> Result<Option<i32>, Failure> {
     if s.null()? {
         return Ok(None);
@@ -121,18 +120,18 @@ fn word<T: Copy>(s: &mut Scanner<'_>, path: FieldPath, words: &Words<T>) -> Resu
     })
 }
 
-/// The wire's word of a value.
+/// The JSON word of a value.
 pub(crate) fn name_of<T: Copy + PartialEq>(words: &Words<T>, value: T) -> &'static str {
     words.iter().find(|(_, v)| *v == value).map_or("unknown", |(word, _)| word)
 }
 
-/// The word of a durability class.
+/// The JSON word of a durability class.
 #[must_use]
 pub fn durability(class: Durability) -> &'static str {
     name_of(&DURABILITIES, class)
 }
 
-/// The word of a topic type.
+/// The JSON word of a topic type.
 #[must_use]
 pub fn topic_type(kind: TopicType) -> &'static str {
     name_of(&TYPES, kind)
@@ -181,7 +180,7 @@ pub fn push(out: &mut Vec<u8>, c: &TopicConfig) {
     out.push(b'}');
 }
 
-/// A config that is a text of its own.
+/// Parses a config from a JSON text.
 pub fn parse(text: &[u8]) -> Result<ConfigPatch, Failure> {
     let mut s = Scanner::new(text)?;
     let patch = read(&mut s, "")?;
@@ -224,7 +223,7 @@ mod tests {
         let mut out = Vec::new();
         push(&mut out, &config);
         let mut sent: serde_json::Value = serde_json::from_str(text).unwrap();
-        // `durable` is reported as what it means, not as what was sent beside `durability`.
+        // The answer derives `durable` from `durability`.
         sent["durable"] = false.into();
         let reported: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(reported, sent);

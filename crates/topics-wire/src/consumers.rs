@@ -1,4 +1,4 @@
-//! Consumers: what they are asked to be, reads, and positions.
+//! Consumers: requests and answers.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::read::{begin_page, finish_page, matching, push_records};
 
-/// A consumer as it was asked for.
+/// The body of a consumer PUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerRequest {
-    /// Its mode; `None`: the one it has.
+    /// The mode; `None`: unchanged.
     pub mode: Option<ConsumerMode>,
-    /// Where a new one begins.
+    /// Where a new consumer begins.
     pub start: ConsumerStart,
-    /// Whether a read stores where the one before ended.
+    /// Whether a read commits the end of the previous one.
     pub auto_commit: bool,
 }
 
-/// `{mode?, start?, auto_commit?}`; an empty body is one without fields.
+/// `{mode?, start?, auto_commit?}`; an empty body has no fields.
 pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit"]);
     let mut p = ConsumerRequest::default();
@@ -56,8 +56,8 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     Ok(p)
 }
 
-/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`, and how long to
-/// wait; an empty body is one without fields. The read itself never waits.
+/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`; an empty body has no
+/// fields. Returns the read, which never waits itself, and `wait_ms`.
 pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
     const FIELDS: Fields =
         Fields::of(&["max_bytes", "max_records", "checkpoint", "wait_ms", "match", "fail_if_busy"]);
@@ -121,7 +121,7 @@ pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     }
 }
 
-/// A consumer.
+/// The state of a consumer.
 #[must_use]
 pub fn info(c: &ConsumerInfo) -> Vec<u8> {
     let mut o = Object::new(160);

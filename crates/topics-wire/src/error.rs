@@ -1,32 +1,32 @@
-//! Failures as clients see them: a stable code, a message, a detail, and the HTTP status.
+//! Failures as clients see them: a stable code, a message, details and the HTTP status.
 
 use topics_engine::Error;
 
 use crate::json::{FieldPath, Reader, Scanner, SyntaxError, push_str, push_u64};
 
-/// Why a call failed, ready for the wire.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Stable, snake_case.
+    /// Stable and snake_case; for programs.
     pub code: &'static str,
-    /// For people.
+    /// What is wrong and what to do; for people.
     pub message: String,
-    /// A JSON object for programs.
+    /// A JSON object with the facts; for programs.
     pub detail: Option<String>,
 }
 
 impl Failure {
-    /// A failure without detail.
+    /// A failure without details.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), detail: None }
     }
 
-    /// The request itself is wrong.
+    /// An `invalid_request`.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new("invalid_request", message)
     }
 
-    /// The HTTP status of its code.
+    /// The HTTP status of the code.
     #[must_use]
     pub fn status(&self) -> u16 {
         status(self.code)
@@ -38,7 +38,7 @@ impl Failure {
         self.body_as(self.code)
     }
 
-    /// The same with a code of the caller.
+    /// The same body with another code.
     #[must_use]
     pub fn body_as(&self, code: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.message.len());
@@ -54,7 +54,7 @@ impl Failure {
         out
     }
 
-    /// `error.detail.retry_after_ms` of a body.
+    /// Reads `error.detail.retry_after_ms` from a body.
     #[must_use]
     pub fn retry_after_ms(body: &[u8]) -> Option<u64> {
         fn within(
@@ -78,7 +78,7 @@ impl Failure {
     }
 }
 
-/// The status table of the HTTP contract. A code that is not in it is a bug, as is `internal`.
+/// The status table of the HTTP contract. An unknown code is a bug, so it is 500 like `internal`.
 #[must_use]
 pub fn status(code: &str) -> u16 {
     match code {
@@ -122,7 +122,7 @@ impl From<SyntaxError> for Failure {
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
         let detail = detail(&e);
-        // What is wrong inside is for the log and embedded callers; the code says enough to others.
+        // The message may name files: the log and embedded callers need it.
         Self { code: e.code(), message: e.to_string(), detail }
     }
 }
@@ -181,7 +181,7 @@ fn detail(e: &Error) -> Option<String> {
     Some(d.finish())
 }
 
-/// A JSON object of strings and numbers in the making.
+/// Builds a JSON object of strings and numbers.
 #[derive(Default)]
 pub(crate) struct DetailBuilder(Vec<u8>);
 

@@ -1,6 +1,7 @@
-//! The codec: what requests and answers of `/v0` look like, over `topics-engine`.
+//! The codec of `/v0`: requests to engine types, engine types to answers.
 //!
-//! Knows JSON, Arrow and the status table; knows no sockets, no threads, no Python.
+//! Covers JSON, Arrow, SSE and WebSocket frames, the status table, metrics as text, and the hot subset
+//! of HTTP/1.1. Knows no threads, timers or sockets.
 #![deny(missing_docs)]
 
 pub mod arrow;

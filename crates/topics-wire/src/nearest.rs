@@ -1,8 +1,8 @@
-//! Names that a request has and nothing knows: refused, with the name that was probably meant.
+//! Refusals of unknown names, with the known name that was probably meant.
 
 use crate::error::{DetailBuilder, Failure};
 
-/// Longer names are not compared: whoever sends one did not misspell a field.
+/// Longer names are not compared: they are not misspelt fields.
 const LONGEST: usize = 64;
 /// Characters of an unknown name that a message repeats.
 const SHOWN: usize = 100;
@@ -17,14 +17,14 @@ pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     (least <= (given.len() / 3).clamp(1, 3) && least < given.len()).then_some(name)
 }
 
-/// What of a name is compared; `None` for one that is too long.
+/// The compared form of a name; `None` for a name that is too long.
 fn plain(name: &str) -> Option<Vec<char>> {
     let skipped = |c: &char| !matches!(c, '_' | '-');
     (name.len() <= LONGEST)
         .then(|| name.chars().filter(skipped).map(|c| c.to_ascii_lowercase()).collect())
 }
 
-/// How many characters have to be inserted, deleted, replaced or swapped with their neighbour.
+/// The edit distance: insertions, deletions, replacements and swaps of neighbours.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
     for (i, x) in a.iter().enumerate() {
@@ -42,7 +42,8 @@ fn distance(a: &[char], b: &[char]) -> usize {
     rows[1][b.len()]
 }
 
-/// Refuses a name that is none of `known`. `what` is a kind of name, `path` where it stands.
+/// The refusal of a name that is none of `known`. `what` is the kind of name, `path` the object that
+/// contains it.
 #[must_use]
 pub fn unknown_name(
     what: &str,

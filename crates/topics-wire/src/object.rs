@@ -6,7 +6,7 @@ use topics_engine::Appended;
 
 use crate::json::{push_ms, push_str, push_u64};
 
-/// An object in the making. Keys are ours and need no escapes.
+/// Builds a JSON object. Keys are constants of this crate, or names that need no escapes.
 pub struct Object(Vec<u8>);
 
 impl Object {
@@ -18,14 +18,14 @@ impl Object {
         Self(out)
     }
 
-    /// A finished object that gets more fields.
+    /// Reopens a finished object to add fields.
     #[must_use]
     pub fn reopen(mut object: Vec<u8>) -> Self {
         object.pop();
         Self(object)
     }
 
-    /// Begins a field; the value is appended to the buffer that this returns.
+    /// Begins a field; the caller appends its value to the returned buffer.
     pub fn key(&mut self, key: &str) -> &mut Vec<u8> {
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
@@ -50,7 +50,7 @@ impl Object {
         }
     }
 
-    /// A field with an integer.
+    /// A field with an array of the integers of a range.
     pub fn ints(&mut self, key: &str, values: RangeInclusive<u64>) -> &mut Self {
         let out = self.key(key);
         out.push(b'[');
@@ -82,7 +82,7 @@ impl Object {
         self
     }
 
-    /// A field with a string.
+    /// A field with an array of strings.
     pub fn names(&mut self, key: &str, values: &[String]) -> &mut Self {
         let out = self.key(key);
         out.push(b'[');
@@ -129,7 +129,7 @@ impl Object {
     }
 }
 
-/// What an answer says about its own cost.
+/// The cost of a verb, as its answer reports it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Performance {
     /// From the call to the answer.
@@ -140,12 +140,12 @@ pub struct Performance {
     pub fsync_ns: Option<u64>,
     /// The wait for a staging permit.
     pub throttle_wait_ns: Option<u64>,
-    /// Records that a filter looked at.
+    /// Records that a filter scanned.
     pub records_scanned: Option<u64>,
 }
 
 impl Performance {
-    /// Of a write.
+    /// The cost of a write.
     #[must_use]
     pub fn of_write(a: &Appended, server_total_ns: u64) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Performance {
         }
     }
 
-    /// Of what looked at so many records.
+    /// The cost of a verb that scanned records.
     #[must_use]
     pub fn of_scan(records: u64, server_total_ns: u64) -> Self {
         Self { server_total_ns, records_scanned: Some(records), ..Self::default() }

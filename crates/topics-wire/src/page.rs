@@ -7,14 +7,14 @@ use crate::error::Failure;
 use crate::limits::PAGE;
 use crate::query::Query;
 
-/// A page of a list.
+/// The page of a list that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Names begin with this.
+    /// The prefix of all names.
     pub prefix: String,
-    /// The last name of the page before.
+    /// The last name of the previous page.
     pub after: Option<String>,
-    /// How many.
+    /// Maximum number of entries.
     pub size: usize,
 }
 
@@ -33,7 +33,7 @@ pub fn parse(query: &Query<'_>) -> Result<Page, Failure> {
     Ok(Page { prefix, after, size })
 }
 
-/// The cursor of the page behind a name.
+/// The cursor of the page after a name.
 #[must_use]
 pub fn cursor(last: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(last)
@@ -44,7 +44,7 @@ fn decode_cursor(cursor: &str) -> Result<String, Failure> {
     String::from_utf8(name).map_err(|_| invalid_cursor())
 }
 
-/// A cursor that no list returned.
+/// The refusal of a cursor that no list returned.
 #[must_use]
 pub fn invalid_cursor() -> Failure {
     Failure::invalid("cursor does not come from this list; send its next_cursor unchanged")

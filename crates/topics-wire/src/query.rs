@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use crate::error::Failure;
 use crate::nearest::unknown_name;
 
-/// The parameters of a query string, in order, decoded.
+/// The parameters of a query string.
 pub struct Query<'a>(&'a [u8]);
 
 impl<'a> Query<'a> {
-    /// Of the bytes behind the question mark.
+    /// The parameters in the bytes after the question mark.
     #[must_use]
     pub fn new(raw: &'a [u8]) -> Self {
         Self(raw)
@@ -27,7 +27,7 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// The last value of a parameter; `""` when it has none.
+    /// The last value of a parameter; `""` for a parameter without a value.
     pub fn get(&self, name: &str) -> Result<Option<Cow<'a, str>>, Failure> {
         Ok(self.all(name)?.pop())
     }
@@ -49,7 +49,7 @@ impl<'a> Query<'a> {
         Ok(found)
     }
 
-    /// A switch: absent is `None`; `?name`, `?name=true` and `?name=1` are on.
+    /// A boolean: absent is `None`; `?name`, `?name=true` and `?name=1` are true.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
         match self.get(name)?.as_deref() {
             None => Ok(None),

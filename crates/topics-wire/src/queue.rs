@@ -1,4 +1,4 @@
-//! Queues: claims, what is done with leases, looks at jobs, redrives.
+//! Queues: claims, ack, nack and extend, peeks, redrives.
 
 use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
 
@@ -9,12 +9,12 @@ use crate::object::Object;
 use crate::query::Query;
 use crate::read::{matching, push_record};
 
-/// A claim as it was asked for.
+/// The body of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The worker.
     pub node: String,
-    /// Most jobs.
+    /// Maximum number of jobs.
     pub max: usize,
     /// How long the leases last.
     pub lease_ms: Option<u64>,
@@ -41,7 +41,7 @@ pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
     Ok(c)
 }
 
-/// The stream of jobs of a worker: `?node&max&lease_ms&heartbeat_ms`.
+/// The query of a job stream: `?node&max&lease_ms&heartbeat_ms`.
 pub fn work(query: &Query<'_>, limits: &Limits) -> Result<Claim, Failure> {
     let max = match query.u64("max")? {
         None => 1,
@@ -72,7 +72,7 @@ fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> 
     }
 }
 
-/// Leases that an ack, nack or extend means.
+/// The body of an ack, nack or extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// The worker that claimed them.
@@ -81,14 +81,14 @@ pub struct Held {
     pub seqs: Vec<u64>,
     /// Their lease ids.
     pub lease_ids: Option<Vec<u64>>,
-    /// Nack: after how long they can be claimed; `None`: after the queue's backoff.
+    /// Nack: the delay before the next claim; `None`: the queue's backoff.
     pub delay_ms: Option<u64>,
-    /// Extend: how long from now.
+    /// Extend: the new length of the leases, from now.
     pub lease_ms: Option<u64>,
 }
 
 impl Held {
-    /// As the engine takes them.
+    /// The leases as an engine argument.
     #[must_use]
     pub fn held(&self) -> topics_engine::Held<'_> {
         let (node, lease_ids) = (self.node.as_bytes(), self.lease_ids.as_deref());
@@ -101,13 +101,13 @@ pub fn ack(bytes: &[u8]) -> Result<Held, Failure> {
     held(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
 }
 
-/// The same of a nack, with `delay_ms?`, in which `null` is the queue's backoff.
+/// The body of a nack: also `delay_ms?`, where `null` is the queue's backoff.
 pub fn nack(bytes: &[u8]) -> Result<Held, Failure> {
     let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms"]);
     held(bytes, fields.nullable(&["delay_ms"]))
 }
 
-/// The same of an extend, with `lease_ms?`.
+/// The body of an extend: also `lease_ms?`.
 pub fn extend(bytes: &[u8]) -> Result<Held, Failure> {
     held(bytes, Fields::of(&["node", "seqs", "lease_ids", "lease_ms"]))
 }
@@ -152,7 +152,7 @@ fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failur
     Ok(out)
 }
 
-/// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body is one without fields.
+/// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body has no fields.
 pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
     const FIELDS: Fields = Fields::of(&["to", "match", "seqs", "limit", "dry_run"]);
     let mut r = Redrive::default();
@@ -217,7 +217,7 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
     out.extend_from_slice(&o.finish());
 }
 
-/// The answer to an ack, nack or extend; `done` is the name of what was done.
+/// The answer to an ack, nack or extend; `done` is its field of seqs: `acked`, `nacked`, `extended`.
 #[must_use]
 pub fn settled(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
     let mut o = Object::new(160 + 12 * (s.done.len() + s.skipped.len()));
@@ -242,7 +242,7 @@ fn list(out: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
     out.push(b']');
 }
 
-/// The answer to a look at jobs.
+/// The answer to a peek.
 #[must_use]
 pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
     let mut o = Object::new(1024);
@@ -258,7 +258,7 @@ pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
         let mut o = Object::reopen(bytes);
         o.name("state", job.state.as_str()).int("deliveries", job.deliveries.into());
         o.int("lane", job.lane.into());
-        // `node` is the holder; the origin of the record stays `$node`.
+        // `node` is the worker; `$node` is the origin of the record.
         for (name, value) in [("group", &job.group), ("node", &job.node)] {
             if let Some(value) = value {
                 crate::json::push_str(o.key(name), value);

@@ -1,4 +1,4 @@
-//! The read (`diff`): the request in, a page of records out, assembled from stored bytes.
+//! Reads (`diff`): the request, and the page of records, assembled from stored bytes.
 
 use topics_engine::{
     NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
@@ -13,20 +13,20 @@ use crate::limits::{
 };
 use crate::object::{Object, Performance};
 
-/// A read as it was asked for.
+/// The body of a read.
 #[derive(Clone, Debug)]
 pub struct DiffRequest {
-    /// What the engine is asked.
+    /// The engine request.
     pub request: ReadRequest,
-    /// Show tags.
+    /// Whether the answer has tags.
     pub include_tags: bool,
-    /// Show metadata.
+    /// Whether the answer has metadata.
     pub include_meta: bool,
-    /// How long to wait when there is nothing.
+    /// How long to wait for records.
     pub wait_ms: u64,
 }
 
-/// The start of a read, as its fields come.
+/// The fields that set the start of a read.
 #[derive(Default)]
 struct Start {
     from: Option<ReadFrom>,
@@ -52,10 +52,10 @@ const FIELDS: Fields = Fields::of(&[
     "data_type",
 ]);
 
-/// The same of one whose answer is columns.
+/// The fields of an Arrow read.
 pub(crate) const ARROW_FIELDS: Fields = FIELDS.and(&["to_seq", "nodes", "ts_from", "ts_to"]);
 
-/// Reads a request; an empty body is one without fields. `arrow` raises the limits.
+/// Parses a request; an empty body has no fields. `arrow` raises the limits.
 pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<DiffRequest, Failure> {
     let mut d = DiffRequest {
         request: ReadRequest { limit: 0, max_bytes: 0, ..ReadRequest::default() },
@@ -102,7 +102,7 @@ fn field(
         "node" => r.skip_nodes = nodes(s, "node")?,
         "match" => r.matching = Some(matching(s)?),
         "consistency" => r.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
-        // Of columns: what they and the others are is read where they are asked for.
+        // Only checked here: `arrow::parse_diff` reads the fields of an Arrow read.
         "columns" => _ = arrow::columns(s)?,
         "data_type" => _ = arrow::binary(s)?,
         _ => s.skip()?,
@@ -110,7 +110,7 @@ fn field(
     Ok(())
 }
 
-/// A consistency: whether only what has been synced is wanted.
+/// Parses `consistency`: true for synced records only.
 pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
     match word {
         "eventual" => Ok(false),
@@ -119,7 +119,7 @@ pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Where to begin: behind a seq, or at the first record.
+/// Parses `from_seq`: a cursor, or the earliest record.
 pub(crate) fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
     let path = FieldPath::field("from_seq");
     if s.peek() != Some(b'"') {
@@ -147,7 +147,7 @@ impl Start {
     }
 }
 
-/// One node, or several.
+/// Parses one node or an array of nodes.
 pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilter, Failure> {
     let path = FieldPath::field(field);
     let mut nodes = Vec::new();
@@ -167,12 +167,12 @@ pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilt
     Ok(NodeFilter(nodes))
 }
 
-/// `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first.
+/// Parses `match`: `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first form.
 pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
     matching_at(s, FieldPath::field("match"))
 }
 
-/// The same for a field of another name.
+/// Parses a tag filter in a field of another name.
 pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicMatch, Failure> {
     let wrong = || path.invalid(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
     if s.peek() == Some(b'"') {
@@ -193,14 +193,14 @@ pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicM
     }
 }
 
-/// A pattern with exactly one `*`, at its end.
+/// Parses a pattern with exactly one `*`, at its end.
 #[must_use]
 pub fn glob(pattern: &str) -> Option<TopicMatch> {
     let prefix = pattern.strip_suffix('*')?;
     (!prefix.contains('*')).then(|| TopicMatch::Glob(prefix.as_bytes().to_vec()))
 }
 
-/// The answer as JSON.
+/// The JSON answer to a read.
 #[must_use]
 pub fn answer(topic: &str, batch: &ReadBatch, d: &DiffRequest, total_ns: u64) -> Vec<u8> {
     let mut o = begin_page(topic, batch);
@@ -210,7 +210,7 @@ pub fn answer(topic: &str, batch: &ReadBatch, d: &DiffRequest, total_ns: u64) ->
     finish_page(o, batch, total_ns)
 }
 
-/// An answer with room for a page.
+/// Begins the answer with a page, with capacity for its records.
 pub(crate) fn begin_page(topic: &str, batch: &ReadBatch) -> Object {
     let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
     let mut o = Object::new(512 + payload + batch.len() * 96);
@@ -218,7 +218,7 @@ pub(crate) fn begin_page(topic: &str, batch: &ReadBatch) -> Object {
     o
 }
 
-/// The records of a page.
+/// Appends the records of a page.
 pub(crate) fn push_records(o: &mut Object, batch: &ReadBatch, tags: bool, meta: bool) {
     let out = o.key("records");
     out.push(b'[');
@@ -231,7 +231,7 @@ pub(crate) fn push_records(o: &mut Object, batch: &ReadBatch, tags: bool, meta: 
     out.push(b']');
 }
 
-/// The end of a page's answer: how far it got, what was lost before it, what it cost.
+/// Ends the answer with a page: `caught_up`, the gap before it, the lag and the cost.
 pub(crate) fn finish_page(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
     o.flag("caught_up", batch.caught_up);
     match &batch.tombstone {
@@ -243,7 +243,7 @@ pub(crate) fn finish_page(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Ve
     o.finish()
 }
 
-/// One record as JSON: absent fields are left out.
+/// Appends a record as JSON, without absent fields.
 pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool) {
     out.extend_from_slice(b"{\"$seq\":");
     push_u64(out, r.seq);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn records_leave_out_what_is_absent() {
+    fn records_omit_absent_fields() {
         let mut out = Vec::new();
         let bare = RecordView {
             seq: 1,

@@ -5,7 +5,7 @@ use topics_engine::{Repair, Report};
 use crate::json::push_str;
 use crate::object::{Object, push_array};
 
-/// What a check of bytes found.
+/// The report of a verification.
 #[must_use]
 pub fn verification(r: &Report) -> Vec<u8> {
     let mut o = Object::new(128 + r.problems.len() * 128);
@@ -21,7 +21,7 @@ pub fn verification(r: &Report) -> Vec<u8> {
     o.finish()
 }
 
-/// What a repair gives up, or gave up.
+/// The report of a repair: what it declares lost.
 #[must_use]
 pub fn repair(r: &Repair) -> Vec<u8> {
     let mut o = Object::new(256 + (r.losses.len() + r.gaps.len()) * 128);
@@ -29,7 +29,7 @@ pub fn repair(r: &Repair) -> Vec<u8> {
     let losses = r.losses.iter().map(|loss| {
         let mut item = Object::new(160);
         item.name("file", &loss.file).int("offset", loss.offset).int("shard", loss.shard.into());
-        // The first and the last: there may be billions between them.
+        // The first and the last lsn; the range may have billions.
         item.raw("lsns", format!("[{},{}]", loss.from_lsn, loss.to_lsn).as_bytes());
         item.finish()
     });

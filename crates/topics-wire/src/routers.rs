@@ -1,4 +1,4 @@
-//! Routers: what they are asked to be, and lists of them.
+//! Routers: requests and answers.
 
 use topics_engine::{Guarantee, RouterInfo, RouterRequest, TopicMatch};
 
@@ -54,7 +54,7 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
     Ok(r)
 }
 
-/// A router.
+/// The state of a router.
 #[must_use]
 pub fn router(r: &RouterInfo) -> Vec<u8> {
     let mut o = Object::new(400);
@@ -103,14 +103,14 @@ pub fn page(all: &[RouterInfo], next: Option<&str>) -> Vec<u8> {
     o.finish()
 }
 
-/// Which routers a list shows.
+/// The filter of a list of routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterFilter {
-    /// Names, and how many.
+    /// The page.
     pub page: Page,
-    /// Only from this topic.
+    /// Only routers from this topic.
     pub source: Option<String>,
-    /// Only to this topic.
+    /// Only routers to this topic.
     pub dest: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub fn filter(query: &Query<'_>) -> Result<RouterFilter, Failure> {
 }
 
 impl RouterFilter {
-    /// Whether a router belongs on the page or one after it.
+    /// Whether a router belongs on this page or a later one.
     #[must_use]
     pub fn matches(&self, r: &RouterInfo) -> bool {
         let is = |wanted: &Option<String>, actual| wanted.as_ref().is_none_or(|w| w == actual);

@@ -1,4 +1,4 @@
-//! A range divided into parts of about the same size, by what the index knows.
+//! Splits: a range divided into parts of similar size, from the index alone.
 
 use topics_engine::{SegmentMap, Stretch};
 
@@ -6,27 +6,27 @@ use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, read_body};
 use crate::object::Object;
 
-/// Records of a part when the request says nothing.
+/// Default maximum records of a split.
 const RECORDS: u64 = 1_000_000;
-/// Bytes of a part when the request says nothing.
+/// Default maximum bytes of a split.
 const BYTES: u64 = 256 << 20;
-/// Most parts of an answer: above, they are larger than asked.
+/// Maximum number of splits in an answer; a range that needs more gets larger splits.
 const PARTS: u64 = 10_000;
 
-/// A range to be divided.
+/// The body of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitRequest {
     /// Records after this seq.
     pub from_seq: u64,
     /// Inclusive end; `None`: the head.
     pub to_seq: Option<u64>,
-    /// Records of a part.
+    /// Maximum records of a split.
     pub max_records: u64,
-    /// Bytes of a part.
+    /// Maximum bytes of a split.
     pub max_bytes: u64,
 }
 
-/// A part of a range.
+/// One split of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Split {
     from_seq: u64,
@@ -60,7 +60,7 @@ pub fn parse(bytes: &[u8]) -> Result<SplitRequest, Failure> {
     Ok(a)
 }
 
-/// The parts, which follow each other without a hole, and their bytes in all.
+/// The answer: splits that cover the range without holes, and their total bytes.
 #[must_use]
 pub fn answer(topic: &str, a: &SplitRequest, map: &SegmentMap) -> Vec<u8> {
     let to_seq = a.to_seq.map_or(map.head_seq, |to| to.min(map.head_seq));
@@ -85,8 +85,8 @@ pub fn answer(topic: &str, a: &SplitRequest, map: &SegmentMap) -> Vec<u8> {
     o.finish()
 }
 
-/// What of a stretch lies after `from`, up to `to`: its records and bytes in proportion. Shares of
-/// neighbours add up.
+/// The records and bytes of a stretch after `from`, up to `to`, in proportion to its seqs. The shares
+/// of adjacent ranges add up.
 fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
     let below = |seq: u64| u128::from((seq.min(s.last_seq) + 1).saturating_sub(s.first_seq));
@@ -105,7 +105,7 @@ fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
     let within = || stretches.iter().filter(|s| s.last_seq > from_seq && s.first_seq <= to_seq);
     let all = within().map(|s| share(s, from_seq, to_seq));
     let (records, bytes) = all.fold((0, 0), |(n, b), (records, bytes)| (n + records, b + bytes));
-    // Parts of the same size: the last one is not a rest.
+    // Even splits: the last one is not a small remainder.
     let even = |n: u64, most: u64| n.div_ceil(n.div_ceil(most).clamp(1, PARTS)).max(1);
     let (most_records, most_bytes) = (even(records, a.max_records), even(bytes, a.max_bytes));
     let mut parts = Vec::new();
@@ -126,14 +126,14 @@ fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
         }
     }
     match parts.last_mut() {
-        // Behind the last record there may be a loss, which somebody has to report.
+        // After the last record there may be a gap, which the last split must report.
         Some(last) if now.records == 0 => last.to_seq = to_seq,
         _ => parts.push(Split { to_seq, ..now }),
     }
     parts
 }
 
-/// How far a part reaches into a stretch, at least one seq.
+/// The seq up to which a split reaches into a stretch, at least one seq further.
 fn reach(s: &Stretch, at: u64, end: u64, records: u64, most_bytes: u64, bytes: u64) -> u64 {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
     let seqs = |room: u64, of: u64| match of {
@@ -187,12 +187,12 @@ mod tests {
         let parts = check(&asked(0, 100, u64::MAX), 1500, &all);
         assert_eq!(parts.len(), 15);
         assert!(parts.iter().all(|p| p.records == 100), "{parts:?}");
-        // Heavy records make short parts.
+        // Large records make short splits.
         let parts = check(&asked(0, 10_000, 51_000), 1500, &all);
         assert!((10..=11).contains(&parts.len()), "{parts:?}");
         assert!(parts.iter().all(|p| p.bytes <= 52_000), "{parts:?}");
         assert!(parts[0].records > 1000 && parts[1].records < 100);
-        // One part, and a range that begins and ends within stretches.
+        // One split, and a range that begins and ends within stretches.
         let parts = check(&asked(900, u64::MAX, u64::MAX), 1100, &all);
         assert_eq!((parts.len(), parts[0].records, parts[0].bytes), (1, 200, 101_000));
     }
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(parts.iter().map(|p| p.records).sum::<u64>(), 110);
         assert!(parts.iter().all(|p| p.records <= 30));
         assert!(check(&asked(7, 1, 1), 7, &all).is_empty());
-        // Nothing live is a part of its own: a loss may be in it.
+        // A range without live records is one split: it may contain a gap.
         assert_eq!(check(&asked(0, 1, 1), 50, &all), [Split { to_seq: 50, ..Split::default() }]);
         let one = [stretch(1, 1_000_000, 1_000_000, 1)];
         assert_eq!(check(&asked(0, 1, u64::MAX), 1_000_000, &one).len(), 10_000);

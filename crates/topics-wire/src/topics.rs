@@ -39,7 +39,7 @@ pub fn parse_seek(bytes: &[u8]) -> Result<u64, Failure> {
     ts.ok_or_else(|| FieldPath::field("ts").invalid("is missing"))
 }
 
-/// Which topics the state is asked of.
+/// The topics of a `states` request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatesRequest {
     /// By name.
@@ -82,7 +82,7 @@ pub fn parse_states(bytes: &[u8]) -> Result<StatesRequest, Failure> {
     }
 }
 
-/// Where the records of a topic lie.
+/// The segments of a topic.
 #[must_use]
 pub fn segments(topic: &str, map: &SegmentMap) -> Vec<u8> {
     let mut list = vec![b'['];
@@ -178,7 +178,7 @@ pub fn list(topics: &[TopicSummary], next: Option<&str>) -> Vec<u8> {
     out.finish()
 }
 
-/// The states of many topics; names that were asked for and do not exist are listed apart.
+/// The states of many topics; `missing` lists requested names that do not exist.
 #[must_use]
 pub fn states(found: &[TopicState], missing: &[String]) -> Vec<u8> {
     let mut out = Object::new(64 + found.len() * 900);
@@ -206,7 +206,7 @@ pub fn created(topic: &str, c: &CreatedTopic) -> (u16, Vec<u8>) {
     (if c.created { 201 } else { 200 }, o.finish())
 }
 
-/// The answer to a topic delete.
+/// The answer to the delete of a topic.
 #[must_use]
 pub fn dropped(topic: &str, d: &DeletedTopic) -> Vec<u8> {
     let mut o = Object::new(128);
@@ -214,7 +214,7 @@ pub fn dropped(topic: &str, d: &DeletedTopic) -> Vec<u8> {
     o.finish()
 }
 
-/// The answer to a delete of records.
+/// The answer to the delete of records.
 #[must_use]
 pub fn deleted(topic: &str, d: &Deleted) -> Vec<u8> {
     let mut o = Object::new(160);

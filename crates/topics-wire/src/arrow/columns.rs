@@ -1,4 +1,4 @@
-//! Memory of columns: what one batch fills, and what all batches of a stream share.
+//! The memory of columns: buffers of one batch, and columns that all batches of a stream share.
 
 use std::sync::{Arc, Weak};
 
@@ -8,8 +8,7 @@ use arrow_schema::{DataType, Schema};
 use topics_env::Pages;
 use topics_env::sync::Mutex;
 
-/// FinishedColumns that say the same in every row. They are made once, and each batch takes as many rows
-/// of them as it has: memory that is not made anew costs nothing.
+/// Columns with the same value in every row. They are built once; each batch takes a slice of them.
 #[derive(Debug)]
 pub(super) struct ConstantColumns {
     topic: StringArray,
@@ -18,7 +17,7 @@ pub(super) struct ConstantColumns {
 }
 
 impl ConstantColumns {
-    /// FinishedColumns of `rows` rows; a batch with more makes its own.
+    /// Columns of `rows` rows; a larger batch builds its own.
     pub fn new(schema: &Schema, topic: &str, rows: usize) -> Self {
         let mut nulls: Vec<(DataType, ArrayRef)> = Vec::new();
         for field in schema.fields() {
@@ -27,11 +26,11 @@ impl ConstantColumns {
                 nulls.push((kind.clone(), new_null_array(kind, rows)));
             }
         }
-        // At least one, to know the name by.
+        // At least one row, to keep the name.
         Self { topic: named(topic, rows.max(1)), nulls, rows }
     }
 
-    /// The topic's name.
+    /// The column of the topic's name.
     pub fn topic(&self, rows: usize) -> ArrayRef {
         if rows <= self.rows {
             return Arc::new(self.topic.slice(0, rows));
@@ -40,7 +39,7 @@ impl ConstantColumns {
         Arc::new(named(name, rows))
     }
 
-    /// Nothing, as a column of this type.
+    /// A column of nulls of this type.
     pub fn null(&self, kind: &DataType, rows: usize) -> ArrayRef {
         match self.nulls.iter().find(|(known, _)| known == kind) {
             Some((_, array)) if rows <= self.rows => array.slice(0, rows),
@@ -53,7 +52,7 @@ fn named(topic: &str, rows: usize) -> StringArray {
     StringArray::from_iter_values(std::iter::repeat_n(topic, rows))
 }
 
-/// Where the columns of one batch lie in its memory; each begins at a multiple of 64.
+/// The offsets of the columns of a batch in its memory; each is a multiple of 64.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     rows: usize,
@@ -72,12 +71,13 @@ impl Layout {
     }
 }
 
-/// Large memory of batches that have been taken, for those that follow.
+/// The memory of dropped batches, for later ones.
 #[derive(Debug, Default)]
 pub(super) struct BufferPool(Mutex<Vec<Pages>>);
 
 impl BufferPool {
-    /// Batches of a stream that are there at once: taken, made, being made.
+    /// Batches of a stream that exist at the same time: one with the consumer, one finished, one in
+    /// progress.
     const MOST: usize = 3;
 
     fn take(&self, len: usize) -> Option<Pages> {
@@ -92,7 +92,7 @@ impl BufferPool {
     }
 }
 
-/// Memory that goes back when the last of its columns has been dropped, if the stream still is.
+/// Memory that returns to its pool when its last column is dropped, if the pool still exists.
 #[derive(Debug)]
 struct PooledPages {
     pages: Option<Pages>,
@@ -120,7 +120,7 @@ enum Memory {
 }
 
 impl Memory {
-    /// Zeros, or what an earlier batch left there.
+    /// Memory with zeros, or with the bytes of an earlier batch.
     fn new(len: usize, pool: &Arc<BufferPool>) -> Self {
         if len >= Pages::WORTH
             && let Some(pages) = pool.take(len).or_else(|| Pages::zeroed(len).ok())
@@ -145,14 +145,14 @@ impl Memory {
     }
 }
 
-/// The columns that every row fills, in one piece of memory of exactly their size.
+/// The columns that every row has, in one allocation of exactly their size.
 #[derive(Debug)]
 pub(super) struct RowBuffers {
     memory: Memory,
     layout: Layout,
 }
 
-/// The same columns, done.
+/// The finished columns.
 pub(super) struct FinishedColumns {
     pub seqs: ScalarBuffer<i64>,
     pub times: ScalarBuffer<i64>,
@@ -168,14 +168,13 @@ pub(super) struct Row<'a> {
 }
 
 impl RowBuffers {
-    /// Room for `rows` rows with `bytes` bytes of data in all.
+    /// Capacity for `rows` rows with `bytes` bytes of data in all.
     pub fn new(rows: usize, bytes: usize, pool: &Arc<BufferPool>) -> Self {
         let layout = Layout::new(rows, bytes);
         Self { memory: Memory::new(layout.end, pool), layout }
     }
 
-    /// Fills all rows; those that `rows` does not have are zero and empty. `None`: the data do
-    /// not fit.
+    /// Fills all rows; rows that `rows` lacks are zero and empty. `None`: the data does not fit.
     pub fn fill<'a>(&mut self, rows: impl Iterator<Item = Row<'a>>) -> Option<()> {
         let at = self.layout;
         let (seqs, rest) = self.memory.bytes().split_at_mut(at.times);

@@ -1,4 +1,4 @@
-//! Which columns and rows of a read are shown.
+//! The format of the batches of a stream: schema, columns, filter of nodes.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use topics_engine::{NodeFilter, RecordView};
 use super::columns::{BufferPool, ConstantColumns};
 use crate::error::Failure;
 
-/// Columns of the schema, by position.
+/// Positions of columns in the schema.
 pub(super) const NODE: usize = 3;
 pub(super) const TAG: usize = 4;
 pub(super) const META: usize = 5;
 pub(super) const DATA: usize = 6;
 pub(super) const GAP_TO: usize = 7;
 pub(super) const GAP_REASON: usize = 8;
-/// Their names.
+/// The names of the columns, by position.
 const NAMES: [&str; 9] =
     ["topic", "seq", "ts", "node", "tag", "meta", "data", "gap_to", "gap_reason"];
 
-/// A choice of the schema's columns.
+/// A subset of the columns of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns(u16);
 
@@ -27,19 +27,19 @@ impl Columns {
     /// Every column.
     pub const ALL: Self = Self((1 << NAMES.len()) - 1);
 
-    /// The column of this name alone.
+    /// The column with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().position(|known| *known == name).map(|at| Self(1 << at))
     }
 
-    /// These and those.
+    /// The union of two subsets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The names that there are, for a message.
+    /// All names, for a message.
     #[must_use]
     pub fn names() -> String {
         NAMES.join(", ")
@@ -49,7 +49,7 @@ impl Columns {
         self.0 & (1 << column) != 0
     }
 
-    /// Their positions, in the schema's order.
+    /// Their positions, in the order of the schema.
     pub(super) fn positions(self) -> impl Iterator<Item = usize> {
         (0..NAMES.len()).filter(move |at| self.has(*at))
     }
@@ -61,7 +61,7 @@ impl Default for Columns {
     }
 }
 
-/// What batches of one stream have in common.
+/// What the batches of one stream share.
 #[derive(Debug)]
 pub struct BatchFormat {
     /// The schema with every column.
@@ -71,12 +71,12 @@ pub struct BatchFormat {
     pub(super) columns: Columns,
     pub(super) constant: ConstantColumns,
     pub(super) pool: Arc<BufferPool>,
-    /// Only records of these nodes; empty: of any.
+    /// Only records of these nodes; empty: of all.
     pub(super) only: NodeFilter,
 }
 
 impl BatchFormat {
-    /// For batches of at most `rows` rows, mostly.
+    /// A format; `rows` is the expected maximum of rows in a batch.
     pub fn new(
         topic: &str,
         full: SchemaRef,
@@ -96,14 +96,14 @@ impl BatchFormat {
         self.full.field(column).data_type()
     }
 
-    /// Whether a record is shown.
+    /// Whether a record passes the filter of nodes.
     #[inline]
     pub(super) fn keeps(&self, r: &RecordView<'_>) -> bool {
         keeps(&self.only, r)
     }
 }
 
-/// Whether a record is of one of these nodes; none are any.
+/// Whether a record is of one of these nodes; an empty filter passes all.
 #[inline]
 pub(super) fn keeps(only: &NodeFilter, r: &RecordView<'_>) -> bool {
     only.0.is_empty() || only.0.iter().any(|node| node == r.node)

@@ -1,6 +1,6 @@
-//! Records as Arrow: one schema for reads over HTTP, scans and exports in process.
+//! Records as Arrow: one schema for HTTP reads, scans and embedded exports.
 //!
-//! A gap is a row with `seq` = its first missing seq, null `data`, `gap_to` and `gap_reason`.
+//! A gap is a row with the first missing seq as `seq`, null `data`, and `gap_to` and `gap_reason`.
 
 mod columns;
 mod format;
@@ -20,12 +20,12 @@ pub use request::{ScanRequest, parse, parse_diff};
 pub(crate) use request::{binary, columns};
 pub use rows::build_batch;
 
-/// The numbers that a stream carries in its schema.
+/// The bounds of a stream, in the metadata of its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamBounds {
     /// The topic's id.
     pub topic_id: u64,
-    /// The head when the stream began.
+    /// The head at the start of the stream.
     pub head_seq: u64,
     /// The cursor after the end of the stream.
     pub to_seq: u64,
@@ -37,7 +37,7 @@ fn entries() -> Field {
     Field::new("entries", DataType::Struct(Fields::from(vec![key, value])), false)
 }
 
-/// The schema; `binary` types `data`.
+/// The schema; `binary`: whether `data` is binary.
 #[must_use]
 pub fn schema(binary: bool, bounds: StreamBounds) -> SchemaRef {
     let data = if binary { DataType::Binary } else { DataType::Utf8 };
@@ -60,7 +60,7 @@ pub fn schema(binary: bool, bounds: StreamBounds) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, metadata))
 }
 
-/// Why a stream cannot go on, as its client is told.
+/// The failure of a stream from an Arrow error.
 #[must_use]
 pub fn failure(e: &ArrowError) -> Failure {
     match e {

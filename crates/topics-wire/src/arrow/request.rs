@@ -1,4 +1,4 @@
-//! What a scan is asked for over HTTP.
+//! Requests of scans.
 
 use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
@@ -8,18 +8,18 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, DiffRequest};
 
-/// What is scanned.
+/// The range of a scan and its options.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
-    /// Where it begins.
+    /// The start.
     pub from: ReadFrom,
     /// Inclusive end; `None`: the head when the scan begins.
     pub upto: Option<u64>,
-    /// Most records: the end is moved to where there cannot be more.
+    /// Maximum records: the end is moved so that the range cannot have more.
     pub limit: Option<usize>,
     /// Nodes to skip.
     pub skip_nodes: NodeFilter,
-    /// Only records of these nodes; empty: of any.
+    /// Only records of these nodes; empty: of all.
     pub only_nodes: NodeFilter,
     /// Only records with these tags.
     pub matching: Option<TopicMatch>,
@@ -27,22 +27,22 @@ pub struct ScanRequest {
     pub ts_from: Option<u64>,
     /// Only records committed before this time, ms.
     pub ts_to: Option<u64>,
-    /// Only what has been synced.
+    /// Only synced records.
     pub strong: bool,
-    /// The topic id that the cursor was made with.
+    /// The topic id of the cursor.
     pub topic_id: Option<u64>,
-    /// Type `data` as binary; `None`: as the first record is.
+    /// Whether `data` is binary; `None`: as in the first record.
     pub binary: Option<bool>,
     /// The columns.
     pub columns: Columns,
-    /// Payload bytes of one batch.
+    /// Target payload bytes of a batch.
     pub batch_bytes: usize,
-    /// Whether threads of its own read ahead.
+    /// Whether helper threads prefetch.
     pub ahead: bool,
 }
 
 impl Default for ScanRequest {
-    /// Everything that is kept.
+    /// All live records.
     fn default() -> Self {
         Self {
             from: ReadFrom::Earliest,
@@ -64,7 +64,7 @@ impl Default for ScanRequest {
 }
 
 impl ScanRequest {
-    /// Whether `data` is typed as binary: as the first record is, unless that was asked for.
+    /// Whether `data` is binary: as requested, or as in the first record.
     #[must_use]
     pub fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
         let shown = |r: &RecordView<'_>| super::format::keeps(&self.only_nodes, r);
@@ -119,7 +119,7 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     Ok(r)
 }
 
-/// The same for a read of records, whose other fields have been read.
+/// The scan that answers a read (`diff`), whose other fields are parsed.
 pub fn parse_diff(bytes: &[u8], diff: &DiffRequest) -> Result<ScanRequest, Failure> {
     let asked = &diff.request;
     let (limit, batch_bytes) = (Some(asked.limit), asked.max_bytes);
@@ -141,7 +141,7 @@ pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
     all.ok_or_else(|| FieldPath::field("columns").invalid("must not be empty"))
 }
 
-/// Nodes of which at least one is named: none would mean any.
+/// Parses `nodes`; an empty array is refused, because an empty filter passes all.
 fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     let nodes = read::nodes(s, "nodes")?;
     match nodes.0.is_empty() {

@@ -1,4 +1,4 @@
-//! Columns from a page of a read.
+//! Builds the batch of a page.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::columns::{Row, RowBuffers};
 use super::format::{BatchFormat, DATA, GAP_REASON, GAP_TO, META, NODE, TAG};
 use crate::json::Scanner;
 
-/// What the records of a page have; a column that none of them has is a constant one.
+/// Which optional fields the records of a page have; a column without values is constant.
 #[derive(Default)]
 struct PageStats {
     node: bool,
     tag: bool,
     meta: bool,
-    /// The first record with binary data.
+    /// The seq of the first record with binary data.
     binary: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The rows of a page, if there are any. A gap comes before the records.
+/// The batch of a page; `None` without rows. A gap comes before the records.
 pub fn build_batch(
     format: &BatchFormat,
     page: &ReadBatch,
@@ -56,7 +56,7 @@ pub fn build_batch(
         .fill(first.into_iter().chain(filling))
         .ok_or_else(|| ArrowError::OffsetOverflowError(bytes))?;
     let columns = buffers.finish();
-    // Only the row of a gap has neither time nor data.
+    // Only the row of a gap has null time and data.
     let nulls = gap.map(|_| NullBuffer::from_iter((0..rows).map(|i| i > 0)));
     let times = TimestampMicrosecondArray::try_new(columns.times, nulls.clone())?;
     let data: ArrayRef = if format.kind(DATA) == &DataType::Binary {
@@ -70,7 +70,7 @@ pub fn build_batch(
         Arc::new(StringArray::try_new(columns.offsets, columns.data, nulls)?)
     };
     let null = |column: usize| Ok(format.constant.null(format.kind(column), rows));
-    // Made a second time for each column that needs it.
+    // Iterates again for each column that needs it.
     let all = || gap.map(|_| None).into_iter().chain(shown().map(Some));
     let column = |at: usize, has: bool, part: fn(RecordView<'_>) -> &[u8]| match has
         && format.columns.has(at)
@@ -109,7 +109,7 @@ impl PageStats {
     }
 }
 
-/// The columns that tell about a gap: its own row is the first.
+/// The columns of a gap, which is the first row.
 fn loss(gap: &Tombstone, rows: usize) -> (ArrayRef, ArrayRef) {
     let first = |i: usize| i == 0;
     let to: Int64Array = (0..rows).map(|i| first(i).then(|| int(gap.gap_to))).collect();
@@ -117,7 +117,7 @@ fn loss(gap: &Tombstone, rows: usize) -> (ArrayRef, ArrayRef) {
     (Arc::new(to), Arc::new(reason))
 }
 
-/// A text column whose empty values are absent ones.
+/// A string column; empty values are null.
 fn text<'a>(
     rows: usize,
     values: impl Iterator<Item = Option<&'a [u8]>>,

@@ -1,9 +1,9 @@
 //! The head of a hot request.
 
-/// Heads above this are left to the complete parser.
+/// Maximum bytes of a hot head; the complete parser handles longer ones.
 pub const MAX_HEAD: usize = 4096;
 
-/// The verbs, by what follows the topic's name in the path.
+/// The verbs by the suffix after the topic's name in the path.
 const VERBS: [(&[u8], &str); 6] = [
     (b"", "write"),
     (b"/diff", "diff"),
@@ -16,13 +16,13 @@ const VERBS: [(&[u8], &str); 6] = [
 const PREFIX: &[u8] = b"POST /v0/topics/";
 const VERSION: &[u8] = b" HTTP/1.1";
 
-/// The head of a hot request: `POST /v0/topics/NAME[/VERB][?QUERY]` with a JSON body of known
-/// length, a JSON answer, and a connection that is kept.
+/// The head of a hot request: `POST /v0/topics/NAME[/VERB][?QUERY]` with a JSON body of known length,
+/// a JSON answer and keep-alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
     /// The verb's name.
     pub verb: &'static str,
-    /// The topic. It has no byte that would need decoding.
+    /// The topic; it has no percent-encoded byte.
     pub name: &'a str,
     /// The query string.
     pub query: &'a [u8],
@@ -30,9 +30,9 @@ pub struct Head<'a> {
     pub host: &'a [u8],
     /// The `Idempotency-Key` header.
     pub key: &'a [u8],
-    /// The `Authorization` header, if there is one.
+    /// The `Authorization` header.
     pub authorization: Option<&'a [u8]>,
-    /// Bytes of the head, with its empty line.
+    /// Bytes of the head, including its empty line.
     pub size: usize,
     /// Bytes of the body, at least 1.
     pub length: usize,
@@ -43,7 +43,7 @@ pub fn verbs() -> impl Iterator<Item = &'static str> {
     VERBS.iter().map(|(_, verb)| *verb)
 }
 
-/// The head at the start of `bytes`; `None` when it is not complete, or not hot.
+/// Parses the head at the start of `bytes`; `None` when it is incomplete or not hot.
 #[must_use]
 pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     let bytes = &bytes[..bytes.len().min(MAX_HEAD)];
@@ -71,7 +71,7 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     }
     let size = bytes.len() - rest.len();
     let (host, length) = (found.host?, found.length?);
-    // The answer to a plain write is too small to be accepts_gzip.
+    // The answer to a plain write is too small to compress; any other could be compressed.
     if found.accepts_gzip && (*verb != "write" || !query.is_empty()) {
         return None;
     }
@@ -87,7 +87,7 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
     })
 }
 
-/// Splits off a line that ends with CR LF and has no other control byte.
+/// Splits off a line that ends with CR LF and has only printable ASCII.
 fn take_line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let at = rest.iter().position(|b| !(b' '..=b'~').contains(b))?;
     let line = &rest[..at];
@@ -106,13 +106,13 @@ struct HeaderFields<'a> {
     authorization: Option<&'a [u8]>,
     length: Option<usize>,
     json: bool,
-    /// The client takes gzip.
+    /// Whether the client accepts gzip.
     accepts_gzip: bool,
 }
 
 impl<'a> HeaderFields<'a> {
-    /// Takes a header line. `None` for a field, or a value of it, that is not hot; a field that
-    /// means something and comes twice is neither.
+    /// Parses a header line. `None` for a field or a value that is not hot, and for a second
+    /// occurrence of a field that matters.
     fn take(&mut self, line: &'a [u8]) -> Option<()> {
         let colon = line.iter().position(|&b| b == b':')?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii_start());
@@ -135,7 +135,7 @@ impl<'a> HeaderFields<'a> {
                 self.accepts_gzip |= value.windows(4).any(|w| w.eq_ignore_ascii_case(b"gzip"));
                 Some(())
             }
-            // The language of errors is one.
+            // Errors have one language.
             15 if is("accept-language") => Some(()),
             15 if is("idempotency-key") => set_once(&mut self.key, value),
             11 if is("traceparent") => Some(()),
@@ -154,7 +154,7 @@ fn hot_accept(value: &[u8]) -> bool {
     value == b"*/*" || value == b"application/json"
 }
 
-/// 1 to 10 digits, not 0: a body that is empty is another request.
+/// 1 to 10 digits, not 0: a request with an empty body is not hot.
 fn decimal(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 10 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// What a complete parser has to look at: each is hot but for one thing.
+    /// Requests that differ from a hot one in one respect.
     #[test]
     fn anything_else_is_left_alone() {
         let changed = |from: &str, to: &str| PLAIN.replacen(from, to, 1);

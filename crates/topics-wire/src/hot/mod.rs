@@ -1,8 +1,7 @@
-//! HTTP/1.1 as far as hot requests need it: one shape of request, recognised in the raw bytes, and
-//! the bytes of its response.
+//! The subset of HTTP/1.1 (RFC 9112) of hot requests: parsing their heads, and response heads.
 //!
-//! What is recognised here is a subset of what the ASGI application serves. Everything that is not
-//! plainly hot is left to the complete parser, so nothing is refused here. Grammar: RFC 9112.
+//! Hot requests are a subset of what the ASGI application serves. Any other request is left to the
+//! complete parser, so nothing is refused here.
 
 mod head;
 mod response;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Header fields that not every response has.
+/// Optional header fields of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraHeaders {
     /// `Retry-After`, in seconds.
@@ -11,15 +11,15 @@ pub struct ExtraHeaders {
     pub close: bool,
 }
 
-/// The head of a JSON response. `status` is the status line, `common` the lines that every response
-/// of the server has, each with its CR LF; `length` the bytes of the body.
+/// The head of a JSON response. `status` is the status line and `common` the header lines of every
+/// response, each with CR LF; `length` is the number of bytes of the body.
 #[must_use]
 pub fn response_head(status: &[u8], common: &[u8], extra: ExtraHeaders, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(status.len() + common.len() + 128);
     out.extend_from_slice(status);
     out.extend_from_slice(common);
     out.extend_from_slice(b"content-type: application/json\r\ncontent-length: ");
-    // Writing to a vector does not fail.
+    // Writing to a vector cannot fail.
     let _ = write!(out, "{length}\r\n");
     if let Some(seconds) = extra.retry_after {
         let _ = write!(out, "retry-after: {seconds}\r\n");

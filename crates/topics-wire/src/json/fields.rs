@@ -1,4 +1,4 @@
-//! Typed values of a request, refused by the name of their field.
+//! Typed fields of a request. A refusal names the field.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,14 +7,14 @@ use super::scan::{Scanner, Text};
 use crate::error::Failure;
 use crate::nearest::unknown_name;
 
-/// Which value a refusal is about.
+/// The path of a value in a request, for refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FieldPath {
-    /// The array or object that holds it; empty: the body itself.
+    /// The array or object that contains it; empty: the body.
     pub within: &'static str,
-    /// Its position, in an array.
+    /// Its index in an array.
     pub index: Option<usize>,
-    /// The field; empty: the element itself.
+    /// The field; empty: the element.
     pub field: &'static str,
 }
 
@@ -25,13 +25,13 @@ impl FieldPath {
         Self { field, ..Self::default() }
     }
 
-    /// The same path, another field.
+    /// Another field of the same object.
     #[must_use]
     pub fn at(self, field: &'static str) -> Self {
         Self { field, ..self }
     }
 
-    /// An `invalid_request` about this path.
+    /// An `invalid_request` with this path.
     pub fn invalid(self, problem: impl fmt::Display) -> Failure {
         let mut failure = Failure::invalid(format!("{self} {problem}"));
         let mut detail = format!("{{\"field\":\"{}\"", self.leaf());
@@ -61,38 +61,37 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// The fields that an object of a request may have.
+/// The fields that an object may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     /// Their names.
     pub known: &'static [&'static str],
-    /// Those that they have besides.
+    /// Further names.
     pub more: &'static [&'static str],
-    /// Those in which `null` is a value. Any other that is `null` is as if it were absent.
+    /// Fields with `null` as a value. `null` in any other field means that the field is absent.
     pub nullable: &'static [&'static str],
 }
 
 impl Fields {
-    /// Fields of which none takes `null`.
+    /// Fields that do not take `null`.
     #[must_use]
     pub const fn of(known: &'static [&'static str]) -> Self {
         Self { known, more: &[], nullable: &[] }
     }
 
-    /// The same with more fields, none of which takes `null`.
+    /// Adds fields that do not take `null`.
     #[must_use]
     pub const fn and(self, more: &'static [&'static str]) -> Self {
         Self { more, ..self }
     }
 
-    /// The same with fields in which `null` is a value.
+    /// Declares fields with `null` as a value.
     #[must_use]
     pub const fn nullable(self, nullable: &'static [&'static str]) -> Self {
         Self { nullable, ..self }
     }
 
-    /// Reads the object that comes next: refuses a field that is none of these, and has `each` read
-    /// the value of every other.
+    /// Reads the next object. Refuses an unknown field; `each` reads the value of a known one.
     pub fn read<'a>(
         self,
         s: &mut Scanner<'a>,
@@ -115,7 +114,7 @@ impl Fields {
     }
 }
 
-/// Reads the fields of a body that is an object.
+/// Reads a body that is an object.
 pub fn read_body<'a>(
     bytes: &'a [u8],
     fields: Fields,
@@ -127,14 +126,14 @@ pub fn read_body<'a>(
     Ok(s.end()?)
 }
 
-/// The body of a request that has no fields: none, or `{}`.
+/// Refuses any body but an empty one or `{}`.
 pub fn expect_no_fields(bytes: &[u8]) -> Result<(), Failure> {
     if bytes.is_empty() { Ok(()) } else { read_body(bytes, Fields::of(&[]), |s, _| Ok(s.skip()?)) }
 }
 
-/// Reads the value that comes next as a type, or refuses it.
+/// Reads the next value as a type, or refuses it.
 pub trait Reader<'a> {
-    /// Whether a value of this kind begins with the next byte; refuses naming both kinds.
+    /// Refuses the next value unless `first` accepts its first byte; `wanted` names the type.
     fn expect_type(
         &mut self,
         path: FieldPath,
@@ -145,7 +144,7 @@ pub trait Reader<'a> {
     fn u64(&mut self, path: FieldPath) -> Result<u64, Failure>;
     /// An integer of 32 bits.
     fn i32(&mut self, path: FieldPath) -> Result<i32, Failure>;
-    /// `true` or `false`.
+    /// A boolean.
     fn bool(&mut self, path: FieldPath) -> Result<bool, Failure>;
     /// A string.
     fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure>;
@@ -168,7 +167,7 @@ impl<'a> Reader<'a> for Scanner<'a> {
             Some(b't' | b'f') => "a boolean",
             Some(b'n') => "null",
             Some(b'-' | b'0'..=b'9') => brief(self.clone().value()?),
-            // Not a value at all: the grammar says it better.
+            // Not a value: the scanner has the better message.
             _ => return Ok(self.skip()?),
         };
         Err(path.invalid(format_args!("must be {wanted}, not {found}")))
@@ -211,7 +210,7 @@ impl<'a> Reader<'a> for Scanner<'a> {
 }
 
 impl FieldPath {
-    /// An `invalid_request` about a word that is none of `choices`.
+    /// An `invalid_request` for a word that is none of `choices`.
     pub fn invalid_choice(self, word: &str, choices: &[&str]) -> Failure {
         let choices = choices.join(", ");
         self.invalid(format_args!("must be one of {choices}, not {:?}", brief(word)))

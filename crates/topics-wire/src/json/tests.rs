@@ -1,11 +1,11 @@
-//! What is accepted is what `serde_json` accepts, nesting apart; and what is accepted is kept.
+//! The scanner accepts what `serde_json` accepts, except for nesting, and keeps accepted text as is.
 
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
 
-/// What `serde_json` says of a text whose values it does not interpret.
+/// The result of `serde_json` without interpreting values.
 fn reference(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?;
     serde_json::from_str::<&RawValue>(text).ok().map(|v| v.get().to_owned())
@@ -125,9 +125,9 @@ fn nesting_is_bounded_to_128_of_the_body() {
         let body = nested(open, close, 128 / levels);
         assert!(Scanner::new(&body).unwrap().value().is_ok());
     }
-    // Deep enough to end a recursive parser's stack.
+    // Deep enough to overflow the stack of a recursive parser.
     assert!(validate(&vec![b'['; 10_000_000]).is_err());
-    // Many containers side by side are not deep, whatever their kinds.
+    // Many containers side by side are not deep.
     let flat = format!("[{}[]]", "{\"a\":[]},[{}],".repeat(1000));
     assert!(validate(flat.as_bytes()).is_ok());
 }
@@ -147,7 +147,7 @@ fn strings_mean_what_they_say() {
     }
 }
 
-/// Text of a grammar that is near JSON, so that both outcomes are common.
+/// Text of a grammar close to JSON, so that both outcomes are common.
 fn nearly_json() -> impl Strategy<Value = String> {
     let scalar = prop_oneof![
         Just("null".to_owned()),

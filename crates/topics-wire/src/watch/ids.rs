@@ -1,7 +1,7 @@
-//! Ids of events: where a stream goes on after its client has seen them.
+//! Event ids: where a stream resumes.
 //!
-//! An id is the map of all cursors, `{"topic":[topic_id,seq],…}` as base64url. A session of more
-//! than [`ID_TOPICS`] topics numbers its events instead, and keeps for each what cursor it moved.
+//! An id is the map of all cursors, `{"topic":[topic_id,seq],…}` as base64url. A session with more
+//! than [`ID_TOPICS`] topics numbers its events instead, and keeps the cursor that each one moved.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner, push_str, push_u64};
 use crate::limits::ID_TOPICS;
 
-/// Steps that a session keeps.
+/// Maximum number of events in a history.
 const MAX_EVENTS: usize = 16_384;
 
-/// Topic, its id, the cursor.
+/// Topic, topic id, cursor.
 pub type Cursor = (Arc<str>, u64, u64);
 
-/// Appends the id that spells out these cursors.
+/// Appends the id with these cursors.
 pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
     let mut text = Vec::with_capacity(48 * cursors.len() + 2);
     text.push(b'{');
@@ -38,16 +38,16 @@ pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
     out.extend_from_slice(BASE64_URL_SAFE_NO_PAD.encode(&text).as_bytes());
 }
 
-/// What a `Last-Event-ID` means.
+/// A parsed `Last-Event-ID`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastId {
-    /// Topic, its id, the cursor.
+    /// Topic, topic id, cursor.
     Map(Vec<(String, u64, u64)>),
-    /// An event of the session.
+    /// The number of an event of the session.
     Event(u64),
 }
 
-/// Reads an id; the empty one is that of a stream that has had no event.
+/// Parses an id; the empty id is the start of a stream.
 pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
     if let Some(digits) = id.strip_prefix(b"s") {
         let event = std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok());
@@ -89,16 +89,16 @@ fn unknown_id() -> Failure {
     Failure::invalid("Last-Event-ID does not come from a stream; send it back unchanged")
 }
 
-/// The numbered events of a session: what to go back by.
+/// The numbered events of a session, to rewind its cursors.
 #[derive(Debug, Default)]
 pub struct EventHistory {
     last: u64,
-    /// Event, topic, its id, the cursor before it.
+    /// Number, topic, topic id, cursor before the event.
     events: VecDeque<(u64, Arc<str>, u64, u64)>,
 }
 
 impl EventHistory {
-    /// Numbers an event that moved a topic's cursor from `before`.
+    /// Adds an event that moved a topic's cursor from `before`; returns its number.
     pub fn push(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
         self.last += 1;
         if self.events.len() == MAX_EVENTS {
@@ -108,8 +108,8 @@ impl EventHistory {
         self.last
     }
 
-    /// Where the topics were when the event `event` had been delivered; `None`: that is not known
-    /// any more.
+    /// The cursors after `event`, for the topics that later events moved. `None` for an event that is
+    /// unknown or no longer kept.
     #[must_use]
     pub fn rewind_to(&self, event: u64) -> Option<Vec<(String, u64, u64)>> {
         if event > self.last || event + 1 < self.events.front().map_or(self.last + 1, |s| s.0) {
@@ -124,26 +124,26 @@ impl EventHistory {
     }
 }
 
-/// The cursors of a stream as its client knows them, and the ids that say so.
+/// The cursors that the client of a stream has received.
 #[derive(Debug, Default)]
 pub struct ClientCursors {
     seqs: HashMap<u64, u64>,
 }
 
 impl ClientCursors {
-    /// The start of a stream.
+    /// The cursors at the start of a stream.
     #[must_use]
     pub fn new(cursors: &[Cursor]) -> Self {
         Self { seqs: cursors.iter().map(|(_, id, seq)| (*id, *seq)).collect() }
     }
 
-    /// The cursor of a topic; 0 when it is not known.
+    /// The cursor of a topic; 0 when it is unknown.
     #[must_use]
     pub fn cursor(&self, topic_id: u64) -> u64 {
         self.seqs.get(&topic_id).copied().unwrap_or(0)
     }
 
-    /// Appends the id of an event of `topic`, after which the cursors are these.
+    /// Appends the id of an event of `topic`; `cursors` are those after the event.
     pub fn push_id(
         &mut self,
         out: &mut Vec<u8>,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_comes_back() {
+    fn a_map_round_trips() {
         let mut out = Vec::new();
         push_map(&mut out, &cursors(2));
         let wanted = vec![("t\"1".to_owned(), 1, 10), ("t\"2".to_owned(), 2, 20)];
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trail_leads_back() {
+    fn a_history_rewinds() {
         let mut history = EventHistory::default();
         let a: Arc<str> = "a".into();
         let first = history.push(a.clone(), 1, 0);

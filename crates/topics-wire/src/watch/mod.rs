@@ -1,4 +1,4 @@
-//! Subscriptions: what they are asked to be, the ids of their events, their frames.
+//! Watches: requests, event ids, frames.
 
 pub mod frames;
 pub mod ids;
@@ -10,7 +10,7 @@ use topics_engine::{Engine, ReadFrom, ReadRequest, SessionInfo};
 
 use crate::object::Object;
 
-/// The answer to the creation of a session.
+/// The answer to the create of a session.
 #[must_use]
 pub fn created(engine: &Engine, wid: &str, s: &SessionInfo) -> Vec<u8> {
     let mut o = Object::new(256 + s.cursors.len() * 96);
@@ -20,7 +20,7 @@ pub fn created(engine: &Engine, wid: &str, s: &SessionInfo) -> Vec<u8> {
     o.finish()
 }
 
-/// Adds where each topic begins, and what it has.
+/// Adds `topics`: the start, id, head and earliest seq of each.
 pub fn topics<'a>(engine: &Engine, o: &mut Object, cursors: impl Iterator<Item = (&'a str, u64)>) {
     let out = o.key("topics");
     out.push(b'{');

@@ -1,4 +1,4 @@
-//! What a subscription is asked to be: a body, a query, or a message.
+//! Requests of watches: a body, a query, or a WebSocket message.
 
 use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 
@@ -9,15 +9,15 @@ use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
 
-/// Where a stream's frame ends, at most.
+/// Maximum payload bytes of an event.
 const MAX_FRAME: usize = 8 << 20;
 
-/// A subscription as it was asked for.
+/// A parsed request of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct WatchSpec {
-    /// What the engine is asked.
+    /// The engine request.
     pub watch: WatchRequest,
-    /// Of a message: what its answer is to name.
+    /// The `request_id` of a message.
     pub request_id: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub fn session(
     check(a, l, grant)
 }
 
-/// A message of a socket: one `topic` or several `topics`, all from the same path.
+/// A subscribe message: one `topic` or several `topics`, all with the same start.
 pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
@@ -64,7 +64,7 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, F
                 a.watch.topics.push((name, WatchStart::default()));
             }
             "topics" => names(s, &mut a.watch.topics, l)?,
-            // What every message has.
+            // Read with the head of the message.
             "op" => s.skip()?,
             "from_seq" => start.from = Some(from_seq(s)?),
             "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
@@ -80,7 +80,7 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, F
     check(a, l, grant)
 }
 
-/// What the query of a stream without a session may have.
+/// The query parameters of a stream without a session.
 pub const PARAMETERS: &[&str] = &[
     "topic",
     "from_seq",
@@ -170,7 +170,7 @@ fn check(mut a: WatchSpec, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failu
     w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
     let most = if l.limit == 0 { EVENT_LIMIT } else { l.limit };
     w.options.limit = w.options.limit.min(most);
-    // What a name comes to twice is one path.
+    // A name that is repeated counts once, at its first start.
     let mut seen = std::collections::HashSet::new();
     w.topics.retain(|(name, _)| seen.insert(name.clone()));
     Ok(a)
@@ -200,7 +200,7 @@ fn option(s: &mut Scanner<'_>, key: &str, a: &mut WatchSpec) -> Result<(), Failu
     Ok(())
 }
 
-/// 0 and nothing are the default.
+/// Sets a size; absent and 0 mean the default.
 fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
     if let Some(n) = given.filter(|n| *n > 0) {
         *to = usize::try_from(n).unwrap_or(usize::MAX).min(most);
@@ -236,7 +236,7 @@ fn room(len: usize, l: &Limits) -> Result<(), Failure> {
 
 const START: Fields = Fields::of(&["from_seq", "tail", "topic_id"]);
 
-/// `{topic: {from_seq?, tail?, topic_id?}}`, or names alone, which begin at the tail.
+/// `{topic: {from_seq?, tail?, topic_id?}}`, or an array of names, which start at the head.
 fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
     if s.peek() == Some(b'[') {
         return names(s, out, l);

@@ -1,4 +1,4 @@
-//! The write: three kinds of body in, the answer out.
+//! Writes: JSON, NDJSON, binary and Arrow bodies, and the answer.
 
 mod table;
 pub mod txn;
@@ -33,7 +33,7 @@ struct Record<'a> {
     deliver_at: u64,
 }
 
-/// A write as it was asked for.
+/// A parsed write.
 #[derive(Clone, Debug, Default)]
 pub struct Write<'a> {
     records: Vec<Record<'a>>,
@@ -42,15 +42,15 @@ pub struct Write<'a> {
     expect_head: Option<u64>,
     sync: bool,
     create: Option<bool>,
-    /// Config at creation.
+    /// The config of a topic that the write creates.
     pub config: Option<ConfigPatch>,
-    /// Wait for staging room instead of being refused.
+    /// Whether to wait for a staging permit instead of being refused.
     pub disable_backpressure: bool,
     /// Whether the answer lists every seq.
     pub return_seqs: bool,
 }
 
-/// The fields of a body.
+/// The fields of a JSON body.
 const WRITE: Fields = Fields::of(&[
     "records",
     "node",
@@ -61,15 +61,15 @@ const WRITE: Fields = Fields::of(&[
     "config",
     "disable_backpressure",
 ]);
-/// The same of a socket's message.
+/// The fields of a publish message.
 const PUBLISH: Fields = WRITE.and(&["op", "request_id", "topic", "return_seqs"]);
-/// The fields of one of its records; data may be `null`.
+/// The fields of a record; `data` may be `null`.
 const RECORD: Fields =
     Fields::of(&["data", "data_b64", "tag", "node", "meta", "ttl_ms", "lane", "group"])
         .and(&["delay_ms", "deliver_at"])
         .nullable(&["data"]);
 
-/// What the body of a write is.
+/// The format of the body of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
     /// `application/json`.
@@ -83,7 +83,7 @@ pub enum Body {
     Arrow,
 }
 
-/// Reads a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
+/// Parses a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
 pub fn parse<'a>(
     kind: Body,
     body: &'a [u8],
@@ -105,14 +105,14 @@ pub fn parse<'a>(
     finish(kind, w, query, limits)
 }
 
-/// The same of a message of a socket, which has the parameters of the query, too.
+/// Parses a publish message, which has the query parameters as fields.
 pub fn parse_publish<'a>(text: &'a [u8], limits: &Limits) -> Result<Write<'a>, Failure> {
     let mut w = Write::default();
     json(&mut w, text, PUBLISH, limits)?;
     finish(Body::Json, w, &Query::new(b""), limits)
 }
 
-/// The same for rows of a table.
+/// Parses a write from the rows of a table.
 pub fn parse_table<'a>(
     table: &'a Table,
     query: &Query<'a>,
@@ -171,7 +171,7 @@ fn json<'a>(
                 w.disable_backpressure = s.bool(FieldPath::field("disable_backpressure"))?;
             }
             "return_seqs" => w.return_seqs = s.bool(FieldPath::field("return_seqs"))?,
-            // Of a message: read with its head.
+            // `op`, `request_id` and `topic` of a message are read with its head.
             _ => s.skip()?,
         }
         Ok(())
@@ -242,7 +242,7 @@ fn base64_bytes(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure
     decode_base64(text.as_bytes()).ok_or_else(|| path.invalid("is not base64 with padding"))
 }
 
-/// An object of strings, as it was sent.
+/// Parses `meta`: an object of strings, kept as it was sent.
 fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
     s.expect_type(path, "an object of strings", |b| b == b'{')?;
     let text = s.clone().value()?;
@@ -266,7 +266,7 @@ fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
     Ok(if keys == 0 { "" } else { text })
 }
 
-/// Checks a `meta` that is a text of its own, and returns it without the whitespace around it.
+/// Checks `meta` from a JSON text, and returns it without surrounding whitespace.
 pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
     let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("meta is not UTF-8"))?;
     let mut s = Scanner::at_depth(text, DATA_DEPTH);
@@ -275,7 +275,7 @@ pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
     Ok(text)
 }
 
-/// One value a line; lines of whitespace are none.
+/// Parses NDJSON: one value per line; blank lines are skipped.
 fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
     for line in body.split(|&b| b == b'\n') {
         if line.iter().all(u8::is_ascii_whitespace) {
@@ -291,7 +291,7 @@ fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), 
     Ok(())
 }
 
-/// What says of records how they are written stands in the body, if that is JSON.
+/// Refuses query parameters that a JSON body has as fields.
 fn not_in_query(query: &Query<'_>) -> Result<(), Failure> {
     for (name, field) in [("tag", "records[].tag"), ("node", "node"), ("key", "idempotency_key")] {
         if query.get(name)?.is_some() {
@@ -323,7 +323,7 @@ fn check_count(got: usize, limits: &Limits) -> Result<(), Failure> {
     if max == 0 || got <= max {
         return Ok(());
     }
-    // How many there are in all is not known here; that there is one too many is.
+    // The total is unknown while parsing; the error reports the first record over the limit.
     Err(Error::BatchTooLarge { got: got as u64, max: max as u64, unit: "records" }.into())
 }
 
@@ -368,7 +368,7 @@ impl Record<'_> {
 }
 
 impl Write<'_> {
-    /// Hands the write to `run` in the engine's terms.
+    /// Calls `run` with the write as an engine request.
     pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
         let records: Vec<NewRecord<'_>> = self.records.iter().map(Record::as_new).collect();
         run(&Append {

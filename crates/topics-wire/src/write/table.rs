@@ -1,4 +1,4 @@
-//! Rows of an Arrow IPC stream as records. Their bytes stay where they came in.
+//! Arrow bodies: rows of an IPC stream as records, without copying payloads.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,15 +17,15 @@ use super::{Record, parse_meta};
 use crate::error::Failure;
 use crate::json::{FieldPath, SyntaxError, push_str};
 
-/// The batches of a body.
+/// The batches of an Arrow body.
 #[derive(Debug)]
 pub struct Table {
     batches: Vec<RecordBatch>,
-    /// For a stream without rows: whether it has the column that every write needs.
+    /// Whether the schema has `data`; needed for a stream without rows.
     has_data: bool,
 }
 
-/// A row: what its `topic` says, and its record.
+/// A row: its `topic` and its record.
 pub(super) type Row<'a> = (Option<Cow<'a, str>>, Result<Record<'a>, Failure>);
 
 fn refused(e: impl std::fmt::Display) -> Failure {
@@ -35,7 +35,7 @@ fn refused(e: impl std::fmt::Display) -> Failure {
 impl Table {
     /// Reads and verifies a body of at most `most` rows; 0 is no limit.
     pub fn read(body: &[u8], most: usize) -> Result<Self, Failure> {
-        // What a stranger sends may still find a bug in the decoder: it is a refusal, no more.
+        // A malformed body may panic in the decoder; it is refused like any other.
         catch_unwind(AssertUnwindSafe(|| Self::decode(body, most)))
             .unwrap_or_else(|_| Err(refused("it is malformed")))
     }
@@ -57,7 +57,7 @@ impl Table {
         Ok(Self { batches, has_data: schema.column_with_name("data").is_some() })
     }
 
-    /// The rows in their order; `topics`: each names its topic.
+    /// The rows in order; `topics`: whether each names its topic.
     pub(super) fn rows(&self, topics: bool) -> Result<impl Iterator<Item = Row<'_>>, Failure> {
         if !self.has_data {
             return Err(
@@ -76,10 +76,10 @@ impl Table {
     }
 }
 
-/// The columns of a batch that mean something here; others are passed over.
+/// The columns of a batch that a write reads; others are ignored.
 struct Columns<'a> {
     rows: usize,
-    /// How many rows came before.
+    /// The number of rows in earlier batches.
     first: usize,
     topic: Values<'a>,
     data: Values<'a>,
@@ -135,7 +135,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A column of texts or bytes.
+/// A column of strings or bytes.
 enum Values<'a> {
     Absent,
     Utf8(&'a StringArray),
@@ -196,13 +196,13 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// A text; Arrow has checked that it is UTF-8.
+    /// A string; Arrow has checked that it is UTF-8.
     fn text(&self, i: usize) -> Option<Cow<'a, str>> {
         self.get(i).map(String::from_utf8_lossy)
     }
 }
 
-/// A column of maps from text to text.
+/// A column of maps from string to string.
 struct Meta<'a> {
     maps: &'a MapArray,
     keys: Values<'a>,
@@ -210,7 +210,7 @@ struct Meta<'a> {
 }
 
 impl<'a> Meta<'a> {
-    /// None where every row has none.
+    /// `None` for a column without values.
     fn of(array: &'a dyn Array) -> Result<Option<Self>, Failure> {
         match array.data_type() {
             DataType::Null => Ok(None),

@@ -18,7 +18,7 @@ fn every_field() {
     .unwrap();
     w.with_append(|a| {
         let first = a.records[0];
-        // Byte for byte, whitespace inside included, whitespace around not.
+        // Byte for byte, with inner whitespace, without surrounding whitespace.
         assert_eq!(first.data, br#"{"a": [1, 2.50]}"#);
         assert_eq!((first.tag, first.node, first.binary), (&b"t"[..], &b"n"[..], false));
         assert_eq!((first.meta, first.ttl_ms), (&br#"{"k":"v"}"#[..], 5));
@@ -67,7 +67,7 @@ fn unknown_fields_are_refused_with_the_nearest() {
         (r#"{"records":[{},{"tga":1}]}"#, "`records[1].tga`; did you mean `tag`?"),
         (r#"{"records":[],"config":{"ttlms":1}}"#, "`config.ttlms`; did you mean `ttl_ms`?"),
     ] {
-        // The first record has nothing that counts before what is unknown.
+        // The refusal names the first unknown field.
         let body = body.replace("[{},", r#"[{"data":1},"#);
         let message = refused(&body).message;
         assert!(message.starts_with("unknown ") && message.contains(says), "{message}");

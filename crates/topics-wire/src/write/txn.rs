@@ -1,4 +1,4 @@
-//! Transactions: bodies in, answers out.
+//! Transactions: requests and answers.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
 use crate::object::Object;
 
-/// TopicRows of one topic.
+/// Rows of one topic.
 #[derive(Debug, Default)]
 struct TopicRows<'a> {
     topic: Cow<'a, str>,
     write: Write<'a>,
 }
 
-/// Jobs that are acked.
+/// Jobs to ack.
 #[derive(Debug, Default)]
 struct Ack<'a> {
     queue: Cow<'a, str>,
@@ -29,7 +29,7 @@ struct Ack<'a> {
     lease_ids: Option<Vec<u64>>,
 }
 
-/// A stage, a commit or a transaction as it was asked for.
+/// The body of a stage, a commit or a whole transaction.
 #[derive(Debug, Default)]
 pub struct Txn<'a> {
     rows: Vec<TopicRows<'a>>,
@@ -44,7 +44,7 @@ pub struct Txn<'a> {
     key: Cow<'a, [u8]>,
 }
 
-/// Which fields a body has.
+/// The kind of body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Stage,
@@ -65,7 +65,7 @@ impl Request {
         }
     }
 
-    /// Of one of its appends.
+    /// The fields of one of its appends.
     fn append_fields(self) -> Fields {
         Fields::of(match self {
             Self::Transact => &["topic", "records", "node", "expect_head"],
@@ -84,7 +84,7 @@ pub fn stage<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     }
 }
 
-/// Columns of rows, each with its `topic` unless all are for one.
+/// A stage from Arrow rows; each names its `topic` unless the request does.
 pub fn stage_table<'a>(
     table: &'a Table,
     topic: Option<&'a str>,
@@ -101,7 +101,7 @@ pub fn stage_table<'a>(
                     .invalid("is missing")
             })?,
         };
-        // TopicRows of a topic mostly come one after the other.
+        // Rows of one topic usually follow each other.
         let at = t.rows.iter().rposition(|r| r.topic == topic);
         let at = at.unwrap_or_else(|| {
             t.rows.push(TopicRows { topic, write: Write::default() });
@@ -158,7 +158,7 @@ fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, 
     Ok(t)
 }
 
-/// An array of objects.
+/// Reads an array of objects.
 fn list<'a, T>(
     s: &mut Scanner<'a>,
     field: &'static str,
@@ -290,7 +290,7 @@ fn numbers(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
 }
 
 impl Txn<'_> {
-    /// The names of every topic in it, each as often as it is named.
+    /// The names of all topics, with repeats.
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         let rows = self.rows.iter().map(|r| &*r.topic);
         let heads = self.heads.iter().map(|(topic, _)| &**topic);
@@ -298,7 +298,7 @@ impl Txn<'_> {
         rows.chain(heads).chain(commits).chain(self.acks.iter().map(|a| &*a.queue))
     }
 
-    /// The writer that it names.
+    /// The writer.
     #[must_use]
     pub fn writer(&self) -> Option<&str> {
         self.writer.as_deref()
@@ -335,7 +335,7 @@ impl Txn<'_> {
         run(TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })
     }
 
-    /// Hands a stage to `run` in the engine's terms.
+    /// Calls `run` with the stage as an engine request.
     pub fn with_stage<R>(
         &self,
         stage: &str,
@@ -345,7 +345,7 @@ impl Txn<'_> {
         self.with_rows(|rows| run(&StageRequest { stage, part, rows }))
     }
 
-    /// Hands a commit to `run` in the engine's terms.
+    /// Calls `run` with the commit as an engine request.
     pub fn with_commit<R>(&self, run: impl FnOnce(&CommitRequest<'_>) -> R) -> R {
         let stages = self.stages.iter();
         let stages: Vec<_> = stages
@@ -355,7 +355,7 @@ impl Txn<'_> {
         self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work, owner: "" }))
     }
 
-    /// Hands a transaction to `run` in the engine's terms.
+    /// Calls `run` with the transaction as an engine request.
     pub fn with_transact<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
         let (writer, epoch, key) = (self.writer.as_deref(), self.epoch, &*self.key);
         self.with_rows(|rows| {
@@ -387,7 +387,7 @@ pub fn committed(c: &Committed) -> Vec<u8> {
     o.finish()
 }
 
-/// A writer.
+/// The state of a writer.
 #[must_use]
 pub fn writer(name: &str, s: &WriterState) -> Vec<u8> {
     let mut staged = vec![b'['];

@@ -147,8 +147,7 @@ fn refusals_name_the_row_or_the_column() {
     assert_eq!(Table::read(&body, 1).unwrap_err().code, "batch_too_large");
 }
 
-/// Bytes that are no stream, and every stream with one byte changed or cut off, are refused or
-/// read; nothing else happens.
+/// Random bytes, and streams with one byte changed or cut off, are refused or read; nothing panics.
 #[test]
 fn malformed_bodies_are_refused() {
     let one = batch(vec![
@@ -165,7 +164,7 @@ fn malformed_bodies_are_refused() {
         assert_eq!(read(bytes).unwrap_err().code, "invalid_request");
     }
     for end in 0..body.len() {
-        // At the end of a message a stream may stop without its marker.
+        // A stream may stop at the end of a message without its marker.
         let cut = read(&body[..end]);
         assert!(cut.is_err() || body.len() - end <= 8, "cut at {end}");
     }
