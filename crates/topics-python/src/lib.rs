@@ -10,6 +10,7 @@ mod batch;
 mod bridge;
 mod calls;
 mod consumer;
+mod directory;
 mod engine;
 mod errors;
 mod hot;
@@ -43,7 +44,9 @@ mod _core {
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
-    use crate::engine::{Engine, Recovery, make_directory, repair, verify};
+    use crate::directory::{Recovery, make_directory, repair, verify};
+    #[pymodule_export]
+    use crate::engine::Engine;
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]

@@ -9,7 +9,7 @@ use topics_engine::{CommitRequest, Engine, Error, TxnRequest, TxnStage};
 use topics_wire::limits::ARROW_LIMIT;
 use topics_wire::object::Object;
 use topics_wire::query::Query;
-use topics_wire::write::{Body, Table, txn};
+use topics_wire::write::{Body, Table, txn, txn_answer};
 use topics_wire::{Failure, Grant, page};
 
 use super::dispatch::Answer;
@@ -133,7 +133,7 @@ impl Service {
             let staged = s.as_writer(&writer, &grant, || {
                 Ok(t.with_stage(&stage, part, |request| s.engine.stage(&writer, request))?)
             })?;
-            Ok(Reply::ok(s.with_timing(txn::staged(&staged), start_ns)))
+            Ok(Reply::ok(s.with_timing(txn_answer::staged(&staged), start_ns)))
         })
     }
 
@@ -151,7 +151,7 @@ impl Service {
             })?;
             // Another key may have committed this epoch before a restart.
             committed.topics.retain(|t| grant.covers(&t.topic));
-            Ok(Reply::ok(s.with_timing(txn::committed(&committed), start_ns)))
+            Ok(Reply::ok(s.with_timing(txn_answer::committed(&committed), start_ns)))
         })
     }
 
@@ -178,7 +178,7 @@ impl Service {
             let named = TxnStage { stage: &staged.stage, parts: 0, records: None };
             self.check_staged(r.subresource, &[named], r.grant).is_ok()
         });
-        self.reply(txn::writer(r.subresource, &state), start_ns)
+        self.reply(txn_answer::writer(r.subresource, &state), start_ns)
     }
 
     /// Deletes the state of a writer. An administrator of all names may delete that of any key.
@@ -204,7 +204,7 @@ impl Service {
         let more = found.len() > page.size;
         found.truncate(page.size);
         let next = found.last().filter(|_| more).map(|w| page::cursor(&w.writer));
-        self.reply(txn::writers(&found, next.as_deref()), start_ns)
+        self.reply(txn_answer::writers(&found, next.as_deref()), start_ns)
     }
 
     pub(super) fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
@@ -221,7 +221,7 @@ impl Service {
                 Some(writer) => s.as_writer(writer, &grant, run)?,
                 None => run()?,
             };
-            Ok(Reply::ok(s.with_timing(txn::committed(&committed), start_ns)))
+            Ok(Reply::ok(s.with_timing(txn_answer::committed(&committed), start_ns)))
         })
     }
 }

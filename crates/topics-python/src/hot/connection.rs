@@ -1,6 +1,5 @@
 //! A connection while all of its requests are hot.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -12,70 +11,10 @@ use topics_wire::hot::head;
 
 use super::HotDispatcher;
 use super::dispatcher::Admission;
-use crate::http::Http;
+use super::state::{Io, PendingRequest, Phase};
 
 /// A client with this many unanswered bytes is not read from until it has its answers.
 const MAX_PIPELINED: usize = 256 << 10;
-
-/// The connections that wait for a reply, by the token of the request.
-#[derive(Default)]
-pub(crate) struct PendingReplies(Mutex<HashMap<u64, Py<Connection>>>);
-
-impl PendingReplies {
-    /// Sends a reply to the connection that waits for it; returns the reply when none does.
-    pub fn deliver(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
-        let found = self.0.lock().remove(&token);
-        match found {
-            Some(connection) => {
-                Connection::answered(connection.bind(py), &reply);
-                None
-            }
-            None => Some(reply),
-        }
-    }
-}
-
-/// What the connection waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// The first request.
-    First,
-    /// The rest of a body.
-    Body,
-    /// The reply of the engine.
-    Busy,
-    /// The next request.
-    Next,
-    /// The client to acknowledge every byte; the transport is closed.
-    Closed,
-}
-
-/// A request whose reply comes later: its token, and where to cancel it.
-struct PendingRequest {
-    token: u64,
-    http: Py<Http>,
-}
-
-struct Io {
-    transport: Option<Py<PyAny>>,
-    /// Received bytes of requests without an answer.
-    buffer: Vec<u8>,
-    /// Bytes of the request at the start of `buffer`, once its head is known.
-    need: usize,
-    /// The request whose reply comes later.
-    pending: Option<PendingRequest>,
-    /// The label whose slot the current request holds.
-    slot: Option<Py<PyAny>>,
-    /// Bytes of the current body that are reserved in the budget of all bodies.
-    received: usize,
-    phase: Phase,
-    since: u64,
-    /// The tick at which a closing connection is aborted.
-    close_by: u64,
-    paused: bool,
-    /// The connection closes after the current reply.
-    closes_after_reply: bool,
-}
 
 /// An `asyncio.Protocol` for uvicorn.
 #[pyclass(frozen)]
@@ -394,7 +333,7 @@ impl Connection {
     }
 
     /// Handles the reply to the pending request.
-    fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
+    pub(super) fn on_reply(slf: &Bound<'_, Self>, reply: &Reply) {
         let me = slf.get();
         let pending = me.io.lock().pending.take();
         drop(pending);

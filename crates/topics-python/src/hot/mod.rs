@@ -10,8 +10,10 @@
 
 mod connection;
 mod dispatcher;
+mod state;
 mod stream_writer;
 
-pub(crate) use connection::{Connection, PendingReplies};
+pub(crate) use connection::Connection;
 pub(crate) use dispatcher::HotDispatcher;
+pub(crate) use state::PendingReplies;
 pub(crate) use stream_writer::{StreamWriter, StreamWriters};

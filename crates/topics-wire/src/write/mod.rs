@@ -2,6 +2,7 @@
 
 mod table;
 pub mod txn;
+pub mod txn_answer;
 
 use std::borrow::Cow;
 

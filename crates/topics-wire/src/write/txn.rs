@@ -1,17 +1,16 @@
-//! Transactions: requests and answers.
+//! Requests of transactions.
 
 use std::borrow::Cow;
 
 use topics_engine::{
-    CommitRequest, Committed, Held, NewRecord, StageRequest, Staged, TxnAck, TxnCursor, TxnRequest,
-    TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
+    CommitRequest, Held, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest, TxnRows, TxnStage,
+    TxnWork,
 };
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
-use crate::object::Object;
 
 /// Rows of one topic.
 #[derive(Debug, Default)]
@@ -364,70 +363,6 @@ impl Txn<'_> {
     }
 }
 
-/// The answer to a stage.
-#[must_use]
-pub fn staged(s: &Staged) -> Vec<u8> {
-    let mut o = Object::new(64);
-    o.int("staged", s.records).int("bytes", s.bytes).flag("deduped", s.repeated);
-    o.finish()
-}
-
-/// The answer to a commit.
-#[must_use]
-pub fn committed(c: &Committed) -> Vec<u8> {
-    let mut topics = Object::new(64 * c.topics.len() + 2);
-    for t in &c.topics {
-        let mut one = Object::new(64);
-        one.int("topic_id", t.topic_id).int("first_seq", t.first_seq).int("last_seq", t.last_seq);
-        // A topic's name needs no escapes.
-        topics.raw(&t.topic, &one.finish());
-    }
-    let mut o = Object::new(128);
-    o.flag("committed", true).flag("deduped", c.deduped).raw("topics", &topics.finish());
-    o.finish()
-}
-
-/// The state of a writer.
-#[must_use]
-pub fn writer(name: &str, s: &WriterState) -> Vec<u8> {
-    let mut staged = vec![b'['];
-    for (i, one) in s.staged.iter().enumerate() {
-        if i > 0 {
-            staged.push(b',');
-        }
-        let mut o = Object::new(64);
-        o.name("id", &one.stage).int("parts", u64::from(one.parts));
-        o.int("records", one.records).int("bytes", one.bytes);
-        staged.extend_from_slice(&o.finish());
-    }
-    staged.push(b']');
-    let mut o = Object::new(64);
-    o.name("writer", name).maybe("last_epoch", s.last_epoch).raw("staged", &staged);
-    o.finish()
-}
-
-/// A page of writers.
-#[must_use]
-pub fn writers(found: &[WriterSummary], next: Option<&str>) -> Vec<u8> {
-    let mut list = vec![b'['];
-    for (i, w) in found.iter().enumerate() {
-        if i > 0 {
-            list.push(b',');
-        }
-        let mut o = Object::new(96);
-        o.name("writer", &w.writer).maybe("last_epoch", w.last_epoch);
-        o.int("records", w.records).int("bytes", w.bytes);
-        list.extend_from_slice(&o.finish());
-    }
-    list.push(b']');
-    let mut o = Object::new(list.len() + 64);
-    o.raw("writers", &list);
-    if let Some(next) = next {
-        o.name("next_cursor", next);
-    }
-    o.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,26 +432,5 @@ mod tests {
             let text = refused(commit(body, &limits()));
             assert!(text.contains(word), "{text}");
         }
-    }
-
-    #[test]
-    fn answers() {
-        let topics = vec![topics_engine::CommittedTopic {
-            topic: "a.b".into(),
-            topic_id: 3,
-            first_seq: 1,
-            last_seq: 2,
-        }];
-        let c = Committed { epoch: 9, deduped: true, topics };
-        assert_eq!(
-            committed(&c),
-            br#"{"committed":true,"deduped":true,"topics":{"a.b":{"topic_id":3,"first_seq":1,"last_seq":2}}}"#
-        );
-        assert_eq!(
-            writer("w", &WriterState::default()),
-            br#"{"writer":"w","last_epoch":null,"staged":[]}"#
-        );
-        let s = Staged { records: 2, bytes: 300, repeated: false };
-        assert_eq!(staged(&s), br#"{"staged":2,"bytes":300,"deduped":false}"#);
     }
 }

@@ -1,4 +1,9 @@
-//! The head of a hot request.
+//! The subset of HTTP/1.1 (RFC 9112) of hot requests: parsing their heads, and response heads.
+//!
+//! Hot requests are a subset of what the ASGI application serves. Any other request is left to the
+//! complete parser, so nothing is refused here.
+
+use std::io::Write;
 
 /// Maximum bytes of a hot head; the complete parser handles longer ones.
 pub const MAX_HEAD: usize = 4096;
@@ -163,6 +168,35 @@ fn decimal(digits: &[u8]) -> Option<usize> {
     usize::try_from(n).ok().filter(|&n| n > 0)
 }
 
+/// Optional header fields of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtraHeaders {
+    /// `Retry-After`, in seconds.
+    pub retry_after: Option<u64>,
+    /// `Connection: close`.
+    pub close: bool,
+}
+
+/// The head of a JSON response. `status` is the status line and `common` the header lines of every
+/// response, each with CR LF; `length` is the number of bytes of the body.
+#[must_use]
+pub fn response_head(status: &[u8], common: &[u8], extra: ExtraHeaders, length: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(status.len() + common.len() + 128);
+    out.extend_from_slice(status);
+    out.extend_from_slice(common);
+    out.extend_from_slice(b"content-type: application/json\r\ncontent-length: ");
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "{length}\r\n");
+    if let Some(seconds) = extra.retry_after {
+        let _ = write!(out, "retry-after: {seconds}\r\n");
+    }
+    if extra.close {
+        out.extend_from_slice(b"connection: close\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,5 +282,23 @@ mod tests {
             assert_ne!(case, PLAIN);
             assert_eq!(head(case.as_bytes()), None, "{case}");
         }
+    }
+
+    #[test]
+    fn responses() {
+        let plain =
+            response_head(b"HTTP/1.1 200 OK\r\n", b"date: d\r\n", ExtraHeaders::default(), 2);
+        assert_eq!(
+            String::from_utf8(plain).unwrap(),
+            "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-type: application/json\r\n\
+             content-length: 2\r\n\r\n"
+        );
+        let extra = ExtraHeaders { retry_after: Some(3), close: true };
+        let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, 0);
+        assert_eq!(
+            String::from_utf8(refused).unwrap(),
+            "HTTP/1.1 429 X\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\
+             retry-after: 3\r\nconnection: close\r\n\r\n"
+        );
     }
 }
