@@ -277,7 +277,7 @@ class Transport(MagicMock):
 
 
 class Hot:
-    """Connections over a real engine, on the running loop, whose dispatcher ticks when a test says so."""
+    """Connections over a real engine, on the running loop; a test calls `check_timeouts` itself."""
 
     def __init__(self, directory: Path, **more: Any) -> None:
         body_timeout_ms = int(BODY_SECONDS * 1000)
