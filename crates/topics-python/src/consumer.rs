@@ -89,14 +89,14 @@ impl Consumer {
         fail_if_busy: bool,
     ) -> PyResult<Batch> {
         let matching = match_of(py, r#match)?;
-        let look = |wait| {
+        let read = |wait| {
             let matching = matching.clone();
             let req =
                 ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
             self.consumer.run(py, |c| Ok(c.read(&req)?))
         };
         let nothing = |b: &ReadBatch| b.is_empty() && b.tombstone.is_none();
-        wait_in_slices(py, Some(wait), nothing, look).map(Batch)
+        wait_in_slices(py, Some(wait), nothing, read).map(Batch)
     }
 
     /// Reads once without waiting, on a worker thread; resolves the call with a `PendingBatch`.
@@ -118,13 +118,13 @@ impl Consumer {
         let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
         calls.inner.pool.run(Box::new(move || {
             let mut done = Some(done);
-            let looked = catch_panics(|| {
+            let attempt = catch_panics(|| {
                 consumer.call(|c| {
                     done.take().into_iter().for_each(|done| c.read_async(&req, done));
                     Ok(())
                 })
             });
-            if let (Err(_), Some(done)) = (looked, done) {
+            if let (Err(_), Some(done)) = (attempt, done) {
                 done(Err(topics_engine::Error::Closed));
             }
         }));

@@ -28,7 +28,7 @@ use crate::watch::{Start, Watch, WatchArgs};
 pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 
 /// `(name, mode, cursor, lag, lag_ms)`.
-type ConsumerLine = (String, &'static str, u64, u64, u64);
+type ConsumerRow = (String, &'static str, u64, u64, u64);
 
 /// An open data directory.
 #[pyclass(frozen)]
@@ -312,7 +312,7 @@ impl Engine {
         Ok(PyBytes::new(py, &body))
     }
 
-    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerLine>> {
+    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerRow>> {
         let found = self.shared.run(py, |e| Ok(e.consumers(topic)?))?;
         let line = |c: ConsumerInfo| (c.name, c.mode.as_str(), c.cursor, c.lag, c.lag_ms);
         Ok(found.into_iter().map(line).collect())

@@ -93,7 +93,7 @@ impl Http {
         grants: Option<Vec<GrantArgs>>,
     ) -> PyResult<Self> {
         let grants = match grants {
-            Some(given) => given.into_iter().map(new_grant).collect(),
+            Some(grants) => grants.into_iter().map(new_grant).collect(),
             None => vec![Arc::new(Grant::all())],
         };
         let limits = settings::limits(py, settings)?;

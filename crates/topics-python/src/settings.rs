@@ -172,12 +172,12 @@ fn initial() -> AllSettings {
     AllSettings { options, backend, url: String::new(), limits }
 }
 
-fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<AllSettings> {
+fn read(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<AllSettings> {
     let mut all = initial();
-    let Some(given) = given else { return Ok(all) };
+    let Some(settings) = settings else { return Ok(all) };
     let refuse = |message: String| raise(py, &Failure::invalid(message));
     let mut slots = slots_of(&mut all);
-    for item in given.items()?.iter() {
+    for item in settings.items()?.iter() {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
         let Some((_, slot)) = slots.iter_mut().find(|(known, _)| *known == name) else {
             let known: Vec<_> = slots.iter().map(|(known, _)| *known).collect();
@@ -191,8 +191,8 @@ fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<AllSettings> {
                 "{name} must be a boolean, an integer of at least 0 or a string, not {value}"
             ))
         })?;
-        let given = value.to_string();
-        slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}, not {given}")))?;
+        let got = value.to_string();
+        slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}, not {got}")))?;
     }
     drop(slots);
     // The limits of meta, tag and node are the same over HTTP and embedded.
@@ -205,17 +205,17 @@ fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<AllSettings> {
 /// The environment, options and URL to open an engine with.
 pub(crate) fn options(
     py: Python<'_>,
-    given: Option<Settings<'_>>,
+    settings: Option<Settings<'_>>,
 ) -> PyResult<(Env, Options, String)> {
-    let all = read(py, given)?;
+    let all = read(py, settings)?;
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let backend: Backend = all.backend.parse().map_err(refuse)?;
     Ok((real_env(backend).map_err(refuse)?, all.options, all.url))
 }
 
 /// The limits of HTTP requests.
-pub(crate) fn limits(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<Limits> {
-    Ok(read(py, given)?.limits)
+pub(crate) fn limits(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<Limits> {
+    Ok(read(py, settings)?.limits)
 }
 
 /// The settings of an engine and of its HTTP verbs, with their defaults.

@@ -27,12 +27,12 @@ pub(crate) fn wait_in_slices<T>(
     py: Python<'_>,
     wait: Option<f64>,
     empty: impl Fn(&T) -> bool,
-    mut look: impl FnMut(Duration) -> PyResult<T>,
+    mut attempt: impl FnMut(Duration) -> PyResult<T>,
 ) -> PyResult<T> {
     let deadline = wait.and_then(|s| Instant::now().checked_add(seconds(s)));
     loop {
         let left = deadline.map_or(SIGNAL_SLICE, |d| d.saturating_duration_since(Instant::now()));
-        let found = look(left.min(SIGNAL_SLICE))?;
+        let found = attempt(left.min(SIGNAL_SLICE))?;
         if !empty(&found) || left.is_zero() {
             return Ok(found);
         }

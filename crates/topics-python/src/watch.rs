@@ -95,19 +95,19 @@ impl Watch {
     /// The next event, or `None` when the timeout passed. Handles signals while it waits.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<WatchEvent>> {
-        let look = |slice| self.shared.run(py, |_| self.step(|w| w.next(Some(slice))));
-        let event = wait_in_slices(py, timeout, Option::is_none, look)?;
+        let next = |slice| self.shared.run(py, |_| self.with_watch(|w| w.next(Some(slice))));
+        let event = wait_in_slices(py, timeout, Option::is_none, next)?;
         event.map(|event| watch_event(py, event)).transpose()
     }
 
     /// The next event if one is available; otherwise the call is resolved when to poll again.
     fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<WatchEvent>> {
         let wake = calls.waker(token);
-        let look = |w: &mut topics_engine::Watch| {
+        let next = |w: &mut topics_engine::Watch| {
             w.on_ready(wake);
             w.try_next()
         };
-        let event = self.shared.run(py, |_| self.step(look))?;
+        let event = self.shared.run(py, |_| self.with_watch(next))?;
         event.map(|event| watch_event(py, event)).transpose()
     }
 
@@ -139,13 +139,13 @@ impl Watch {
 }
 
 impl Watch {
-    fn step(
+    fn with_watch(
         &self,
-        look: impl FnOnce(&mut topics_engine::Watch) -> topics_engine::Result<Option<Event>>,
+        next: impl FnOnce(&mut topics_engine::Watch) -> topics_engine::Result<Option<Event>>,
     ) -> Result<Option<Event>, Failure> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let watch = inner.as_mut().ok_or_else(|| Failure::from(Error::Closed))?;
-        let next = look(watch);
+        let next = next(watch);
         if matches!(next, Err(Error::Closed)) {
             drop(inner.take());
         }

@@ -71,8 +71,8 @@ impl Service {
     fn start_read(self: &Arc<Self>, token: u64) {
         let service = self.clone();
         self.pool.run(Box::new(move || {
-            let looked = catch_unwind(AssertUnwindSafe(|| service.try_read(token)));
-            if looked.is_err() {
+            let attempt = catch_unwind(AssertUnwindSafe(|| service.try_read(token)));
+            if attempt.is_err() {
                 service.on_read(token, None, Err(Error::Internal("a verb panicked".into()).into()));
             }
         }));
@@ -114,7 +114,7 @@ impl Service {
         let mut all = self.consumer_reads.waiting.lock();
         let Some(r) = all.get(&token) else { return outcome.ok() };
         let (open, now) = (self.is_ready(), self.clock.mono_ns());
-        let step = match &outcome {
+        let next = match &outcome {
             Ok(b) if b.is_empty() && b.tombstone.is_none() && open && now < r.deadline_ns => {
                 match b.caught_up || !r.asked.checkpoint {
                     true => NextStep::Wait(b.next_from_seq),
@@ -131,7 +131,7 @@ impl Service {
             }
             _ => NextStep::Answer,
         };
-        match (step, outcome) {
+        match (next, outcome) {
             (NextStep::Wait(seq), _) => {
                 drop(all);
                 self.park_reader(token, Some(seq), None);
@@ -166,12 +166,12 @@ impl Service {
         self: &Arc<Self>,
         token: u64,
         seq: Option<u64>,
-        turn: Option<(&Arc<Consumer>, u64)>,
+        reader_lock: Option<(&Arc<Consumer>, u64)>,
     ) {
         let (topic, timer_ns) = {
             let mut all = self.consumer_reads.waiting.lock();
             let Some(waiting) = all.get_mut(&token) else { return };
-            let timer_ns = turn.map_or(waiting.deadline_ns, |(_, until)| until);
+            let timer_ns = reader_lock.map_or(waiting.deadline_ns, |(_, until)| until);
             waiting.parked = Some(Parked { timer_ns, head: None });
             (waiting.consumer.0.clone(), timer_ns)
         };
@@ -182,7 +182,7 @@ impl Service {
         }
         let sink = self.sink.clone();
         let due = Box::new(move || sink.wake(token));
-        if let Some((handle, _)) = turn
+        if let Some((handle, _)) = reader_lock
             && handle.on_turn(due.clone()).is_err()
         {
             // The next attempt reports the error.

@@ -112,7 +112,7 @@ impl Service {
         let answer = self.stage_verb(r.token, |done| {
             let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
                 done(match outcome {
-                    Ok(settled) => service.lease_reply(&topic, "acked", &settled, start_ns),
+                    Ok(update) => service.lease_reply(&topic, "acked", &update, start_ns),
                     Err(e) => Failure::from(e).into(),
                 });
             });
@@ -138,8 +138,8 @@ impl Service {
         })
     }
 
-    fn lease_reply(&self, topic: &str, done: &str, settled: &Settled, start_ns: u64) -> Reply {
-        Reply::ok(self.with_timing(queue::settled(topic, done, settled), start_ns))
+    fn lease_reply(&self, topic: &str, done: &str, update: &Settled, start_ns: u64) -> Reply {
+        Reply::ok(self.with_timing(queue::leases(topic, done, update), start_ns))
     }
 
     fn update_leases(
@@ -152,8 +152,8 @@ impl Service {
     ) -> Answer {
         let asked = asked?;
         if self.engine.leases_at_once(r.name)? {
-            let settled = verb(self, r.name, &asked)?;
-            return Ok(Some(self.lease_reply(r.name, done, &settled, start_ns)));
+            let update = verb(self, r.name, &asked)?;
+            return Ok(Some(self.lease_reply(r.name, done, &update, start_ns)));
         }
         self.update_leases_on_worker(r, start_ns, asked, done, verb)
     }
@@ -167,8 +167,8 @@ impl Service {
         verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
     ) -> Answer {
         self.on_worker(r, move |s, topic| {
-            let settled = verb(s, topic, &asked)?;
-            Ok(s.lease_reply(topic, done, &settled, start_ns))
+            let update = verb(s, topic, &asked)?;
+            Ok(s.lease_reply(topic, done, &update, start_ns))
         })
     }
 

@@ -89,7 +89,7 @@ impl Service {
         let (id, heartbeat_ms, history) = self.session_of(r)?;
         let back = match ids::parse(r.key)? {
             LastId::Map(cursors) => cursors,
-            LastId::Event(step) => history.lock().rewind_to(step).ok_or_else(|| {
+            LastId::Event(event) => history.lock().rewind_to(event).ok_or_else(|| {
                 let message =
                     "the session no longer holds the position of this event; create a new session";
                 Failure::new("session_gone", message)

@@ -272,7 +272,7 @@ fn a_grant_binds_names_in_paths_and_bodies() {
 }
 
 /// The messages to a socket's client, once there are `n`.
-fn told(w: &World, socket: u64, count: usize) -> Vec<Value> {
+fn messages(w: &World, socket: u64, count: usize) -> Vec<Value> {
     let mut answers = Vec::new();
     while answers.len() < count {
         w.service.flush();
@@ -297,14 +297,14 @@ fn a_publish_without_backpressure_waits_for_room_and_holds_its_place() {
     // The first publish holds every staging permit until it is committed.
     publish(1, false);
     publish(2, false);
-    let answers = told(&w, socket, 2);
+    let answers = messages(&w, socket, 2);
     let refused = answers.iter().find(|a| a["request_id"] == "2").unwrap();
     assert_eq!((&refused["op"], &refused["code"]), (&json!("error"), &json!("throttled")));
     publish(3, false);
     publish(4, true);
     publish(5, false);
     publish(6, true);
-    let answers = told(&w, socket, 4);
+    let answers = messages(&w, socket, 4);
     let acked = |id: &str| {
         let answer = answers.iter().find(|a| a["request_id"] == id).unwrap();
         answer["last_seq"].as_u64().unwrap()

@@ -54,7 +54,7 @@ pub const MAX_READ_BYTES: usize = 8 << 20;
 /// Maximum wait of a read, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 30_000;
 /// Default and maximum number of entries of a page.
-pub const PAGE: (usize, usize) = (100, 1000);
+pub const PAGE_SIZE: (usize, usize) = (100, 1000);
 /// Maximum number of topics in one answer of `states`.
 pub const MAX_STATES: usize = 10_000;
 /// Maximum number of jobs in one ack, nack or extend.

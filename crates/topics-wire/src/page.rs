@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::error::Failure;
-use crate::limits::PAGE;
+use crate::limits::PAGE_SIZE;
 use crate::query::Query;
 
 /// The page of a list that a request asks for.
@@ -20,10 +20,10 @@ pub struct Page {
 
 /// `?prefix&page_size&cursor`.
 pub fn parse(query: &Query<'_>) -> Result<Page, Failure> {
-    let (usual, most) = PAGE;
+    let (default, maximum) = PAGE_SIZE;
     let size = match query.u64("page_size")? {
-        None | Some(0) => usual,
-        Some(n) => usize::try_from(n).unwrap_or(most).min(most),
+        None | Some(0) => default,
+        Some(n) => usize::try_from(n).unwrap_or(maximum).min(maximum),
     };
     let after = match query.get("cursor")? {
         None => None,

@@ -219,7 +219,7 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
 
 /// The answer to an ack, nack or extend; `done` is its field of seqs: `acked`, `nacked`, `extended`.
 #[must_use]
-pub fn settled(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
+pub fn leases(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
     let mut o = Object::new(160 + 12 * (s.done.len() + s.skipped.len()));
     o.name("topic", topic);
     list(o.key(done), s.done.iter().copied());

@@ -70,12 +70,12 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<DiffRequest, F
     }
     d.request.from = start.resolve()?;
     let r = &mut d.request;
-    let (usual, most) = match limits.limit {
+    let (default, maximum) = match limits.limit {
         _ if arrow => (ARROW_LIMIT, ARROW_LIMIT),
         0 => (DEFAULT_LIMIT, usize::MAX),
-        most => (DEFAULT_LIMIT, most),
+        maximum => (DEFAULT_LIMIT, maximum),
     };
-    r.limit = if r.limit == 0 { usual.min(most) } else { r.limit.min(most) };
+    r.limit = if r.limit == 0 { default.min(maximum) } else { r.limit.min(maximum) };
     let bytes = if arrow { BATCH_BYTES } else { DEFAULT_READ_BYTES };
     r.max_bytes = if r.max_bytes == 0 { bytes } else { r.max_bytes.min(MAX_READ_BYTES) };
     Ok(d)

@@ -136,13 +136,13 @@ fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
 /// The seq up to which a split reaches into a stretch, at least one seq further.
 fn reach(s: &Stretch, at: u64, end: u64, records: u64, most_bytes: u64, bytes: u64) -> u64 {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
-    let seqs = |room: u64, of: u64| match of {
+    let seqs = |budget: u64, of: u64| match of {
         0 => u128::from(u64::MAX),
-        of => u128::from(room) * span / u128::from(of),
+        of => u128::from(budget) * span / u128::from(of),
     };
-    let room = seqs(records, s.count).min(seqs(most_bytes.saturating_sub(bytes), s.bytes));
-    let step = u64::try_from(room.max(1)).unwrap_or(u64::MAX);
-    at.saturating_add(step).min(end)
+    let budget = seqs(records, s.count).min(seqs(most_bytes.saturating_sub(bytes), s.bytes));
+    let seqs_further = u64::try_from(budget.max(1)).unwrap_or(u64::MAX);
+    at.saturating_add(seqs_further).min(end)
 }
 
 #[cfg(test)]

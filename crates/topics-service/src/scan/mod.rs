@@ -111,7 +111,7 @@ impl Scan {
             if self.first.is_some() || self.done {
                 break;
             }
-            self.first = self.step()?;
+            self.first = self.next_page()?;
         }
         Ok(())
     }
@@ -143,13 +143,13 @@ impl Scan {
     fn advance(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
         let mut rows = self.first.take();
         while rows.is_none() && !self.done {
-            rows = self.step()?;
+            rows = self.next_page()?;
         }
         Ok(rows)
     }
 
     /// The rows of the next page.
-    fn step(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+    fn next_page(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
         let Some((range, page)) = self.pages.next() else {
             let e = Error::Internal("a scan has nothing planned before its end".into());
             return Err(ArrowError::ExternalError(Box::new(e)));

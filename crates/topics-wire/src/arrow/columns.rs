@@ -84,7 +84,7 @@ impl BufferPool {
         self.0.lock().pop()?.reused(len)
     }
 
-    fn give(&self, pages: Pages) {
+    fn put(&self, pages: Pages) {
         let mut kept = self.0.lock();
         if kept.len() < Self::MOST {
             kept.push(pages);
@@ -96,7 +96,7 @@ impl BufferPool {
 #[derive(Debug)]
 struct PooledPages {
     pages: Option<Pages>,
-    home: Weak<BufferPool>,
+    pool: Weak<BufferPool>,
 }
 
 impl AsRef<[u8]> for PooledPages {
@@ -107,8 +107,8 @@ impl AsRef<[u8]> for PooledPages {
 
 impl Drop for PooledPages {
     fn drop(&mut self) {
-        if let (Some(home), Some(pages)) = (self.home.upgrade(), self.pages.take()) {
-            home.give(pages);
+        if let (Some(pool), Some(pages)) = (self.pool.upgrade(), self.pages.take()) {
+            pool.put(pages);
         }
     }
 }
@@ -125,7 +125,7 @@ impl Memory {
         if len >= Pages::WORTH
             && let Some(pages) = pool.take(len).or_else(|| Pages::zeroed(len).ok())
         {
-            return Self::Mapped(PooledPages { pages: Some(pages), home: Arc::downgrade(pool) });
+            return Self::Mapped(PooledPages { pages: Some(pages), pool: Arc::downgrade(pool) });
         }
         Self::Heap(MutableBuffer::from_len_zeroed(len))
     }

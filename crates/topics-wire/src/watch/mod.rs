@@ -33,10 +33,10 @@ pub fn topics<'a>(engine: &Engine, o: &mut Object, cursors: impl Iterator<Item =
         let mut t = Object::new(96);
         t.int("from_seq", seq);
         let from = ReadFrom::After(seq);
-        let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
-        if let Ok(at) = engine.read(name, &look) {
-            t.int("topic_id", at.topic_id);
-            t.int("head_seq", at.head_seq).int("earliest_seq", at.earliest_seq);
+        let request = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
+        if let Ok(page) = engine.read(name, &request) {
+            t.int("topic_id", page.topic_id);
+            t.int("head_seq", page.head_seq).int("earliest_seq", page.earliest_seq);
         }
         out.extend_from_slice(&t.finish());
     }

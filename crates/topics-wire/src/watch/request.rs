@@ -164,7 +164,7 @@ fn check(mut a: WatchSpec, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failu
     if named == 0 {
         return Err(Failure::invalid("a watch needs topics, patterns or both"));
     }
-    room(named.saturating_sub(1), l)?;
+    check_count(named.saturating_sub(1), l)?;
     w.topics.iter().try_for_each(|(name, _)| grant.check(name))?;
     let prefix = |p: &str| p.strip_suffix('*').unwrap_or(p).to_owned();
     w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
@@ -229,7 +229,7 @@ impl Start {
 
 type Starts = Vec<(String, WatchStart)>;
 
-fn room(len: usize, l: &Limits) -> Result<(), Failure> {
+fn check_count(len: usize, l: &Limits) -> Result<(), Failure> {
     let full = l.watch_topics != 0 && len >= l.watch_topics;
     if full { Err(Failure::invalid(watch_names(l.watch_topics))) } else { Ok(()) }
 }
@@ -244,7 +244,7 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
     let path = FieldPath::field("topics");
     s.expect_type(path, "an object of starts, or an array of names", |b| b == b'{')?;
     s.object(|s, key| {
-        room(out.len(), l)?;
+        check_count(out.len(), l)?;
         let name = key
             .decode()
             .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
@@ -268,7 +268,7 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
 fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
     s.expect_type(FieldPath::field("topics"), "an array of names", |b| b == b'[')?;
     s.array(|s, index| {
-        room(out.len(), l)?;
+        check_count(out.len(), l)?;
         let path = FieldPath { within: "topics", index: Some(index), field: "" };
         out.push((s.text(path)?.into_owned(), WatchStart::default()));
         Ok(())
@@ -278,7 +278,7 @@ fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failur
 fn patterns(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
     s.expect_type(FieldPath::field("patterns"), "an array of patterns", |b| b == b'[')?;
     s.array(|s, index| {
-        room(out.len(), l)?;
+        check_count(out.len(), l)?;
         let path = FieldPath { within: "patterns", index: Some(index), field: "" };
         out.push((s.text(path)?.into_owned(), WatchStart::default()));
         Ok(())
