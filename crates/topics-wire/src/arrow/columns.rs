@@ -122,7 +122,7 @@ enum Memory {
 impl Memory {
     /// Memory with zeros, or with the bytes of an earlier batch.
     fn new(len: usize, pool: &Arc<BufferPool>) -> Self {
-        if len >= Pages::WORTH
+        if len >= Pages::MIN_LEN
             && let Some(pages) = pool.take(len).or_else(|| Pages::zeroed(len).ok())
         {
             return Self::Mapped(PooledPages { pages: Some(pages), pool: Arc::downgrade(pool) });
