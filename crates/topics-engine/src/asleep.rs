@@ -12,7 +12,7 @@ use std::sync::Arc;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use topics_env::sync::{Mutex, RwLock};
 use topics_storage::segment::SegmentMeta;
-use topics_storage::snapshot::{Glance, ReplayPos, Table};
+use topics_storage::snapshot::{ReplayPos, Table, TopicHeader};
 
 use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
@@ -53,8 +53,8 @@ impl Sleeper {
     }
 
     /// What the entry says.
-    pub(crate) fn glance(&self) -> Result<Glance<'_>> {
-        Ok(self.all.table.glance(self.i)?)
+    pub(crate) fn topic_header(&self) -> Result<TopicHeader<'_>> {
+        Ok(self.all.table.topic_header(self.i)?)
     }
 
     /// Its id.
@@ -129,13 +129,14 @@ impl Base {
         let (mut bytes, mut last) = (0, 0);
         let mut busy = Vec::new();
         for i in 0..all.table.len() {
-            let glance = all.table.glance(i)?;
-            if known != glance.config {
-                (known, plain) = (glance.config, is_plain(&TopicConfig::decode(glance.config)?));
+            let topic_header = all.table.topic_header(i)?;
+            if known != topic_header.config {
+                (known, plain) =
+                    (topic_header.config, is_plain(&TopicConfig::decode(topic_header.config)?));
             }
-            bytes += glance.live_bytes;
-            last = last.max(glance.topic_id);
-            if !(plain && glance.replay.layout == layout && is_quiet(&glance)) {
+            bytes += topic_header.live_bytes;
+            last = last.max(topic_header.topic_id);
+            if !(plain && topic_header.replay.layout == layout && is_quiet(&topic_header)) {
                 busy.push(i);
             }
         }
@@ -206,7 +207,7 @@ impl Base {
     /// though the snapshot has it, and wakes nobody.
     pub(crate) fn reflects(&self, id: u64, here: ReplayPos) -> Result<bool> {
         match self.sleeper(id) {
-            Some(sleeper) => Ok(here <= sleeper.glance()?.replay),
+            Some(sleeper) => Ok(here <= sleeper.topic_header()?.replay),
             None => Ok(false),
         }
     }
@@ -300,7 +301,7 @@ fn is_plain(c: &TopicConfig) -> bool {
 }
 
 /// Whether the entry says all there is: live records in segments, from the floor to the head.
-fn is_quiet(g: &Glance<'_>) -> bool {
+fn is_quiet(g: &TopicHeader<'_>) -> bool {
     let floor = g.delete_below.max(g.evict_floor).max(1);
     let mut next = floor;
     for m in &g.segments {

@@ -8,7 +8,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};
-use topics_storage::wal::SpaceHold;
+use topics_storage::wal::AllocationPause;
 
 use crate::api::{Gap, GapReason};
 use crate::core::Core;
@@ -94,7 +94,7 @@ fn poisoned(e: &Error) -> bool {
 fn write(
     core: &Arc<Core>,
     everything: bool,
-    held: &mut Option<SpaceHold>,
+    held: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64, bool)> {
     let spared = Spared::find(core)?;
     let mut moved = false;
@@ -343,7 +343,7 @@ impl Copier<'_> {
 }
 
 fn aside(core: &Core, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
-    topics_storage::dir::set_aside(&core.env, &Paths::new(&core.dir), name, bytes)
+    topics_storage::dir::quarantine(&core.env, &Paths::new(&core.dir), name, bytes)
 }
 
 fn verified<'a>(
@@ -406,7 +406,7 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     shortage_is_no_failure(maintain::lower_all(core), "reserved seqs are not given back")?;
     for shard in 0..core.wal.shards() {
         core.wal.sync(shard)?;
-        if let Err(e) = core.wal.rest(shard) {
+        if let Err(e) = core.wal.shrink_before_close(shard) {
             log::warn!("the next open reads more of the log than it needs: {e}");
         }
     }

@@ -19,7 +19,7 @@ use topics_storage::recovery::{
 };
 use topics_storage::segment::{SegmentOptions, Segments, TopicKey};
 use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
-use topics_storage::wal::{Placed, WalOptions};
+use topics_storage::wal::{PlacedBatch, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::api::{Gap, GapReason};
@@ -82,7 +82,6 @@ fn recover(
         opening.store().id,
         opening.generation(),
         segment_options(&options, &env),
-        None,
     );
     let base = Base::new(env.clone(), dir.to_owned(), options, segments.clone(), progress);
     let snapshot_layout = opening.snapshot().map(|b| b.layout);
@@ -184,7 +183,7 @@ fn wal_options(options: &Options) -> WalOptions {
 }
 
 fn segment_options(options: &Options, env: &Env) -> SegmentOptions {
-    let descriptors = env.fs.descriptors();
+    let descriptors = env.fs.fd_limit();
     SegmentOptions {
         max_events: options.segment_max_events,
         max_bytes: options.segment_max_bytes,
@@ -282,14 +281,14 @@ pub(crate) struct Plan {
 /// Says what `salvage` would give up.
 pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
-    let mut opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
+    let mut opening = Opening::inspect(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;
     let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());
     // Segments that would be written anew are, in memory.
     let env = env.clone().read_only();
     let set = segment_options(&options, &env);
-    let segments = Segments::new(env.clone(), paths, id, generation, set, None);
+    let segments = Segments::new(env.clone(), paths, id, generation, set);
     let options = Options { recovery: RecoveryMode::Repair, ..options };
     let base = Base::new(env, dir.to_owned(), options, segments, Arc::default());
     let replay = Replay::of(&base, &opening, topics, Access::Look)?;
@@ -413,7 +412,7 @@ impl Replay {
             log::error!("topic {:?}: {}; it is written anew", snap.name, damaged.why);
             self.segments.push(problem(&damaged.why));
             if access != Access::Look {
-                damaged.keep()?;
+                damaged.quarantine()?;
             }
             *meta = damaged.rewrite()?;
             let ranges = damaged.lost.iter().filter(|r| r.1 >= floor);
@@ -427,7 +426,7 @@ impl Replay {
     }
 
     /// Applies a batch, but for the frames that the snapshot reflects for their topic.
-    fn batch(&mut self, base: &Base, layout: u64, placed: &Placed<'_>) -> Result<()> {
+    fn batch(&mut self, base: &Base, layout: u64, placed: &PlacedBatch<'_>) -> Result<()> {
         let oldest = self.oldest_layout.get_or_insert(layout);
         *oldest = layout.min(*oldest);
         let at = Placement::new(layout, placed);

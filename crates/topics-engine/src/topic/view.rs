@@ -104,7 +104,7 @@ pub(crate) fn summary(core: &Core, found: &Found) -> Result<TopicSummary> {
 }
 
 fn of_asleep(sleeper: &Sleeper, now: u64) -> Result<TopicSummary> {
-    let g = sleeper.glance()?;
+    let g = sleeper.topic_header()?;
     let config = TopicConfig::decode(g.config)?;
     let floor = g.delete_below.max(g.evict_floor).max(1);
     Ok(TopicSummary {
