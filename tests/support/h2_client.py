@@ -65,7 +65,7 @@ class Response:
     def _take(self, size: int) -> bytes:
         taken = bytes(self.buffer[:size])
         del self.buffer[:size]
-        self._connection.give_back(self)
+        self._connection.acknowledge(self)
         return taken
 
     def read(self) -> bytes:
@@ -94,7 +94,7 @@ class Response:
     def close(self) -> None:
         """Gives the stream up, unless it has ended."""
         if not self.ended and self.reset is None:
-            self._connection.give_up(self.id)
+            self._connection.abandon(self.id)
 
 
 class Http2Connection:
@@ -250,7 +250,7 @@ class Http2Connection:
             response.reset = int(event.error_code)
             self.responses.pop(response.id, None)
 
-    def give_back(self, response: Response) -> None:
+    def acknowledge(self, response: Response) -> None:
         """What was read may be sent again."""
         held = response.held - len(response.buffer)
         if held > 0 and self.sock is not None:
@@ -259,7 +259,7 @@ class Http2Connection:
             with contextlib.suppress(OSError):
                 self.flush()
 
-    def give_up(self, stream_id: int) -> None:
+    def abandon(self, stream_id: int) -> None:
         self.responses.pop(stream_id, None)
         if self.sock is not None:
             with contextlib.suppress(OSError, ProtocolError):
