@@ -61,7 +61,7 @@ impl Hand {
     pub fn exhaust(&mut self) {
         self.sweep();
         let over = self.model.queue.exhausted();
-        self.bury(&over);
+        self.mark_dead(&over);
     }
 
     /// What has expired goes: to the dead letters, where the queue has some.
@@ -70,11 +70,11 @@ impl Hand {
         self.model.queue.sweep(mono, wall);
         let gone = self.model.queue.gone(wall);
         self.model.queue.expired += gone.len() as u64;
-        self.bury(&gone);
+        self.mark_dead(&gone);
     }
 
     /// Jobs leave the queue, ascending.
-    fn bury(&mut self, seqs: &[u64]) {
+    fn mark_dead(&mut self, seqs: &[u64]) {
         let wall = self.wall();
         for seq in seqs {
             let Some(job) = self.model.queue.jobs.remove(seq) else { continue };
@@ -147,7 +147,7 @@ impl Hand {
         let mut given = Vec::new();
         loop {
             let taken = self.model.queue.take(node, max - given.len(), lasts, now);
-            self.bury(&taken.over);
+            self.mark_dead(&taken.over);
             let jobs = &self.model.queue.jobs;
             let (gone, there): (Vec<u64>, Vec<u64>) =
                 taken.jobs.into_iter().partition(|seq| jobs[seq].expired(wall));

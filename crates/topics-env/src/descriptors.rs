@@ -1,8 +1,9 @@
-//! When no file descriptor is left.
+//! Recovery from an exhausted file descriptor limit.
 //!
-//! A process has so many, and what else it does takes them too. Whoever keeps files open only to
-//! save their next open says how to close them ([`crate::Env::on_fd_exhaustion`]); a call that finds no
-//! descriptor then runs once more.
+//! A process has a limited number of descriptors, and other code of the process takes some. A cache
+//! that keeps files open only to save their next open registers itself with
+//! [`crate::Env::on_fd_exhaustion`]. A call that finds no descriptor makes it close them, then runs
+//! once more.
 
 use std::io;
 use std::path::Path;
@@ -13,8 +14,8 @@ use rustix::io::Errno;
 use crate::sync::Mutex;
 use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
 
-/// Whether a call failed because this process, or the system, has no file descriptor left. It did
-/// nothing then: a descriptor is taken before anything else.
+/// Whether a call failed because this process or the system has no file descriptor left. Such a call
+/// did nothing, because the descriptor is taken first.
 #[must_use]
 pub fn is_fd_exhausted(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|code| {
@@ -22,13 +23,13 @@ pub fn is_fd_exhausted(e: &io::Error) -> bool {
     })
 }
 
-/// Whoever keeps files open only to save their next open.
+/// A cache of open files that can be closed.
 pub trait FdReclaimer: Send + Sync + std::fmt::Debug {
-    /// Closes them, as far as nobody reads them now.
+    /// Closes the cached files. A read in progress keeps its file.
     fn reclaim_fds(&self);
 }
 
-/// Files of which some are closed when no descriptor is left for another.
+/// A file system that reclaims descriptors and retries when a call finds none.
 #[derive(Debug)]
 pub(crate) struct FdRetryFs {
     fs: Arc<dyn Fs>,
@@ -44,7 +45,7 @@ impl FdRetryFs {
         *self.reclaimer.lock() = Some(reclaimer);
     }
 
-    /// Runs a call that needs a descriptor; once more, when there was none.
+    /// Runs a call that needs a descriptor. If there is none, reclaims some and runs it once more.
     fn with_retry<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             Err(e) if is_fd_exhausted(&e) => {
@@ -84,7 +85,7 @@ impl Fs for FdRetryFs {
         self.with_retry(|| self.fs.list(dir))
     }
 
-    /// Its own error of a sync is not met: no descriptor is told before anything is synced.
+    /// A retry never hides a failed sync: a missing descriptor is reported before anything is synced.
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.with_retry(|| self.fs.sync_dir(dir))
     }

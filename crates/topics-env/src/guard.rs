@@ -1,4 +1,4 @@
-//! Unwind guards of background loops: a panic is counted and told, the loop goes on.
+//! Panic guards of background loops: a panic is counted and logged, and the loop continues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,11 +15,11 @@ pub struct LoopPanics {
     pub name: &'static str,
     /// How often.
     pub count: u64,
-    /// What the last panic said, and what the loop was at.
+    /// The message of the last panic and the work that the loop was doing.
     pub last: String,
 }
 
-/// What a guard returns instead of a value: the text of the panic.
+/// The message of a caught panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked(pub String);
 
@@ -29,8 +29,8 @@ impl fmt::Display for Panicked {
     }
 }
 
-/// Between a panic of a whole loop and its next turn: one that panics at once takes no time from
-/// others.
+/// Pause between a panic of a loop and its restart, so that a loop that panics immediately does not
+/// take all processor time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The guards of one engine: what they have caught.
@@ -44,11 +44,11 @@ pub struct Guards {
 }
 
 impl Guards {
-    /// Runs one turn of a loop. A panic in it is counted under the loop's name and logged with `at`,
-    /// which says what the loop was at.
+    /// Runs one iteration of a loop. A panic in it is counted under the loop's name and logged with `at`,
+    /// a description of the current work.
     ///
-    /// What `f` changes may be half done after a panic: the caller makes it whole, or closes it.
-    /// Under the scheduler of the concurrency models a panic is a model's verdict and passes.
+    /// After a panic the changes of `f` may be incomplete: the caller repairs or closes what it changed.
+    /// Under the concurrency model checker a panic is the result of a model and is not caught.
     pub fn run<R>(
         &self,
         name: &'static str,
@@ -68,7 +68,7 @@ impl Guards {
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
             let text = text.unwrap_or("no text").to_owned();
             let at = at();
-            log::error!("{name} panicked at {at}, and goes on: {text}");
+            log::error!("{name} panicked at {at} and continues: {text}");
             let mut caught = self.caught.lock().unwrap_or_else(|e| e.into_inner());
             let entry = caught.entry(name).or_default();
             entry.0 += 1;
@@ -96,7 +96,7 @@ impl Guards {
         caught.iter().map(of).collect()
     }
 
-    /// Has the next turns of a loop panic, so many of them.
+    /// Makes the next `turns` iterations of a loop panic.
     #[cfg(feature = "sim")]
     pub fn inject(&self, name: &'static str, turns: usize) {
         self.injected.lock().unwrap_or_else(|e| e.into_inner()).insert(name, turns);

@@ -1,15 +1,15 @@
-//! The outside world: file system, clock and randomness behind traits.
+//! File system, clock and randomness behind traits.
 //!
 //! Everything above this crate reaches files, time and entropy through an [`Env`], so that every
 //! run is deterministic given an env and a schedule, and every crash point can be tested.
 //!
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
-//! * [`Overlay`]: any of them, never changed.
+//! * [`Overlay`]: a read-only view of any of them; writes stay in memory.
 //! * [`Guards`]: unwind guards of background loops.
-//! * [`FdReclaimer`]: whoever can close files when no descriptor is left for another.
+//! * [`FdReclaimer`]: closes cached files when no descriptor is left.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
-//! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
+//! * [`sync`]: locks, atomics and threads, which a concurrency model checker can replace.
 #![deny(missing_docs)]
 
 use std::fmt::Debug;
@@ -40,8 +40,8 @@ pub use pages::Pages;
 
 use descriptors::FdRetryFs;
 
-/// How many threads this process may run at once. Asked for once: the answer comes from files of
-/// the control group, which take longer to read than an empty directory takes to open.
+/// How many threads this process can run in parallel. Determined once, because reading it from the
+/// control group takes longer than opening an empty directory.
 #[must_use]
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
@@ -70,12 +70,12 @@ pub struct DirEntry {
     pub is_dir: bool,
 }
 
-/// Which half of [`File::write_sync_at`] failed.
+/// The part of [`File::write_sync_at`] that failed.
 #[derive(Debug)]
 pub enum WriteSyncError {
     /// The bytes were not all written.
     Write(io::Error),
-    /// The bytes were written, the sync failed: nothing about them is known.
+    /// The bytes were written and the sync failed: whether they are durable is unknown.
     Sync(io::Error),
 }
 
@@ -109,8 +109,8 @@ pub trait File: Send + Sync + Debug {
     /// shorter; the new bytes read as zero.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
-    /// As [`Self::allocate`], and the new bytes are written, not only reserved: a later write
-    /// among them changes nothing but data, so its sync waits for no metadata.
+    /// Like [`Self::allocate`], but writes the new bytes as zeros. A later write to them changes no
+    /// metadata, so its sync is cheaper.
     fn allocate_written(&self, len: u64) -> io::Result<()> {
         self.allocate(len)
     }
@@ -118,7 +118,7 @@ pub trait File: Send + Sync + Debug {
     /// The number of names of this file (hard links).
     fn links(&self) -> io::Result<u64>;
 
-    /// A read-only mapping of the first `len` bytes, for files that never change any more.
+    /// A read-only mapping of the first `len` bytes. The file must not change any more.
     fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>>;
 
     /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` when the file is shorter.
@@ -150,8 +150,8 @@ pub trait File: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Writes all of `buf` at `offset`, then makes the file durable. A backend that can links the
-    /// two in one submission.
+    /// Writes all of `buf` at `offset`, then makes the file durable. A backend may link the two in one
+    /// submission.
     fn write_sync_at(&self, buf: &[u8], offset: u64) -> Result<(), WriteSyncError> {
         self.write_all_at(buf, offset).map_err(WriteSyncError::Write)?;
         self.sync_data().map_err(WriteSyncError::Sync)
@@ -171,8 +171,8 @@ pub enum LockError {
 pub trait LockGuard: Send + Sync + Debug {
     /// Replaces what the lock file says about its holder.
     fn describe(&self, content: &[u8]) -> io::Result<()>;
-    /// Whether the path that was locked still names the locked file. A lock whose file was removed
-    /// or replaced keeps nobody out any more.
+    /// Whether the locked path still names the locked file. The lock of a removed or replaced file
+    /// excludes no other process.
     fn is_named(&self) -> io::Result<bool>;
 }
 
@@ -201,22 +201,21 @@ pub trait Fs: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Takes the exclusive lock of a file, creating it when missing, and writes `content`.
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError>;
-    /// Takes the exclusive lock of a file that is there, and does not write it.
+    /// Takes the exclusive lock of an existing file and does not write it.
     fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
-    /// Takes a lock that others may take in this way too, and nobody as [`Fs::lock`] does. The file
-    /// must be there; it is not written.
+    /// Takes a shared lock: other shared locks are possible, an exclusive one ([`Fs::lock`]) is not. The
+    /// file must exist; it is not written.
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
     /// Free bytes for this user where `dir` lies.
     fn free_space(&self, dir: &Path) -> io::Result<u64>;
-    /// A number that changes when the machine boots.
+    /// An id that changes when the machine boots.
     fn boot_id(&self) -> io::Result<[u8; 16]>;
-    /// A number that changes when the file system that holds `dir` is mounted anew.
+    /// An id that changes when the file system of `dir` is mounted again.
     fn mount_id(&self, dir: &Path) -> io::Result<u64>;
-    /// How many files this process may have open at once; `None`: nothing bounds it.
+    /// The limit of open files of this process; `None`: unlimited.
     fn fd_limit(&self) -> Option<u64>;
-    /// Closes the descriptors that belong to no open file: the engine that has this value to itself
-    /// is closed, and its directory's file system may be unmounted. Errors that `sync_fs` has not
-    /// reported are forgotten.
+    /// Closes descriptors that belong to no open file, so that the file system can be unmounted. Called
+    /// by a closed engine that does not share this value. Drops errors that `sync_fs` has not reported.
     fn release(&self) {}
     /// The name of the I/O backend: `posix`, `uring` or `sim`.
     fn backend(&self) -> &'static str;
@@ -243,7 +242,7 @@ pub trait Rng: Send + Sync + Debug {
     }
 }
 
-/// The outside world as one value, cheap to clone.
+/// File system, clock and randomness as one value, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Env {
     /// Files.
@@ -260,15 +259,15 @@ pub struct Env {
 }
 
 impl Env {
-    /// An env of these parts.
+    /// An env of these components.
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let fd_retry = Arc::new(FdRetryFs::new(fs));
         let guards = Arc::default();
         Self { fs: fd_retry.clone(), clock, rng, guards, hook: None, read_only: false, fd_retry }
     }
 
-    /// Who closes files when a call finds no descriptor; the call then runs once more. The last
-    /// one to say so is asked, as long as it lives.
+    /// Registers the cache that closes files when a call finds no descriptor; the call then runs once
+    /// more. Replaces an earlier one; ignored once it is dropped.
     pub fn on_fd_exhaustion(&self, reclaimer: Weak<dyn FdReclaimer>) {
         self.fd_retry.set_reclaimer(reclaimer);
     }
@@ -280,7 +279,8 @@ impl Env {
         self
     }
 
-    /// The same env with files that are only read: what is written is seen here and nowhere else.
+    /// The same env over a read-only view of the files: writes stay in memory and are visible only
+    /// through this env.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.fs = Arc::new(Overlay::new(self.fs));
@@ -288,7 +288,7 @@ impl Env {
         self
     }
 
-    /// Whether what is written is kept in memory.
+    /// Whether writes stay in memory.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only

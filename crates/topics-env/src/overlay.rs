@@ -1,7 +1,6 @@
-//! A file system that is only read: what is written over it stays in memory, and is gone with it.
+//! A read-only view of a file system: writes stay in memory and are dropped with the view.
 //!
-//! A directory is opened, recovered and read through it by the code that writes to directories,
-//! and not a byte of it changes.
+//! Code that recovers and writes a directory can run on it without changing a byte of the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,10 +10,10 @@ use std::sync::Arc;
 use crate::sync::Mutex;
 use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
 
-/// Bytes that are kept together.
+/// Bytes of one copied chunk.
 const CHUNK: u64 = 64 << 10;
 
-/// What is different from what lies below.
+/// The differences from the base.
 #[derive(Debug, Default)]
 struct Changes {
     files: BTreeMap<PathBuf, Arc<MemFile>>,
@@ -22,7 +21,7 @@ struct Changes {
     removed: BTreeSet<PathBuf>,
 }
 
-/// A file system over another one, which it never changes.
+/// A file system over a base that it never changes.
 #[derive(Debug)]
 pub struct Overlay {
     base: Arc<dyn Fs>,
@@ -36,7 +35,7 @@ impl Overlay {
         Self { base, changes: Mutex::default() }
     }
 
-    /// The file as it is, made changeable.
+    /// A changeable copy of the file.
     fn copied(&self, changes: &mut Changes, path: &Path) -> io::Result<Arc<MemFile>> {
         if let Some(file) = changes.files.get(path) {
             return Ok(file.clone());
@@ -157,8 +156,8 @@ impl Fs for Overlay {
         self.exists_in(&self.changes.lock(), path)
     }
 
-    /// Shared with others who only read; where nobody ever had the directory open there is
-    /// nothing to be locked.
+    /// A shared lock, because several readers are possible. A directory without a lock file was never
+    /// open, so no lock is needed.
     fn lock(&self, path: &Path, _content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
         match self.base.lock_shared(path) {
             Err(LockError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(NoLock)),
@@ -166,7 +165,7 @@ impl Fs for Overlay {
         }
     }
 
-    /// Nothing below is written: the shared lock keeps writers out.
+    /// The base is not written, and the shared lock excludes writers.
     fn lock_file(&self, _path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         Ok(Box::new(NoLock))
     }
@@ -202,7 +201,7 @@ impl Fs for Overlay {
     }
 }
 
-/// The lock of a copy that no process has.
+/// No lock: no process can have the directory open.
 #[derive(Debug)]
 struct NoLock;
 
@@ -219,9 +218,9 @@ impl LockGuard for NoLock {
 #[derive(Debug, Default)]
 struct Bytes {
     len: u64,
-    /// What was written, by the number of its chunk.
+    /// Written chunks by number.
     chunks: BTreeMap<u64, Box<[u8]>>,
-    /// How much of the file below shows through where nothing was written.
+    /// Bytes of the base file that are visible where no chunk was written.
     visible_len: u64,
 }
 
@@ -239,7 +238,7 @@ impl MemFile {
         Self { base, bytes: Mutex::new(bytes) }
     }
 
-    /// What lies below at `offset`, zeros behind its end.
+    /// Reads the base at `offset`; zeros behind its visible end.
     fn read_base(&self, visible_len: u64, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let in_base = visible_len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (from_base, rest) = buf.split_at_mut(in_base);

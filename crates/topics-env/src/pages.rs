@@ -1,14 +1,14 @@
-//! Large buffers that are filled once.
+//! Large buffers in huge pages.
 //!
-//! A page of memory costs several times what filling it costs when it is touched for the first
-//! time: a large buffer asks for huge pages, which is one fault for 512 of them.
+//! The first touch of a page costs several times as much as filling it. A large buffer asks for huge
+//! pages, which take one fault for 512 small ones.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
 
-/// A huge page of the systems this runs on. Where they are larger or unknown, the advice is void.
+/// The size of a huge page. If the system has other sizes or none, the advice has no effect.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed bytes in a mapping of their own, aligned to a page.
@@ -19,7 +19,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The length from which on a mapping is worth its system calls.
+    /// The length from which a mapping is faster than an ordinary allocation.
     pub const MIN_LEN: usize = HUGE_PAGE / 2;
 
     /// `len` zeros.
@@ -30,7 +30,7 @@ impl Pages {
         Ok(Self { map, len })
     }
 
-    /// The same memory for `len` bytes, if it has as many; what is in them is not said.
+    /// The same memory for `len` bytes, if it is large enough; its content is unspecified.
     #[must_use]
     pub fn reused(mut self, len: usize) -> Option<Self> {
         let fits = len <= self.map.len();

@@ -22,8 +22,8 @@ const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 /// Files of the operating system, through plain calls.
 #[derive(Debug, Default)]
 pub struct RealFs {
-    /// One descriptor for each file system (by device), opened before the first write to it that
-    /// matters, so that `syncfs` reports each write error since, once.
+    /// One descriptor for each file system (by device), opened before the first write that must be
+    /// durable: `syncfs` reports the errors since its descriptor was opened, each once.
     syncfs_fds: Mutex<BTreeMap<u64, Arc<OwnedFd>>>,
     boot_id: Mutex<Option<[u8; 16]>>,
 }
@@ -45,8 +45,7 @@ impl RealFs {
         Ok(RealFile { fd: open_fd(path, flags)? })
     }
 
-    /// The first descriptor seen of the file system that holds `dir`, and its device. Only the
-    /// first look at a file system opens anything.
+    /// The device of `dir` and the descriptor of its file system, opened at the first call for it.
     fn syncfs_fd(&self, dir: &Path) -> io::Result<(u64, Arc<OwnedFd>)> {
         let device = rustix::fs::stat(dir)?.st_dev as u64;
         if let Some(fd) = self.syncfs_fds.lock().get(&device) {
@@ -93,7 +92,7 @@ fn sync_dir_fd(fd: &OwnedFd) -> io::Result<()> {
     sync_fd(fd)
 }
 
-/// Before Linux 5.8 `syncfs` kept write errors to itself.
+/// Whether `syncfs` reports write errors (since Linux 5.8).
 #[cfg(target_os = "linux")]
 fn syncfs_reports() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -197,7 +196,7 @@ impl Fs for RealFs {
         Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
     }
 
-    /// Where the system does not say, a random number: it never looks as if the machine stayed up.
+    /// A random id if the system has none, so that the machine never seems to have stayed up.
     fn boot_id(&self) -> io::Result<[u8; 16]> {
         let mut known = self.boot_id.lock();
         let id = match (*known, system_boot_id()) {
@@ -262,7 +261,8 @@ struct RealLock {
 }
 
 impl LockGuard for RealLock {
-    /// Never empty on the way: whoever is refused reads it at any moment.
+    /// Overwrites before it truncates: a refused process may read the file at any moment and must not
+    /// find it empty.
     fn describe(&self, content: &[u8]) -> io::Result<()> {
         self.file.write_all_at(content, 0)?;
         self.file.set_len(content.len() as u64)
@@ -290,7 +290,7 @@ struct SharedLock {
 }
 
 impl LockGuard for SharedLock {
-    /// One of several has nothing to say.
+    /// One of several readers does not describe itself.
     fn describe(&self, _content: &[u8]) -> io::Result<()> {
         Ok(())
     }
@@ -393,8 +393,8 @@ impl File for RealFile {
     }
 }
 
-/// Makes the calling thread give way to the others of its process when processors are scarce.
-/// A system that knows no priority per thread leaves it as it is.
+/// Lowers the priority of the calling thread below the other threads of its process. No effect on
+/// systems without priorities per thread.
 pub fn lower_priority() {
     // The threads of a model are all one thread of the system.
     #[cfg(all(target_os = "linux", not(feature = "shuttle")))]

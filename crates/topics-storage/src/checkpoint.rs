@@ -1,7 +1,7 @@
-//! Which files are needed: by the snapshots that are kept, and by nobody.
+//! The kept snapshots, the files that they need, and the removal of all others.
 //!
-//! One rule trims everything. Two snapshots are kept. A WAL file goes when it ends at or below the
-//! replay position of the *older* one; a segment file goes when neither names it.
+//! One rule trims everything. Two snapshots are kept. A WAL file is removed when it ends at or below
+//! the replay position of the *older* one; a segment file when neither names it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::{Result, StorageError};
 #[derive(Debug)]
 struct KeptSnapshot {
     n: u64,
-    /// Replay position per shard; none until the snapshot was read.
+    /// Replay position per shard; `None` until the snapshot was read.
     replay: Option<BTreeMap<u32, u64>>,
     /// Bytes of the largest segment.
     largest: u64,
@@ -33,7 +33,7 @@ impl KeptSnapshot {
     }
 }
 
-/// What snapshots name, for a moment: it takes as much memory as there are segments.
+/// The files and topics that snapshots name. Short-lived, because it takes memory for every segment.
 #[derive(Debug, Default)]
 struct NamedFiles {
     files: Vec<(SegmentName, FileKind)>,
@@ -66,14 +66,14 @@ fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, FileKind)>> {
     Ok(t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect())
 }
 
-/// What no kept snapshot names any more.
+/// Files or a topic that no kept snapshot names.
 #[derive(Debug)]
 enum Orphan {
     Files(Vec<(SegmentName, FileKind)>),
     Topic(u64),
 }
 
-/// What of a topic's files no kept snapshot names; its folder, when none knows the topic.
+/// The files of a topic that no kept snapshot names; the whole topic, if none knows it.
 fn find_orphan(
     kept: &[Table],
     id: u64,
@@ -94,18 +94,18 @@ fn find_orphan(
 
 #[derive(Debug)]
 struct Inner {
-    /// The number that the next snapshot gets.
+    /// The number of the next snapshot.
     next: u64,
     /// Kept snapshots, oldest first, at most two.
     kept: VecDeque<KeptSnapshot>,
-    /// Snapshots that are not kept any more and were not removed yet.
+    /// Snapshots that are no longer kept and not removed yet.
     superseded: Vec<u64>,
-    /// What only they named.
+    /// Files and topics that only they named.
     orphans: Vec<Orphan>,
     bytes: u64,
 }
 
-/// The snapshots of a directory and what they keep alive.
+/// The snapshots of a directory and the files that they need.
 #[derive(Debug)]
 pub struct Checkpoints {
     env: Env,
@@ -116,7 +116,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Goes on from what an open found. The older snapshot is read when it is needed first.
+    /// Starts with the snapshots that an open found. The older one is read when it is first needed.
     pub fn new(
         env: Env,
         paths: Paths,
@@ -144,7 +144,7 @@ impl Checkpoints {
         snapshot::load(&self.env, &self.paths, n, self.store_id)
     }
 
-    /// Reads the older snapshot, if that was not done. One that is damaged is not kept.
+    /// Reads the older snapshot unless it was read before. A damaged one is dropped.
     fn load_older(&self, inner: &mut Inner) -> Result<()> {
         let unread = inner.kept.iter().position(|k| k.replay.is_none());
         let Some(at) = unread else { return Ok(()) };
@@ -176,8 +176,8 @@ impl Checkpoints {
         self.inner.lock().bytes
     }
 
-    /// Writes the snapshot of `body`; `wait` returns when all that it reflects is durable in the
-    /// log. It takes effect by its rename; an error before leaves the previous ones in force.
+    /// Writes the snapshot of `body`. `wait` returns when everything that it reflects is durable in the
+    /// log. The snapshot takes effect with its rename; an earlier error leaves the previous ones valid.
     pub fn write(
         &self,
         body: &SnapshotBody,
@@ -190,7 +190,7 @@ impl Checkpoints {
         let full = |r: &Result<u64>| matches!(r, Err(StorageError::Full { .. }));
         let mut written = attempt();
         if full(&written) {
-            // The reserve is there for this: without a snapshot nothing can be freed.
+            // The reserve is for this: without a snapshot no file can be removed.
             reserve::release_part(&self.env, &self.paths, bytes)?;
             written = attempt();
         }
@@ -199,7 +199,7 @@ impl Checkpoints {
             written = attempt();
         }
         let mut inner = self.inner.lock();
-        // The number is not given again: a failed write may have left a file of that name.
+        // The number is not used again: a failed write may have left a file of that name.
         inner.next = n + 1;
         inner.bytes = written?;
         inner.kept.push_back(KeptSnapshot::of(n, body, largest));
@@ -210,12 +210,12 @@ impl Checkpoints {
         Ok(n)
     }
 
-    /// Gives up a part of the reserve for files of this many bytes that free more than they take.
+    /// Releases a part of the reserve for files of this many bytes that free more than they take.
     pub fn release_reserve(&self, bytes: u64) -> Result<()> {
         reserve::release_part(&self.env, &self.paths, bytes)
     }
 
-    /// Bytes that files may have which free more than they take: the free ones, and those of the
+    /// Bytes available to files that free more than they take: the free space, plus the part of the
     /// reserve that no snapshot needs.
     pub fn free_with_reserve(&self) -> Result<u64> {
         let keep = reserve::for_snapshots(self.inner.lock().bytes);
@@ -223,13 +223,13 @@ impl Checkpoints {
         Ok(self.free().saturating_add(spare).saturating_sub(reserve::SLACK))
     }
 
-    /// Free bytes, 0 when that cannot be told.
+    /// Free bytes on the disk, 0 if unknown.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.env.fs.free_space(self.paths.root()).unwrap_or(0)
     }
 
-    /// Takes back what was given up of the reserve, as far as there is room.
+    /// Grows the reserve to its target size again, as far as the disk has space.
     pub fn refill(&self, wal: &Wal) {
         let (bytes, largest) = {
             let inner = self.inner.lock();
@@ -237,11 +237,11 @@ impl Checkpoints {
         };
         let copies = largest.max(wal.largest_file());
         if let Err(e) = reserve::ensure(&self.env, &self.paths, bytes, copies) {
-            log::warn!("no reserve for a full disk: {e}");
+            log::warn!("the reserve for a full disk cannot be made: {e}");
         }
     }
 
-    /// A kept snapshot, the newest; `None`: there is none.
+    /// The newest kept snapshot, if there is one.
     pub fn load_newest(&self) -> Result<Option<SnapshotBody>> {
         match self.newest() {
             0 => Ok(None),
@@ -249,7 +249,7 @@ impl Checkpoints {
         }
     }
 
-    /// Removes snapshots, WAL files and segment files that nothing needs any more.
+    /// Removes snapshots, WAL files and segment files that are no longer needed.
     pub fn trim(&self, wal: &Wal) -> Result<()> {
         let mut inner = self.inner.lock();
         self.load_older(&mut inner)?;
@@ -257,13 +257,13 @@ impl Checkpoints {
         if !inner.superseded.is_empty() || !made.is_empty() {
             match self.unnamed(&inner, &made) {
                 Ok(orphans) => inner.orphans.extend(orphans),
-                // They stay, for the next trim to ask them.
+                // Nothing was compared: the next trim does it.
                 Err(e @ StorageError::NoDescriptor { .. }) => {
                     self.segments.add_new_files(&made);
                     return Err(e);
                 }
-                // It is swept by the next open that looks at every folder.
-                Err(e) => log::warn!("what no snapshot names any more stays: {e}"),
+                // The files stay until the next open that sweeps every folder.
+                Err(e) => log::warn!("files that no snapshot names are not removed: {e}"),
             }
             inner.superseded.clear();
         }
@@ -288,8 +288,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What the snapshots that leave name, or what was `made`, and no kept one names. Most entries
-    /// are the same in all.
+    /// The files that a superseded snapshot names, or that are in `made`, and no kept snapshot names.
+    /// Entries that are equal in a kept snapshot are skipped without decoding.
     fn unnamed(&self, inner: &Inner, made: &[(SegmentName, FileKind)]) -> Result<Vec<Orphan>> {
         let kept: Vec<Table> =
             inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
@@ -320,7 +320,7 @@ impl Checkpoints {
         for kept in &inner.kept {
             named.add(&self.load(kept.n)?.topics)?;
         }
-        // What this open made is named by the next snapshot.
+        // The next snapshot names the files that this open created.
         let made = self.segments.take_new_files();
         named.files.extend(&made);
         named.files.sort_unstable();

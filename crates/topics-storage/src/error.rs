@@ -1,4 +1,4 @@
-//! What can go wrong with bytes on disk.
+//! Errors of the storage layer.
 
 use std::io;
 
@@ -18,14 +18,14 @@ pub enum StorageError {
         /// The error's own text.
         detail: String,
     },
-    /// Bytes are not what was written. Never used for an I/O error.
+    /// Bytes on disk differ from those written. Never used for an I/O error.
     #[error("{file} is damaged at offset {offset}: {detail}")]
     Corrupt {
         /// The damaged file.
         file: String,
         /// Where the damage begins.
         offset: u64,
-        /// What does not hold.
+        /// Which check failed.
         detail: String,
     },
     /// The disk, or the quota, is full.
@@ -34,20 +34,20 @@ pub enum StorageError {
         /// What needed the space.
         detail: String,
     },
-    /// No file descriptor is left. Nothing was done; the same may succeed later.
+    /// No file descriptor is left. The call did nothing and may succeed later.
     #[error("no file descriptor is left ({detail}): raise `ulimit -n` or lower `max_open_files`")]
     NoDescriptor {
         /// What needed one.
         detail: String,
     },
-    /// A sync or a write of the shard failed before: nothing more is acked until restart.
+    /// A sync or a write of the shard failed before: it acks nothing more until the next open.
     #[error("shard is poisoned until restart: {detail}")]
     Poisoned {
         /// The error that poisoned it.
         detail: String,
     },
-    /// The bounded staging room is exhausted.
-    #[error("staging room is exhausted")]
+    /// The bound of staged bytes or batches is reached.
+    #[error("the staging buffer of the log is full: retry later, or raise its size")]
     Staging,
     /// Another process has the data directory open.
     #[error("data directory is locked by process {pid}{}", url.as_deref().map(|u| format!(" serving at {u}")).unwrap_or_default())]
@@ -58,18 +58,18 @@ pub enum StorageError {
         /// Where it serves, if it does.
         url: Option<String>,
     },
-    /// The lock file of the open directory was removed or replaced: nothing more is acked.
+    /// The lock file of the open directory was removed or replaced: no write is acked any more.
     #[error(
         "the lock file of the data directory was removed or replaced while it was open: end this \
          process, make sure that the directory is the right one, and open it again"
     )]
     LockLost,
-    /// The data directory cannot be made, or cannot be one.
+    /// The data directory cannot be created or used.
     #[error("the data directory {dir} cannot be used: {detail}")]
     Directory {
         /// The data directory.
         dir: String,
-        /// What stands in the way, and what to do about it.
+        /// The reason, and what to do about it.
         detail: String,
     },
     /// A format version or frame type of a newer program.
@@ -85,7 +85,7 @@ pub enum StorageError {
     /// The log was closed.
     #[error("the log is closed")]
     Closed,
-    /// Something that must be there is not.
+    /// A file or directory that must exist does not.
     #[error("{what} is missing")]
     Missing {
         /// What is missing.
@@ -107,8 +107,8 @@ impl StorageError {
         }
     }
 
-    /// Whether something was not there to be had, so that nothing was begun: it says nothing about
-    /// what was written before, nor about the next attempt.
+    /// Whether the call failed for lack of space or descriptors before it did anything. Earlier writes
+    /// are unaffected, and a later attempt may succeed.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::NoDescriptor { .. })

@@ -6,6 +6,8 @@ use topics_env::sim::{
 };
 use topics_env::{Fs, Hook, Site};
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::*;
 
 fn paths() -> Paths {

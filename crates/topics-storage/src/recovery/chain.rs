@@ -1,4 +1,4 @@
-//! The files of one shard in the order of their lsns, and what each of them holds.
+//! The files of one shard, in lsn order, and how each begins.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ pub(crate) struct LogFile {
     pub name: String,
     pub header: WalFileHeader,
     pub file: Arc<dyn File>,
-    /// The first lsn, from its Start frame; `None`: it has none, and holds nothing unless its
-    /// groups say otherwise.
+    /// The first lsn, from its Start frame. `None`: it has no Start, and holds no frames unless its
+    /// groups are proven durable.
     pub first_lsn: Option<u64>,
-    /// Without a Start: the first valid group, and what the groups prove to have been durable.
+    /// Without a Start: the first valid group, and the highest lsn that the groups prove durable.
     pub found: Option<FoundGroup>,
 }
 
-/// A file whose header cannot be used, so that nothing in it can be checked.
+/// A file with an invalid header, so that its frames cannot be checked.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Unreadable {
     pub error: StorageError,
 }
 
-/// What a shard's folder holds before anything is decided.
+/// The contents of a shard's folder, as read.
 #[derive(Debug)]
 pub(crate) struct Folder {
     pub shard: u32,
@@ -41,10 +41,10 @@ pub(crate) struct Folder {
     pub unreadable: Vec<Unreadable>,
     /// Names that no later open needs: above `CURRENT`, temporary.
     pub orphans: Vec<String>,
-    /// The highest generation in any name of the folder, stray ones included: a name that is to
-    /// be removed must never be given again.
+    /// The highest generation in any name of the folder, orphans included: the name of a file that is
+    /// to be removed must never be used again.
     pub generation: u64,
-    /// `CURRENT` says something that is not so (`salvage` only).
+    /// `CURRENT` is damaged or wrong (`salvage` only).
     pub bad_current: bool,
     /// Why the newest part of the log is known to be missing (`salvage` only).
     pub lost_end: Option<StorageError>,
@@ -77,7 +77,7 @@ impl Folder {
         // `CURRENT` first: beside a running log, the file that it names is then in the list.
         let current = match wal_file::read_current(env, &dir) {
             Err(e @ StorageError::Corrupt { .. }) if mode == Mode::Salvage => {
-                log::error!("{e}; the newest file by name is taken for it");
+                log::error!("{e}; the newest file by name is used instead");
                 None
             }
             other => Some(other?),
@@ -111,7 +111,7 @@ impl Folder {
         Ok(Some(folder))
     }
 
-    /// The files that are part of the log, given what `CURRENT` says; the others are stray.
+    /// The files that are part of the log according to `CURRENT`; the others are orphans.
     fn named(
         &mut self,
         env: &Env,
@@ -175,8 +175,8 @@ impl Folder {
         Ok(())
     }
 
-    /// While the newest file holds nothing, the one that was in use when it was made ready must be
-    /// there: its loss would look like the end of the log.
+    /// Fails if the newest file has no frames and the file that was in use when it was prepared is
+    /// missing: its loss would look like the end of the log.
     fn check_prior(&self, env: &Env) -> Result<()> {
         let Some(last) = self.files.last().filter(|f| f.first_lsn.is_none()) else { return Ok(()) };
         let name = wal_file::name(last.header.generation, last.header.prior);
@@ -189,9 +189,9 @@ impl Folder {
         Err(StorageError::Missing { what: folder_name(self.shard, &name) })
     }
 
-    /// Whether a file above the one that `CURRENT` names was in use, so that `CURRENT` is an old
-    /// one: a log never begins a file before `CURRENT` names it, and makes the next one ready only
-    /// when it has begun; only what recovery itself did not finish may hold frames there.
+    /// Whether `CURRENT` is an old one, because a file above the one that it names was in use. A log
+    /// never rotates to a file before `CURRENT` names it, and prepares the next one only after that;
+    /// only the file of an unfinished recovery may hold frames above `CURRENT`.
     fn is_stale(
         &self,
         env: &Env,
@@ -219,7 +219,7 @@ impl Folder {
         Ok(false)
     }
 
-    /// Without `CURRENT`: a folder is new if no file in it holds a frame.
+    /// Whether a file holds a group. A folder without `CURRENT` is new if none does.
     fn holds_groups(&self, env: &Env, paths: &Paths, logs: &[Named]) -> Result<bool> {
         for (_, _, name) in logs {
             let shown = folder_name(self.shard, name);
@@ -233,7 +233,7 @@ impl Folder {
         Ok(false)
     }
 
-    /// A shard that the layout gains.
+    /// A shard that a new layout adds.
     pub fn empty(shard: u32) -> Self {
         Self {
             shard,
@@ -246,7 +246,7 @@ impl Folder {
         }
     }
 
-    /// A shard of which nothing is left.
+    /// A shard without any file left.
     pub fn lost(shard: u32, name: &str) -> Self {
         let missing = StorageError::Missing { what: folder_name(shard, name) };
         Self { lost_end: Some(missing), ..Self::empty(shard) }
@@ -257,7 +257,7 @@ impl Folder {
     }
 }
 
-/// A file of a shard's folder as errors name it.
+/// The name of a shard's file in error messages.
 pub(crate) fn folder_name(shard: u32, name: &str) -> String {
     format!("wal/shard-{shard:02}/{name}")
 }

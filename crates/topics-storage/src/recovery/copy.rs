@@ -1,10 +1,10 @@
-//! The first file of a new generation: what is kept but not proven durable, written again.
+//! The first file of a new generation, with a copy of the kept frames that are not proven durable.
 //!
-//! After a failed or missing sync, pages may read well and not be on the disk. So the groups above
-//! the proven lsn are copied, each frame under its lsn, into a file that is synced before anything
-//! of it is served.
+//! After a failed or missing sync, pages may be readable and not be on the disk. Recovery therefore
+//! copies the groups above the proven lsn, each frame under its lsn, into a file that it syncs before
+//! it serves anything of them.
 //!
-//! A full disk has no room for the copy. There the groups are made durable where they are
+//! A full disk has no space for the copy. Then recovery makes the groups durable in place
 //! ([`rewrite`]), and the new file begins behind them.
 
 use std::path::PathBuf;
@@ -24,13 +24,13 @@ use crate::wal::scan::Scan;
 use crate::{Result, StorageError};
 
 const CHUNK: usize = 1 << 20;
-/// The size of a file on a full disk, and the least there: a hundred deletes.
+/// The size of a file on a full disk, and its minimum: about a hundred deletes.
 const SMALL: u64 = 64 << 10;
 const SMALLEST: u64 = 16 << 10;
 
-/// Makes the frames of `extent` durable where they are: writes the same bytes to the same place and
-/// syncs them. A page that an earlier, failed sync left clean in memory is written with the others.
-/// On file systems that never overwrite in place this takes space; a part of the reserve is for that.
+/// Makes the frames of `extent` durable in place: writes the same bytes to the same offsets and syncs
+/// them, so that pages that a failed sync left clean in memory are written too. On file systems that
+/// never overwrite in place this takes space, which comes from the reserve.
 pub(super) fn rewrite(env: &Env, paths: &Paths, folder: &Folder, extent: Extent) -> Result<()> {
     match rewrite_once(env, paths, folder, extent) {
         Err(StorageError::Full { .. }) => {
@@ -64,7 +64,7 @@ fn rewrite_once(env: &Env, paths: &Paths, folder: &Folder, extent: Extent) -> Re
     env.sync("recovery.wal.sync", &*file).map_err(io)
 }
 
-/// The error of a frame that was valid when the shard's log was decided on, and is not now.
+/// The error of a frame that was valid when the plan was made, and is not now.
 fn changed(scan: &Scan, file: String) -> StorageError {
     let stop = scan.stop();
     StorageError::Corrupt {
@@ -74,8 +74,8 @@ fn changed(scan: &Scan, file: String) -> StorageError {
     }
 }
 
-/// The temporary name of a file, removed when the file does not get its own: a failed open takes
-/// no space.
+/// The temporary name of a file. Dropped before the rename, it removes the file, so that a failed open
+/// takes no space.
 struct Temp {
     env: Env,
     path: PathBuf,
@@ -90,7 +90,7 @@ impl Drop for Temp {
     }
 }
 
-/// A file being made; it has its name only after [`NewFile::publish`].
+/// A new file. It gets its final name in [`NewFile::publish`].
 pub(super) struct NewFile {
     dir: PathBuf,
     temp: Temp,
@@ -114,7 +114,7 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    /// Makes the file: header, Start, the copied groups.
+    /// Creates the file: header, Start, the copied groups.
     pub fn begin(
         env: &Env,
         paths: &Paths,
@@ -126,8 +126,8 @@ impl NewFile {
         Self::attempt(env, paths, options.file_initial, header, folder, plan)
     }
 
-    /// As [`Self::begin`] where nothing is copied; on a full disk it has a part of the reserve, and
-    /// is a small one where that is not enough: what frees space must be logged.
+    /// Like [`Self::begin`], without a copy. On a full disk it takes space from the reserve, and if that
+    /// is not enough, creates a small file: operations that free space must be logged.
     pub fn begin_from_reserve(
         env: &Env,
         paths: &Paths,
@@ -196,7 +196,7 @@ impl NewFile {
         Ok(new)
     }
 
-    /// Copies groups; each is written anew for what is kept of it.
+    /// Copies groups. Each gets a new Group frame for the frames kept of it.
     fn copy(&mut self, env: &Env, folder: &Folder, extent: Extent) -> Result<()> {
         let log = &folder.files[extent.file];
         let shown = folder.shown(log);
@@ -211,7 +211,7 @@ impl NewFile {
                 if self.buf.len() >= CHUNK {
                     self.flush()?;
                 }
-                // The file has its name only when all of it is durable.
+                // The file gets its name only when all of it is durable.
                 let group = Group { frames: 0, bytes: 0, synced_lsn: extent.last_lsn, ..group };
                 open = Some((self.buf.len(), group));
                 group.encode_frame(&mut self.buf);
@@ -230,7 +230,7 @@ impl NewFile {
         Ok(())
     }
 
-    /// Writes a group's frame for what was kept of it.
+    /// Writes the Group frame of a copied group.
     fn close_group(&mut self, open: Option<(usize, Group)>) {
         let Some((at, group)) = open else { return };
         let mut bytes = Vec::with_capacity(Group::FRAME_LEN);
@@ -280,8 +280,8 @@ impl NewFile {
         Ok(())
     }
 
-    /// Makes the file durable, gives it its name and points `CURRENT` to it, which until then names
-    /// a file of generation `before`, and may have a part of the reserve.
+    /// Syncs the file, renames it and points `CURRENT` to it. `before` is the generation that `CURRENT`
+    /// names until then. On a full disk, takes space from the reserve.
     pub fn publish(&mut self, env: &Env, paths: &Paths, before: u64) -> Result<()> {
         let io = |e| StorageError::io(format!("publish {}", self.shown), e);
         env.sync("recovery.wal.sync", &*self.file).map_err(io)?;
@@ -289,8 +289,8 @@ impl NewFile {
         env.rename("recovery.wal.rename", temp, &path).map_err(io)?;
         self.temp.used = true;
         env.sync_dir("recovery.wal.dir", &self.dir).map_err(io)?;
-        // Before anything of this generation is logged. Without it, on a full disk, the generation's
-        // tail will not be trusted after a kill.
+        // Before anything of this generation is logged. Without `HEALTH` (on a full disk) the next
+        // open does not trust the tail of this generation after a kill.
         match HealthFile::begin(env, &self.dir, &self.header, before) {
             Ok(health) => self.health = Some(Arc::new(health)),
             Err(e) => log::warn!("{} cannot be written: {e}", self.dir.join(HEALTH).display()),

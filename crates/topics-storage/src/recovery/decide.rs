@@ -1,32 +1,32 @@
-//! What of a shard's log is kept: torn tail or damage, unfinished batch, proven or not.
+//! Decides what to keep of a shard's log: torn tail or damage, unfinished batches, proven groups.
 //!
 //! An invalid frame at lsn L is damage iff a later file begins above L, or a valid Group further on
 //! names a `synced_lsn` of L or above, or a valid snapshot reflects L or above. Otherwise it is the
-//! end of the log. Damage below the replay position costs nothing: it is passed over where the log
-//! goes on behind it.
+//! end of the log. Damage below the replay position is harmless and skipped, because the snapshot has
+//! what it held.
 
 use std::collections::VecDeque;
 
 use topics_env::Env;
 
+use super::Mode;
 use super::chain::{Folder, folder_name};
 use super::links::{FIRST, Link, is_declared_lost, links};
 use super::plan::{Extent, Reflected, ScanObserver, ShardPlan};
-use super::{Loss, Mode};
 use crate::format::frame::FrameType;
 use crate::format::record::Group;
 use crate::format::wal_file::WAL_HEADER;
 use crate::wal::scan::{self, Scan, ScanEnd};
 use crate::{Result, StorageError};
 
-/// More frames than a shard's log ever held above its newest snapshot: at least 190 GB of them. Where
-/// nobody can say how many frames are lost, so many lsns are given up, and so many seqs of each topic
-/// are not assigned again.
+/// An upper bound of the frames of a shard's log above its newest snapshot (at least 190 GB). If the
+/// number of lost frames is unknown, this many lsns are declared lost, and this many seqs of each
+/// topic are not assigned again.
 pub(crate) const UNKNOWN_EXTENT: u64 = 1 << 32;
 
-/// A group that nothing proves durable yet.
+/// A group that is not proven durable yet.
 #[derive(Clone, Copy, Debug)]
-struct Tail {
+pub(super) struct Tail {
     file: usize,
     lsn: u64,
     offset: u64,
@@ -46,7 +46,7 @@ pub(crate) fn decide(
     for link in links.iter().skip(1) {
         proven = proven.max(link.first.saturating_sub(1));
     }
-    // A file whose Start is not there may hold nothing, but its groups know what was durable.
+    // A file without a Start may hold no frames of the log, but its groups prove what was durable.
     let found = folder.files.iter().filter_map(|f| f.found);
     proven = found.map(|g| g.synced_lsn_max).fold(proven, u64::max);
     let mut lost_end = folder.lost_end.clone();
@@ -93,8 +93,8 @@ pub(crate) fn decide(
     log_scan.finish()
 }
 
-/// A file that cannot be read at all is needed unless the one after it begins at or below the
-/// replay position.
+/// Fails if an unreadable file is needed: it is, unless the file after it begins at or below the replay
+/// position.
 fn check_unreadable(
     folder: &Folder,
     links: &[Link],
@@ -112,20 +112,20 @@ fn check_unreadable(
     Ok(())
 }
 
-struct LogScan<'a> {
-    env: &'a Env,
-    folder: &'a Folder,
-    reflected: Reflected,
-    mode: Mode,
-    observer: &'a mut dyn ScanObserver,
-    proven: u64,
-    tails: VecDeque<Tail>,
+pub(super) struct LogScan<'a> {
+    pub(super) env: &'a Env,
+    pub(super) folder: &'a Folder,
+    pub(super) reflected: Reflected,
+    pub(super) mode: Mode,
+    pub(super) observer: &'a mut dyn ScanObserver,
+    pub(super) proven: u64,
+    pub(super) tails: VecDeque<Tail>,
     /// The last lsn that does not leave a batch unfinished.
-    complete: u64,
+    pub(super) complete: u64,
     /// Where the frame after it begins in the file being scanned.
-    complete_at: u64,
-    last_kind: Option<FrameType>,
-    plan: ShardPlan,
+    pub(super) complete_at: u64,
+    pub(super) last_kind: Option<FrameType>,
+    pub(super) plan: ShardPlan,
 }
 
 impl LogScan<'_> {
@@ -190,8 +190,8 @@ impl LogScan<'_> {
                 self.plan.tail = Some((link.file, at));
                 return Ok(());
             }
-            // Beside a running log, what says that the frame was durable may be younger than the
-            // look at the frame.
+            // A running log may have written the proof of durability after this scan read the frame:
+            // read the frame again.
             scan.seek(at.offset, at.lsn);
             let again = self.frames(link.file, &mut scan, until)?;
             if again.lsn > at.lsn {
@@ -218,42 +218,8 @@ impl LogScan<'_> {
         }
     }
 
-    /// The newest part of the log is missing, or cannot be read. Nothing says how much that was.
-    fn lost_end(&mut self, why: &StorageError) {
-        let (file, offset) = match why {
-            StorageError::Corrupt { file, offset, .. } => (file.clone(), *offset),
-            StorageError::Missing { what } => (what.clone(), 0),
-            e => (e.to_string(), 0),
-        };
-        let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
-        let to_lsn = from_lsn + UNKNOWN_EXTENT - 1;
-        let shard = self.folder.shard;
-        let before = self.plan.links.last().map(|l| self.folder.files[l.file].header.layout);
-        let layouts = (before.unwrap_or(0), u64::MAX);
-        let bytes = (0, u64::MAX);
-        self.take(Loss { shard, layouts, file, offset, bytes, from_lsn, to_lsn, announced: false });
-        self.complete = to_lsn;
-    }
-
-    fn take(&mut self, loss: Loss) {
-        self.no_copy_below(loss.to_lsn);
-        self.observer.lost(&loss);
-        self.plan.losses.push(loss);
-    }
-
-    fn passed(&mut self, damage: Loss) {
-        self.no_copy_below(damage.to_lsn);
-        self.plan.passed.push(damage);
-    }
-
-    /// What was durable behind damage was so before it too.
-    fn no_copy_below(&mut self, lsn: u64) {
-        self.proven = self.proven.max(lsn);
-        self.tails.clear();
-    }
-
-    /// The Start says nothing that the frames do not: where the first group lies right behind it,
-    /// only the Start itself is damaged.
+    /// Accepts a damaged Start if the first group follows directly, because the frames repeat all that
+    /// it says.
     fn lost_start(&self, link: &Link, shown: &str) -> Result<()> {
         if link.offset == FIRST || self.mode == Mode::Salvage {
             log::error!(
@@ -265,7 +231,7 @@ impl LogScan<'_> {
         Err(self.no_start(link))
     }
 
-    fn no_start(&self, link: &Link) -> StorageError {
+    pub(super) fn no_start(&self, link: &Link) -> StorageError {
         StorageError::Corrupt {
             file: self.folder.shown(&self.folder.files[link.file]),
             offset: WAL_HEADER as u64,
@@ -276,12 +242,12 @@ impl LogScan<'_> {
         }
     }
 
-    /// Not a torn tail: something durable is at or above this lsn.
+    /// Whether an invalid frame is damage, not a torn tail: a durable frame is at or above this lsn.
     fn damage(&self, lsn: u64, known: u64) -> bool {
         !self.env.check("recovery.torn", lsn > known)
     }
 
-    /// Reads valid frames; returns where they stop.
+    /// Reads valid frames; returns where they end.
     fn frames(&mut self, index: usize, scan: &mut Scan, until: Option<u64>) -> Result<ScanEnd> {
         let mut extent: Option<Extent> = None;
         let stop = loop {
@@ -322,105 +288,16 @@ impl LogScan<'_> {
         !self.env.check("recovery.void", false)
     }
 
-    /// A file of these that ends before its first frame: one that was only made ready is longer.
-    fn cut_short(&self, from: usize, to: usize) -> Result<Option<StorageError>> {
-        for log in self.folder.files.get(from..to).unwrap_or_default() {
-            let file = self.folder.shown(log);
-            let len = log.file.len().map_err(|e| StorageError::io(format!("read {file}"), e))?;
-            if len <= FIRST && log.first_lsn.is_none() {
-                let detail = "the file ends before its first frame".into();
-                return Ok(Some(StorageError::Corrupt { file, offset: len, detail }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// What lies between link `n` and the next and cannot be read, where the log breaks off there.
-    fn root_cause(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
-        let Some(link) = self.plan.links.get(n) else { return Ok(None) };
-        let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first));
-        let Some(next) = next else { return Ok(None) };
-        let mut unreadable = self.folder.unreadable.iter();
-        if let Some(u) = unreadable.find(|u| u.at > link.file && u.at <= next.file) {
-            return Ok(Some(u.error.clone()));
-        }
-        if next.lost_start {
-            return Ok(Some(self.no_start(next)));
-        }
-        self.cut_short(link.file + 1, next.file)
-    }
-
-    /// The layouts between what precedes a lost range in the log and what follows it.
-    fn layouts_of(&self, (n, link): (usize, &Link), at: &ScanEnd, to: u64) -> (u64, u64) {
-        let layout = |l: &Link| self.folder.files[l.file].header.layout;
-        let next = self.plan.links.get(n + 1).filter(|l| l.first <= to + 1);
-        // What precedes the first file is not there.
-        let first = if at.lsn < link.first { 0 } else { layout(link) };
-        (first, next.map_or(layout(link), layout))
-    }
-
-    /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
-    /// precedes the damage too. `bytes` hold what is given up.
-    fn declare_lost(
-        &mut self,
-        (n, link): (usize, &Link),
-        at: &ScanEnd,
-        to: u64,
-        bytes: (u64, u64),
-        error: Option<StorageError>,
-    ) -> Result<()> {
-        let range = (self.complete.max(self.reflected.replay_lsn) + 1, to);
-        let mut loss = Loss {
-            shard: self.folder.shard,
-            layouts: self.layouts_of((n, link), at, to),
-            file: self.folder.shown(&self.folder.files[link.file]),
-            offset: at.offset,
-            bytes,
-            from_lsn: range.0,
-            to_lsn: to,
-            announced: false,
-        };
-        if let Some(e) = self.plan.extents.last_mut() {
-            e.last_lsn = e.last_lsn.min(self.complete);
-        }
-        if range.0 > to {
-            log::warn!("{} is damaged at offset {}: the snapshot has it", loss.file, loss.offset);
-            self.passed(Loss { from_lsn: at.lsn.min(to), ..loss });
-            return Ok(());
-        }
-        let later = self.plan.links.get(n..).unwrap_or_default();
-        loss.announced = is_declared_lost(self.env, self.folder, later, range)?;
-        let reached_end = link.until == Some(to + 1);
-        let root_cause = if reached_end { self.root_cause(n, link.until)? } else { None };
-        let root_cause = error.or(root_cause);
-        if self.mode == Mode::Strict && !loss.announced {
-            return Err(root_cause.unwrap_or_else(|| StorageError::Corrupt {
-                file: loss.file,
-                offset: at.offset,
-                detail: format!(
-                    "invalid frame at lsn {} ({}), but what follows was durable: run `topics repair` to \
-                     see what would be given up (lsn {} to {to})",
-                    at.lsn, at.why, range.0
-                ),
-            }));
-        }
-        if let Some(StorageError::Corrupt { file, offset, .. }) = root_cause {
-            (loss.file, loss.offset, loss.bytes) = (file, offset, (0, u64::MAX));
-        }
-        self.take(loss);
-        Ok(())
-    }
-
     fn finish(mut self) -> Result<ShardPlan> {
         let mut end = self.complete;
         self.plan.clean = self.last_kind == Some(FrameType::CleanClose)
             && self.tails.back().is_some_and(|t| t.end == end);
         if self.plan.clean {
-            // CleanClose is a group of its own and is not copied.
+            // CleanClose is a group of its own and is never copied.
             end = self.tails.pop_back().map_or(end, |t| t.lsn - 1);
         }
         while self.tails.back().is_some_and(|t| t.lsn >= end) {
-            // A group of which nothing is kept.
+            // Nothing of this group is kept.
             end = self.tails.pop_back().map_or(end, |t| t.lsn - 1);
         }
         self.plan.end_lsn = end;

@@ -1,4 +1,4 @@
-//! Which store a directory is, when `meta/STORE` is lost or damaged.
+//! The identity of a directory whose `meta/STORE` is lost or damaged.
 //!
 //! Every snapshot and every log file repeats the store id. The version of the directory follows from
 //! that of the file: a directory of a newer version has snapshots and log files of one too.
@@ -16,7 +16,7 @@ use crate::{Result, StorageError};
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub store: Store,
-    /// What is wrong with `meta/STORE`, where other files had to say it.
+    /// The damage of `meta/STORE`, if the identity comes from other files.
     pub damage: Option<StorageError>,
 }
 
@@ -49,15 +49,15 @@ pub(crate) fn find(env: &Env, paths: &Paths) -> Result<Option<Identity>> {
     }
 }
 
-/// [`Store::open_or_create`], which makes a lost or damaged STORE again from what repeats it. The
-/// damaged one is kept in `damaged/`. The caller holds the lock of the directory.
+/// [`Store::open_or_create`] that restores a lost or damaged STORE from the files that repeat the id.
+/// A copy of the damaged one goes to `damaged/`. The caller holds the lock of the directory.
 pub(crate) fn open_or_restore(env: &Env, paths: &Paths) -> Result<Store> {
     let Some(Identity { store, damage: Some(damage) }) = find(env, paths)? else {
         return Store::open_or_create(env, paths).map(|(store, _)| store);
     };
     quarantine_file(env, paths, &paths.meta().join(STORE_NAME), "meta/STORE")?;
     store.restore(env, paths)?;
-    log::error!("{damage}; it was made again from what the other files say");
+    log::error!("{damage}; it was restored from the snapshots and log files");
     Ok(store)
 }
 
@@ -90,7 +90,7 @@ fn repeated(env: &Env, paths: &Paths) -> Result<Vec<[u8; 16]>> {
     Ok(ids)
 }
 
-/// A damaged file says nothing; any other error is one.
+/// `None` for a damaged or missing file; passes other errors on.
 fn unless_damaged<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

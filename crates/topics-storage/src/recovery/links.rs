@@ -1,4 +1,4 @@
-//! Which files of a shard's folder are its log, and where each of them ends.
+//! Determines which files of a shard's folder form its log, and where each of them ends.
 
 use super::chain::Folder;
 use crate::Result;
@@ -8,7 +8,7 @@ use crate::format::wal_file::WAL_HEADER;
 use crate::wal::scan::{self, Scan};
 use topics_env::Env;
 
-/// Where the first frame after a Start lies.
+/// Offset of the first frame after a Start.
 pub(crate) const FIRST: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
 
 /// A file that holds frames of the log.
@@ -18,17 +18,17 @@ pub(crate) struct Link {
     pub file: usize,
     /// The lsn of its first frame.
     pub first: u64,
-    /// Where that lies.
+    /// Its offset.
     pub offset: u64,
     /// Frames from this lsn on are void: a later file begins with it.
     pub until: Option<u64>,
-    /// Its Start is damaged: what is known of its beginning is its first valid group.
+    /// Its Start is damaged: the link begins at its first valid group.
     pub lost_start: bool,
 }
 
-/// The files that hold frames, in order. A valid Start voids what precedes it at or above its lsn,
-/// in every earlier file. A file without one holds nothing, unless its groups are known to have
-/// been durable. `durable`: what the snapshot says.
+/// The files that hold frames, in order. A valid Start voids all frames at or above its lsn in earlier
+/// files. A file without a Start holds no frames, unless its groups are proven durable. `durable` is
+/// the durable lsn of the snapshot.
 pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
     let found = || folder.files.iter().filter_map(|f| f.found);
     let durable = found().map(|g| g.synced_lsn_max).fold(durable, u64::max);
@@ -51,7 +51,7 @@ pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
     out
 }
 
-/// Whether one of these files says that an earlier recovery gave all of these lsns up.
+/// Whether an earlier recovery declared all of these lsns lost, by a Gap frame in one of these files.
 pub(crate) fn is_declared_lost(
     env: &Env,
     folder: &Folder,

@@ -1,4 +1,4 @@
-//! Opening a data directory: prove what is served, change nothing old.
+//! Opening a data directory: serve only what is proven, change no old file.
 //!
 //! ```text
 //! Opening::begin   lock → STORE → newest valid snapshot → scan and decide per shard
@@ -7,7 +7,7 @@
 //! Opening::finish  Gap frames of what was lost → sync → CURRENT → (new layout) → a live Wal
 //! ```
 //!
-//! No old WAL file is changed, so a crash anywhere in here leaves the same input; recovering again
+//! Recovery changes no old WAL file, so a crash during it leaves the same input, and recovering again
 //! gives the same state.
 
 pub(crate) mod chain;
@@ -15,70 +15,69 @@ mod copy;
 pub(crate) mod decide;
 pub(crate) mod identity;
 pub(crate) mod links;
+mod losses;
 pub(crate) mod plan;
 mod progress;
 pub mod quarantine;
+mod read;
 mod replay;
 pub(crate) mod survey;
 mod tail;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use topics_env::Env;
 
 use self::chain::Folder;
 use self::copy::NewFile;
-use self::decide::decide;
-use self::plan::{NoObserver, Reflected, ShardPlan};
+use self::plan::ShardPlan;
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
-use crate::checkpoint::Checkpoints;
-use crate::dir::{DirLock, Paths, Store, create_dir, reserve, show};
-use crate::format::wal_file::{self, WalFileHeader};
-use crate::segment::{SegmentOptions, Segments};
+use crate::dir::{DirLock, Paths, Store, create_dir, show};
+use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{self, LoadedSnapshots, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
 
-/// What is done about damage.
+/// How an open treats damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Refuse the open, naming file, offset and lsn.
     #[default]
     Strict,
-    /// Give the damaged range up, report it, go on behind it.
+    /// Declare the damaged range lost, report it, continue behind it.
     Salvage,
 }
 
-/// A range of lsns that damage took, inclusive.
+/// A range of lsns that was lost to damage, inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The shard.
     pub shard: u32,
-    /// The first and the last layout in which what is lost may have been logged: they say which
-    /// topics the shard had, and what a position means beside the range.
+    /// The first and the last layout in which the lost frames may have been logged. They determine
+    /// the topics of the shard and how to compare a position with the range.
     pub layouts: (u64, u64),
     /// The file, relative to the data directory.
     pub file: String,
     /// Where the damage begins in it.
     pub offset: u64,
-    /// The bytes given up: from where the batch that the damage touches begins to where the log
-    /// goes on, or the file ends.
+    /// The lost bytes: from the start of the damaged batch to where the log continues, or to the end
+    /// of the file.
     pub bytes: (u64, u64),
-    /// First lsn given up (the start of the batch that the damage touches).
+    /// First lost lsn: the start of the damaged batch.
     pub from_lsn: u64,
-    /// Last lsn given up.
+    /// Last lost lsn.
     pub to_lsn: u64,
-    /// An earlier recovery gave it up and logged the gaps.
+    /// An earlier recovery declared it lost and logged the gaps.
     pub announced: bool,
 }
 
-/// What is known about one shard after its log was read.
+/// The state of one shard after its log was read.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardReport {
     /// The shard.
@@ -87,8 +86,8 @@ pub struct ShardReport {
     pub end_lsn: u64,
     /// The log ends with a clean close.
     pub clean: bool,
-    /// The machine and the mount did not go down since the log was written, and no write-back
-    /// failed: every write that returned is there. False where that is not proven.
+    /// It is proven that every write that returned is on disk or in the page cache: the machine and
+    /// the mount stayed up since the log was written, and no write-back failed.
     pub tail_intact: bool,
 }
 
@@ -99,7 +98,7 @@ struct Shard {
     tail_intact: bool,
     /// Keys of the folder's files, in order.
     keys: Vec<FileKey>,
-    /// Files that cannot be read, of which a copy was set aside.
+    /// Unreadable files that were copied to `damaged/`.
     quarantined: Vec<String>,
     /// The file that this generation begins.
     new: Option<(FileKey, NewFile)>,
@@ -107,10 +106,10 @@ struct Shard {
     next: Option<(FileKey, NewFile)>,
 }
 
-/// What an opening may do to the directory.
+/// What an open may do to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// Change it.
+    /// Recover and change it.
     ReadWrite(Mode),
     /// Read it as `salvage` would, and change nothing.
     ReadOnly,
@@ -130,9 +129,9 @@ pub struct Opening {
     generation: u64,
     boot: ([u8; 16], u64),
     next_key: u32,
-    /// Nothing may be changed.
+    /// Nothing is changed.
     read_only: bool,
-    /// What is wrong with `meta/STORE`, where nothing may be changed.
+    /// The damage of `meta/STORE`, when nothing may be changed.
     store_damage: Option<StorageError>,
 }
 
@@ -174,8 +173,8 @@ impl Opening {
         options: WalOptions,
         access: Access,
     ) -> Result<Self> {
-        // The mount is looked at before the first write, so that a later `sync_fs` reports errors
-        // of every write of this open.
+        // Before the first write, so that a later `sync_fs` reports the errors of every write of this
+        // open.
         let mount = env.fs.mount_id(paths.root());
         let boot = (
             env.fs.boot_id().map_err(|e| StorageError::io("read the boot id", e))?,
@@ -264,8 +263,8 @@ impl Opening {
         newest.map(|(_, found)| std::mem::take(&mut found.topics)).unwrap_or_default()
     }
 
-    /// Whether the log says that the directory was closed cleanly, and nothing speaks against it:
-    /// then every file that the newest snapshot names was durable, and nothing else was left.
+    /// Whether the directory was closed cleanly and shows no damage. Then every file that the newest
+    /// snapshot names was durable, and no other file was left.
     #[must_use]
     pub fn closed(&self) -> bool {
         let clean = |s: &Shard| s.report().clean && s.plan.losses.is_empty();
@@ -276,7 +275,7 @@ impl Opening {
             && self.shards.iter().all(clean)
     }
 
-    /// Everything known about the snapshots on disk.
+    /// The snapshots on disk.
     #[must_use]
     pub fn snapshots(&self) -> &LoadedSnapshots {
         &self.loaded
@@ -288,7 +287,7 @@ impl Opening {
         self.store
     }
 
-    /// What is wrong with `meta/STORE`, which an open with `salvage` would make again.
+    /// The damage of `meta/STORE`, which an open with `salvage` would restore.
     #[must_use]
     pub fn store_damage(&self) -> Option<&StorageError> {
         self.store_damage.as_ref()
@@ -300,13 +299,13 @@ impl Opening {
         self.generation
     }
 
-    /// What is known about the shards of the directory.
+    /// The state of each shard.
     #[must_use]
     pub fn reports(&self) -> Vec<ShardReport> {
         self.shards.iter().map(Shard::report).collect()
     }
 
-    /// The shard count of the layout on disk: where a topic's frames lie.
+    /// The shard count of the layout on disk, which determines the shard of a topic.
     #[must_use]
     pub fn shard_count(&self) -> u32 {
         self.layout.1
@@ -328,131 +327,9 @@ impl Opening {
         all.into_iter().collect()
     }
 
-    /// The damage that was given up, now or by an earlier recovery.
+    /// The ranges declared lost, now or by an earlier recovery.
     pub fn losses(&self) -> impl Iterator<Item = &Loss> {
         self.shards.iter().flat_map(|s| &s.plan.losses)
-    }
-
-    fn read_shards(&mut self, mode: Mode) -> Result<()> {
-        let mut found: Vec<(Folder, Reflected)> = Vec::new();
-        let (env, paths) = (self.env.clone(), self.paths.clone());
-        let (boot, read_only) = (self.boot, self.read_only);
-        let mut proof = tail::TailProof { env, paths, boot, read_only, fs_synced: None };
-        for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
-            if self.retire(wanted.shard)? {
-                continue;
-            }
-            let (env, paths) = (&self.env, &self.paths);
-            let (shard, known) = (wanted.shard, wanted.known);
-            let folder = Folder::read(env, paths, shard, &self.store.id, known, mode)?;
-            found.extend(folder.map(|f| (f, wanted.reflected)));
-        }
-        if mode == Mode::Salvage {
-            self.find_lost_shards(&mut found)?;
-        }
-        for (folder, reflected) in found {
-            let (env, paths) = (&self.env, &self.paths);
-            // First: what a failed write-back takes must not be read before.
-            let tail_intact = proof.is_intact(&folder);
-            let plan = decide(env, &folder, reflected, mode, &mut NoObserver);
-            let plan = plan.map_err(|e| self.root_cause(e))?;
-            let quarantined = match mode {
-                _ if self.read_only => Vec::new(),
-                Mode::Strict => Vec::new(),
-                Mode::Salvage => quarantine::quarantine_losses(env, paths, &folder, &plan),
-            };
-            let keys = folder.files.iter().map(|_| self.key()).collect();
-            let (new, next) = (None, None);
-            self.shards.push(Shard { folder, plan, tail_intact, keys, quarantined, new, next });
-        }
-        self.check_topics_known()?;
-        if mode == Mode::Strict {
-            let folders: Vec<&Folder> = self.shards.iter().map(|s| &s.folder).collect();
-            if let Some(shard) = survey::missing_shards(&self.env, &folders)?.first() {
-                return Err(survey::no_current(*shard));
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts the shards that lack the newest layout's file as lost.
-    fn find_lost_shards(&self, found: &mut Vec<(Folder, Reflected)>) -> Result<()> {
-        let folders: Vec<&Folder> = found.iter().map(|(f, _)| f).collect();
-        for shard in survey::missing_shards(&self.env, &folders)? {
-            match found.iter_mut().find(|(f, _)| f.shard == shard) {
-                Some((folder, _)) => {
-                    folder.lost_end.get_or_insert_with(|| survey::no_current(shard));
-                }
-                None => {
-                    let reflected = survey::reflected(self.snapshot(), shard);
-                    found.push((Folder::lost(shard, "CURRENT"), reflected));
-                }
-            }
-        }
-        found.sort_by_key(|(f, _)| f.shard);
-        Ok(())
-    }
-
-    /// Without a snapshot and a log nothing says which topics there were: an empty directory would
-    /// be served, and the segments of the topics removed.
-    fn check_topics_known(&self) -> Result<()> {
-        let logged = self.shards.iter().any(|s| !s.plan.links.is_empty());
-        if logged || self.loaded.newest.is_some() {
-            return Ok(());
-        }
-        let topics = self.paths.topics();
-        let there = !crate::dir::list_dir(&self.env, &topics)?.is_empty();
-        let lost = self.shards.iter().any(|s| !s.plan.losses.is_empty());
-        if !there && !lost && self.loaded.numbers.is_empty() {
-            return Ok(());
-        }
-        Err(self.root_cause(StorageError::Missing { what: show(&self.paths.wal()) }))
-    }
-
-    /// What is missing from a log that was trimmed is what the snapshots said: where none is valid,
-    /// nothing can be given up by its range.
-    fn root_cause(&self, e: StorageError) -> StorageError {
-        let StorageError::Missing { what } = &e else { return e };
-        if self.loaded.newest.is_some() {
-            return e;
-        }
-        let (file, offset, why) = match self.loaded.rejected.first() {
-            Some((_, StorageError::Corrupt { file, offset, detail })) => (file, *offset, &**detail),
-            _ => (what, 0, "it is missing"),
-        };
-        let detail = format!(
-            "{why}; no snapshot is left, and without {what} nothing says which topics there were: \
-             restore a backup, or move the directory away and begin with an empty one"
-        );
-        StorageError::corrupt(file.clone(), offset, detail)
-    }
-
-    /// Removes the folder of a shard that both kept snapshots no longer need. Nothing waits for that
-    /// to be durable: later snapshots go on naming the shard ([`Opened::outside`]), so that a folder
-    /// which comes back after a crash, in part or whole, goes again.
-    fn retire(&mut self, shard: u32) -> Result<bool> {
-        let done = |b: &SnapshotBody| survey::is_done(b, shard);
-        let (env, paths) = (&self.env, &self.paths);
-        // A third one is a removal that a crash undid.
-        let (true, [newest, older, ..]) =
-            (self.snapshot().is_some_and(done), &self.loaded.numbers[..])
-        else {
-            return Ok(false);
-        };
-        let load = |n: &u64| snapshot::load(env, paths, *n, self.store.id);
-        let (Ok(newest), Ok(older)) = (load(newest), load(older)) else { return Ok(false) };
-        if !survey::may_go(env, paths, [&newest.body, &older.body], shard)? {
-            return Ok(false);
-        }
-        let dir = paths.shard(shard);
-        let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
-        if !self.read_only && env.fs.exists(&dir).map_err(io)? {
-            for e in crate::dir::list_dir(env, &dir)? {
-                env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
-            }
-            env.fs.remove_dir(&dir).map_err(io)?;
-        }
-        Ok(true)
     }
 
     fn key(&mut self) -> FileKey {
@@ -460,8 +337,8 @@ impl Opening {
         FileKey(self.next_key - 1)
     }
 
-    /// The newest layout that any file carries, and the generation of this open: above that of every
-    /// file, an open that crashed half-way included.
+    /// Sets the layout, the newest that any file carries, and the generation of this open, which is
+    /// above that of every file, including those of an open that crashed half-way.
     fn find_layout(&mut self) -> Result<()> {
         let headers = || self.shards.iter().flat_map(|s| &s.folder.files).map(|f| &f.header);
         let named = self.shards.iter().map(|s| s.folder.generation).max().unwrap_or(0);
@@ -475,141 +352,6 @@ impl Opening {
             self.generation = self.generation.max(files + 1);
         }
         self.layout = layout.unwrap_or((self.generation, self.options.shards));
-        Ok(())
-    }
-
-    /// Begins the new generation's file of every shard of the layout on disk.
-    fn copy_tails(&mut self) -> Result<()> {
-        let (layout, shards) = self.layout;
-        self.add_shards(shards)?;
-        for i in 0..self.shards.len() {
-            let shard = &self.shards[i];
-            let id = shard.folder.shard;
-            // A shard outside the layout is only read, unless its damage must be stated.
-            let (layout, shards) = match shard.folder.files.last() {
-                _ if id < shards => (layout, shards),
-                Some(last) if shard.plan.fresh().next().is_some() => {
-                    (last.header.layout, last.header.shards)
-                }
-                _ => continue,
-            };
-            let key = self.key();
-            let shard = &self.shards[i];
-            let header = self.header(id, shards, layout);
-            let (folder, plan) = (&shard.folder, &shard.plan);
-            let (env, paths, options) = (&self.env, &self.paths, &self.options);
-            let begin = || NewFile::begin(env, paths, options, header.clone(), folder, plan);
-            let new = match self.has_space_to_copy(i).then(begin) {
-                None | Some(Err(StorageError::Full { .. })) => {
-                    self.begin_on_full_disk(i, header)?
-                }
-                Some(other) => other?,
-            };
-            self.shards[i].new = Some((key, new));
-        }
-        Ok(())
-    }
-
-    /// Whether a copy of a shard's tail leaves what the rest of the open needs.
-    fn has_space_to_copy(&self, i: usize) -> bool {
-        let Shard { folder, plan, .. } = &self.shards[i];
-        let copied = plan.copied.map_or(0, |extent| {
-            let end = match &plan.tail {
-                Some((file, stop)) if *file == extent.file => stop.offset,
-                _ => folder.files[extent.file].file.len().unwrap_or(0),
-            };
-            end.saturating_sub(extent.offset)
-        });
-        if copied == 0 {
-            return true;
-        }
-        // What cannot be told is found out by the copy.
-        let free = self.env.fs.free_space(self.paths.root()).unwrap_or(u64::MAX);
-        free >= copied + self.options.file_initial + reserve::SLACK
-    }
-
-    /// Begins a shard's file where a copy of its tail finds no room: behind the tail, which is made
-    /// durable where it is.
-    fn begin_on_full_disk(&mut self, i: usize, header: WalFileHeader) -> Result<NewFile> {
-        self.release_space();
-        let shard = &mut self.shards[i];
-        if let Some(extent) = shard.plan.copied {
-            copy::rewrite(&self.env, &self.paths, &shard.folder, extent)?;
-            shard.plan.keep_in_place();
-        }
-        let (folder, plan) = (&shard.folder, &shard.plan);
-        let (env, paths, options) = (&self.env, &self.paths, &self.options);
-        NewFile::begin_from_reserve(env, paths, options, header, folder, plan)
-    }
-
-    /// Frees what nothing needs: files that were made ready and hold nothing, those of an unfinished
-    /// preparation, the space behind the end of the log, and segments of an unfinished checkpoint,
-    /// for which the reserve may have been given up. The files of the log keep their names, because
-    /// `CURRENT` names one of them and no name is given twice, and their headers.
-    fn release_space(&self) {
-        let header = wal_file::WAL_HEADER as u64;
-        for Shard { folder, plan, .. } in &self.shards {
-            let holds = |i: usize| plan.links.iter().any(|l| l.file == i);
-            let files = folder.files.iter().enumerate();
-            let unused = files.filter(|(i, log)| !holds(*i) && log.found.is_none());
-            let unused = unused.map(|(_, log)| (&log.name, header));
-            let orphans = folder.orphans.iter().map(|name| (name, header));
-            let last = plan.tail.as_ref().map(|(i, stop)| (&folder.files[*i].name, stop.offset));
-            for (name, len) in unused.chain(orphans).chain(last) {
-                let path = self.paths.shard(folder.shard).join(name);
-                if let Err(e) = self.truncate(&path, len) {
-                    log::warn!("{} cannot be cut: {e}", path.display());
-                }
-            }
-        }
-        if let Err(e) = self.sweep_segments() {
-            log::warn!("what a checkpoint did not finish stays: {e}");
-        }
-    }
-
-    /// Cuts a file that is longer.
-    fn truncate(&self, path: &Path, len: u64) -> std::io::Result<()> {
-        let file = self.env.fs.open(path, topics_env::OpenMode::Write)?;
-        if file.len()? > len { file.set_len(len) } else { Ok(()) }
-    }
-
-    /// Removes segment files that no kept snapshot names. Where a newer snapshot is invalid they
-    /// stay, because that one may be repaired.
-    fn sweep_segments(&self) -> Result<()> {
-        if !self.loaded.rejected.is_empty() {
-            return Ok(());
-        }
-        let (env, paths, id) = (&self.env, &self.paths, self.store.id);
-        let options = SegmentOptions::default();
-        let segments = Segments::new(env.clone(), paths.clone(), id, self.generation, options);
-        let topics = segments.list_topics()?.into_iter().collect();
-        let checkpoints = Checkpoints::new(env.clone(), paths.clone(), id, segments, &self.loaded);
-        checkpoints.sweep(&topics).map(drop)
-    }
-
-    /// Makes sure that shards `0..shards` have a folder.
-    fn add_shards(&mut self, shards: u32) -> Result<()> {
-        for id in 0..shards {
-            let known = self.shards.iter().find(|s| s.folder.shard == id);
-            if known.is_some_and(|s| s.folder.lost_end.is_none()) {
-                continue;
-            }
-            create_dir(&self.env, "dir.shard", &self.paths.shard(id))?;
-            if known.is_some() {
-                continue;
-            }
-            let last = survey::snap_of(self.snapshot(), id).map_or(0, |s| s.last_lsn);
-            self.shards.push(Shard {
-                folder: Folder::empty(id),
-                plan: ShardPlan::first(last),
-                tail_intact: false,
-                keys: Vec::new(),
-                quarantined: Vec::new(),
-                new: None,
-                next: None,
-            });
-        }
-        self.shards.sort_by_key(|s| s.folder.shard);
         Ok(())
     }
 
@@ -639,13 +381,12 @@ impl Shard {
         }
     }
 
-    /// The newest generation of the folder's log, without the files of this open that are not
-    /// published.
+    /// The newest generation of the folder's log. Unpublished files of this open do not count.
     fn log_generation(&self) -> u64 {
         self.folder.files.last().map_or(0, |f| f.header.generation)
     }
 
-    /// The last lsn that has been given, this open's own frames included.
+    /// The last assigned lsn, including those of this open.
     fn last_lsn(&self) -> u64 {
         self.new.as_ref().map_or(self.plan.end_lsn, |(_, f)| f.next_lsn - 1)
     }

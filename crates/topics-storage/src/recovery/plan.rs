@@ -1,4 +1,4 @@
-//! What was decided about a shard, and what it was decided from.
+//! The recovery plan of a shard, and its inputs.
 
 use super::Loss;
 use super::links::Link;
@@ -24,14 +24,14 @@ impl Extent {
     }
 }
 
-/// What recovery does with one shard.
+/// The recovery plan of one shard.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardPlan {
     /// The files that hold frames.
     pub links: Vec<Link>,
-    /// What is replayed from where it lies, in lsn order.
+    /// Frames to replay from their old files, in lsn order.
     pub extents: Vec<Extent>,
-    /// What is copied into the new file first: the groups above the proven lsn.
+    /// Frames to copy into the new file: the groups above the proven lsn.
     pub copied: Option<Extent>,
     /// First lsn of the new file.
     pub start_lsn: u64,
@@ -39,9 +39,9 @@ pub(crate) struct ShardPlan {
     pub end_lsn: u64,
     /// The log ends with a CleanClose.
     pub clean: bool,
-    /// Damage that is given up (`salvage`), or was by an earlier recovery.
+    /// Ranges declared lost (`salvage`), now or by an earlier recovery.
     pub losses: Vec<Loss>,
-    /// Damage that costs nothing, because the snapshot reflects it.
+    /// Harmless damage: the snapshot reflects the frames.
     pub passed: Vec<Loss>,
     /// The file in which the log ends, and where.
     pub tail: Option<(usize, ScanEnd)>,
@@ -53,8 +53,8 @@ impl ShardPlan {
         Self { start_lsn: last_lsn + 1, end_lsn: last_lsn, clean: true, ..Self::default() }
     }
 
-    /// The groups that were to be copied have been made durable where they are: they are replayed
-    /// from there, and the new file begins behind them.
+    /// Replays the groups of [`Self::copied`] from their old file, where they were made durable. The
+    /// new file begins behind them.
     pub fn keep_in_place(&mut self) {
         if let Some(extent) = self.copied.take() {
             self.start_lsn = self.end_lsn + 1;
@@ -62,33 +62,32 @@ impl ShardPlan {
         }
     }
 
-    /// Damage that nobody has given up before.
+    /// Ranges that this recovery declares lost for the first time.
     pub fn fresh(&self) -> impl Iterator<Item = &Loss> {
         self.losses.iter().filter(|l| !l.announced)
     }
 }
 
-/// What a snapshot says about the shard.
+/// How much of the shard a snapshot reflects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reflected {
-    /// A snapshot says something.
+    /// A snapshot names the shard.
     pub known: bool,
-    /// Nothing up to here is replayed.
+    /// Frames up to here are not replayed.
     pub replay_lsn: u64,
-    /// The snapshot was renamed only when this was durable.
+    /// Durable before the snapshot was renamed.
     pub durable_lsn: u64,
 }
 
-/// Sees what a walk meets, in its order.
+/// Observes a scan, in log order.
 pub(crate) trait ScanObserver {
     /// A valid frame, of a file by its index in [`Folder::files`].
     fn frame(&mut self, _file: usize, _frame: &ScannedFrame<'_>) {}
-    /// A range that is given up. Frames of it may have been seen: those of a batch that the damage
-    /// touches.
+    /// A range declared lost. Frames of it may have been observed before: those of a damaged batch.
     fn lost(&mut self, _loss: &Loss) {}
 }
 
-/// Looks at nothing.
+/// Ignores everything.
 pub(crate) struct NoObserver;
 
 impl ScanObserver for NoObserver {}

@@ -1,15 +1,15 @@
-//! How far a recovery has come, for whoever waits for it.
+//! The progress of a recovery, for other threads to read.
 
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 const MILLION: u64 = 1_000_000;
 
-/// The frames of the log that an open has replayed, of those that it is to replay: read by other
-/// threads while it runs. How many there are is known when the log has been read once.
+/// How many frames an open has replayed, and how many it will. Other threads read it while the open
+/// runs. The total is known after the log was read once.
 #[derive(Debug, Default)]
 pub struct RecoveryProgress {
     replayed: AtomicU64,
-    /// One more than there are to replay; 0: not known yet.
+    /// The number of frames to replay plus 1; 0: not known yet.
     planned: AtomicU64,
 }
 
@@ -20,8 +20,8 @@ impl RecoveryProgress {
         self.replayed.load(Ordering::Relaxed)
     }
 
-    /// The share of the frames that has been replayed, in millionths; it never goes back. All, of a
-    /// log with nothing to replay.
+    /// The replayed share of the frames in millionths; never decreases. 1 000 000 if there are no frames
+    /// to replay.
     #[must_use]
     pub fn ppm(&self) -> u64 {
         match self.planned.load(Ordering::Acquire) {
@@ -31,12 +31,12 @@ impl RecoveryProgress {
         }
     }
 
-    /// So many frames are to be replayed.
+    /// Sets the number of frames to replay.
     pub(super) fn plan(&self, frames: u64) {
         self.planned.store(frames + 1, Ordering::Release);
     }
 
-    /// So many have been.
+    /// Sets the number of replayed frames.
     pub(super) fn reached(&self, frames: u64) {
         self.replayed.store(frames, Ordering::Relaxed);
     }

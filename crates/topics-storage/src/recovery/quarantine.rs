@@ -1,4 +1,4 @@
-//! Damaged bytes are kept: a copy of what is given up goes to `damaged/`.
+//! Quarantine: copies of damaged bytes in `damaged/`, made before they are dropped.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use super::plan::ShardPlan;
 use crate::dir::{Paths, create_dir, read_file};
 use crate::{Result, StorageError};
 
-/// How many copies of one range are kept, each of other bytes.
+/// Maximum number of copies of one range with different contents.
 const COPIES: u32 = 1000;
 const CHUNK: usize = 1 << 20;
 
-/// Copies the bytes `from..to` of a file (to its end at most, without the zeros that end them) into
-/// `damaged/` under a name made of `shown` and `from`, durably. An earlier copy is never replaced;
-/// one of the same bytes is enough. Returns its path, `None` when there is nothing but zeros.
+/// Copies the bytes `from..to` of a file durably into `damaged/`, without trailing zeros, under a name
+/// made of `shown` and `from`. An earlier copy is never replaced; one with the same bytes is reused.
+/// Returns its path, `None` if all bytes are zero.
 pub fn quarantine_range(
     env: &Env,
     paths: &Paths,
@@ -71,12 +71,12 @@ fn write_copy(
         return Ok(Some(path));
     }
     Err(StorageError::io(
-        format!("copy {shown} aside"),
-        std::io::Error::other(format!("there are {COPIES} copies of it")),
+        format!("copy {shown} to {}", dir.display()),
+        std::io::Error::other(format!("{COPIES} different copies exist; move some of them away")),
     ))
 }
 
-/// Copies a whole file, if it is there, as [`quarantine_range`], with the zeros that end it.
+/// Copies a whole file, if it exists, like [`quarantine_range`] but with its trailing zeros.
 pub(crate) fn quarantine_file(env: &Env, paths: &Paths, path: &Path, shown: &str) -> Result<()> {
     match env.fs.open(path, OpenMode::Read) {
         Ok(file) => {
@@ -101,8 +101,8 @@ fn sync(env: &Env, path: &Path, dir: &Path) -> Result<()> {
     env.sync_dir("damaged.names", dir).map_err(io)
 }
 
-/// Sets aside what of a shard is given up; the names of the files that cannot be read and are kept
-/// whole there. What fails is said and left where it is.
+/// Copies the lost ranges of a shard to `damaged/`. Returns the names of the unreadable files that were
+/// copied whole. A failed copy is logged, and its file stays in place.
 pub(super) fn quarantine_losses(
     env: &Env,
     paths: &Paths,
@@ -122,7 +122,7 @@ pub(super) fn quarantine_losses(
             .and_then(|file| quarantine_range(env, paths, &*file, &shown, bytes));
         match copied {
             Ok(Some(path)) => {
-                log::warn!("damaged bytes of {shown} are kept in {}", path.display());
+                log::warn!("damaged bytes of {shown} were copied to {}", path.display());
                 true
             }
             Ok(None) => true,

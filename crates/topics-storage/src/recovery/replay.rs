@@ -1,4 +1,4 @@
-//! Replaying what is kept, and the end of an open.
+//! Replay of the kept frames, and the end of an open.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::wal::scan::Scan;
 use crate::wal::{FileKey, PlacedBatch, ShardStart, Wal, WalFile};
 use crate::{Result, StorageError};
 
-/// What an open leaves to run on.
+/// An open directory: what the engine needs to run.
 #[derive(Debug)]
 pub struct Opened {
     /// Held while open.
@@ -43,7 +43,7 @@ struct ReplaySpan {
     header: WalFileHeader,
     file: Arc<dyn File>,
     shown: String,
-    /// Where the frames stood in time: a copied tail belongs to the generation that wrote it.
+    /// The generation that wrote the frames: a copied tail keeps its place in the order.
     generation: u64,
     layout: u64,
 }
@@ -115,11 +115,10 @@ impl Shard {
 }
 
 impl Opening {
-    /// Gives every kept batch to `apply` with its layout, in the order in which it was logged, and
-    /// says how far it has come.
+    /// Calls `apply` with every kept batch and its layout, in log order, and updates `progress`.
     ///
-    /// Frames that the snapshot reflects for their topic are given too: the caller knows the
-    /// topics' positions.
+    /// Frames that the snapshot already reflects are passed too: the caller knows the replay positions
+    /// of the topics.
     pub fn replay(
         &self,
         progress: &RecoveryProgress,
@@ -141,13 +140,13 @@ impl Opening {
         Ok(())
     }
 
-    /// Ends the open: `lost` are the control frames (encoded, not sealed) that say, per shard, what
-    /// was lost. Returns the live log.
+    /// Ends the open and returns the live log. `lost` holds, per shard, the control frames (encoded, not
+    /// sealed) that record the losses.
     pub fn finish(mut self, lost: &[(u32, Vec<u8>)]) -> Result<Opened> {
         if self.read_only {
             return Err(StorageError::Closed);
         }
-        // Shard 0 last: its file says that the layout is complete.
+        // Shard 0 last: its file marks the layout as complete.
         for shard in self.shards.iter_mut().rev() {
             let (id, before) = (shard.folder.shard, shard.log_generation());
             let Some((_, new)) = &mut shard.new else { continue };
@@ -219,8 +218,8 @@ impl Opening {
         Ok(())
     }
 
-    /// What later snapshots say of the shards outside the layout. One whose folder is gone stays:
-    /// the removal is not synced, and a layout that has the shard again goes on above its last lsn.
+    /// The entries of later snapshots for shards outside the layout. A shard without a folder keeps its
+    /// entry: its removal is not synced, and a later layout with the shard continues above its lsn.
     fn outside(&self) -> Vec<ShardSnap> {
         let known = self.snapshot().map_or(&[][..], |b| &b.retired);
         let gone = known.iter().filter(|r| {
@@ -238,8 +237,8 @@ impl Opening {
         .collect()
     }
 
-    /// Removes what nothing names any more: files above the old `CURRENT`, temporary ones, files that
-    /// hold nothing. What `salvage` cannot read goes once a copy is set aside.
+    /// Removes orphans: files above the old `CURRENT`, temporary files, files without frames, and
+    /// unreadable files that `salvage` has copied to `damaged/`.
     fn remove_orphans(&self) -> Result<()> {
         for shard in &self.shards {
             let dir = self.paths.shard(shard.folder.shard);
@@ -266,7 +265,7 @@ impl Opening {
 }
 
 impl Shard {
-    /// What the live log needs of this shard.
+    /// The state with which the live log starts on this shard.
     fn start(self) -> ShardStart {
         let next_lsn = self.last_lsn() + 1;
         let mut files: Vec<WalFile> = Vec::new();
@@ -287,7 +286,7 @@ impl Shard {
     }
 }
 
-/// Gives every batch to `apply`, with how many frames of the part it ends.
+/// Calls `apply` with every batch and the number of frames of the span up to its end.
 fn replay_span(
     env: &Env,
     span: &ReplaySpan,

@@ -1,4 +1,4 @@
-//! Which shards must be there, and what the snapshot says about each.
+//! Determines which shards must exist, and what the snapshot reflects of each.
 
 use topics_env::Env;
 
@@ -11,16 +11,16 @@ use crate::snapshot::{ShardSnap, SnapshotBody};
 use crate::wal::scan;
 use crate::{Result, StorageError};
 
-/// A shard to be read.
+/// A shard to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub shard: u32,
-    /// The snapshot needs the shard: that nothing is there would be damage.
+    /// The snapshot needs the shard, so a missing folder is damage.
     pub known: bool,
     pub reflected: Reflected,
 }
 
-/// What a snapshot says about a shard.
+/// The entry of a snapshot for a shard.
 pub(crate) fn snap_of(snapshot: Option<&SnapshotBody>, shard: u32) -> Option<&ShardSnap> {
     let body = snapshot?;
     body.shards.iter().chain(&body.retired).find(|s| s.shard == shard)
@@ -50,7 +50,7 @@ pub(crate) fn shards(
     Ok(ids.into_iter().map(wanted).collect())
 }
 
-/// What a snapshot reflects of a shard's log.
+/// How much of a shard's log a snapshot reflects.
 pub(crate) fn reflected(snapshot: Option<&SnapshotBody>, shard: u32) -> Reflected {
     snap_of(snapshot, shard).map_or(Reflected::default(), |s| Reflected {
         known: true,
@@ -64,8 +64,8 @@ pub(crate) fn is_done(body: &SnapshotBody, shard: u32) -> bool {
     body.retired.iter().any(|s| s.shard == shard && s.replay_lsn >= s.last_lsn)
 }
 
-/// Whether the folder of a shard may go, by the two kept snapshots, newest first; a part of it may
-/// have gone.
+/// Whether the folder of a shard may be removed, judged by the two kept snapshots, newest first. A
+/// part of it may have been removed already.
 pub(crate) fn may_go(
     env: &Env,
     paths: &Paths,
@@ -81,11 +81,11 @@ pub(crate) fn may_go(
     }
     let names = list_dir(env, &dir)?;
     let newest = names.iter().filter_map(|e| wal_file::parse_name(&e.name)).max();
-    // Or a layout that no snapshot knows yet has the shard again.
+    // A newer file belongs to a layout, unknown to both snapshots, that has the shard again.
     Ok(newest.map(|(g, _)| g) <= Some(kept[0].generation))
 }
 
-/// The shard that a folder's name means.
+/// The shard of a folder name.
 pub(crate) fn shard_id(name: &str) -> Option<u32> {
     let id = name.strip_prefix("shard-")?.parse().ok()?;
     (format!("shard-{id:02}") == name).then_some(id)
@@ -120,13 +120,13 @@ pub(crate) fn missing_shards(env: &Env, folders: &[&Folder]) -> Result<Vec<u32>>
     Ok(missing)
 }
 
-/// That a shard has no file of the newest layout.
+/// The error that a shard has no file of the newest layout.
 pub(crate) fn no_current(shard: u32) -> StorageError {
     StorageError::Missing { what: folder_name(shard, "CURRENT") }
 }
 
-/// The newest generation in the file numbers of the segments: no number may be given twice, also
-/// where the logs that say which generations there were are gone.
+/// The newest generation in the file numbers of the segments. No number may be used twice, even if the
+/// logs that tell the generations are lost.
 pub(crate) fn newest_file_generation(env: &Env, paths: &Paths) -> Result<u64> {
     let mut newest = 0;
     for topic in list_dir(env, &paths.topics())? {

@@ -1,9 +1,9 @@
-//! Whether the end of a log that was not closed is proven to be whole.
+//! Proves that the end of a log that was not closed is whole.
 //!
-//! On the boot and the mount that wrote the log every write that returned is in the page cache, and
-//! can be read: unless its write-back failed and the kernel dropped the page. The kernel tells of
-//! that once, at the next sync of the file: a sync by the process that wrote it, which `HEALTH` tells
-//! us of, or else the one here.
+//! On the boot and the mount that wrote the log, every write that returned is in the page cache and
+//! can be read, unless its write-back failed and the kernel dropped the page. The kernel reports that
+//! once, at the next sync of the file: either to the process that wrote it, which then recorded it in
+//! `HEALTH`, or to the sync here.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use super::chain::{Folder, folder_name};
 use crate::dir::Paths;
 use crate::format::health::{HEALTH, Health, HealthFile};
 
-/// Finds out which logs are whole, for one open.
+/// Determines which logs are whole, for one open.
 pub(crate) struct TailProof {
     pub env: Env,
     pub paths: Paths,
@@ -21,15 +21,13 @@ pub(crate) struct TailProof {
     pub boot: ([u8; 16], u64),
     /// Nothing is changed, and `HEALTH` is believed.
     pub read_only: bool,
-    /// What the sync of the file system said: it tells an error once, and the error may concern any
-    /// shard.
+    /// Whether the sync of the file system succeeded. It reports an error once, for any shard.
     pub fs_synced: Option<bool>,
 }
 
 impl TailProof {
-    /// Whether every write to the shard's log that returned is there. Nothing is trusted that is not
-    /// shown: a `HEALTH` that is missing, damaged or of another generation, or that cannot be
-    /// changed now, is as good as a failed sync.
+    /// Whether every write to the shard's log that returned is there. A `HEALTH` that is missing,
+    /// damaged, of another generation or not writable counts as a failed sync.
     pub fn is_intact(&mut self, folder: &Folder) -> bool {
         let Some(last) = folder.files.last() else { return false };
         let (env, header) = (&self.env, &last.header);
@@ -47,8 +45,8 @@ impl TailProof {
         if !env.check("recovery.tail.health", possible) {
             return false;
         }
-        // An error is reported once, and belongs to the open that can act on it. A reader sees what
-        // is in the page cache, as readers of a running engine do.
+        // The kernel reports an error once, and only an open that can act on it may take it. A
+        // reader sees the page cache, as readers of a running engine do.
         if self.read_only || env.is_read_only() {
             return true;
         }
@@ -61,19 +59,19 @@ impl TailProof {
         self.env.check("recovery.tail.sync", outcome.is_ok())
     }
 
-    /// Syncs what may have been written and not synced, to learn of errors: of all of it, because
-    /// none is told twice. Meanwhile `HEALTH` says `checking`: an open that dies when it has been
-    /// told leaves nothing to be told by these files, but the file system keeps an error of its
-    /// own, and the next open asks that one. If it dies too, nobody can know: it has said `suspect`.
+    /// Syncs every file that may hold unsynced writes, to collect their errors, each of which is
+    /// reported once. Meanwhile `HEALTH` says `checking`: if this open dies after it got an error, the
+    /// files report none again, but the file system keeps an error of its own, and the next open syncs
+    /// that. It sets `suspect` first, because after its death no error would be left.
     fn sync(&mut self, folder: &Folder, health: Option<(HealthFile, Health)>) -> io::Result<()> {
         let again = health.as_ref().is_some_and(|(_, h)| *h == Health::Checking);
         let health = health.map(|(file, _)| file);
         let say = |what| health.as_ref().map_or(Ok(()), |h| h.set(what));
         let mut outcome = say(if again { Health::Suspect } else { Health::Checking });
-        // A file is begun only when the one before it was synced.
+        // A rotation syncs the old file, so only files from the last one with a Start can be unsynced.
         let begun = folder.files.iter().rposition(|f| f.first_lsn.is_some()).unwrap_or(0);
         for log in &folder.files[begun..] {
-            // The descriptor was opened by this open: it is told what nobody was told before.
+            // This open opened the descriptor, so it gets every error that was not reported yet.
             outcome = log.file.sync_data().and(outcome);
         }
         outcome = health.as_ref().map_or(Ok(()), HealthFile::check).and(outcome);

@@ -6,12 +6,12 @@ use super::IdxEntry;
 use super::layout::parse_frame;
 use crate::format::frame::Frame;
 
-/// What a read found at a seq.
+/// The result of a read at one seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A record whose checksum holds.
     Record(Frame<'a>),
-    /// A record that is there but damaged.
+    /// A damaged record.
     Corrupt(u64),
 }
 
@@ -23,12 +23,12 @@ pub(super) struct Slot {
     pub len: u32,
 }
 
-/// What a read filled: a buffer to be used again, and what lies in it. Holes and dead records
-/// have no entry. All records of a block are of one topic.
+/// The records of a read, in a reusable buffer. Holes and deleted records have no entry. All records of
+/// a block belong to one topic.
 #[derive(Debug, Default)]
 pub struct Block {
     pub(super) topic_id: u64,
-    /// Grows only, so that it is not zeroed at each use; `used` bytes of it count.
+    /// Never shrinks, so that it is not zeroed at each use; its first `used` bytes are valid.
     pub(super) buf: Vec<u8>,
     pub(super) used: usize,
     pub(super) slots: Vec<Slot>,
@@ -43,7 +43,7 @@ impl Block {
         Self::default()
     }
 
-    /// Forgets the content, keeps the buffer.
+    /// Clears the content, keeps the buffer.
     pub fn clear(&mut self) {
         self.used = 0;
         self.slots.clear();
@@ -96,7 +96,7 @@ impl Block {
         hi + 1
     }
 
-    /// Room for `len` more bytes; returns where they begin.
+    /// Extends the buffer by `len` bytes; returns their offset.
     pub(super) fn extend_zeroed(&mut self, len: usize) -> usize {
         let at = self.used;
         if self.buf.len() < at + len {
@@ -111,8 +111,7 @@ impl Block {
     }
 }
 
-/// A block whose buffer is shared: what lies in it may be referred to for as long as the buffer
-/// is kept.
+/// A block whose buffer is shared: references into it stay valid while the buffer lives.
 #[derive(Debug)]
 pub struct Frozen {
     topic_id: u64,
@@ -121,8 +120,8 @@ pub struct Frozen {
 }
 
 impl Block {
-    /// Gives the buffer away, cut to what was read; the block is empty then and keeps the rest of
-    /// what it allocated.
+    /// Moves the buffer out, cut to its valid length. The block is empty afterwards and keeps its other
+    /// allocations.
     pub fn freeze(&mut self) -> Frozen {
         let mut buf = std::mem::take(&mut self.buf);
         buf.truncate(self.used);
@@ -131,15 +130,14 @@ impl Block {
         Frozen { topic_id: self.topic_id, buf: Arc::new(buf), slots }
     }
 
-    /// Takes a buffer to fill, in place of the one that was given away. What lies in it is
-    /// written over.
+    /// Sets the buffer to fill, in place of the one that was moved out. Its content is overwritten.
     pub fn refill(&mut self, buf: Vec<u8>) {
         if self.used == 0 && buf.capacity() > self.buf.capacity() {
             self.buf = buf;
         }
     }
 
-    /// Takes back what the block gave away beside the buffer.
+    /// Reuses the list of a frozen block.
     pub fn thaw(&mut self, frozen: Frozen) {
         if self.slots.is_empty() {
             self.slots = frozen.slots;

@@ -6,18 +6,18 @@ use super::layout::{parse_frame, verify_frame};
 use super::{Segment, SegmentWriter};
 use crate::Result;
 
-/// The most index entries that a copy holds at a time.
+/// Maximum index entries that a copy holds at a time.
 const ENTRIES: u64 = 4096;
 
-/// What is copied: the records of a segment without the dead ones (offsets from its first seq).
+/// The records of a segment to copy, without the deleted ones (offsets from its first seq).
 pub struct CopySource<'a> {
     pub segment: &'a Segment,
     pub dead: Option<&'a RoaringBitmap>,
 }
 
 /// Copies records into a writer. Each frame is verified and gets the new file's outer checksum;
-/// its inner hash is carried over. A damaged frame is copied as it is, so that it stays damaged
-/// and reported, never lost.
+/// its inner hash is kept. A damaged frame is copied unchanged, so that it is still reported as
+/// damaged.
 pub struct Copier<'a> {
     writer: &'a mut SegmentWriter,
     buf: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The files that a writer holds.
+//! The files of a segment writer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::{FileKind, SegmentMeta, SegmentName, Segments, TopicKey};
 use crate::dir::{le_u64, show};
 use crate::{Result, StorageError};
 
-/// A file with what was not written to it yet.
+/// A file with a write buffer.
 #[derive(Debug)]
 pub struct BufferedFile {
     pub file: Arc<dyn File>,
     pub path: PathBuf,
-    /// Where the buffer goes.
+    /// Offset of the buffer in the file.
     pub at: u64,
     pub buf: Vec<u8>,
 }
@@ -72,7 +72,7 @@ pub fn open_file(segs: &Segments, name: &SegmentName, kind: FileKind) -> Result<
     Ok(BufferedFile { file, path, at: 0, buf: Vec::new() })
 }
 
-/// The salt of the files that a writer goes on in; `None`: one of the headers is damaged.
+/// The common salt of the files of a segment to append to; `None` if a header is damaged.
 pub fn salts_agree(
     segs: &Segments,
     topic: TopicKey,

@@ -1,4 +1,4 @@
-//! What a segment answers beside its records: times, tags, attributes, deletes.
+//! Lookups in a segment: times, tags, attributes, deletes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::dir::{read_file, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
 
-/// What a tag must be.
+/// A condition on a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagMatch<'a> {
     /// Exactly this.
@@ -113,8 +113,8 @@ impl Segment {
         })
     }
 
-    /// Tags and attributes of every sound record: what a seal writes beside the records, and what
-    /// memory must know of an active segment after it was opened.
+    /// Tags and attributes of every undamaged record, for a seal and for the in-memory index of an active
+    /// segment.
     pub fn scan_side(&self) -> Result<(TagMap, Vec<AttrRow>)> {
         let (mut tags, mut attrs) = (TagMap::new(), Vec::new());
         self.scan_frames(|frame| {
@@ -133,7 +133,7 @@ impl Segment {
     }
 
     /// The deleted records by offset from `first_seq`, from its `.del`. A missing or damaged one
-    /// is an error: it is never made again.
+    /// is an error: it cannot be rebuilt.
     pub fn deleted(&self) -> Result<Arc<RoaringBitmap>> {
         let m = self.meta();
         let Some(name) = m.del_name(self.topic().topic_id) else { return Ok(Arc::default()) };

@@ -1,4 +1,4 @@
-//! The opened segments, at most so many, by the clock algorithm.
+//! A bounded cache of open segments, evicted by the clock algorithm.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ struct Slot<T> {
     value: Arc<T>,
 }
 
-/// Values by key; the ones not used for longest go first, roughly.
+/// Values by key. Evicts approximately the least recently used one.
 #[derive(Debug)]
 pub struct Lru<T> {
     slots: Vec<Slot<T>>,

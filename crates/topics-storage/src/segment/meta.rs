@@ -1,4 +1,4 @@
-//! Names of segments and what is known about one without opening it.
+//! Names of segments, and their entries in the snapshot.
 
 use crate::format::codec::{Decode, Encode};
 use crate::format::frame::Flags;
@@ -31,7 +31,7 @@ impl FileKind {
     /// Every kind of file.
     pub const ALL: [Self; 5] = [Self::Data, Self::Idx, Self::Del, Self::Tags, Self::Attrs];
 
-    /// Where it is synced, for faults.
+    /// The site of its sync, for fault injection.
     pub(super) fn sync_site(self) -> &'static str {
         match self {
             Self::Data => "segment.data",
@@ -83,7 +83,7 @@ pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, FileKi
     (found.file(kind) == name).then_some((found, kind))
 }
 
-/// What the snapshot says about a segment. Times are milliseconds since the Unix epoch.
+/// The entry of a segment in the snapshot. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct SegmentMeta {
     /// The first seq that it covers.

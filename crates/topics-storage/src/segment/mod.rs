@@ -1,9 +1,9 @@
 //! Segments: a topic's records in files of their own, each a contiguous range of seqs.
 //!
-//! * [`SegmentMeta`]: what the snapshot says about one; an untouched segment costs only this.
-//! * [`Segments`]: what all segments of an engine share; gives out readers.
+//! * [`SegmentMeta`]: the entry of a segment in the snapshot; an unopened segment costs only this.
+//! * [`Segments`]: the state that all segments of an engine share; creates readers.
 //! * [`Segment`]: reads one segment, active or sealed.
-//! * [`SegmentWriter`] and [`Round`]: what a checkpoint writes, and how it becomes durable.
+//! * [`SegmentWriter`] and [`Round`]: write the files of a checkpoint and make them durable.
 //! * [`Round::rewrite`], [`Round::merge`]: new files for old records.
 //!
 //! The layouts are in `layout`, `index`, `tags`, `attrs` and `deleted`; `FORMAT.md`

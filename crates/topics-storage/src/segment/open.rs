@@ -1,4 +1,4 @@
-//! What an opened segment keeps: its files, whether its index was checked, its deletes.
+//! An open segment: its files, the state of its index, its deletes.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -30,7 +30,7 @@ pub fn read_up_to(file: &dyn File, buf: &mut [u8], at: u64) -> std::io::Result<u
     Ok(done)
 }
 
-/// An I/O error, with a missing file as its own outcome.
+/// An I/O error; a missing file becomes [`StorageError::Missing`].
 pub fn io_error(path: &Path, e: std::io::Error) -> StorageError {
     match e.kind() {
         std::io::ErrorKind::NotFound => StorageError::Missing { what: show(path) },
@@ -42,9 +42,9 @@ pub fn io_error(path: &Path, e: std::io::Error) -> StorageError {
 #[derive(Debug)]
 pub struct Data {
     source: Arc<dyn File>,
-    /// As errors name it.
+    /// Its name in error messages.
     pub file: String,
-    /// The salt in its header, or why the header is not this segment's.
+    /// The salt in its header, or the error of a header that is not this segment's.
     pub salt: Result<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Data {
         Ok(data)
     }
 
-    /// Reads into `buf`; what lies behind the end of the file is zero.
+    /// Reads into `buf`; bytes behind the end of the file are zero.
     pub fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let done = read_up_to(&*self.source, buf, at)
             .map_err(|e| StorageError::io(self.file.clone(), e))?;
@@ -85,14 +85,14 @@ impl Data {
     }
 }
 
-/// Where index entries come from.
+/// The source of index entries.
 #[derive(Clone, Debug)]
 pub enum IndexView {
     File(Arc<dyn File>),
     Memory(Arc<Vec<IdxEntry>>),
 }
 
-/// An index, and up to which seq its entries were checked.
+/// An index, and the seq up to which its entries were checked.
 #[derive(Clone, Debug)]
 pub struct Index {
     pub view: IndexView,
@@ -137,13 +137,13 @@ enum IndexState {
     Memory { entries: Arc<Vec<IdxEntry>>, to: u64 },
 }
 
-/// The `.idx` file as it was found: its salt, or nothing when the header is not right.
+/// The `.idx` file with its salt; `None` if it is missing or its header is invalid.
 #[derive(Debug)]
 struct IndexFile {
     file: Option<(Arc<dyn File>, u64)>,
 }
 
-/// What is kept of an opened segment. One per file number, shared by all readers.
+/// An open segment. One per file number, shared by all readers.
 #[derive(Debug)]
 pub struct OpenSegment {
     topic: TopicKey,
@@ -217,8 +217,8 @@ impl OpenSegment {
         }
     }
 
-    /// `.data` with the salt that its frames are checked with. A `.data` of another segment is
-    /// an error; one whose header alone is damaged is read with the salt of its `.idx`.
+    /// `.data` and the salt that checks its frames. A `.data` of another segment is an error; if only its
+    /// header is damaged, the salt comes from `.idx`.
     pub fn data_and_salt(&self, segs: &Segments, meta: &SegmentMeta) -> Result<(Arc<Data>, u64)> {
         let data = self.data(segs, meta)?;
         let side = self.side(segs, meta)?.file.as_ref().map(|(_, salt)| *salt);
@@ -229,7 +229,7 @@ impl OpenSegment {
         }
     }
 
-    /// The index, checked at least up to `trust`; made from `.data` when it is damaged.
+    /// The index, checked at least up to `trust`; rebuilt from `.data` if it is damaged.
     pub fn index(&self, segs: &Segments, meta: &SegmentMeta, trust: u64) -> Result<Index> {
         let mut checked = self.checked.lock();
         let side = self.side(segs, meta)?;
@@ -272,7 +272,7 @@ impl OpenSegment {
             || self.data(segs, meta)?.salt.is_err())
     }
 
-    /// Whether the file is a right index of `meta`; `None`: it is damaged.
+    /// Checks the file as the index of `meta`; `None` if it is damaged.
     fn check_file(
         &self,
         segs: &Segments,

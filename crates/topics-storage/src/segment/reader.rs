@@ -10,11 +10,11 @@ use super::{IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
 
-/// Dead bytes between two records that are read along rather than passed over.
+/// Maximum number of unneeded bytes between two records that one read covers.
 const BRIDGE: u32 = 16 << 10;
-/// The most that one read call asks for, unless one record is larger.
+/// Maximum bytes of one read call, unless a single record is larger.
 const RUN: u32 = 8 << 20;
-/// The most index entries that one read call asks for.
+/// Maximum index entries of one read call.
 const ENTRIES: u64 = 8192;
 
 /// A reader of one segment. Cheap to make and to clone; files are opened on first use.
@@ -25,8 +25,8 @@ pub struct Segment {
     meta: SegmentMeta,
 }
 
-/// What one read asks for: `seqs` in `lo..=hi`, until `budget` bytes of frames; the first record
-/// even beyond it, unless there is `any` yet.
+/// One read: the records of `seqs` in `lo..=hi`, until `budget` bytes of frames. Unless `any` is set, the
+/// first record is read even if it is larger.
 struct ReadRequest<I> {
     lo: u64,
     hi: u64,
@@ -40,7 +40,7 @@ impl Segment {
         Self { segs, topic, meta }
     }
 
-    /// What it was made from.
+    /// Its entry in the snapshot.
     pub fn meta(&self) -> &SegmentMeta {
         &self.meta
     }
@@ -59,12 +59,12 @@ impl Segment {
         self.open_segment().salt(&self.segs, &self.meta)
     }
 
-    /// Opens its `.data` and says which salt its frames have.
+    /// Opens its `.data`; returns it with the salt of its frames.
     pub(super) fn data(&self) -> Result<(Arc<Data>, u64)> {
         self.open_segment().data_and_salt(&self.segs, &self.meta)
     }
 
-    /// Checks the header of its `.data`, which reads can do without while the `.idx` has the salt.
+    /// Checks the header of its `.data`. Reads take the salt from `.idx` and do not need it.
     pub fn check_header(&self) -> Result<()> {
         self.open_segment().data(&self.segs, &self.meta)?.salt.clone().map(drop)
     }
@@ -117,7 +117,7 @@ impl Segment {
         out.topic_id = self.topic.topic_id;
         let (begin, mut budget) = (out.slots.len(), max_bytes);
         while at <= to && (budget > 0 || out.slots.len() == begin) {
-            // The shortest frame says how many records the budget can hold.
+            // The shortest frame bounds the number of records in the budget.
             let most = (budget / FRAME_FIXED) as u64 + 1;
             let end = to.min(at + most.min(ENTRIES) - 1);
             let seqs = (at..=end).filter(|&s| !dead(s));
@@ -199,7 +199,7 @@ impl Segment {
                     return Ok((next, bytes));
                 }
             }
-            // Once more, with an index that was compared with the records.
+            // Retry with an index that was compared with the records.
             out.slots.truncate(before.0);
             out.used = before.1;
             trust = request.hi;
@@ -233,7 +233,7 @@ impl Segment {
         Ok(self.segs.env.check("segment.idx-chain", sound))
     }
 
-    /// Reads and checks what was picked; `false`: an index that was not checked is in doubt.
+    /// Reads and checks the picked records; `false` if an unchecked index turns out to be wrong.
     fn fetch(
         &self,
         open: &OpenSegment,

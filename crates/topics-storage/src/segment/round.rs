@@ -1,4 +1,4 @@
-//! A round: everything that one checkpoint, seal, rewrite or merge makes durable together.
+//! A round: the files that one checkpoint, seal, rewrite or merge makes durable together.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,29 +14,29 @@ use super::{FileKind, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments
 use crate::dir::show;
 use crate::{Result, StorageError};
 
-/// What a checkpoint writes to segments. Dropped before [`Round::sync`] has returned `Ok`, every
-/// file in it is suspect: it is made again under a new number at its next use.
+/// The segment files that a checkpoint writes. If a round is dropped before [`Round::sync`] returned
+/// `Ok`, every file in it is suspect: its next writer makes it again under a new number.
 #[derive(Debug)]
 pub struct Round {
     segs: Arc<Segments>,
     /// Files to sync, each through the descriptor that wrote it.
     files: Vec<UnsyncedFile>,
     dirs: BTreeSet<PathBuf>,
-    /// One sync of the file system at the end; no descriptors are held. So it is from
+    /// One sync of the file system replaces the file syncs, and no file is kept open. Set from
     /// [`super::SegmentOptions::max_unsynced`] files on.
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
     created: Vec<(SegmentName, FileKind)>,
-    /// Why it cannot succeed any more.
+    /// The error after which the round can no longer succeed.
     broken: Option<StorageError>,
-    /// Whether its files are what was written to them: nothing was synced in vain.
+    /// Whether no sync of it has failed, so that its files are as written.
     sound: bool,
     done: bool,
 }
 
 impl Round {
-    /// Begins a round; it must begin before the first byte of it is written.
+    /// Begins a round. Call it before the first byte of the round is written.
     pub fn new(segs: &Arc<Segments>) -> Self {
         Self {
             segs: segs.clone(),
@@ -52,8 +52,8 @@ impl Round {
         }
     }
 
-    /// Takes a writer over: writes what it has buffered and keeps what the sync needs. Returns
-    /// what the snapshot will say, once [`Self::sync`] has succeeded.
+    /// Takes over a writer: flushes it and keeps its files for the sync. Returns the entry for the
+    /// snapshot, which is valid once [`Self::sync`] has succeeded.
     pub fn add(&mut self, mut writer: SegmentWriter) -> Result<SegmentMeta> {
         debug_assert!(writer.belongs_to(&self.segs));
         let (meta, files) = writer.finish()?;
@@ -82,8 +82,8 @@ impl Round {
         Ok(())
     }
 
-    /// Gives the round up for want of space or descriptors. No sync of it has failed, so that its
-    /// files are not suspect: what lies beyond their named lengths is cut at the next use.
+    /// Abandons the round for lack of space or descriptors. If no sync of it has failed, its files are not
+    /// suspect: the next writer cuts them to their named lengths.
     pub fn refused(mut self) {
         self.sound = self.broken.is_none();
     }
@@ -101,7 +101,7 @@ impl Round {
     }
 
     /// Makes everything added durable, files and names. After an error nothing of the round may
-    /// be named; what was only begun is removed.
+    /// be named; its new files are removed.
     pub fn sync(mut self) -> Result<()> {
         if let Some(e) = self.broken.take() {
             return Err(e);
@@ -114,13 +114,13 @@ impl Round {
         if self.done {
             self.segs.add_new_files(&self.created);
         }
-        // Without a descriptor nothing was synced, and so nothing in vain.
+        // Without a descriptor no sync was attempted, so none failed.
         self.sound = matches!(synced, Err(StorageError::NoDescriptor { .. }));
         synced
     }
 
-    /// Makes the names durable that lead to new files, the topics' folders too: that a folder is
-    /// there does not say that whoever made it lived to sync its name.
+    /// Makes the names of new files durable, and those of the topics' folders: the process that created
+    /// a folder may have died before it synced its name.
     fn sync_names(&self) -> Result<()> {
         let sync = |site, dir: &Path| {
             self.segs.env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
@@ -160,7 +160,7 @@ impl Round {
         let bytes = deleted::encode(dead, first_seq, salt, del_no)?;
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
-        // Kept before it is written, so that a half-written one is removed with the round.
+        // Added to the round even if the write failed, so that the round removes a partial file.
         let written = file.write_all_at(&bytes, 0).map_err(io);
         self.keep(UnsyncedFile { file, name, kind: FileKind::Del, created: true })?;
         written.map(|()| del_no)
@@ -202,8 +202,8 @@ impl Drop for Round {
         for (name, kind) in &self.created {
             let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *kind));
         }
-        // A folder whose name a failed sync lost would be seen, and never be durable: an empty one
-        // is made anew when it is needed.
+        // A folder whose name was lost in a failed sync is visible and never becomes durable: remove
+        // it if it is empty, so that it is created again.
         for dir in &self.dirs {
             let _ = self.segs.env.fs.remove_dir(dir);
         }

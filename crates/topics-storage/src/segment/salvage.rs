@@ -1,8 +1,7 @@
-//! Segments whose files are not what the snapshot names: what of them is lost, and a new segment of
-//! what is not.
+//! Damaged segments: what is lost, and a new segment with the rest.
 //!
-//! The new segment covers the same seqs. What is lost is a hole in it, and the caller states it as a
-//! gap. Without the `.del` nobody can say which records are live: then none of them is served.
+//! The new segment covers the same seqs. A lost record becomes a hole, and the caller reports it as a
+//! gap. Without its `.del` the live records of a segment are unknown, and none of them is served.
 
 use std::sync::Arc;
 
@@ -18,22 +17,21 @@ use crate::{Result, StorageError};
 /// Bytes of frames that are read at a time.
 const READ: usize = 8 << 20;
 
-/// A segment that cannot be used as it is.
+/// A segment with damage.
 #[derive(Clone, Debug)]
 pub struct DamagedSegment {
     segment: Segment,
-    /// The first thing that is wrong with it.
+    /// The first damage found.
     pub why: StorageError,
     /// Live records that are lost, as ascending ranges of seqs, inclusive.
     pub lost: Vec<(u64, u64)>,
-    /// Offsets of what the new segment has holes for; `None`: nothing can be read.
+    /// Offsets that become holes in the new segment; `None`: nothing can be read.
     holes: Option<RoaringBitmap>,
 }
 
 impl Segments {
-    /// Looks at all files of a segment: that they are there, as long as named, belong together, and
-    /// what of their checksums costs little to check. `records`: at every record too. `None`: it is
-    /// whole.
+    /// Checks the files of a segment: existence, length, identity, and cheap checksums; with `records`
+    /// also every record. `None` if it is undamaged.
     pub fn examine(
         self: &Arc<Self>,
         topic: TopicKey,
@@ -81,14 +79,14 @@ impl Segments {
 }
 
 impl Segment {
-    /// Nothing of it can be used.
+    /// The segment as lost in whole.
     fn lost(self, why: StorageError) -> DamagedSegment {
         let m = self.meta();
         let lost = if m.live_count > 0 { vec![(m.first_seq, m.last_seq)] } else { Vec::new() };
         DamagedSegment { segment: self, why, lost, holes: None }
     }
 
-    /// What is wrong with `.idx`, `.tags` or `.attrs`, which reads do without.
+    /// Damage of `.idx`, `.tags` or `.attrs`, which reads can do without.
     fn side_damage(&self) -> Result<Option<StorageError>> {
         let m = self.meta();
         if m.span() == 0 {
@@ -106,7 +104,7 @@ impl Segment {
         Ok(found.or_else(|| rebuilt.then(|| StorageError::corrupt(show(&idx), 0, detail))))
     }
 
-    /// Offsets of the records, dead ones too, that fail their checksum.
+    /// Offsets of the records, including deleted ones, that fail their checksum.
     fn damaged_records(&self) -> Result<RoaringBitmap> {
         let m = self.meta();
         let (mut block, mut at, mut out) = (Block::new(), m.first_seq, RoaringBitmap::new());
@@ -128,7 +126,7 @@ impl Segment {
 }
 
 impl DamagedSegment {
-    /// Copies the files that are there into `damaged/`.
+    /// Copies the existing files to `damaged/`.
     pub fn quarantine(&self) -> Result<()> {
         let (segs, id) = (&self.segment.segs, self.segment.topic().topic_id);
         for (name, kind) in self.segment.meta().files(id) {
@@ -139,7 +137,7 @@ impl DamagedSegment {
         Ok(())
     }
 
-    /// Writes what can be used under a new file number, durably; what the snapshot will say.
+    /// Writes the usable records durably under a new file number; returns the entry for the snapshot.
     pub fn rewrite(&self) -> Result<SegmentMeta> {
         let (segs, old) = (&self.segment.segs, self.segment.meta());
         let mut round = Round::new(segs);
@@ -160,7 +158,7 @@ impl DamagedSegment {
     }
 }
 
-/// Damage as a value; any other error stays one.
+/// Turns damage into a value; passes other errors on.
 fn damage(found: Result<()>) -> Result<Option<StorageError>> {
     match found {
         Ok(()) => Ok(None),

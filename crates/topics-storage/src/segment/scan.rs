@@ -1,4 +1,4 @@
-//! Reading `.data` from its beginning, without an index.
+//! Reads `.data` from its beginning, without an index.
 
 use super::layout::{DATA_HEADER, FRAME_FIXED, frame_ts, verify_frame};
 use super::open::Data;
@@ -31,7 +31,7 @@ impl Window<'_> {
     }
 }
 
-/// What lies at a place of `.data`.
+/// An item of `.data`.
 pub enum ScanItem<'a> {
     /// A record: its seq, its offset, its frame.
     Record(u64, u32, &'a [u8]),
@@ -97,8 +97,7 @@ pub fn start(meta: &SegmentMeta) -> (u64, u64) {
     (DATA_HEADER as u64, meta.first_seq)
 }
 
-/// Makes a segment's index from its `.data`. A seq that damage covers gets an entry whose frame
-/// will fail its check.
+/// Builds a segment's index from its `.data`. A damaged seq gets an entry whose frame fails its check.
 pub fn rebuild_entries(data: &Data, salt: u64, meta: &SegmentMeta) -> Result<Vec<IdxEntry>> {
     let mut out: Vec<IdxEntry> = Vec::new();
     let (mut end, mut ts) = (DATA_HEADER as u32, 0);

@@ -1,4 +1,4 @@
-//! What all segments of an engine share.
+//! The state that all segments of an engine share.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -42,7 +42,7 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// What all segments of an engine share: env, paths, identity, file numbers, open files.
+/// The state that all segments of an engine share: env, paths, identity, file numbers, open files.
 #[derive(Debug)]
 pub struct Segments {
     pub(super) env: Env,
@@ -51,25 +51,25 @@ pub struct Segments {
     store_id: [u8; 16],
     next_no: AtomicU64,
     open_segments: Mutex<Lru<OpenSegment>>,
-    /// Files in which bytes may lie that no sync covered.
+    /// Numbers of files whose bytes may not be covered by any successful sync.
     suspects: Mutex<HashSet<u64>>,
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
-    /// Files that rounds made durable and no snapshot has been looked at for.
+    /// Files that rounds made durable since the last comparison with the snapshots.
     new_files: Mutex<Vec<(SegmentName, FileKind)>>,
     sync_fs: AtomicU8,
-    /// How many syncs of the file system have failed. The kernel reports an error to one of them
-    /// only, so it counts against every round that was under way.
+    /// Number of failed syncs of the file system. The kernel reports an error to one sync only, so a
+    /// failure counts against every round in progress.
     failed_fs_syncs: Mutex<u64>,
     corrupt: AtomicU64,
     rebuilt: AtomicU64,
-    /// Nothing is opened any more.
+    /// No file is opened any more.
     closed: AtomicBool,
 }
 
 impl Segments {
-    /// The folder of the topics must be there, its name durable. `generation` must be above every
-    /// generation that gave file numbers in this directory.
+    /// The folder of the topics must exist durably. `generation` must be above every generation that has
+    /// used file numbers in this directory.
     pub fn new(
         env: Env,
         paths: Paths,
@@ -100,12 +100,12 @@ impl Segments {
         this
     }
 
-    /// A file number, never given before.
+    /// A new file number.
     pub fn next_file_no(&self) -> u64 {
         self.next_no.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A reader of a segment. Costs nothing until it is used.
+    /// A reader of a segment. Opens nothing until it is used.
     pub fn segment(self: &Arc<Self>, topic: TopicKey, meta: SegmentMeta) -> Segment {
         Segment::new(self.clone(), topic, meta)
     }
@@ -175,7 +175,7 @@ impl Segments {
         let dir = self.paths.topic(topic_id);
         for entry in list_dir(&self.env, &dir)? {
             remove_if_there(&self.env, &dir.join(&entry.name))?;
-            // Not before: a reader would open it again.
+            // After the removal: a reader could open the file again before.
             if let Some((name, _)) = parse_file_name(topic_id, &entry.name) {
                 self.forget(name.file_no);
             }
@@ -199,10 +199,10 @@ impl Segments {
         log::error!("{file} is damaged at offset {offset}: the record {seq} fails its checksum");
     }
 
-    /// Counts a `.idx`, `.tags` or `.attrs` that could not be used.
+    /// Counts an unusable `.idx`, `.tags` or `.attrs`.
     pub(super) fn count_rebuilt(&self, why: &StorageError) {
         self.rebuilt.fetch_add(1, Ordering::Relaxed);
-        log::warn!("{why}; what it says is read from the records");
+        log::warn!("{why}; its contents are read from the records instead");
     }
 
     pub(super) fn open_segment(&self, topic: TopicKey, file_no: u64) -> Arc<OpenSegment> {
@@ -212,8 +212,7 @@ impl Segments {
         self.open_segments.lock().get_or_insert(file_no, || Arc::new(OpenSegment::new(topic)))
     }
 
-    /// Closes every file, but for those of reads that are under way; no read opens one from here
-    /// on.
+    /// Closes every file. A read in progress keeps its files; later reads fail with `Closed`.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // They are closed after the lock is free.
@@ -225,7 +224,7 @@ impl Segments {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Drops the descriptors of a segment, unless a read has them.
+    /// Closes the files of a segment. A read in progress keeps them.
     pub(super) fn forget(&self, file_no: u64) {
         let _ = self.open_segments.lock().remove(file_no);
         self.fresh.lock().remove(&file_no);
@@ -241,12 +240,12 @@ impl Segments {
         DataHeader { store_id: self.store_id, topic, first_seq, file_no, salt }
     }
 
-    /// Says that bytes of these files are not known to be on the disk, nor ever will be.
+    /// Marks files whose bytes may never reach the disk.
     pub(super) fn suspect(&self, file_nos: &[u64]) {
         self.suspects.lock().extend(file_nos);
     }
 
-    /// Whether a sync of the file failed: it is made again at its next use.
+    /// Whether a sync of the file failed. The next writer makes such a file again under a new number.
     pub fn is_suspect(&self, file_no: u64) -> bool {
         let suspects = self.suspects.lock();
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
@@ -256,7 +255,7 @@ impl Segments {
         self.new_files.lock().extend(files);
     }
 
-    /// The files that rounds made durable since the last call, a topic's together.
+    /// The files that rounds made durable since the last call, grouped by topic.
     pub(crate) fn take_new_files(&self) -> Vec<(SegmentName, FileKind)> {
         let mut new_files = std::mem::take(&mut *self.new_files.lock());
         new_files.sort_unstable();
@@ -276,7 +275,7 @@ impl Segments {
         self.fresh.lock().contains(&file_no)
     }
 
-    /// Whether one call can stand for many syncs here; found out once.
+    /// Whether one sync of the file system can replace many file syncs; determined once.
     pub(super) fn can_sync_fs(&self) -> bool {
         match self.sync_fs.load(Ordering::Relaxed) {
             UNKNOWN => {
@@ -290,12 +289,12 @@ impl Segments {
         }
     }
 
-    /// What [`Self::sync_fs`] compares with.
+    /// The mark that [`Self::sync_fs`] compares with.
     pub(super) fn fs_sync_mark(&self) -> u64 {
         *self.failed_fs_syncs.lock()
     }
 
-    /// Makes everything written durable, if nothing has failed since `mark`.
+    /// Makes everything written durable. Fails also if another sync has failed since `mark`.
     pub(super) fn sync_fs(&self, mark: u64) -> Result<()> {
         let mut failed = self.failed_fs_syncs.lock();
         let dir = self.paths.topics();
@@ -315,7 +314,7 @@ impl Segments {
 }
 
 impl FdReclaimer for Segments {
-    /// What is checked is checked again at the next read.
+    /// Closes all cached files. The next read of a segment opens and checks them again.
     fn reclaim_fds(&self) {
         // They are closed after the lock is free.
         let all = self.open_segments.lock().take_all();

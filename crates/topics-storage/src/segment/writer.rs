@@ -20,8 +20,8 @@ use crate::{Result, StorageError};
 /// Buffered bytes after which a writer writes.
 const BUFFER: usize = 256 << 10;
 
-/// Appends to a topic's active segment. Nothing that it writes counts until the round that it is
-/// added to was synced; dropped before that, the file is suspect and made again at the next use.
+/// Appends to a topic's active segment. Its records count only after the round that it was added to was
+/// synced. If it is dropped before, the file is suspect and the next writer makes it again.
 #[derive(Debug)]
 pub struct SegmentWriter {
     segs: Arc<Segments>,
@@ -33,9 +33,9 @@ pub struct SegmentWriter {
     /// Files finished beside `.data` and `.idx`.
     side: Vec<UnsyncedFile>,
     created: bool,
-    /// Whether bytes may have reached a file that no round has taken over.
+    /// Whether it has written bytes that no round has taken over.
     dirty: bool,
-    /// The last write found no space, or the seal no descriptor.
+    /// The last call failed for lack of space or descriptors.
     refused: bool,
 }
 
@@ -83,12 +83,12 @@ impl SegmentWriter {
         Ok(this)
     }
 
-    /// Goes on in an active segment at its named length: cuts what lies beyond it. The files are
-    /// made again under a new number ([`Self::remake`]) when they have more than one name, when
-    /// they are suspect, and when their index is damaged; `meta().file_no` tells.
+    /// Continues an active segment at its named length and cuts what lies beyond. If the files have more
+    /// than one name, are suspect, or have a damaged index, makes them again under a new number
+    /// ([`Self::remake`]), which `meta().file_no` returns.
     pub fn reopen(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         if meta.sealed || meta.cold {
-            return Err(StorageError::Missing { what: "an active segment to go on in".into() });
+            return Err(StorageError::Missing { what: "an active segment to append to".into() });
         }
         if segs.is_suspect(meta.file_no) {
             return Self::remake(segs, topic, meta);
@@ -180,7 +180,7 @@ impl SegmentWriter {
         self.meta.last_seq + 1
     }
 
-    /// What the snapshot will say about it.
+    /// Its entry for the snapshot.
     pub fn meta(&self) -> &SegmentMeta {
         &self.meta
     }
@@ -213,7 +213,7 @@ impl SegmentWriter {
         self.enter(len as u32, frame.ts, frame.flags.0)
     }
 
-    /// Copies a frame whose record is damaged as it is: it will fail its check here too.
+    /// Copies the frame of a damaged record unchanged, so that it still fails its check.
     pub(super) fn append_damaged(&mut self, seq: u64, bytes: &[u8], ts: u64) -> Result<()> {
         self.check_next(seq, bytes.len())?;
         self.data.buf.extend_from_slice(bytes);
@@ -225,8 +225,8 @@ impl SegmentWriter {
         self.hole_at(self.meta.last_ts)
     }
 
-    /// Writes the next seq as a hole that keeps the place in time of what it was. A segment that
-    /// begins with holes has the time of its topic only if they are written so.
+    /// Writes the next seq as a hole with the time of the record that it replaces, so that seeks by time
+    /// still work in a segment that begins with holes.
     pub fn hole_at(&mut self, ts: u64) -> Result<()> {
         self.dirty = true;
         let ts = ts.max(self.meta.last_ts);
@@ -262,7 +262,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Whether the settings say that it is full.
+    /// Whether it has reached the size of a full segment.
     pub fn should_seal(&self) -> bool {
         self.meta.span() >= self.segs.options.max_events
             || self.meta.data_len >= self.segs.options.max_bytes
@@ -275,7 +275,7 @@ impl SegmentWriter {
     }
 
     /// Ends the segment: footer of `.idx`, `.tags`, `.attrs`. Nothing may be appended after it.
-    /// The index is checked first: a footer vouches for it.
+    /// The index is checked first, because the footer certifies it.
     pub fn seal(&mut self) -> Result<()> {
         let sealed = self.write_seal();
         self.refused = sealed.as_ref().is_err_and(StorageError::is_shortage);
@@ -330,7 +330,7 @@ impl SegmentWriter {
         written
     }
 
-    /// Writes what is buffered and hands the files over to a round, which must sync them.
+    /// Flushes the buffers and hands the files to a round, which must sync them.
     pub(super) fn finish(&mut self) -> Result<(SegmentMeta, Vec<UnsyncedFile>)> {
         self.flush()?;
         self.dirty = false;
@@ -355,7 +355,7 @@ impl Drop for SegmentWriter {
         if !self.dirty {
             return;
         }
-        // Finding no space, or no descriptor, says nothing about what the other writes did.
+        // A lack of space or descriptors does not make earlier writes suspect.
         if !self.refused {
             self.segs.suspect(&[self.meta.file_no]);
         }

@@ -50,9 +50,9 @@ impl SnapshotBuilder {
     pub fn finish(mut self, body: &SnapshotBody) -> Result<EncodedSnapshot> {
         let mut start = Vec::with_capacity(self.topics_at - HEADER);
         head(body, self.topics, &mut start)?;
-        let room = self.out.get_mut(HEADER..self.topics_at).filter(|r| r.len() == start.len());
-        match room {
-            Some(room) => room.copy_from_slice(&start),
+        let header = self.out.get_mut(HEADER..self.topics_at).filter(|r| r.len() == start.len());
+        match header {
+            Some(header) => header.copy_from_slice(&start),
             None => return Err(failed("the number of shards changed")),
         }
         put(&body.sections, &mut self.out)?;

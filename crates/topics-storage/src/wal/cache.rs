@@ -34,9 +34,10 @@ impl TailCache {
         }
     }
 
-    /// Appends the bytes at a place to `out`, if all of them are here; they may lie in several
-    /// groups. After a failed sync the file may no longer give back what it was given, and nothing
-    /// is pushed any more: what is here is what readers of an acked tail still get.
+    /// Appends the bytes of a range to `out` if all of them are cached; the range may span groups.
+    ///
+    /// After a failed sync a read of the file may return other bytes than were written. Nothing is
+    /// pushed then, so readers of an acked tail still get it from here.
     pub fn copy(&self, file: FileKey, offset: u32, len: usize, out: &mut Vec<u8>) -> bool {
         let (mut at, end) = (offset as usize, offset as usize + len);
         let after = self.entries.partition_point(|e| (e.file, e.offset) <= (file, offset));

@@ -1,9 +1,9 @@
-//! Making one group of staged batches: one copy into one buffer (none where the group is one batch
-//! that left room for the Group frame), then seq, ts, `batch_more` and the outer checksum of every
-//! frame in place.
+//! Builds one group from staged batches: copies them into one buffer (without a copy if the group is
+//! a single batch with headroom for the Group frame), then sets seq, ts, `batch_more` and the outer
+//! checksum of every frame in place.
 
 use super::GROUP_HEADROOM;
-use super::state::QueuedBatch;
+use super::effects::QueuedBatch;
 use crate::StorageError;
 use crate::format::frame;
 use crate::format::record::Group;
@@ -11,7 +11,7 @@ use crate::format::record::Group;
 /// A group ready to be written.
 pub(super) struct BuiltGroup {
     pub bytes: Vec<u8>,
-    /// Where each batch lies.
+    /// The range of each batch.
     pub spans: Vec<Span>,
     /// Frames after the Group frame.
     pub frames: u64,
@@ -28,8 +28,8 @@ pub(super) struct Span {
     pub last_lsn: u64,
 }
 
-/// Builds a group of `taken` that begins at `lsn` of the file with this salt. A batch that is not
-/// a sequence of whole frames is a bug, and must not reach the disk.
+/// Builds a group of `taken` that begins at `lsn` of the file with this salt. Fails for a batch that
+/// is not a sequence of whole frames: that is a bug, and it must not reach the disk.
 pub(super) fn build(
     taken: &mut [QueuedBatch],
     salt: u64,
@@ -71,7 +71,7 @@ pub(super) fn build(
     Ok(BuiltGroup { bytes, spans, frames, next_lsn })
 }
 
-/// The buffer of the only batch, when it has its frames where the group's file wants them.
+/// The buffer of the only batch, if it has headroom and nothing but records.
 fn whole(taken: &mut [QueuedBatch]) -> Option<Vec<u8>> {
     let [q] = taken else { return None };
     let b = &mut q.batch;
@@ -79,7 +79,7 @@ fn whole(taken: &mut [QueuedBatch]) -> Option<Vec<u8>> {
     fits.then(|| std::mem::take(&mut b.records))
 }
 
-/// One buffer with room for the Group frame and a copy of everything.
+/// One buffer with headroom for the Group frame and a copy of all batches.
 fn together(taken: &[QueuedBatch], total: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(total + Group::FRAME_LEN);
     bytes.resize(Group::FRAME_LEN, 0);

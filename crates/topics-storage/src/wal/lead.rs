@@ -1,20 +1,21 @@
-//! What a leader does: takes what is staged, writes one group, publishes the outcome.
+//! The leader of a group commit: takes staged batches, writes one group, publishes the outcome.
 
 use std::sync::Arc;
 
 use topics_env::WriteSyncError;
 
+use super::effects::{Effect, QueuedBatch, Unsynced, WrittenBatch};
 use super::group::{BuiltGroup, build};
 use super::shard::{Guard, Shard};
-use super::state::{Effect, QueuedBatch, State, Unsynced, WrittenBatch};
+use super::state::State;
 use super::{Level, WalFile};
 use crate::StorageError;
 
-/// Bytes of batches that one group takes, unless one batch is larger.
+/// Maximum bytes of batches in one group, unless a single batch is larger.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Unsynced bytes that are not left to the timer: the end of a file, which a leader syncs before
-/// it goes on in the next one, must not be much.
+/// Unsynced bytes from which a sync is requested before the timer fires: a rotation has to sync the
+/// rest of its file, which must stay small.
 const SYNC_AHEAD: u64 = 4 << 20;
 
 /// A group on its way to the file.
@@ -22,7 +23,7 @@ struct GroupWrite {
     taken: Vec<QueuedBatch>,
     file: Arc<WalFile>,
     offset: u64,
-    /// Whether the sync is linked to the write; the syncing flag is held then.
+    /// Whether the sync is linked to the write; the syncing flag is set then.
     linked: bool,
 }
 
@@ -34,19 +35,19 @@ struct WrittenGroup {
     took: u64,
 }
 
-/// Why a group is not in the file.
+/// Why a group was not committed.
 enum GroupError {
-    /// It could not be made.
+    /// It could not be built.
     Build(StorageError),
-    /// It was not, or not wholly, written.
+    /// It was not written, or only in part.
     Write(StorageError),
     /// It was written, the linked sync failed.
     Sync(StorageError),
 }
 
 impl Shard {
-    /// Leads one group. `own` is what the caller itself waits for: if that is a sync and none is
-    /// in flight, the write may be linked to it.
+    /// Leads one group. `own` is the ticket and level that the caller itself waits for: if it needs a
+    /// sync and none is in flight, the write may be linked to one.
     pub fn lead_group<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
         st.leading = true;
         st.lead_wanted = false;
@@ -77,10 +78,9 @@ impl Shard {
         st
     }
 
-    /// Whether a group's write is linked to a sync: the backend gains by it, its leader waits for
-    /// one, and nobody else waits for anything. The two run on other threads, one after the other,
-    /// which costs a lone caller less than two calls and many callers the time in which the next
-    /// group would have been written.
+    /// Whether to link the group's write to a sync: the backend is faster with it, the leader needs a
+    /// sync, and no other caller waits. A linked pair saves a single caller one system call; with
+    /// several callers it would delay the next group, which is written while a separate sync runs.
     fn should_link_sync(
         &self,
         st: &State,
@@ -92,9 +92,9 @@ impl Shard {
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
     }
 
-    /// The shard cannot go on in a next log file. Fails the first batch, every other one that fits
-    /// into no file that is there, and every later batch of the same topics, which builds on what
-    /// failed. Those of other topics go on: they may free space.
+    /// No next log file is available. Fails the first batch, every other batch that fits into no
+    /// existing file, and every later batch of the same topics, because their seqs follow from the
+    /// failed ones. Batches of other topics continue: they may free space.
     fn fail_unwritable<'a>(&'a self, mut st: Guard<'a>, error: &StorageError) -> Guard<'a> {
         if st.poisoned.is_some() {
             st.leading = false;
@@ -117,8 +117,8 @@ impl Shard {
         }
         st.leading = false;
         if let Some(error) = st.poisoned.clone() {
-            // A sync failed meanwhile: nothing of this group is acked, and the queue was left to
-            // this leader.
+            // A sync failed meanwhile: nothing of this group is acked, and this leader fails the
+            // queue.
             return self.poison(st, &w.taken, &error);
         }
         match outcome {
@@ -133,7 +133,7 @@ impl Shard {
                 self.drain_effects(st)
             }
             Err(GroupError::Write(e @ StorageError::Full { .. })) => {
-                // The file may hold a part of the group: the shard goes on in the next one only.
+                // The file may hold a part of the group: the next group goes to the next file.
                 st.broken = true;
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.drain_effects(st)
@@ -172,7 +172,7 @@ impl Shard {
     }
 }
 
-/// The group's write has returned: positions move, commits are told in order.
+/// Publishes a written group: moves the positions and queues the commits in order.
 fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
     let WrittenGroup { group, built, took } = written;
     for (q, span) in w.taken.iter().zip(&built.spans) {
@@ -198,7 +198,7 @@ fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
     }
     st.sync_used.0 |= !st.unsynced.is_empty() || w.linked;
     st.offset = w.offset + group.len() as u64;
-    // Whatever waits for a sync has somebody who runs it.
+    // A batch that waits for a sync has a caller who runs it; without one the thread must.
     st.sync_wanted |= st.unsynced.is_empty() && st.offset - st.sync_offset >= SYNC_AHEAD;
     st.next_lsn = built.next_lsn;
     st.written_ticket = st.before_queue();
@@ -215,7 +215,7 @@ fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
     }
 }
 
-/// An error of the file that a group goes to.
+/// An I/O error of the file that the group is written to.
 fn io(what: &str, file: &WalFile, e: std::io::Error) -> StorageError {
     StorageError::io(format!("{what} {}", file.name), e)
 }

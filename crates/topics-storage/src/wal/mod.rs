@@ -1,21 +1,28 @@
 //! The write-ahead log: shards, group commit, rotation of files.
 //!
-//! * `state`: what a shard knows, and the order in which commits are told.
-//! * `outcome`: what is known about tickets, and who wants to know.
+//! * `state`: the state of a shard, without I/O.
+//! * `effects`: commits and failures, run in order.
+//! * `outcome`: outcomes of tickets, and the threads and callbacks that wait for them.
+//! * `batch`: the types of a batch and of its commit.
+//! * `permit`: the bound on what is staged.
 //! * `shard`: staging, waiting, reading.
-//! * `group`: making one group of staged batches.
-//! * `lead`: what a leader does: one group, one write.
-//! * `sync`: making it durable; the shard's thread; the close.
+//! * `group`: builds one group from staged batches.
+//! * `lead`: the leader of a group commit: one group, one write.
+//! * `sync`: syncs, the shard's thread, the close.
 //! * `rotation`: from one file to the next.
 //! * `prefault`: reads reserved space before it is written, so that its pages are in memory.
-//! * `space`: keeping the free space of a full disk for a checkpoint.
+//! * `space`: pauses allocation while a checkpoint needs the free space of a full disk.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
+mod batch;
 mod cache;
+mod counters;
+mod effects;
 mod group;
 mod lead;
 mod outcome;
+mod permit;
 mod prefault;
 mod rotation;
 pub mod scan;
@@ -36,122 +43,15 @@ use topics_env::sync::{Mutex, RwLock};
 use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use self::batch::{Batch, Commit, FileKey, GROUP_HEADROOM, Level, PlacedBatch, Ticket};
+pub use self::counters::{Counters, SYNC_BUCKETS};
+pub use self::permit::StagingPermit;
 use self::shard::Shard;
-pub use self::shard::StagingPermit;
 pub use self::space::{AllocationPause, EndedFile};
 use crate::dir::{LockWatch, Paths};
 use crate::format::health::HealthFile;
-use crate::format::record::Group;
 use crate::format::wal_file::WalFileHeader;
 use crate::{Result, StorageError};
-
-/// When a batch counts as committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// In the queue.
-    Staged,
-    /// Its group's write has returned.
-    Written,
-    /// A sync covers it.
-    Synced,
-}
-
-/// A file within this process; keys of one shard ascend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileKey(pub u32);
-
-/// A staged batch: its place in the shard's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    /// The shard.
-    pub shard: u32,
-    /// Ordinal in the shard, from 1.
-    pub n: u64,
-}
-
-/// What becomes of a batch: exactly one of the two, once, in queue order within a level. A batch
-/// that fails takes every later one of its topic with it.
-pub trait Commit: Send + Sync {
-    /// The batch is committed at its level; its frames are finished and lie where `placed` says.
-    fn apply(&self, placed: &PlacedBatch<'_>);
-    /// The batch was not logged, or nothing is known about it any more.
-    fn failed(&self, error: &StorageError);
-}
-
-/// The room that [`Batch::records`] may leave for the frame that opens a group.
-pub const GROUP_HEADROOM: usize = Group::FRAME_LEN;
-
-/// A batch for the log. The frames are encoded, not sealed.
-pub struct Batch {
-    /// Control frames before the records.
-    pub head: Vec<u8>,
-    /// Append frames; topic, seq and ts are set when the group is written.
-    pub records: Vec<u8>,
-    /// Bytes of `records` before its first frame: [`GROUP_HEADROOM`], or 0. With them a batch that is a
-    /// group of its own is written from where it was encoded.
-    pub headroom: usize,
-    /// Control frames after the records.
-    pub tail: Vec<u8>,
-    /// Seq of the first Append frame.
-    pub first_seq: u64,
-    /// Time of every frame that has none.
-    pub ts: u64,
-    /// Topic of all frames, whose batches share their fate; 0: of none, and the batch fails alone.
-    pub topic_id: u64,
-    /// When it is applied: after its write, or after a sync covers it.
-    pub level: Level,
-    /// Goes on while the disk is full.
-    pub frees_space: bool,
-    /// Told the outcome.
-    pub commit: Arc<dyn Commit>,
-}
-
-impl Batch {
-    /// Control frames that belong to no topic; they do not free space.
-    #[must_use]
-    pub fn control(head: Vec<u8>, ts: u64, level: Level, commit: Arc<dyn Commit>) -> Self {
-        Self {
-            head,
-            records: Vec::new(),
-            headroom: 0,
-            tail: Vec::new(),
-            first_seq: 0,
-            ts,
-            topic_id: 0,
-            level,
-            frees_space: false,
-            commit,
-        }
-    }
-
-    /// Bytes of all frames.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.head.len() + self.frames().len() + self.tail.len()
-    }
-
-    /// The Append frames.
-    fn frames(&self) -> &[u8] {
-        self.records.get(self.headroom..).unwrap_or(&[])
-    }
-}
-
-/// Where finished frames lie.
-#[derive(Clone, Copy, Debug)]
-pub struct PlacedBatch<'a> {
-    /// The shard.
-    pub shard: usize,
-    /// The file.
-    pub file: FileKey,
-    /// Offset of the first frame.
-    pub offset: u32,
-    /// Lsn of the first frame.
-    pub first_lsn: u64,
-    /// First lsn of the file.
-    pub file_first_lsn: u64,
-    /// The frames, contiguous, sealed.
-    pub bytes: &'a [u8],
-}
 
 /// How far a shard has come, as lsns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +79,7 @@ pub struct WalFile {
     pub file: Arc<dyn File>,
 }
 
-/// What recovery leaves of a shard.
+/// The state of a shard after recovery.
 #[derive(Debug)]
 pub struct ShardStart {
     /// Files that reads may need, ascending, the one in use last.
@@ -190,8 +90,8 @@ pub struct ShardStart {
     pub capacity: u64,
     /// Lsn of the next frame. Everything below is durable.
     pub next_lsn: u64,
-    /// Where the shard says that its write-back failed; `None`: the next open takes it for granted
-    /// after a kill.
+    /// The shard records a failed write-back here. `None`: the next open after a kill assumes that
+    /// write-back failed.
     pub health: Option<Arc<HealthFile>>,
 }
 
@@ -212,7 +112,7 @@ pub struct WalOptions {
     pub tail_cache_bytes: usize,
     /// How long an idle tail stays unsynced.
     pub sync_interval: Duration,
-    /// Run threads for each shard; otherwise the owner drives.
+    /// Runs two threads for each shard. Without them the owner calls [`Wal::drive`].
     pub background: bool,
 }
 
@@ -231,19 +131,20 @@ impl Default for WalOptions {
     }
 }
 
-/// What all shards share.
+/// State that all shards share.
 #[derive(Debug)]
 struct Shared {
     env: Env,
     paths: Paths,
     options: WalOptions,
-    /// Whether the backend gains by a write that is linked to its sync.
+    /// Whether the backend is faster with a write that is linked to its sync.
     linked: bool,
     /// The next key: files of all shards share one sequence.
     next_key: AtomicU32,
-    /// Least time from one sync to the next while several wait for it, ns.
+    /// Minimum time from the start of one sync to the start of the next while more than one caller
+    /// waits, in ns.
     commit_delay: AtomicU64,
-    /// The lock of the directory: looked at after each sync, before it acks anything.
+    /// The lock of the directory. It is checked after each sync, before anything is acked.
     lock: std::sync::OnceLock<LockWatch>,
 }
 
@@ -264,8 +165,8 @@ pub struct Wal {
 }
 
 impl Wal {
-    /// Starts on what recovery prepared: one [`ShardStart`] per shard, and the files of shards
-    /// outside the layout.
+    /// Starts the log: one [`ShardStart`] per shard, and the files of shards outside the layout,
+    /// which are only read.
     pub fn start(
         env: Env,
         paths: Paths,
@@ -304,8 +205,8 @@ impl Wal {
         Ok(Self { shards, outside_files, threads: Mutex::new(threads) })
     }
 
-    /// From now on nothing is acked once this lock is lost: a shard that notices, at its next sync,
-    /// is poisoned with [`StorageError::LockLost`].
+    /// Makes every sync check this lock. A shard that finds it lost is poisoned with
+    /// [`StorageError::LockLost`] and acks nothing more.
     pub fn watch_lock(&self, lock: LockWatch) {
         if let Some(shard) = self.shards.first() {
             let _ = shard.shared.lock.set(lock);
@@ -324,8 +225,9 @@ impl Wal {
         (xxh3_64(&topic_id.to_le_bytes()) % self.shards.len() as u64) as usize
     }
 
-    /// A permit to stage a batch; to be taken before any lock. With `wait`, waits (and leads) that
-    /// long, first come, first served; [`StorageError::Staging`] when there is none.
+    /// Returns a permit to stage a batch. The caller holds no lock: with `wait` the call blocks up to
+    /// that long, first come, first served, and leads groups meanwhile. [`StorageError::Staging`]
+    /// when no permit becomes free.
     pub fn reserve(
         &self,
         shard: usize,
@@ -341,13 +243,14 @@ impl Wal {
         shard.stage(batch, permit)
     }
 
-    /// Waits for a level, leading and syncing where nobody else does.
+    /// Waits until the ticket reaches a level. The caller leads a group or runs a sync if no other
+    /// thread does.
     pub fn wait(&self, ticket: Ticket, level: Level) -> Result<()> {
         self.shards[ticket.shard as usize].wait(ticket.n, level)
     }
 
-    /// Calls `done` once when the level is reached or cannot be; never blocks. `done` runs on
-    /// whichever thread completes it, possibly this one, with no lock held.
+    /// Calls `done` once, when the level is reached or has become impossible; never blocks. `done`
+    /// runs with no lock held on the thread that completes it, which may be the caller's.
     pub fn notify(&self, ticket: Ticket, level: Level, done: Box<dyn FnOnce(Result<()>) + Send>) {
         self.shards[ticket.shard as usize].notify(ticket.n, level, done);
     }
@@ -357,13 +260,13 @@ impl Wal {
         self.shards[shard].drive();
     }
 
-    /// Has what is staged written soon without waiting for it: by the shard's thread, or here where
-    /// there is none.
+    /// Requests a write of the staged batches without waiting for it. The shard's thread leads; in a
+    /// log without threads this call does.
     pub fn lead_later(&self, shard: usize) {
         self.shards[shard].lead_later();
     }
 
-    /// Writes and syncs everything staged so far; the synced lsn.
+    /// Writes and syncs everything staged so far; returns the synced lsn.
     pub fn sync(&self, shard: usize) -> Result<u64> {
         self.shards[shard].sync_all()
     }
@@ -374,29 +277,29 @@ impl Wal {
         self.shards[shard].positions()
     }
 
-    /// Whether a shard has failed until restart.
+    /// The error that poisoned a shard, if it is poisoned.
     #[must_use]
     pub fn poisoned(&self, shard: usize) -> Option<StorageError> {
         self.shards[shard].poisoned()
     }
 
-    /// Whether ordinary writes are refused for want of space; tries to get some.
+    /// Whether ordinary writes are refused because the disk is full. Tries once to make the next
+    /// file.
     #[must_use]
     pub fn full(&self, shard: usize) -> bool {
         self.shards[shard].full()
     }
 
-    /// The least time, in ns, from the beginning of one sync to that of the next while more than
-    /// one waits for it: under pressure a sync covers more. A lone caller never waits for it, nor
-    /// does [`Self::sync`]. 0: none.
+    /// Sets the commit delay: the minimum time, in ns, from the start of one sync to the start of the
+    /// next while more than one caller waits, so that a sync covers more batches under load. A
+    /// single caller and [`Self::sync`] are never delayed. 0 turns it off.
     pub fn set_commit_delay(&self, ns: u64) {
         if let Some(shard) = self.shards.first() {
             shard.shared.commit_delay.store(ns, Ordering::Relaxed);
         }
     }
 
-    /// For how long after `since`, monotonic ns, the last sync of the shard that was held back under
-    /// pressure waited before it began.
+    /// How long the last delayed sync of the shard was delayed after `since` (monotonic ns).
     #[must_use]
     pub fn delayed_since(&self, shard: usize, since: u64) -> u64 {
         self.shards[shard].delayed_since(since)
@@ -443,8 +346,8 @@ impl Wal {
         self.shards[shard].trim(lsn)
     }
 
-    /// Makes the file in use a small one, before the last checkpoints of a clean close. An error
-    /// costs only the time that the next open takes.
+    /// Rotates to a small file before the last checkpoints of a clean close. An error only makes the
+    /// next open slower.
     pub fn shrink_before_close(&self, shard: usize) -> Result<()> {
         self.shards[shard].shrink_before_close()
     }
@@ -479,7 +382,7 @@ impl Wal {
         result
     }
 
-    /// After a close: closes the files, but for those of reads that are under way.
+    /// Closes the files after [`Self::close`]. A read in progress keeps its file open.
     pub fn release_files(&self) {
         for shard in &self.shards {
             shard.release_files();
@@ -491,69 +394,7 @@ impl Wal {
 
 impl Drop for Wal {
     fn drop(&mut self) {
-        // Whoever still waits is told; the error of a close that did nothing wrong is none.
+        // Waiters get `Closed`. An unclean close has no error that a caller could handle.
         let _ = self.close(false);
-    }
-}
-
-/// What the shards have done since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    /// Group writes.
-    pub groups: u64,
-    /// Batches in them.
-    pub batches: u64,
-    /// Frames in them.
-    pub frames: u64,
-    /// Bytes written.
-    pub bytes: u64,
-    /// Syncs that returned.
-    pub syncs: u64,
-    /// Nanoseconds they took.
-    pub sync_ns: u64,
-    /// The same as a histogram: the `i`-th counts syncs below `2^(i + 8)` ns, the last all others.
-    pub sync_times: [u64; SYNC_BUCKETS],
-    /// Syncs that waited for company before they began.
-    pub delayed_syncs: u64,
-    /// Files begun.
-    pub rotations: u64,
-    /// Batches staged now.
-    pub staged: u64,
-    /// Bytes that these keep.
-    pub staged_bytes: u64,
-    /// Shards that are poisoned.
-    pub poisoned: u64,
-    /// Shards that take no ordinary writes: poisoned, or without space.
-    pub read_only: u64,
-}
-
-/// Buckets of [`Counters::sync_times`].
-pub const SYNC_BUCKETS: usize = 32;
-
-impl Counters {
-    /// A sync has returned after so many nanoseconds.
-    fn synced(&mut self, ns: u64) {
-        self.syncs += 1;
-        self.sync_ns += ns;
-        let bits = (64 - ns.leading_zeros()) as usize;
-        self.sync_times[bits.saturating_sub(8).min(SYNC_BUCKETS - 1)] += 1;
-    }
-
-    fn plus(self, o: &Self) -> Self {
-        Self {
-            groups: self.groups + o.groups,
-            batches: self.batches + o.batches,
-            frames: self.frames + o.frames,
-            bytes: self.bytes + o.bytes,
-            syncs: self.syncs + o.syncs,
-            sync_ns: self.sync_ns + o.sync_ns,
-            sync_times: std::array::from_fn(|i| self.sync_times[i] + o.sync_times[i]),
-            delayed_syncs: self.delayed_syncs + o.delayed_syncs,
-            rotations: self.rotations + o.rotations,
-            staged: self.staged + o.staged,
-            staged_bytes: self.staged_bytes + o.staged_bytes,
-            poisoned: self.poisoned + o.poisoned,
-            read_only: self.read_only + o.read_only,
-        }
     }
 }

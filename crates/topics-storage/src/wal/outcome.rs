@@ -1,4 +1,4 @@
-//! What is known about tickets, and who wants to know.
+//! Outcomes of tickets, and the threads and callbacks that wait for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::{Result, StorageError};
 
 pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// A blocked thread. It is taken off the list by whoever wakes it.
+/// A blocked thread. The thread that wakes it removes it from the list.
 pub(super) struct Waiter {
     pub n: u64,
     pub level: Level,
@@ -20,15 +20,15 @@ pub(super) struct Waiter {
 /// Outcomes of tickets, and the threads and callbacks that wait for them.
 #[derive(Default)]
 pub(super) struct Outcomes {
-    /// How far waiters of level `Written` see.
+    /// Tickets up to here have reached `Written`.
     written: u64,
-    /// How far waiters of level `Synced` see.
+    /// Tickets up to here have reached `Synced`.
     synced: u64,
-    /// Why nothing more is acked.
+    /// The error after which nothing more is acked.
     ended: Option<StorageError>,
     /// Failed tickets, ascending ranges.
     failed: VecDeque<(u64, u64, StorageError)>,
-    /// The most ranges that are remembered; all tickets that are out at one time are fewer.
+    /// Maximum number of remembered ranges; more than the tickets that can be pending at one time.
     most_failed: usize,
     pub waiters: Vec<Waiter>,
     callbacks: [BTreeMap<u64, Vec<Callback>>; 2],
@@ -40,7 +40,7 @@ impl Outcomes {
         Self { most_failed: most_failed.max(4096), ..Self::default() }
     }
 
-    /// What is known about a ticket at a level; `None`: nothing yet.
+    /// The outcome of a ticket at a level; `None` while it is pending.
     pub fn of(&self, n: u64, level: Level) -> Option<Result<()>> {
         let done = match level {
             Level::Staged => return Some(Ok(())),
@@ -68,12 +68,12 @@ impl Outcomes {
         }
     }
 
-    /// Nothing more is acked.
+    /// Fails every ticket that is still pending or comes later.
     pub fn end(&mut self, error: &StorageError) {
         self.ended.get_or_insert_with(|| error.clone());
     }
 
-    /// Writes down that tickets failed; what is known already stays.
+    /// Records that tickets failed. Earlier recorded failures keep their error.
     pub fn fail(&mut self, from: u64, to: u64, error: &StorageError) {
         if from > to {
             return;
@@ -94,8 +94,8 @@ impl Outcomes {
         self.merge_oldest();
     }
 
-    /// Bounds the table. Two ranges become one with what lies between them: a ticket whose outcome
-    /// is not known any more is an error, never a success.
+    /// Bounds the table: merges the two oldest ranges and the tickets between them. A ticket whose
+    /// outcome was dropped counts as failed, never as a success.
     fn merge_oldest(&mut self) {
         while self.failed.len() > self.most_failed {
             let (Some((from, ..)), Some((_, to, _))) =
@@ -104,10 +104,10 @@ impl Outcomes {
                 return;
             };
             let error = StorageError::Io {
-                what: format!("learn what became of the writes {from} to {to} of the shard"),
+                what: format!("look up the outcome of the writes {from} to {to} of the shard"),
                 kind: std::io::ErrorKind::Other,
                 raw: None,
-                detail: "too many failed since: read the topic to see what it has".into(),
+                detail: "it was dropped because too many writes failed since; read the topic to see which records it has".into(),
             };
             self.failed.push_front((from, to, error));
         }
@@ -121,33 +121,34 @@ impl Outcomes {
         }
     }
 
-    /// Takes a waiter that woke by itself off the list.
+    /// Removes a waiter that woke by itself.
     pub fn unpark(&mut self, wake: &Arc<Condvar>) {
         self.waiters.retain(|w| !Arc::ptr_eq(&w.wake, wake));
     }
 
-    /// Has `done` called, once, when the level is reached or cannot be.
+    /// Registers `done`, which is called once when the level is reached or has become impossible.
     pub fn call(&mut self, n: u64, level: Level, done: Callback) {
         self.callbacks[usize::from(level == Level::Synced)].entry(n).or_default().push(done);
     }
 
-    /// The first ticket whose sync a callback waits for.
+    /// The lowest ticket whose sync a callback waits for.
     pub fn first_synced_call(&self) -> Option<u64> {
         self.callbacks[1].first_key_value().map(|(n, _)| *n)
     }
 
-    /// Whether more than one waits for a sync, `own` of them among neither waiters nor callbacks.
+    /// Whether more than one caller waits for a sync. `own` of them are neither in the waiter list nor
+    /// callbacks.
     pub fn has_several_syncs(&self, own: usize) -> bool {
         let blocked = self.waiters.iter().filter(|w| w.level == Level::Synced);
         let calls = self.callbacks[1].values().flatten().map(|_| ());
         blocked.map(|_| ()).chain(calls).nth(1usize.saturating_sub(own)).is_some()
     }
 
-    /// Callbacks whose outcome is known now.
+    /// Removes and returns the callbacks whose outcome is known.
     pub fn due(&mut self) -> Vec<(Callback, Result<()>)> {
         let mut due = Vec::new();
         for (i, level) in [Level::Written, Level::Synced].into_iter().enumerate() {
-            // A failure is known at both levels as soon as it is written down.
+            // A recorded failure is the outcome at both levels.
             while let Some((&n, _)) = self.callbacks[i].first_key_value() {
                 let Some(outcome) = self.of(n, level) else { break };
                 let calls = self.callbacks[i].pop_first().map(|(_, c)| c).unwrap_or_default();
@@ -157,7 +158,7 @@ impl Outcomes {
         due
     }
 
-    /// Takes the waiters off the list whose outcome is known.
+    /// Removes and returns the waiters whose outcome is known.
     pub fn known(&mut self) -> Vec<Arc<Condvar>> {
         let mut woken = Vec::new();
         let mut i = 0;

@@ -1,10 +1,10 @@
-//! Pages ahead of the log.
+//! Prefaulting: reads reserved space of the log before it is written.
 //!
-//! A write to a page that is not in memory waits until the kernel has found one, and on a virtual
-//! machine until the host has: ten times the copy and more. While a log is written fast, a thread
-//! reads the reserved space ahead of it, so that its leaders, an event loop among them, find the
-//! pages there. Nothing depends on it: where it is late, the write makes the page, and what a read
-//! returns is not looked at.
+//! A write to a page that is not in the page cache waits until the kernel has allocated one, and on a
+//! virtual machine until the host has, which takes more than ten times as long as the copy. While
+//! the log is written fast, a thread reads the reserved space ahead of the writes, so that the
+//! leaders (an event loop among them) find the pages in memory. Correctness does not depend on it:
+//! a late prefault only makes the write slower, and the bytes read are ignored.
 
 use std::sync::Arc;
 
@@ -14,29 +14,30 @@ use topics_env::sync::MutexGuard;
 use super::shard::Shard;
 use super::state::State;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 pub(super) const CHUNK: usize = 64 << 10;
-/// Bytes since the last sync began from which a log is written fast: syncs of an idle tail are
-/// never far apart.
+/// Unsynced bytes from which the log counts as written fast: a slow log is synced by its timer
+/// before it has so many.
 pub(super) const FAST_BYTES: u64 = 1 << 20;
-/// How far ahead pages are made, and how far they still reach when the thread is woken for more.
+/// How far ahead the thread reads, and the distance below which it is woken again.
 pub(super) const MAX_DISTANCE: u64 = 8 << 20;
 const WAKE_DISTANCE: u64 = 6 << 20;
-/// Where reading goes on when the log has caught up: it has written what is nearer by then.
+/// Distance at which reading resumes after the log has caught up: the log writes the nearer pages
+/// before a read of them could return.
 pub(super) const SKIP: u64 = 512 << 10;
 
-/// Reserved space that is read next.
+/// The range that is read next.
 pub(super) struct Chunk {
     file: Arc<dyn File>,
     pub at: u64,
 }
 
 impl State {
-    /// Whether pages are missing up to `reach` bytes ahead of a log that is written fast.
+    /// Whether the log is written fast and pages are missing within `reach` bytes ahead of it.
     pub fn needs_prefault(&self, reach: u64) -> bool {
         let fast = self.alive() && self.offset.saturating_sub(self.sync_offset) >= FAST_BYTES;
         let end = self.offset + reach;
-        // Behind this file's end comes the next one.
+        // The range may continue in the next file.
         let next = || {
             let rest = end.saturating_sub(self.capacity);
             self.prepared.as_ref().is_some_and(|p| p.prefaulted_to < rest.min(p.capacity))
@@ -44,7 +45,7 @@ impl State {
         fast && (self.prefaulted_to < end.min(self.capacity) || next())
     }
 
-    /// Takes the next one to be read.
+    /// Takes the next chunk to read.
     pub fn next_chunk(&mut self) -> Option<Chunk> {
         if !self.needs_prefault(MAX_DISTANCE) {
             return None;
@@ -66,21 +67,21 @@ impl State {
 }
 
 impl Shard {
-    /// Wakes the thread that makes pages, if some are missing.
+    /// Wakes the prefault thread if pages are missing.
     pub fn request_prefault(&self, st: &State) {
         if st.needs_prefault(WAKE_DISTANCE) {
             self.prefault_wake.notify_one();
         }
     }
 
-    /// The thread that makes pages.
+    /// The prefault thread.
     pub fn run_prefault(&self) {
         let mut bytes = [0; CHUNK];
         let mut st = self.state.lock();
         while !st.closed {
             match st.next_chunk() {
                 Some(Chunk { file, at }) => MutexGuard::unlocked(&mut st, || {
-                    // Whatever is wrong with the file, its writes and syncs find out.
+                    // An error of the file is reported by its next write or sync.
                     let _ = file.read_at(&mut bytes, at);
                 }),
                 None => self.prefault_wake.wait(&mut st),

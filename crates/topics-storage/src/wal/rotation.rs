@@ -1,8 +1,8 @@
-//! From one file to the next.
+//! Rotation: from one log file to the next.
 //!
-//! The next file is made ready ahead: temporary name → header → allocate → sync → rename → folder
-//! synced → `CURRENT` replaced. To go on in it the old one is synced, then the first group is
-//! preceded by a Start frame that holds the first lsn; a valid Start ends the file before it.
+//! The next file is prepared before it is needed: temporary name → header → allocate → sync → rename
+//! → folder sync → `CURRENT` replaced. A rotation syncs the old file and writes a Start frame, which
+//! holds the first lsn, to the new one. A valid Start ends the file before it.
 
 use std::sync::Arc;
 
@@ -20,38 +20,38 @@ use crate::{Result, StorageError};
 /// Where the first group of a file begins.
 pub(super) const FIRST_GROUP: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
 
-/// A file made ready, without a Start: it holds nothing yet.
+/// A prepared file without a Start: it holds no frames.
 #[derive(Debug)]
 pub(super) struct PreparedFile {
     pub name: String,
     pub header: WalFileHeader,
     pub file: Arc<dyn File>,
     pub capacity: u64,
-    /// Up to where it has pages.
+    /// End of the range whose pages are in memory.
     pub prefaulted_to: u64,
 }
 
-/// Why a next file is not there.
+/// Why a file could not be prepared.
 struct PrepareError {
     error: StorageError,
-    /// Whether something may have its name.
+    /// Whether a file of its name may exist.
     named: bool,
 }
 
-/// Why a prepared file cannot be begun.
+/// Why the log cannot rotate to a prepared file.
 enum RotateError {
-    /// There is no room to grow it; it is as it was.
+    /// The file cannot grow to the needed size; it is unchanged.
     Grow(StorageError),
-    /// Its Start may be there in part, or whole.
+    /// Its Start may have been written in part, or whole.
     Write(StorageError),
     /// Its Start was not made durable.
     Sync(StorageError),
 }
 
 impl Shard {
-    /// Makes the next file ready: a smaller one where there is no room for one of the usual size.
-    /// Finding no space sets `no_space`; after another error the previous state stays valid and
-    /// the next attempt begins anew.
+    /// Prepares the next file, a smaller one if the disk has no space for the usual size. A full disk
+    /// sets `no_space`. After another error the previous state stays valid and the next attempt starts
+    /// from the beginning.
     pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         let Some(current) = st.file.clone() else { return st };
         st.retry_space = false;
@@ -63,7 +63,7 @@ impl Shard {
         st.preparing = true;
         let least = self.shared.options.file_initial;
         let max = self.shared.options.file_max.max(least);
-        // On a disk that was full the least is asked for: others need the space too.
+        // On a disk that was full, ask for the minimum: checkpoints need the space too.
         let mut size =
             if st.no_space { least } else { st.capacity.saturating_mul(2).clamp(least, max) };
         let mut made = self.try_prepare(&mut st, &current.header, size);
@@ -91,26 +91,26 @@ impl Shard {
         self.drain_effects(st)
     }
 
-    /// One attempt to make the file after `current`; the preparing flag is held.
+    /// One attempt to prepare the file after `current`. The preparing flag is set.
     fn try_prepare(
         &self,
         st: &mut Guard<'_>,
         current: &WalFileHeader,
         size: u64,
     ) -> Result<PreparedFile> {
-        // Never given twice: a file that was given up keeps its number.
+        // A number is never used twice: an abandoned file keeps its number.
         st.last_ordinal += 1;
         let (ordinal, prior) = (st.last_ordinal, current.ordinal);
         let header = WalFileHeader { ordinal, prior, ..current.clone() };
         let name = wal_file::name(header.generation, ordinal);
         let mut orphans = std::mem::take(&mut st.orphans);
-        // Writing the space ahead makes every sync of it cheaper, and is lost time for a log that
-        // is written without any.
+        // Writing zeros now makes every later sync cheaper. It is wasted time for a log without
+        // syncs.
         let written = st.sync_used.0 || st.sync_used.1;
         let made = self.unlocked(st, || {
             let made = self.make_file(header, size, written);
             if made.is_ok() {
-                // `CURRENT` names a later file durably: nothing refers to these.
+                // `CURRENT` durably names a later file, so nothing refers to these.
                 for name in &orphans {
                     let _ = self.shared.env.fs.remove_file(&self.dir.join(name));
                 }
@@ -173,8 +173,8 @@ impl Shard {
                 Ok(PreparedFile { name, header, file, capacity: size, prefaulted_to })
             }
             Err(error) => {
-                // What is left of it holds nothing, whether `CURRENT` names it or not; it goes
-                // when a later file is made ready. Until then it takes no space from that one.
+                // The file holds no frames, whether `CURRENT` names it or not. It is removed when a
+                // later file is prepared; until then it is cut, so that it takes no space.
                 let _ = env.fs.remove_file(&temp);
                 let _ = file.set_len(WAL_HEADER as u64);
                 Err(PrepareError { error, named: true })
@@ -182,8 +182,8 @@ impl Shard {
         }
     }
 
-    /// Goes on in the next file, which will have room for `need` more bytes. The leading flag is
-    /// held; an error that leaves the old file's end in doubt has poisoned the shard.
+    /// Rotates to the next file, which gets space for `need` more bytes. The leading flag is set. An
+    /// error that leaves the end of the old file in doubt poisons the shard.
     pub fn rotate<'a>(&'a self, mut st: Guard<'a>, need: u64) -> (Guard<'a>, Result<()>) {
         st = self.finish_file(st);
         if st.alive() && st.prepared.is_none() {
@@ -203,8 +203,8 @@ impl Shard {
             return (st, Err(space::allocation_paused()));
         }
         let (first_lsn, broken) = (st.next_lsn, st.broken);
-        // The next file is neither in use nor ready now: nobody may make another one ready behind
-        // the old one, since a file that is ready names the one before it.
+        // The next file is neither in use nor prepared now. No other file may be prepared meanwhile,
+        // because a prepared file names the file before it.
         st.preparing = true;
         let begun = self.unlocked(&mut st, || self.write_start(&next, first_lsn, need, broken));
         st.preparing = false;
@@ -215,7 +215,7 @@ impl Shard {
                 return (st, Err(e));
             }
             Err(RotateError::Write(e @ StorageError::Full { .. })) => {
-                // A Start that is there after all ends the old file: it is not written any more.
+                // If the Start is on disk after all, it ends the old file: write to that one no more.
                 st.broken = true;
                 self.disk_bytes.fetch_sub(next.capacity, Ordering::Relaxed);
                 st.orphans.push(next.name);
@@ -230,8 +230,8 @@ impl Shard {
         (st, Ok(()))
     }
 
-    /// Before a clean close: what comes now goes into a new file, unless the one in use is small,
-    /// and no other is made ready. Trimming can then remove all that was logged.
+    /// Rotates before a clean close unless the file in use is small, and prepares no further file, so
+    /// that trimming can remove all that was logged.
     pub fn shrink_before_close(&self) -> Result<()> {
         let mut st = self.state.lock();
         st.shrinking = true;
@@ -248,7 +248,7 @@ impl Shard {
         moved
     }
 
-    /// Syncs the file in use, and with it whatever waits for that.
+    /// Syncs the file in use and completes everything that waits for the sync.
     pub fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         loop {
             if st.syncing || st.preparing {
@@ -262,7 +262,7 @@ impl Shard {
         }
     }
 
-    /// The file in use is the new one from now on.
+    /// Makes the new file the one in use.
     fn switch_file(&self, st: &mut Guard<'_>, next: PreparedFile, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
         let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
@@ -279,7 +279,7 @@ impl Shard {
         st.counters.rotations += 1;
     }
 
-    /// Writes the Start frame; after a failed group it is durable before anything else.
+    /// Writes the Start frame. After a failed group it is synced before anything else is written.
     fn write_start(
         &self,
         next: &PreparedFile,
@@ -335,7 +335,7 @@ impl Shard {
         Ok(names)
     }
 
-    /// Tries again to make the next file, where the last attempt found no space.
+    /// Prepares the next file again if the last attempt found the disk full.
     pub fn retry_prepare(&self) {
         let mut st = self.state.lock();
         if !st.no_space {

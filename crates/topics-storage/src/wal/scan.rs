@@ -1,4 +1,4 @@
-//! Reading WAL files frame by frame: what recovery and `verify` decide from.
+//! Reads WAL files frame by frame, for recovery and `verify`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{Result, StorageError};
 
 const BLOCK: usize = 256 << 10;
 
-/// A verified frame and where it lies.
+/// A verified frame and its place.
 #[derive(Clone, Copy, Debug)]
 pub struct ScannedFrame<'a> {
     /// Its lsn.
@@ -24,18 +24,18 @@ pub struct ScannedFrame<'a> {
     pub raw: &'a [u8],
 }
 
-/// Where valid frames end.
+/// The end of the valid frames.
 #[derive(Clone, Debug)]
 pub struct ScanEnd {
     /// The lsn that a frame here would have.
     pub lsn: u64,
     /// The offset.
     pub offset: u64,
-    /// Why there is none.
+    /// Why no frame is there.
     pub why: FrameError,
 }
 
-/// Walks the frames of one file after its Start.
+/// Iterates over the frames of one file after its Start.
 #[derive(Debug)]
 pub struct Scan {
     env: Env,
@@ -53,7 +53,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Begins at the first frame after the Start, which has `first_lsn`.
+    /// A scan from the first frame after the Start, which has `first_lsn`.
     pub fn new(
         env: &Env,
         file: Arc<dyn File>,
@@ -77,7 +77,7 @@ impl Scan {
         })
     }
 
-    /// Goes on at a known frame.
+    /// Continues at a known frame.
     pub fn seek(&mut self, offset: u64, lsn: u64) {
         self.buf.clear();
         self.base = offset;
@@ -97,8 +97,8 @@ impl Scan {
         ScanEnd { lsn: self.lsn, offset: self.base + self.pos as u64, why: self.why }
     }
 
-    /// The next frame; `None` where they end. An I/O error is an error, never an end. A frame of an
-    /// unknown type whose checksum is right stops the scan with an error.
+    /// The next frame; `None` at the end of the valid frames. An I/O error is never taken for the end.
+    /// A frame of an unknown type with a valid checksum is an error.
     pub fn next_frame(&mut self) -> Result<Option<ScannedFrame<'_>>> {
         let size = match self.size()? {
             Ok(size) => size,
@@ -132,7 +132,7 @@ impl Scan {
         Ok(Some(ScannedFrame { lsn, offset, frame, raw }))
     }
 
-    /// Brings the next frame into the buffer; its size, or why there is none.
+    /// Reads the next frame into the buffer; returns its size, or why there is none.
     fn size(&mut self) -> Result<std::result::Result<usize, FrameError>> {
         let mut want = 4;
         loop {
@@ -172,12 +172,12 @@ impl Scan {
     }
 }
 
-/// How a file begins.
+/// The beginning of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileStart {
     /// With a Start that names the first lsn.
     At(u64),
-    /// Without one: it holds nothing, unless its first valid Group, if any, says otherwise.
+    /// Without a Start: the file holds nothing, unless this first valid Group proves otherwise.
     Empty(Option<FoundGroup>),
 }
 
@@ -192,7 +192,7 @@ pub fn read_start(
         return Ok(FileStart::At(lsn));
     }
     let found = find_group(file, header, shown, WAL_HEADER as u64, 0)?;
-    // Beside a running log the file may have been begun meanwhile.
+    // A running log may have written the Start meanwhile.
     match found.is_some().then(|| start_of(env, file, header, shown)).transpose()?.flatten() {
         Some(lsn) => Ok(FileStart::At(lsn)),
         None => Ok(FileStart::Empty(found)),
@@ -247,8 +247,8 @@ pub fn find_group(
     Ok(found)
 }
 
-/// Whether a file holds a group that a running log wrote: one that does not name itself as
-/// durable, as those do that recovery writes before the file is in use.
+/// Whether a file holds a group that a running log wrote. A group that recovery wrote before the
+/// file was in use names itself as durable; one of a running log does not.
 pub fn holds_live_group(file: &Arc<dyn File>, header: &WalFileHeader, shown: &str) -> Result<bool> {
     let mut live = false;
     each_group(file, header, shown, WAL_HEADER as u64, |g, _| live |= g.lsn > g.synced_lsn)?;

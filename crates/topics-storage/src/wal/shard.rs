@@ -1,22 +1,23 @@
 //! One shard: staging, waiting, reading.
 //!
-//! One small mutex guards the state. Leading (writing groups), syncing, making the next file and
-//! draining effects are flags in it, each held by one thread at a time; the lock is never held
-//! across I/O or a commit. Whoever gives a flag back calls [`Shard::drain_effects`], which wakes those
-//! that wait for it.
+//! One small mutex guards the state. Leading (writing groups), syncing, preparing the next file and
+//! draining effects are flags in it, each set by one thread at a time; the mutex is never held
+//! across I/O or a commit callback. A thread that clears a flag calls [`Shard::drain_effects`], which
+//! wakes the threads that wait for the flag.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use topics_env::Panicked;
 use topics_env::sync::atomic::{AtomicU64, Ordering};
-use topics_env::sync::{Condvar, Instant, Mutex, MutexGuard, RwLock, thread, thread_local};
+use topics_env::sync::{Condvar, Mutex, MutexGuard, RwLock, thread, thread_local};
 
 use super::cache::TailCache;
+use super::effects::{Effect, QueuedBatch};
 use super::outcome::{Callback, Waiter};
-use super::state::{Effect, QueuedBatch, State, Thread};
+use super::permit::StagingPermit;
+use super::state::{State, Thread};
 use super::{
     Batch, Commit, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile,
 };
@@ -39,58 +40,24 @@ pub(super) struct Shard {
     pub id: usize,
     pub dir: PathBuf,
     pub state: Mutex<State>,
-    /// Whoever waits for a flag.
+    /// Signalled when a flag is cleared.
     pub flags: Condvar,
-    /// The shard's thread.
+    /// Wakes the shard's thread.
     pub wake: Condvar,
-    /// The thread that makes pages ahead.
+    /// Wakes the prefault thread.
     pub prefault_wake: Condvar,
-    /// Whoever waits for company before a sync.
+    /// Wakes a caller that delays its sync.
     pub delay_wake: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     pub cache: RwLock<TailCache>,
     /// Bytes of all files, the preallocated part included.
     pub disk_bytes: AtomicU64,
-    /// When the last sync that was held back began, monotonic.
+    /// When the last delayed sync began (monotonic ns).
     pub last_delay_end: AtomicU64,
 }
 
-/// Permission to stage one batch; released when dropped. Its owner must not wait for anything but
-/// short locks: everybody else waits for the permit.
-#[derive(Debug)]
-pub struct StagingPermit {
-    shard: Arc<Shard>,
-    bytes: usize,
-    staged: bool,
-    waited: Duration,
-}
-
-impl StagingPermit {
-    /// How long the caller waited for it.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    pub(super) fn shard(&self) -> Arc<Shard> {
-        self.shard.clone()
-    }
-}
-
-impl Drop for StagingPermit {
-    fn drop(&mut self) {
-        if self.staged {
-            return;
-        }
-        let mut st = self.shard.state.lock();
-        st.reserved_bytes -= self.bytes;
-        st.reserved_batches -= 1;
-        st.wake_permit_waiter();
-    }
-}
-
-/// Poisons the shard if the thread unwinds while it holds a flag: what it was at is half done, and
-/// must not leave the others waiting for ever.
+/// Poisons the shard if a thread panics while it has a flag set: its work is half done, and the other
+/// threads must not wait for it for ever.
 struct PoisonOnPanic<'a>(&'a Shard);
 
 impl Drop for PoisonOnPanic<'_> {
@@ -98,7 +65,7 @@ impl Drop for PoisonOnPanic<'_> {
         if thread::panicking() {
             let shard = self.0;
             let poison = || shard.poison_after_panic("a thread panicked in the log");
-            // A second panic must not end the process.
+            // A second panic while unwinding would abort the process.
             let _ = shard.shared.env.guards.run("wal", || format!("shard {}", shard.id), poison);
         }
     }
@@ -145,7 +112,8 @@ impl Shard {
         self.poison_on_panic(|| self.sync_written(st))
     }
 
-    /// Runs what takes the lock along; the lock is free again when a panic gets here.
+    /// Runs `f`, which owns the guard of the lock. A panic in `f` drops the guard first, so that the
+    /// handler can lock.
     fn poison_on_panic<R>(&self, f: impl FnOnce() -> R) -> R {
         let guard = PoisonOnPanic(self);
         let r = f();
@@ -153,8 +121,7 @@ impl Shard {
         r
     }
 
-    /// A thread panicked in the middle of something: the shard is poisoned, its flags are free,
-    /// everybody is told.
+    /// Poisons the shard after a panic: clears the flags and fails every waiting batch.
     fn poison_after_panic(&self, what: &str) {
         let error = StorageError::Poisoned { detail: what.to_owned() };
         let mut st = self.state.lock();
@@ -179,92 +146,6 @@ impl Shard {
             std::mem::forget(guard);
             r
         })
-    }
-
-    /// Admits one batch, first come, first served.
-    pub fn reserve(
-        this: &Arc<Self>,
-        bytes: usize,
-        wait: Option<Duration>,
-    ) -> Result<StagingPermit> {
-        let mut st = this.state.lock();
-        this.refusal(&st, true)?;
-        let mut waited = Duration::ZERO;
-        if st.permit_waiters.is_empty() && this.has_capacity(&st, bytes) {
-            st.reserved_bytes += bytes;
-            st.reserved_batches += 1;
-        } else {
-            let began = Instant::now();
-            let deadline = began + wait.ok_or(StorageError::Staging)?;
-            this.await_capacity(st, bytes, deadline)?;
-            waited = Instant::now().saturating_duration_since(began);
-        }
-        Ok(StagingPermit { shard: this.clone(), bytes, staged: false, waited })
-    }
-
-    /// Whether a batch of this many bytes may be staged now. One that is larger than the bound goes
-    /// when nothing else is staged.
-    fn has_capacity(&self, st: &State, bytes: usize) -> bool {
-        let options = &self.shared.options;
-        let fits = st.reserved_bytes + bytes <= options.staging_bytes || st.reserved_batches == 0;
-        fits && st.reserved_batches < options.staging_batches
-    }
-
-    /// Waits at the end of the queue of those who want a permit. Only the first of them is admitted,
-    /// so that a large batch is not overtaken for ever; the others help to write what is staged.
-    fn await_capacity<'a>(
-        &'a self,
-        mut st: Guard<'a>,
-        bytes: usize,
-        deadline: Instant,
-    ) -> Result<()> {
-        let wake = Arc::new(Condvar::new());
-        st.permit_waiters.push_back(wake.clone());
-        let mut late = false;
-        let outcome = loop {
-            if let Err(e) = self.refusal(&st, true) {
-                break Err(e);
-            }
-            let first = st.permit_waiters.front().is_some_and(|w| Arc::ptr_eq(w, &wake));
-            if first && self.has_capacity(&st, bytes) {
-                break Ok(());
-            }
-            if late {
-                break Err(StorageError::Staging);
-            }
-            if !st.queue.is_empty() && !st.leading {
-                st = self.lead(st, None);
-                continue;
-            }
-            if !st.unsynced.is_empty() && !st.syncing && st.alive() {
-                // What is written and not synced keeps its permit.
-                st = self.run_sync(st);
-                continue;
-            }
-            late = wake.wait_until(&mut st, deadline).timed_out();
-        };
-        st.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
-        if outcome.is_ok() {
-            st.reserved_bytes += bytes;
-            st.reserved_batches += 1;
-        }
-        // The next one may fit too, or has to learn why nobody is admitted.
-        st.wake_permit_waiter();
-        outcome
-    }
-
-    /// Why a batch is not taken now.
-    fn refusal(&self, st: &State, frees_space: bool) -> Result<()> {
-        if let Some(e) = &st.poisoned {
-            return Err(e.clone());
-        }
-        if st.closing {
-            return Err(StorageError::Closed);
-        }
-        if st.no_space && !frees_space {
-            return Err(StorageError::Full { detail: "no space for the next log file".into() });
-        }
-        Ok(())
     }
 
     pub fn stage(&self, batch: Batch, mut permit: StagingPermit) -> Result<Ticket> {
@@ -295,7 +176,7 @@ impl Shard {
         Ok(self.enqueue(&mut st, batch, permit.bytes))
     }
 
-    /// Puts a batch into the queue; its room has been taken.
+    /// Queues a batch whose reservation was taken before.
     pub fn enqueue(&self, st: &mut State, batch: Batch, reserved: usize) -> Ticket {
         st.last_ticket += 1;
         let n = st.last_ticket;
@@ -305,13 +186,13 @@ impl Shard {
         st.queue.push_back(QueuedBatch { n, batch, bytes, reserved });
         let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
         st.lead_wanted |= crowded;
-        // Nobody waits for a batch of level `Staged`: the thread has to notice it. It notices
-        // the others too if their owners neither wait nor drive.
+        // No caller waits for a batch of level `Staged`, so the thread must write it. It also writes
+        // other batches whose owners neither wait nor drive.
         if st.thread == Thread::Idle || (st.thread == Thread::Waiting && (unwaited || crowded)) {
             self.wake_thread(st);
         }
         if !self.background() {
-            // Nobody else may write it.
+            // Without a thread, a caller that waits for a permit may have to write it.
             st.wake_permit_waiter();
         }
         Ticket { shard: self.id as u32, n }
@@ -335,7 +216,7 @@ impl Shard {
         }
     }
 
-    /// One step towards a ticket's outcome: leads, syncs, or sleeps until woken.
+    /// Makes one step towards the outcome of a ticket: leads, syncs, or blocks until woken.
     fn help<'a>(&'a self, mut st: Guard<'a>, n: u64, level: Level) -> Guard<'a> {
         if st.alive() && st.is_queued(n) && !st.leading {
             return self.lead(st, Some((n, level)));
@@ -351,18 +232,18 @@ impl Shard {
         st
     }
 
-    /// Runs what is to be done without the lock, in order, then wakes whoever waits for it.
+    /// Runs the queued effects in order, without the lock, then wakes the threads that wait for them.
     pub fn drain_effects<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         while !st.draining && !st.effects.is_empty() {
             let effects = st.begin_drain();
-            // The commits are dropped in there, without the lock.
+            // Commits are dropped in here, without the lock.
             let (panicked, effects) = self.unlocked(&mut st, move || {
                 let panicked = self.run_effects(&effects);
                 (panicked, effects)
             });
             st.end_drain(effects);
             if let Some(panicked) = panicked {
-                let detail = format!("a commit was not told: {panicked}");
+                let detail = format!("a commit callback panicked: {panicked}");
                 return self.poison(st, &[], &StorageError::Poisoned { detail });
             }
         }
@@ -392,7 +273,7 @@ impl Shard {
         st
     }
 
-    /// Tells commits, in order. One that panics does not keep the others from being told.
+    /// Calls the commits in order. A panic in one does not stop the calls of the others.
     fn run_effects(&self, effects: &VecDeque<Effect>) -> Option<Panicked> {
         let mut first = None;
         for effect in effects {
@@ -432,7 +313,8 @@ impl Shard {
         let n = st.last_ticket;
         while st.is_queued(n) && !st.leading && st.alive() {
             if self.background() && (st.needs_rotation() || st.failure_waits()) {
-                // Going on in the next file, or behind a failure, syncs: not on the caller's thread.
+                // A rotation, or a group behind a failure, needs a sync, which must not run on the
+                // caller's thread.
                 st.lead_wanted = true;
                 self.wake_thread(&mut st);
                 return;
@@ -453,7 +335,7 @@ impl Shard {
     pub fn sync_all(&self) -> Result<u64> {
         let mut st = self.state.lock();
         let n = st.last_ticket;
-        // Neither half waits for a commit that is being told: the sync begins at once.
+        // Neither loop waits for running commits, so that the sync begins immediately.
         while st.alive() && n > st.written_ticket {
             if st.is_queued(n) && !st.leading {
                 st = self.lead(st, None);
@@ -487,9 +369,9 @@ impl Shard {
         Positions { written: st.written_lsn(), synced: st.synced_lsn, applied: st.applied_lsn() }
     }
 
-    /// For how long after `since`, monotonic, the last sync that was held back waited.
+    /// How long the last delayed sync was delayed after `since` (monotonic ns).
     pub fn delayed_since(&self, since: u64) -> u64 {
-        // Hardly any sync is held back: nothing is locked to learn that.
+        // Few syncs are delayed: this check needs no lock.
         if self.last_delay_end.load(Ordering::Relaxed) <= since {
             return 0;
         }
@@ -509,8 +391,8 @@ impl Shard {
         Counters { staged, staged_bytes, poisoned, read_only, ..st.counters }
     }
 
-    /// The shard fails until restart: what was not durable is unknown, and nobody is told that
-    /// it is (I10). `taken` is what the caller was about to write.
+    /// Poisons the shard until the next open: the state of everything not yet durable is unknown, and
+    /// none of it is acked (I10). `taken` holds the batches that the caller was about to write.
     pub fn poison<'a>(
         &'a self,
         mut st: Guard<'a>,
@@ -528,7 +410,7 @@ impl Shard {
         if first {
             log::error!("shard {} refuses writes until the next open: {error}", self.id);
         }
-        // Behind a lost lock the folder may be another engine's.
+        // After a lost lock the folder may belong to another engine: it is not written.
         if let Some(health) = st.health.clone()
             && first
             && !matches!(error, StorageError::LockLost)
@@ -542,7 +424,7 @@ impl Shard {
         self.state.lock().closed
     }
 
-    /// Closes the files; nothing is written any more.
+    /// Closes the files. The shard is closed before.
     pub fn release_files(&self) {
         let files = std::mem::take(&mut *self.files.write());
         let (file, prepared) = {

@@ -1,7 +1,7 @@
-//! The free space of a full disk: who may have it.
+//! Pausing the allocation of log files while a checkpoint needs the free space of a full disk.
 //!
-//! A checkpoint gives up a part of the reserve for files that free more than they take. The log,
-//! which waits for room, would take these bytes first; it may not while they are held.
+//! A checkpoint releases a part of the reserve for files that free more space than they take. The
+//! log waits for free space too and would take these bytes first; a pause prevents that.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::shard::Shard;
 use super::{FileKey, Wal};
 use crate::StorageError;
 
-/// Why no file is made ready now.
+/// The error while allocation is paused.
 pub(super) fn allocation_paused() -> StorageError {
     StorageError::Full { detail: "the space that is left is for a checkpoint".into() }
 }
 
-/// While it lives the log makes no file ready and grows none; afterwards it tries again.
+/// While it lives, the log prepares and grows no file. Its drop makes the log try again.
 #[derive(Debug)]
 pub struct AllocationPause(Vec<Arc<Shard>>);
 
@@ -27,25 +27,25 @@ impl Drop for AllocationPause {
     }
 }
 
-/// A file of the log that is not written any more.
+/// A file of the log that is complete: the log writes a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedFile {
     /// Its key.
     pub key: FileKey,
     /// The last lsn in it.
     pub last_lsn: u64,
-    /// What removing it gives back.
+    /// Bytes that its removal frees.
     pub bytes: u64,
 }
 
 impl Wal {
-    /// Keeps the log from taking free space. Groups go on in the files that are there.
+    /// Pauses the allocation of log files. Groups are still written to the existing ones.
     #[must_use]
     pub fn pause_allocation(&self) -> AllocationPause {
         for shard in &self.shards {
             let mut st = shard.state.lock();
             st.allocation_pauses += 1;
-            // One that began before goes on to take it.
+            // A preparation that began before the pause still takes space: wait for its end.
             while st.preparing {
                 shard.flags.wait(&mut st);
             }

@@ -1,4 +1,4 @@
-//! Making a shard's log durable: the sync, the thread that runs it when no caller does, the close.
+//! Syncs of a shard's log, the thread that runs them when no caller does, and the close.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::format::record::{Body, CleanClose};
 use crate::format::wal_file::WAL_HEADER;
 use crate::{Result, StorageError};
 
-/// How long a batch that nobody waits for may stay in the queue.
+/// How long a batch without a waiting caller may stay in the queue.
 const STAGED_DELAY: Duration = Duration::from_millis(1);
 
 impl Shard {
-    /// Syncs what has been written when it begins. At most one sync is in flight; when it fails
-    /// nothing above the last success is ever acked (I10).
+    /// Syncs everything written before it begins. At most one sync is in flight; if it fails, nothing
+    /// above the last successful one is ever acked (I10).
     pub fn sync_written<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.sync_wanted = false;
         st.cancel_delay = false;
@@ -49,7 +49,7 @@ impl Shard {
             return self.poison(st, &[], &error);
         }
         if let Some(e) = st.poisoned.clone() {
-            // A write failed meanwhile: no other result counts.
+            // A write failed meanwhile: the shard is poisoned whatever this sync returned.
             return self.poison(st, &[], &e);
         }
         st.counters.synced(took);
@@ -57,8 +57,8 @@ impl Shard {
         self.drain_effects(st)
     }
 
-    /// The same for a caller who waits for it. While others do too, and the engine is under
-    /// pressure, it is held back for a moment so that it covers more.
+    /// [`Self::sync_written`] for a caller who waits for it. If other callers wait too and a commit
+    /// delay is set, the sync is delayed so that it covers more batches.
     pub fn sync_with_delay<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         if let Some(mut rest) = self.commit_delay(&st, 1) {
             (st.syncing, st.delaying) = (true, true);
@@ -79,7 +79,7 @@ impl Shard {
         self.run_sync(st)
     }
 
-    /// How long the next sync is held back; `own`: callers who are on no list.
+    /// How long to delay the next sync. `own` counts callers who are not in the waiter list.
     fn commit_delay(&self, st: &State, own: usize) -> Option<Duration> {
         match self.shared.commit_delay.load(Ordering::Relaxed) {
             0 => None,
@@ -91,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// From now on, unless it was before, the next sync is held back.
+    /// Records the start of the delay, unless one is in progress.
     fn start_delay(&self, st: &mut State) {
         if st.delay_from.is_none() {
             st.delay_from = Some(self.shared.env.clock.mono_ns());
@@ -99,7 +99,7 @@ impl Shard {
         }
     }
 
-    /// Somebody needs the next sync now: nobody holds it back.
+    /// Ends the delay: a caller needs the next sync now.
     pub fn cancel_delay(&self, st: &mut State) {
         if st.delaying && !st.cancel_delay {
             st.cancel_delay = true;
@@ -107,8 +107,8 @@ impl Shard {
         }
     }
 
-    /// The shard's thread: syncs that nobody's own wait runs, idle tails, batches that nobody
-    /// waits for, the next file. It parks while there is nothing to do.
+    /// The shard's thread: runs syncs that no caller runs, syncs idle tails, writes batches without a
+    /// waiting caller, prepares the next file. It parks while it has no work.
     pub fn run(&self) {
         let interval = self.shared.options.sync_interval;
         let mut timers = Timers::default();
@@ -118,7 +118,7 @@ impl Shard {
             if timers.delay.is_some() {
                 self.start_delay(&mut st);
             } else if st.delay_from.is_some() && !st.delaying && !st.callback_needs_sync() {
-                // Whoever it was held back for waits no more.
+                // The callers for whom the sync was delayed no longer wait.
                 st.delay_from = None;
             }
             if st.wants_file() {
@@ -143,7 +143,7 @@ impl Shard {
         }
     }
 
-    /// Ends the shard's work; every waiter is told. The thread ends by itself.
+    /// Closes the shard: fails every waiter, then the thread ends by itself.
     pub fn close(this: &Arc<Self>, clean: bool) -> Result<()> {
         {
             let mut st = this.state.lock();
@@ -186,8 +186,8 @@ impl Shard {
         self.wait(ticket.n, Level::Synced)
     }
 
-    /// After a clean close the preallocated rest of the file in use, and all but the least of the
-    /// next one, are not needed. What fails costs only space, or a word in `HEALTH`.
+    /// Cuts the preallocated space of the file in use and most of that of the next file after a clean
+    /// close. An error costs only disk space, or leaves `HEALTH` at `running`.
     fn truncate_preallocation(&self) {
         let mut st = self.state.lock();
         let health = st.health.clone();
@@ -211,11 +211,11 @@ impl Shard {
 /// Deadlines of the shard's thread.
 #[derive(Default)]
 struct Timers {
-    /// When the tail is to be synced.
+    /// Deadline of the sync of the tail.
     tail: Option<Instant>,
-    /// When the batch with this ticket is to be written.
+    /// Ticket of the first queued batch and the deadline of its write.
     front: Option<(u64, Instant)>,
-    /// Until when a sync that callbacks wait for is held back.
+    /// End of the delay of a sync that callbacks wait for.
     delay: Option<Instant>,
 }
 
@@ -246,8 +246,8 @@ impl Timers {
         st.sync_wanted || called || self.tail.is_some_and(late)
     }
 
-    /// The next deadline. One that has passed while somebody else leads or syncs is looked at
-    /// again after its interval; usually he has done the work by then.
+    /// The next deadline. A deadline that passed while another thread leads or syncs is checked again
+    /// one interval later: that thread has usually done the work by then.
     fn next(&self, interval: Duration) -> Option<Instant> {
         let now = Instant::now();
         let later = |at: Instant, step| if at > now { at } else { now + step };
@@ -257,7 +257,7 @@ impl Timers {
     }
 }
 
-/// A batch whose outcome only its waiter looks at.
+/// The commit of a batch whose outcome only its waiter needs.
 struct Nothing;
 
 impl Commit for Nothing {

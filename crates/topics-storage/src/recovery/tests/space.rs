@@ -3,6 +3,7 @@
 use topics_env::sim::{CallKind, FaultKind, PageFate, Survival};
 
 use super::*;
+use crate::format::wal_file;
 use crate::segment::{FileKind, SegmentName};
 
 fn names(image: &DiskImage) -> Vec<String> {

@@ -80,8 +80,8 @@ fn a_start_that_finds_no_space_gives_its_file_up() {
     assert_eq!(seqs(&read_back(&env, &wal)), [1, 4]);
     // The file that was given up goes when `CURRENT` names a later one.
     let names = env.fs.list(Path::new("/db/wal/shard-00")).unwrap();
-    let given_up = wal_file::name(1, 2);
-    assert!(!names.iter().any(|e| e.name == given_up), "{names:?}");
+    let abandoned = wal_file::name(1, 2);
+    assert!(!names.iter().any(|e| e.name == abandoned), "{names:?}");
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use topics_env::sync::Condvar;
 
 use super::*;
+use crate::wal::effects::{Effect, Failure, QueuedBatch, Unsynced, WrittenBatch};
 use crate::wal::outcome::{Outcomes, Waiter};
 use crate::wal::rotation::{FIRST_GROUP, PreparedFile};
-use crate::wal::state::{Effect, Failure, QueuedBatch, State, Unsynced, WrittenBatch};
+use crate::wal::state::State;
 
 const GROUP: u64 = Group::FRAME_LEN as u64;
 
