@@ -10,7 +10,7 @@ use super::interest::Interest;
 use super::stream::Stream;
 use crate::api::ReadFrom;
 use crate::core::Core;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::router;
 use crate::topic::{self, Life, Topic};
 
@@ -89,7 +89,7 @@ fn group(
     options: &Arc<WatchOptions>,
     mut at: u64,
     target: u64,
-) -> crate::Result<()> {
+) -> Result<()> {
     // A read that begins where something was just evicted makes no progress once.
     let mut idle = 0;
     while at < target && idle < 2 {
