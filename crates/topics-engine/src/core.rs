@@ -18,20 +18,21 @@ use topics_storage::snapshot::ShardSnap;
 use topics_storage::txn::Stages;
 use topics_storage::wal::{Level, Ticket, Wal};
 
-use crate::asleep::Dormitory;
-use crate::capture::{self, Rounds};
-use crate::clock::Time;
-use crate::config::TopicConfig;
+use crate::catalog::ids::Ids;
+use crate::catalog::unloaded::Dormitory;
+use crate::checkpoint::round::{self, Rounds};
 use crate::delivery::Delivery;
-use crate::error::{Error, Result};
-use crate::ids::Ids;
-use crate::maintain::{Background, Sweeps};
-use crate::metrics::{HistogramSnapshot, Metrics, MetricsSnapshot};
-use crate::options::Options;
-use crate::quota::{Charge, Quota};
+use crate::engine::background::{Background, Sweeps};
+use crate::queue::Desk;
 use crate::router::Routers;
-use crate::topic::{Desk, Entry, State, Topic, Weight};
+use crate::topic::{Entry, State, Topic, Weight};
 use crate::txn::{Staging, Txns};
+use crate::types::clock::Time;
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
+use crate::types::metrics::{HistogramSnapshot, Metrics, MetricsSnapshot};
+use crate::types::options::Options;
+use crate::types::quota::{Charge, Quota};
 
 /// Everything but the log: enough to apply frames.
 #[derive(Debug)]
@@ -361,7 +362,7 @@ impl Core {
                     self.wal.sync(shard)?;
                 }
             }
-            capture::checkpoint(self)?;
+            round::checkpoint(self)?;
         }
         if self.resident_bytes() > most {
             return refuse("memory_bytes", o.memory_bytes, 100);

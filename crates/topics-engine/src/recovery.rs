@@ -22,13 +22,14 @@ use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
 use topics_storage::wal::{Placed, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::api::{Gap, GapReason};
-use crate::capture;
+use crate::checkpoint::round;
 use crate::core::{Base, Core, Disk};
-use crate::error::{Error, Result};
-use crate::options::{Options, RecoveryMode};
+use crate::queue;
 use crate::topic::{self, Placement, Topic};
 use crate::txn;
+use crate::types::api::{Gap, GapReason};
+use crate::types::error::{Error, Result};
+use crate::types::options::{Options, RecoveryMode};
 
 /// Opens a directory and recovers what it holds.
 pub(crate) fn open(
@@ -100,12 +101,12 @@ fn recover(
     // was replayed; also when an earlier open changed the layout and got no further.
     let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
     if layouts.any(|l| l != core.disk.layout) {
-        let moved = capture::relay(&core);
+        let moved = round::relay(&core);
         if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
             // A segment that is written on tells what went wrong with it before this open; then it
             // is written anew.
             log::warn!("the change of the number of shards is tried again: {detail}");
-            capture::relay(&core)?;
+            round::relay(&core)?;
         } else {
             moved?;
         }
@@ -118,8 +119,8 @@ fn recover(
     core.routers.recovered(&core)?;
     txn::recovered(&core)?;
     core.delivery.resume(&core)?;
-    topic::finish_moves(&core);
-    core.registry.each(|t| topic::announce_again(&core, t));
+    queue::finish(&core);
+    core.registry.each(|t| queue::announce_again(&core, t));
     core.disk.checkpoints.refill(&core.wal);
     if repaired {
         settle_repair(&core)?;
@@ -132,7 +133,7 @@ fn recover(
 /// next open, a strict one too, finds nothing wrong.
 fn settle_repair(core: &Arc<Core>) -> Result<()> {
     for _ in 0..2 {
-        match capture::checkpoint(core) {
+        match round::checkpoint(core) {
             Err(e) if e.is_shortage() => {
                 log::warn!("the next open must be one with salvage again: {e}");
                 return Ok(());
@@ -214,7 +215,7 @@ fn start(
         generation: opened.generation,
         layout: opened.layout,
         outside: opened.outside,
-        round: Mutex::new(capture::Rounds::default()),
+        round: Mutex::new(round::Rounds::default()),
         logged_at_round: AtomicU64::new(0),
         settled_rounds: AtomicU64::new(0),
         put_off: AtomicBool::new(false),

@@ -12,13 +12,13 @@ use super::frame::{Frame, WatchOptions};
 use super::ready::Schedule;
 use super::stream::{Outcome, Stream};
 use super::workers::Shared;
-use crate::api::ReadBatch;
-use crate::config::TopicConfig;
 use crate::core::Core;
-use crate::metrics::Metrics;
-use crate::priority;
 use crate::router::Router;
 use crate::topic::{Life, Topic};
+use crate::types::batch::ReadBatch;
+use crate::types::config::TopicConfig;
+use crate::types::metrics::Metrics;
+use crate::types::priority;
 
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;

@@ -26,10 +26,10 @@ mod tests;
 mod watch;
 mod workers;
 
-pub use frame::{Event, Frame, WatchOptions};
-pub use session::SessionInfo;
-pub(crate) use session::{attach, create, end};
-pub use watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
+pub use self::frame::{Event, Frame, WatchOptions};
+pub use self::session::SessionInfo;
+pub(crate) use self::session::{attach, create, end};
+pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
-pub(crate) use interest::Interest;
-pub(crate) use workers::Delivery;
+pub(crate) use self::interest::Interest;
+pub(crate) use self::workers::Delivery;

@@ -8,11 +8,11 @@ use topics_env::sync::atomic::Ordering;
 use super::frame::WatchOptions;
 use super::interest::Interest;
 use super::stream::Stream;
-use crate::api::ReadFrom;
 use crate::core::Core;
-use crate::error::{Error, Result};
 use crate::router;
 use crate::topic::{self, Life, Topic};
+use crate::types::api::ReadFrom;
+use crate::types::error::{Error, Result};
 
 /// After how long a topic is served again that could not be read for want of a descriptor.
 const AGAIN_NS: u64 = 100_000_000;

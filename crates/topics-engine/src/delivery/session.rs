@@ -9,9 +9,9 @@ use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use super::stream::Stream;
 use super::watch::{Watch, WatchRequest, WatchStart};
-use crate::api::ReadFrom;
 use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::types::api::ReadFrom;
+use crate::types::error::{Error, Result};
 
 /// How long a session lives after its last stream closed.
 const TTL_NS: u64 = 300_000_000_000;

@@ -13,10 +13,11 @@ use std::time::Duration;
 use topics_env::sync::{Condvar, Instant, Mutex};
 
 use super::frame::{Event, Frame, WatchOptions};
-use crate::api::{GapReason, ReadBatch, Tombstone};
-use crate::error::{Error, Result};
-use crate::name;
 use crate::topic::Topic;
+use crate::types::api::{GapReason, Tombstone};
+use crate::types::batch::ReadBatch;
+use crate::types::error::{Error, Result};
+use crate::types::name;
 
 /// A callback for a stream that has something.
 pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;

@@ -12,12 +12,12 @@ use super::interest::Join;
 use super::service;
 use super::session::Session;
 use super::stream::{Backlog, Bounds, Next, Stream};
-use crate::api::{ReadFrom, ReadRequest};
-use crate::asleep::Found;
+use crate::catalog::unloaded::Found;
 use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::name;
 use crate::topic::{self, Life, Topic};
+use crate::types::api::{ReadFrom, ReadRequest};
+use crate::types::error::{Error, Result};
+use crate::types::name;
 
 /// Most topics and patterns that a watch names.
 const MAX_TOPICS: usize = 256;

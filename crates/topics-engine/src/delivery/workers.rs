@@ -20,8 +20,8 @@ use super::service;
 use super::session::Sessions;
 use super::stream::Stream;
 use crate::core::Core;
-use crate::error::{Error, Result};
 use crate::topic::Topic;
+use crate::types::error::{Error, Result};
 
 /// A ready set and its worker.
 #[derive(Default)]

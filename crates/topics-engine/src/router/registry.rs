@@ -11,7 +11,7 @@ use topics_storage::snapshot::Section;
 use super::define::{Definition, decode_all, encode_all};
 use super::run::Router;
 use crate::core::Base;
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// The section of a snapshot that holds the routers.
 pub(crate) const SECTION: u16 = 1;
@@ -28,7 +28,7 @@ pub(crate) struct Routers {
     /// Recovery is done: routers run.
     running: AtomicBool,
     /// Held to decide about routers.
-    pub(super) deciding: Mutex<()>,
+    pub(crate) deciding: Mutex<()>,
 }
 
 impl fmt::Debug for Routers {
@@ -38,11 +38,11 @@ impl fmt::Debug for Routers {
 }
 
 impl Routers {
-    pub(super) fn get(&self, name: &str) -> Option<Arc<Router>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Router>> {
         self.named.read().get(name).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Router>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Router>> {
         self.named.read().values().cloned().collect()
     }
 
@@ -134,7 +134,7 @@ impl Routers {
     }
 
     /// Up to where a router's work is logged.
-    pub(super) fn cursor(&self, d: &Definition) -> u64 {
+    pub(crate) fn cursor(&self, d: &Definition) -> u64 {
         self.cursors.lock().get(&d.id).copied().unwrap_or(0).max(d.start)
     }
 
@@ -199,7 +199,7 @@ impl Routers {
 
 impl Definition {
     /// Whether it names a topic.
-    pub(super) fn names(&self, topic_id: u64) -> bool {
+    pub(crate) fn names(&self, topic_id: u64) -> bool {
         self.source.topic_id == topic_id || self.dest.topic_id == topic_id
     }
 }

@@ -8,11 +8,12 @@ use topics_storage::format::record::Forward;
 
 use super::copy;
 use super::define::Definition;
-use crate::api::{Append, Durability, ReadBatch, ReadFrom, ReadRequest, Tombstone};
 use crate::core::Core;
 use crate::delivery::Interest;
-use crate::error::{Error, Result};
 use crate::topic::{self, Forwarding, Topic};
+use crate::types::api::{Append, Durability, ReadFrom, ReadRequest, Tombstone};
+use crate::types::batch::ReadBatch;
+use crate::types::error::{Error, Result};
 
 /// Most records of a batch.
 const BATCH: usize = 1000;
@@ -55,7 +56,7 @@ impl fmt::Debug for Router {
 }
 
 impl Router {
-    pub(super) fn new(definition: Definition) -> Arc<Self> {
+    pub(crate) fn new(definition: Definition) -> Arc<Self> {
         let work = Work {
             at: definition.start,
             busy: false,
@@ -74,12 +75,12 @@ impl Router {
         self.definition.read().clone()
     }
 
-    pub(super) fn redefine(&self, definition: Definition) {
+    pub(crate) fn redefine(&self, definition: Definition) {
         *self.definition.write() = Arc::new(definition);
     }
 
     /// Goes on from its logged cursor.
-    pub(super) fn resume(&self, at: u64) {
+    pub(crate) fn resume(&self, at: u64) {
         let mut work = self.work.lock();
         work.at = at.max(work.at);
     }
@@ -92,12 +93,12 @@ impl Router {
         work.stopped_by = Some(error);
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.work.lock().ended = true;
     }
 
     /// Copies made, source records left, what it waits for.
-    pub(super) fn progress(&self, head: u64) -> (u64, u64, Option<Error>) {
+    pub(crate) fn progress(&self, head: u64) -> (u64, u64, Option<Error>) {
         let work = self.work.lock();
         (work.forwarded, head.saturating_sub(work.at), work.stopped_by.clone())
     }

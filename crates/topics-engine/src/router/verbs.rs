@@ -8,12 +8,12 @@ use topics_storage::wal::{Batch, Level};
 
 use super::define::{Definition, End, RouterInfo, RouterRequest};
 use super::run::Router;
-use crate::config::ConfigPatch;
+use crate::catalog::ids::Id;
 use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::ids::Id;
-use crate::name;
 use crate::topic::{self, Applied, Life, Topic};
+use crate::types::config::ConfigPatch;
+use crate::types::error::{Error, Result};
+use crate::types::name;
 
 /// Creates a router, or updates one between the same topics; whether it was created.
 pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Result<bool> {

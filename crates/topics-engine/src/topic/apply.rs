@@ -17,15 +17,15 @@ use topics_storage::wal::{FileKey, Placed};
 
 use self::global::apply_global;
 use super::Topic;
-use super::dedupe::{Dedupe, Remembered};
-use super::index::{Entry, Place};
 use super::load::{Hints, Loader};
+use super::state::dedupe::{Dedupe, Remembered};
+use super::state::index::{Entry, Place};
+use super::state::queue::Why;
 use super::state::{Evicted, State};
-use crate::api::{Durability, Gap, GapReason};
-use crate::config::{TopicConfig, TopicType};
 use crate::core::Base;
-use crate::error::{Error, Result};
-use crate::queue::Why;
+use crate::types::api::{Durability, Gap, GapReason};
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::{Error, Result};
 
 /// Finished frames and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -331,7 +331,7 @@ impl State {
 
     /// Takes a record into the index, above all others. A seq that was passed over is lost.
     #[inline]
-    pub(super) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
+    pub(crate) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
         let seq = f.seq;
         let from = (self.indexed_to + 1).max(self.floor);
         if from < seq {

@@ -7,16 +7,16 @@ use topics_storage::format::record::{self, Body, MatchKind};
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::{Level, Ticket};
 
-use super::append::apply_level;
-use super::flight::{Flight, Frames, Order, Undo};
 use super::lifecycle::Alone;
 use super::load::{Hints, Loader};
 use super::retention::{self, Need};
+use super::state::queue::Why;
+use super::write::append::apply_level;
+use super::write::flight::{Flight, Frames, Order, Undo};
 use super::{Life, Topic};
-use crate::api::{DeleteRequest, TopicMatch};
 use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::queue::Why;
+use crate::types::api::{DeleteRequest, TopicMatch};
+use crate::types::error::{Error, Result};
 
 impl TopicMatch {
     /// As segments know it.
@@ -77,7 +77,7 @@ pub(crate) fn delete(
 
 /// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
 /// durable.
-pub(super) fn delete_seqs(
+pub(crate) fn delete_seqs(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     seqs: &[u64],
@@ -93,7 +93,7 @@ pub(super) fn delete_seqs(
 }
 
 /// Ascending seqs as ranges.
-pub(super) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
+pub(crate) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for seq in seqs {
         match ranges.last_mut() {
@@ -119,7 +119,7 @@ fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
 }
 
 /// A delete on its way.
-pub(super) struct Staged {
+pub(crate) struct Staged {
     pub ticket: Ticket,
     /// What it waits for.
     pub level: Level,
@@ -127,7 +127,7 @@ pub(super) struct Staged {
 }
 
 /// The same for whoever waits for nothing: `None` when there is something to be waited for first.
-pub(super) fn stage_seqs(
+pub(crate) fn stage_seqs(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     seqs: &[u64],
@@ -216,7 +216,7 @@ fn stage(
 
 /// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
 /// the same ones.
-pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+pub(crate) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     loop {
         if let Some(planned) = try_plan(core, topic, body)? {
             return Ok(planned);
@@ -293,7 +293,7 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
 }
 
 /// Takes the tags of the active segment, as it was when the engine opened, into memory.
-pub(super) fn load_active_tags(core: &Core, topic: &Topic) -> Result<()> {
+pub(crate) fn load_active_tags(core: &Core, topic: &Topic) -> Result<()> {
     let (meta, tags) = loop {
         let active = {
             let state = topic.state.read();

@@ -12,22 +12,22 @@ use topics_storage::format::record::{
 };
 use topics_storage::wal::{Level, Ticket};
 
-use super::admit::Admission;
-use super::append::{self, AppendState, apply_level};
-use super::flight::{Flight, Frames, Order, Undo};
 use super::load::Hints;
-use super::planned::Planned;
-use super::prepare::Prepared;
-use super::reserve::Reserve;
 use super::retention::{self, Caps};
 use super::state::Evicted;
+use super::write::admit::Admission;
+use super::write::append::{self, AppendState, apply_level};
+use super::write::flight::{Flight, Frames, Order, Undo};
+use super::write::planned::Planned;
+use super::write::prepare::Prepared;
+use super::write::reserve::Reserve;
 use super::{Life, Topic};
-use crate::api::{Appended, CreatedTopic, DeletedTopic, Durability};
-use crate::config::{ConfigPatch, Discard, TopicConfig};
 use crate::core::{Core, Wait, WaitCharge};
 use crate::engine::Completion;
-use crate::error::{Error, Result};
-use crate::name;
+use crate::types::api::{Appended, CreatedTopic, DeletedTopic, Durability};
+use crate::types::config::{ConfigPatch, Discard, TopicConfig};
+use crate::types::error::{Error, Result};
+use crate::types::name;
 
 /// An asynchronous write that waits until the topic is let go.
 pub(crate) struct Parked {
@@ -65,7 +65,7 @@ impl Drop for Alone {
 
 impl Topic {
     /// Keeps a write until the topic is let go; gives it back when it is free.
-    pub(super) fn park(
+    pub(crate) fn park(
         &self,
         write: Prepared,
         done: Completion<Appended>,
@@ -81,7 +81,7 @@ impl Topic {
     }
 
     /// Whether nothing of the topic is in flight and nobody has it alone.
-    pub(super) fn quiet(&self) -> bool {
+    pub(crate) fn quiet(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) == 0 && !self.append.lock().held
     }
 
@@ -101,7 +101,7 @@ impl Topic {
     }
 
     /// Waits for the newest batch; those before it are done then.
-    pub(super) fn land(&self, core: &Core, last: Option<(Ticket, Level)>) -> Result<()> {
+    pub(crate) fn land(&self, core: &Core, last: Option<(Ticket, Level)>) -> Result<()> {
         let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
         if let Err(Error::Closed) = outcome {
             return outcome;
@@ -118,7 +118,7 @@ impl Topic {
     }
 
     /// A batch has been applied, has failed or was dropped by a log that failed.
-    pub(super) fn batch_landed(&self) {
+    pub(crate) fn batch_landed(&self) {
         let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.landing.load(Ordering::SeqCst) > 0 {
             let _locked = self.append.lock();
@@ -196,7 +196,7 @@ pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Resu
             let config = update(core, &topic, &patch, &alone)?;
             drop(alone);
             // A limit of deliveries may be lower than it was.
-            super::announce_again(core, &topic);
+            crate::queue::announce_again(core, &topic);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
         let config = TopicConfig::created(&patch);
@@ -322,7 +322,7 @@ fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<
     let (ticket, reserve) = {
         let mut a = admit(core, topic, alone)?;
         let now = core.time.mono_ms();
-        let reserve = Reserve::found(a.head() + super::reserve::MIN, a.head(), now);
+        let reserve = Reserve::found(a.head() + super::write::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
         HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
             &mut frames.head,

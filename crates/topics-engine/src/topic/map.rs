@@ -1,8 +1,8 @@
 //! Where a topic's records lie, as its index has it: no file is read.
 
 use super::Topic;
-use super::index::{Part, Place};
-use crate::error::Result;
+use super::state::index::{Part, Place};
+use crate::types::error::Result;
 
 /// What holds records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,65 +29,41 @@ use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Order
 use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
-mod admit;
-mod append;
-mod apply;
-mod consumer;
-mod dedupe;
-mod delete;
-mod flight;
-mod forward;
-mod gate;
-mod held;
-mod index;
-mod jobs;
-mod lifecycle;
-mod load;
-mod map;
-mod part;
-mod planned;
-mod prepare;
-mod read;
-mod reserve;
-mod retention;
-mod sections;
-mod snap;
-mod state;
-mod tags;
+pub(crate) mod apply;
+pub(crate) mod delete;
+pub(crate) mod gate;
+pub(crate) mod lifecycle;
+pub(crate) mod load;
+pub(crate) mod map;
+pub(crate) mod persist;
+pub(crate) mod read;
+pub(crate) mod retention;
+pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod tests;
-mod view;
+pub(crate) mod view;
+pub(crate) mod write;
 
-pub(crate) use append::{AppendState, append, append_async};
-pub(crate) use apply::{Placement, apply};
-pub use consumer::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
-pub(crate) use consumer::{delete_consumer, wait_head};
-pub(crate) use dedupe::Key;
-pub(crate) use delete::delete as delete_records;
-pub(crate) use flight::Applied;
-pub(crate) use forward::{Forwarding, forward, forward_gap};
-pub(crate) use index::{Dead, Entry, Seg};
-pub use jobs::Work;
-pub(crate) use jobs::{
-    Desk, ack, ack_async, announce_again, at_once as leases_at_once, claim, claim_async,
-    expire_jobs, extend, finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
-};
-pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
-pub(crate) use map::segment_map;
-pub use map::{SegmentMap, Stretch, Tier};
-pub(crate) use part::{
-    Conditions, Part, PartRows, check_part, encode_rows, publish_part, release_acks,
-};
-pub(crate) use read::{read, read_with, seek, synced_seq};
-pub(crate) use retention::{expire, expire_before_write, sweep_records};
-pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
-pub(crate) use state::{State, Weight};
-pub(crate) use view::{state, summary};
+pub(crate) use self::apply::{Placement, apply};
+pub(crate) use self::delete::delete as delete_records;
+pub(crate) use self::lifecycle::{Alone, bury, create, delete as delete_topic, lower};
+pub(crate) use self::map::segment_map;
+pub use self::map::{SegmentMap, Stretch, Tier};
+pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
+pub(crate) use self::read::{read, read_with, seek, synced_seq};
+pub(crate) use self::retention::{expire, expire_before_write, sweep_records};
+pub(crate) use self::state::dedupe::Key;
+pub(crate) use self::state::index::{Dead, Entry, Seg};
+pub(crate) use self::state::{State, Weight};
+pub(crate) use self::view::{state, summary};
+pub(crate) use self::write::append::{AppendState, append, append_async};
+pub(crate) use self::write::flight::Applied;
+pub(crate) use self::write::forward::{Forwarding, forward, forward_gap};
 
-use crate::config::TopicConfig;
+use self::gate::Gate;
 use crate::delivery::Interest;
-use crate::error::{Error, Result};
-use gate::Gate;
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
 
 /// Where a topic is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,23 +80,23 @@ pub(crate) enum Life {
 pub(crate) struct Topic {
     pub key: TopicKey,
     pub name: Arc<str>,
-    life: AtomicU8,
+    pub(crate) life: AtomicU8,
     pub(crate) append: Mutex<AppendState>,
     /// Signalled when a verb that must be alone lets go of the topic, and when the last batch has
     /// landed that such a verb waits for.
-    unheld: Condvar,
+    pub(crate) unheld: Condvar,
     pub(crate) state: RwLock<State>,
     pub(crate) gate: Gate,
     /// A logged frame could not be applied: memory is not what the log says.
-    broken: AtomicBool,
+    pub(crate) broken: AtomicBool,
     /// The files that the snapshot names were not looked at yet.
     pub(crate) unseen: AtomicBool,
     /// Batches staged and neither applied nor failed.
-    in_flight: AtomicU32,
+    pub(crate) in_flight: AtomicU32,
     /// Verbs that wait until there are none.
-    landing: AtomicU32,
+    pub(crate) landing: AtomicU32,
     /// Deletes among them.
-    deletes: AtomicU32,
+    pub(crate) deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
     pub(crate) last_read: AtomicU64,
     /// Made when somebody first wants to be delivered to.

@@ -12,21 +12,21 @@ use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
-pub(super) use self::caps::{Caps, Eviction, evict_to_fit};
+pub(crate) use self::caps::{Caps, Eviction, evict_to_fit};
 use super::apply::Removed;
-use super::flight::{Flight, Frames, Order, Undo};
-use super::index::{Part, Unknown};
 use super::lifecycle::Alone;
 use super::load::{Hints, Loader};
+use super::state::index::{Part, Unknown};
 use super::state::{Evicted, State};
+use super::write::flight::{Flight, Frames, Order, Undo};
 use super::{Life, Topic};
-use crate::config::{TopicConfig, TopicType};
 use crate::core::{Core, Wait};
-use crate::error::Result;
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::Result;
 
 /// What must be read before a decision can be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Need {
+pub(crate) enum Need {
     /// Sizes of these records of a segment.
     Sizes(SegmentMeta, u64, u64),
     /// The dead records of the segment with this file number.
@@ -48,7 +48,7 @@ impl Topic {
 
 /// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
 /// more: whoever decides sees the index as it is now.
-pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
+pub(crate) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::ahead(&core.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
@@ -78,7 +78,7 @@ pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
 
 /// What has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Expired {
+pub(crate) struct Expired {
     /// Every record below was committed too long ago.
     pub below: u64,
     /// The last live one of them + 1.
@@ -87,7 +87,7 @@ pub(super) struct Expired {
 
 /// What a look at expiry needs first.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// The first seq of this segment whose ts is at least the cutoff.
     Seek(SegmentMeta),
     Dead(u64),
@@ -95,7 +95,7 @@ pub(super) enum Look {
 
 /// What has expired of a topic whose records live from `cutoff` on. `seek` answers
 /// [`Look::Seek`] for a segment by file number.
-pub(super) fn expired(
+pub(crate) fn expired(
     state: &State,
     cutoff: u64,
     seek: Option<(u64, u64)>,
@@ -138,7 +138,7 @@ fn first_fresh(
 }
 
 /// The commit time from which on records of this topic have not expired; `None` without a TTL.
-pub(super) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
+pub(crate) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
         ttl => core.time.steady().checked_sub(ttl),
@@ -147,7 +147,7 @@ pub(super) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
 
 /// Looks at expiry under the state lock, reading what that needs outside of it. `f` sees the
 /// state with what has expired.
-pub(super) fn with_expired<T>(
+pub(crate) fn with_expired<T>(
     core: &Core,
     topic: &Topic,
     mut f: impl FnMut(&State, Option<Expired>) -> T,
@@ -200,7 +200,7 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
     let mut upto = u64::MAX;
     if config.kind == TopicType::Queue {
         let jobs = expired_jobs(core, topic)?;
-        super::expire_jobs(core, topic, &jobs)?;
+        crate::queue::expire_jobs(core, topic, &jobs)?;
         // What has expired since is no dead letter yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
@@ -232,7 +232,7 @@ fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
 }
 
 /// The same, as far as it lies below `upto`; `alone` when the caller has the topic alone.
-pub(super) fn log_expired(
+pub(crate) fn log_expired(
     core: &Arc<Core>,
     topic: &Arc<Topic>,
     alone: Option<&Alone>,
@@ -287,7 +287,7 @@ pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64>
     let due = due_records(core, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
-        let why = super::expire_jobs(core, topic, seqs)?;
+        let why = crate::queue::expire_jobs(core, topic, seqs)?;
         gone += super::delete::delete_seqs(core, topic, seqs, why)?.0;
     }
     Ok(gone)
@@ -355,7 +355,7 @@ fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
 
 impl State {
     /// The segment that a floor cuts in two, and the first of its records that would go.
-    pub(super) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
+    pub(crate) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
         let seg = self.index.seg_of(floor)?;
         (seg.meta.first_seq < floor && seg.live_count > 0)
             .then(|| (seg.meta, seg.meta.first_seq.max(self.floor)))
@@ -364,7 +364,7 @@ impl State {
 
 impl Flight {
     /// A batch of control frames.
-    pub(super) fn plain(core: &Arc<Core>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
+    pub(crate) fn plain(core: &Arc<Core>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
         Self {
             core: core.clone(),
             topic: topic.clone(),

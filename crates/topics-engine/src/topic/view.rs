@@ -7,13 +7,13 @@ use topics_env::sync::atomic::Ordering;
 use super::retention::{self, Expired, Need};
 use super::state::State;
 use super::{Topic, expire};
-use crate::api::{TopicState, TopicSummary};
-use crate::asleep::{Found, Sleeper};
-use crate::config::{TopicConfig, TopicType};
+use crate::catalog::unloaded::{Found, Sleeper};
 use crate::core::Core;
-use crate::error::Result;
-use crate::priority;
-use crate::queue::api::QueueState;
+use crate::types::api::{TopicState, TopicSummary};
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::Result;
+use crate::types::priority;
+use crate::types::queue::QueueState;
 
 impl Topic {
     /// Notes that the topic was consumed.
@@ -21,7 +21,7 @@ impl Topic {
         self.last_read.store(now, Ordering::Relaxed);
     }
 
-    fn priority(&self, config: &crate::config::TopicConfig, now: u64) -> i32 {
+    fn priority(&self, config: &crate::types::config::TopicConfig, now: u64) -> i32 {
         priority::effective(config, self.last_read.load(Ordering::Relaxed), now)
     }
 }
@@ -37,7 +37,7 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
         let next_seq = topic.append.lock().next_seq;
         let kind = topic.state.read().config.kind;
         let queue = match kind {
-            TopicType::Queue => Some(super::queue_state(core, topic)?),
+            TopicType::Queue => Some(crate::queue::queue_state(core, topic)?),
             TopicType::Log => None,
         };
         let shown = retention::with_expired(core, topic, |state, expired| {

@@ -9,17 +9,19 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
+use super::participant::{Conditions, Part, PartRows};
 use super::publish::{self, Ready};
 use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, nobody};
 use super::writers;
-use crate::api::Append;
-use crate::config::ConfigPatch;
 use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::name;
-use crate::queue::api::Held;
-use crate::topic::{self, Alone, Applied, Conditions, Key, Life, Part, PartRows, Topic};
+use crate::topic::{self, Alone, Applied, Key, Life, Topic};
+use crate::txn::participant;
+use crate::types::api::Append;
+use crate::types::config::ConfigPatch;
+use crate::types::error::{Error, Result};
+use crate::types::name;
+use crate::types::queue::Held;
 
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
@@ -27,7 +29,7 @@ const MAX_KEY: usize = 256;
 const MAX_DECISION: usize = 16 << 20;
 
 /// Publishes stages of a writer.
-pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
+pub(crate) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
     name::check(writer)?;
     core.check_open()?;
     let _turn = core.txns.turn(writer);
@@ -39,7 +41,7 @@ pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) ->
 }
 
 /// A transaction in one call.
-pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committed> {
+pub(crate) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committed> {
     core.check_open()?;
     let (mut writer, epoch) = identity(core, req)?;
     let _turn = core.txns.turn(&writer);
@@ -179,7 +181,7 @@ impl Want<'_> {
     fn check(&mut self, core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<Vec<u64>> {
         let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
         let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
-        topic::check_part(core, topic, alone, &mut self.rows, &conditions)
+        participant::check_part(core, topic, alone, &mut self.rows, &conditions)
     }
 }
 
@@ -232,7 +234,7 @@ fn decide(
                 // Of a shard that has failed nobody knows what it will say after a restart: jobs that
                 // may be acked then are not given to others.
                 if core.wal.poisoned(0).is_none() {
-                    held.iter().for_each(|h| topic::release_acks(&h.topic, &h.part.acks));
+                    held.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
                 }
             },
         )?;
@@ -284,19 +286,19 @@ fn check(core: &Arc<Core>, rows: gather::ByTopic, work: &TxnWork<'_>) -> Result<
                 ready.push(Ready { topic, alone, part });
             }
             Err(e) => {
-                ready.iter().for_each(|r| topic::release_acks(&r.topic, &r.part.acks));
+                ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
                 return Err(e);
             }
         }
     }
     settle(core, &ready).inspect_err(|_| {
-        ready.iter().for_each(|r| topic::release_acks(&r.topic, &r.part.acks));
+        ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
     })?;
     Ok(ready)
 }
 
 /// Takes topics alone, in the order in which they are given: that of their ids.
-pub(super) fn take_alone<'a>(
+pub(crate) fn take_alone<'a>(
     core: &Arc<Core>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
 ) -> Result<Vec<Alone>> {
@@ -319,7 +321,7 @@ fn rehearse(core: &Arc<Core>, wants: &mut Wants<'_>) -> Result<()> {
     let held = take_alone(core, there.iter().map(|(topic, _)| topic))?;
     for ((topic, want), alone) in there.into_iter().zip(held) {
         let acks = want.check(core, &topic, &alone)?;
-        topic::release_acks(&topic, &acks);
+        participant::release_acks(&topic, &acks);
     }
     Ok(())
 }

@@ -9,24 +9,26 @@ use topics_storage::wal::{Batch, Level};
 use super::api::{Committed, CommittedTopic};
 use super::commit::take_alone;
 use super::gather;
+use super::participant::{Part, PartRows};
 use super::table::{Open, base};
 use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::topic::{self, Alone, Applied, Life, Part, PartRows, Topic};
+use crate::topic::{Alone, Applied, Life, Topic};
+use crate::txn::participant;
+use crate::types::error::{Error, Result};
 
 /// A topic that is held, and what happens to it.
-pub(super) struct Ready {
+pub(crate) struct Ready {
     pub topic: Arc<Topic>,
     pub alone: Alone,
     pub part: Part,
 }
 
 /// Logs the parts, all of them before the first is waited for. A part that fails stays to be done.
-pub(super) fn publish(core: &Arc<Core>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
+pub(crate) fn publish(core: &Arc<Core>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
     let mut outcome = Ok(());
     let mut sent = Vec::new();
     for r in ready {
-        match topic::publish_part(core, &r.topic, &r.alone, who, r.part) {
+        match participant::publish_part(core, &r.topic, &r.alone, who, r.part) {
             Ok(Some(part)) => sent.push((part, r.alone)),
             Ok(None) => {}
             Err(e) => outcome = outcome.and(Err(e)),
@@ -55,7 +57,7 @@ fn missing(core: &Core, open: &Open) -> Result<Vec<Arc<Topic>>> {
 }
 
 /// Does what is left of a decision. The caller has the writer's turn, or nobody else is there.
-pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
+pub(crate) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
@@ -85,7 +87,7 @@ fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> Part {
 }
 
 /// All parts are durable: says so in the log, and answers.
-pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
+pub(crate) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
@@ -115,7 +117,7 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
     Ok(answer)
 }
 
-pub(super) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<()> {
+pub(crate) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a transaction's end"));

@@ -7,13 +7,13 @@ use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, 
 use topics_env::{Hook, Site};
 
 use super::*;
-use crate::api::{Append, Durability, NewRecord, TopicMatch};
-use crate::config::{ConfigPatch, Discard, TopicType};
-use crate::error::{Error, Result};
-use crate::options::{AutoCreate, Options};
-use crate::queue::api::{Claim, Held};
-use crate::topic::ConsumerStart;
 use crate::topic::tests::{DIR, World, class, rec, small};
+use crate::types::api::{Append, Durability, NewRecord, TopicMatch};
+use crate::types::config::{ConfigPatch, Discard, TopicType};
+use crate::types::consumer::ConsumerStart;
+use crate::types::error::{Error, Result};
+use crate::types::options::{AutoCreate, Options};
+use crate::types::queue::{Claim, Held};
 
 /// The epochs of these tests begin here.
 const FIRST: u64 = 5;
@@ -695,7 +695,7 @@ fn staged_rows_are_bounded_in_time_and_bytes() {
 
 #[test]
 fn lost_rows_of_a_decision_are_damage() {
-    use crate::options::RecoveryMode;
+    use crate::types::options::RecoveryMode;
     let options = Options { wal_shards: 3, ..small() };
     let mut w = World::with(options);
     w.furnish_all();

@@ -13,20 +13,20 @@ use topics_storage::wal::Level;
 use super::publish;
 use super::table::{KEYED, NewWriter, WriterLimits};
 use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::name;
-use crate::quota::Charge;
+use crate::types::error::{Error, Result};
+use crate::types::name;
+use crate::types::quota::Charge;
 
 /// What a decision takes of the limits until it is applied.
 #[derive(Debug)]
-pub(super) struct Admission<'a> {
+pub(crate) struct Admission<'a> {
     _writer: Option<NewWriter<'a>>,
     _key: Option<Charge>,
 }
 
 /// Makes room for what is remembered of a transaction, or refuses it. The caller has the writer's
 /// turn.
-pub(super) fn admit<'a>(core: &'a Arc<Core>, writer: &str, owner: &str) -> Result<Admission<'a>> {
+pub(crate) fn admit<'a>(core: &'a Arc<Core>, writer: &str, owner: &str) -> Result<Admission<'a>> {
     let refused = |_: &Error| core.metrics.throttled.add(1);
     let key = writer.starts_with(KEYED).then(|| core.keys.take(1)).transpose();
     let key = key.inspect_err(refused)?;
@@ -71,7 +71,7 @@ fn forget_idle(core: &Arc<Core>, owner: Option<&str>) -> Result<bool> {
 }
 
 /// Forgets a writer, and gives up what it has staged. False when there is none.
-pub(super) fn forget(core: &Arc<Core>, writer: &str) -> Result<bool> {
+pub(crate) fn forget(core: &Arc<Core>, writer: &str) -> Result<bool> {
     name::check(writer)?;
     core.check_open()?;
     core.check_writable()?;

@@ -2,9 +2,9 @@
 
 use super::pressure::{say, strain};
 use super::*;
-use crate::Options;
-use crate::config::ConfigPatch;
 use crate::topic::tests::small;
+use crate::types::config::ConfigPatch;
+use crate::types::options::Options;
 
 /// One of each band.
 const PRIORITIES: [i32; 5] = [-1, 0, 250, 500, 750];

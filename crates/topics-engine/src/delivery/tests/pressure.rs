@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::api::{Append, Appended, Durability, NewRecord};
-use crate::config::ConfigPatch;
 use crate::core::Core;
 use crate::delivery::governor::Verdict;
-use crate::error::Error;
+use crate::engine::Engine;
 use crate::router::RouterRequest;
 use crate::topic::tests::{class, rec, small};
-use crate::{Engine, Options};
+use crate::types::api::{Append, Appended, Durability, NewRecord};
+use crate::types::config::ConfigPatch;
+use crate::types::error::Error;
+use crate::types::options::Options;
 
 fn core(w: &World) -> Arc<Core> {
     w.engine().core().clone()
@@ -227,7 +228,7 @@ fn crowded() -> (World, topics_storage::wal::StagingPermit) {
     (w, room)
 }
 
-fn write(engine: &Engine, patient: bool) -> crate::Result<Appended> {
+fn write(engine: &Engine, patient: bool) -> crate::types::error::Result<Appended> {
     let records: [NewRecord<'_>; 1] = [rec("1")];
     let req = Append { records: &records, disable_backpressure: patient, ..Append::default() };
     engine.append("t", &req)

@@ -2,11 +2,11 @@
 
 use topics_env::sync::atomic::Ordering;
 
-use super::super::governor::{SAMPLE_NS, Sample, Verdict};
-use super::super::ready::Schedule;
 use super::Shared;
 use crate::core::Core;
-use crate::priority;
+use crate::delivery::governor::{SAMPLE_NS, Sample, Verdict};
+use crate::delivery::ready::Schedule;
+use crate::types::priority;
 
 /// The pressure, in millionths, that counts as full.
 const FULL_PPM: u64 = 950_000;
@@ -14,18 +14,18 @@ const FULL_PPM: u64 = 950_000;
 impl Shared {
     /// How many wait, by band.
     #[cfg(test)]
-    pub(in crate::delivery) fn bands(&self) -> [usize; super::super::ready::BANDS] {
+    pub(crate) fn bands(&self) -> [usize; crate::delivery::ready::BANDS] {
         let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
         std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
     }
 
     /// The pressure is as high as it gets: what finds the staging full is refused at once.
-    pub(in crate::delivery) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.pressure.load(Ordering::Relaxed) >= FULL_PPM
     }
 
     /// Looks at the pressure when that is due.
-    pub(in crate::delivery) fn sample(&self, core: &Core) {
+    pub(crate) fn sample(&self, core: &Core) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
         if now.saturating_sub(last) < SAMPLE_NS {
@@ -54,7 +54,7 @@ impl Shared {
     }
 
     /// Does what the governor says.
-    pub(in crate::delivery) fn obey(&self, core: &Core, verdict: Verdict) {
+    pub(crate) fn obey(&self, core: &Core, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
         self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);

@@ -7,15 +7,15 @@ use topics_storage::format::record::{self, Body};
 use topics_storage::segment::TopicKey;
 use topics_storage::snapshot::ReplayPos;
 
-use super::super::{Life, Topic};
 use super::{At, Live};
-use crate::config::TopicConfig;
 use crate::core::Base;
-use crate::error::{Error, Result};
 use crate::router::{COPIES_LOGGED, Definition};
+use crate::topic::{Life, Topic};
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
 
 /// A frame of no topic, or of a topic's birth or death.
-pub(super) fn apply_global(
+pub(crate) fn apply_global(
     base: &Base,
     at: &At<'_>,
     layout: u64,

@@ -2,12 +2,12 @@
 
 use topics_storage::segment::Segment;
 
-use super::super::index::{Dead, Entry, Part, Place, Run};
-use super::super::state::State;
 use super::{BLOCK, BRIDGE, Reader};
+use crate::topic::state::State;
+use crate::topic::state::index::{Dead, Entry, Part, Place, Run};
 
 /// What is to be read next.
-pub(super) enum Piece {
+pub(crate) enum Piece {
     /// Resident records of one run.
     Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
     /// `from..=to` of a segment.
@@ -22,7 +22,7 @@ pub(super) enum Piece {
 
 impl Reader<'_> {
     /// Decides what to read next.
-    pub(super) fn plan(&self) -> Piece {
+    pub(crate) fn plan(&self) -> Piece {
         let state = self.topic.state.read();
         let next = self.at + 1;
         if state.evict_floor > next {
@@ -96,7 +96,7 @@ impl Reader<'_> {
 }
 
 /// The offset up to which `want` live records may lie, from `from` on, at most `to`.
-pub(super) fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
+pub(crate) fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
     let Dead::Some(map) = dead else { return (from + want - 1).min(to) };
     let (mut end, mut live) = (from, 0);
     while end <= to {

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::config::TopicType;
-use crate::error::Error;
-use crate::queue::api::{Claim, Held, Redrive};
-use crate::topic::consumer::{ConsumerRead, ConsumerStart, SeekTo};
 use crate::txn::{TxnAck, TxnCursor, TxnRequest, TxnRows, TxnWork};
+use crate::types::config::TopicType;
+use crate::types::consumer::{ConsumerRead, ConsumerStart, SeekTo};
+use crate::types::error::Error;
+use crate::types::queue::{Claim, Held, Redrive};
 
 /// What a verb says.
 type Said = std::result::Result<(), Error>;

@@ -7,8 +7,8 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::Ordering;
 
 use super::*;
-use crate::error::Error;
-use crate::topic::flight::{Flight, Landing, Undo};
+use crate::topic::write::flight::{Flight, Landing, Undo};
+use crate::types::error::Error;
 
 const LONG: Duration = Duration::from_secs(20);
 

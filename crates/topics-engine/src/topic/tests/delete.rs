@@ -1,7 +1,7 @@
 //! Deleting records: what goes, what is said, what it costs.
 
 use super::*;
-use crate::queue::Why;
+use crate::topic::state::queue::Why;
 
 #[test]
 fn what_goes() {
@@ -179,7 +179,7 @@ fn records_by_seq() {
         let core = w.engine().core().clone();
         let topic = core.registry.named("t").unwrap();
         let seqs: &[u64] = if round == 0 { &[2, 3, 7] } else { &[1, 3, 9] };
-        let n = super::super::delete::delete_seqs(&core, &topic, seqs, Why::ASKED).unwrap().0;
+        let n = crate::topic::delete::delete_seqs(&core, &topic, seqs, Why::ASKED).unwrap().0;
         assert_eq!(n, if round == 0 { 3 } else { 2 });
         w.checkpoint();
         w.kill();

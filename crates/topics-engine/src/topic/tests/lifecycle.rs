@@ -6,8 +6,8 @@
 )]
 
 use super::*;
-use crate::config::{TopicConfig, TopicType};
-use crate::error::Error;
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::Error;
 
 #[test]
 fn creating_twice_is_a_no_op_or_an_update() {

@@ -4,7 +4,7 @@ use topics_env::sim::{CallFilter, CallKind, FaultKind};
 use topics_storage::snapshot::SnapshotBody;
 
 use super::*;
-use crate::error::Error;
+use crate::types::error::Error;
 
 /// Two shards and a topic of class `fsync` on each.
 fn two_shards() -> (World, [String; 2]) {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::NodeFilter;
-use crate::api::{Gap, GapReason};
+use crate::types::api::NodeFilter;
+use crate::types::api::{Gap, GapReason};
 
 fn from(from: ReadFrom, limit: usize) -> ReadRequest {
     ReadRequest { from, limit, ..ReadRequest::default() }
@@ -357,7 +357,10 @@ fn an_io_error_is_an_error() {
     w.reopen();
     w.fs.fail_from(CallFilter::on_path(CallKind::Read, "topics/"), 0, FaultKind::Errno(5));
     let e = w.engine().read("t", &after(0)).unwrap_err();
-    assert!(matches!(e, crate::Error::StorageUnavailable { reason: "io", .. }), "{e}");
+    assert!(
+        matches!(e, crate::types::error::Error::StorageUnavailable { reason: "io", .. }),
+        "{e}"
+    );
     w.fs.clear_faults();
     assert_eq!(w.read("t", 0).len(), 7);
 }

@@ -1,7 +1,7 @@
 //! Disk space comes back; what the engine as a whole has no room for is refused.
 
 use super::*;
-use crate::error::Error;
+use crate::types::error::Error;
 
 fn data_files(w: &World) -> (usize, usize) {
     let image = w.fs.kill_image();
@@ -90,8 +90,9 @@ fn what_is_gone_before_its_round_ends_leaves_no_files() {
     }
     w.engine().sync().unwrap();
     let core = w.engine().core().clone();
-    let spared = crate::snapshot::Spared::find(&core).unwrap();
-    crate::capture::copy(&core, &spared, crate::capture::Copied::Synced).unwrap();
+    let spared = crate::checkpoint::snapshot::Spared::find(&core).unwrap();
+    crate::checkpoint::round::copy(&core, &spared, crate::checkpoint::round::Copied::Synced)
+        .unwrap();
     assert_eq!(found(&w).1, 3, "copied, and in no snapshot");
     w.engine().delete_topic("gone", false).unwrap();
     w.delete("emptied", Some(3), None);

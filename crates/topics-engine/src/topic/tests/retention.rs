@@ -4,8 +4,8 @@ use topics_env::sim::{CallKind, FaultKind};
 use topics_storage::StorageError;
 
 use super::*;
-use crate::config::Discard;
-use crate::error::Error;
+use crate::types::config::Discard;
+use crate::types::error::Error;
 
 fn caps(records: u64, bytes: u64) -> ConfigPatch {
     ConfigPatch { cap_records: Some(records), cap_bytes: Some(bytes), ..ConfigPatch::default() }

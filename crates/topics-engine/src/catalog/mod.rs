@@ -1,0 +1,4 @@
+//! Names and ids of topics, loaded or not.
+
+pub(crate) mod ids;
+pub(crate) mod unloaded;

@@ -1,0 +1,190 @@
+//! Giving disk space back: segments that are more than half dead are written anew, small
+//! neighbours become one.
+//!
+//! What is written takes effect with the next snapshot; the old files go when no kept snapshot
+//! names them.
+
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_env::sync::atomic::Ordering;
+use topics_storage::segment::{Round, Segment, SegmentMeta};
+
+use crate::core::Core;
+use crate::topic::{Seg, Topic};
+use crate::types::error::{Error, Result};
+
+/// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
+const PASS_BYTES: u64 = 64 << 20;
+/// How many neighbours it takes to be worth one merge.
+const FEW: usize = 4;
+
+/// Sealed neighbours to be written as one, with the dead of each.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    parts: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
+    /// About the bytes that the new one takes.
+    takes: u64,
+}
+
+impl Candidate {
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(m, _)| m.data_len).sum()
+    }
+}
+
+/// One pass over all topics.
+pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
+    // A round would remove what it does not know.
+    let _round = core.disk.round.lock();
+    let mut left = PASS_BYTES;
+    let mut outcome = Ok(());
+    core.registry.each(|topic| {
+        let seen = !topic.unseen.load(Ordering::Acquire);
+        while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
+            match next(core, topic) {
+                Ok(Some(candidate)) => {
+                    left = left.saturating_sub(candidate.bytes().max(1));
+                    if let Err(e) = rewrite_or_give(core, topic, &candidate) {
+                        // Another topic's may be smaller.
+                        outcome = Err(e);
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(e) => outcome = Err(e),
+            }
+        }
+    });
+    outcome
+}
+
+/// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
+fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+    let outcome = rewrite(core, topic, candidate);
+    if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
+        return outcome;
+    }
+    let _held = core.wal.hold_space();
+    if candidate.takes > core.disk.checkpoints.room()? {
+        return outcome;
+    }
+    core.disk.checkpoints.give_way(candidate.takes)?;
+    let outcome = rewrite(core, topic, candidate);
+    core.disk.checkpoints.refill(&core.wal);
+    outcome
+}
+
+/// What is worth writing anew in a topic. The dead of a segment that may be are loaded first.
+fn next(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
+    loop {
+        let unknown = {
+            let state = topic.state.read();
+            let o = &core.options;
+            let found = if core.short_of_space() {
+                state.worth_most(core.disk.checkpoints.room()?)
+            } else {
+                state.reclaimable(o.segment_max_events, o.segment_max_bytes)
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                Err(file_no) => file_no,
+            }
+        };
+        topic.load_dead(core, unknown)?;
+    }
+}
+
+fn rewrite(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+    let parts: Vec<(Segment, Arc<RoaringBitmap>)> = candidate
+        .parts
+        .iter()
+        .map(|(meta, dead)| (core.segments.segment(topic.key, *meta), dead.clone()))
+        .collect();
+    let mut round = Round::new(&core.segments);
+    let new = round.merge(&parts)?;
+    round.sync()?;
+    let mut holes = RoaringBitmap::new();
+    for (meta, dead) in &candidate.parts {
+        let shift = (meta.first_seq - new.first_seq) as u32;
+        holes.extend(dead.iter().map(|o| o + shift));
+    }
+    let old: Vec<u64> = candidate.parts.iter().map(|(m, _)| m.file_no).collect();
+    if topic.replace(core, &old, new, &holes)? {
+        core.replaced.store(true, Ordering::Relaxed);
+        core.metrics.segments_rewritten.add(old.len() as u64);
+    }
+    Ok(())
+}
+
+/// About the bytes that a segment takes without its dead: of each record its payload, at most 43
+/// bytes, and 20 in the index.
+fn takes(seg: &Seg) -> u64 {
+    seg.live_bytes + 43 * seg.live_count + 20 * seg.meta.span() + 4096
+}
+
+impl crate::topic::State {
+    /// Segments worth writing anew; `Err`: the dead of this segment must be loaded first.
+    fn reclaimable(&self, events: u64, bytes: u64) -> std::result::Result<Option<Candidate>, u64> {
+        let segs = &self.index.segs;
+        let mut at = 0;
+        while at < segs.len() {
+            if segs[at].half_dead() {
+                return self.candidate(at, 1).map(Some);
+            }
+            let n = self.small_neighbours(at, events, bytes);
+            if n >= FEW {
+                return self.candidate(at, n).map(Some);
+            }
+            at += n.max(1);
+        }
+        Ok(None)
+    }
+
+    /// On a full disk: of the segments that are a quarter dead, and that there is room to write
+    /// anew, the one that frees most.
+    fn worth_most(&self, room: u64) -> std::result::Result<Option<Candidate>, u64> {
+        let segs = self.index.segs.iter().enumerate();
+        let best = segs
+            .filter(|(_, s)| s.meta.sealed && s.dead_part(4) && takes(s) <= room)
+            .max_by_key(|(_, s)| s.meta.data_len.saturating_sub(s.live_bytes));
+        best.map(|(at, _)| self.candidate(at, 1)).transpose()
+    }
+
+    fn candidate(&self, at: usize, n: usize) -> std::result::Result<Candidate, u64> {
+        let segs = &self.index.segs[at..at + n];
+        Ok(Candidate {
+            takes: segs.iter().map(takes).sum(),
+            parts: (at..at + n).map(|i| self.part(i)).collect::<std::result::Result<_, _>>()?,
+        })
+    }
+
+    /// How many sealed neighbours from `at` on fit one segment.
+    fn small_neighbours(&self, at: usize, events: u64, bytes: u64) -> usize {
+        let (mut span, mut len, mut next) = (0, 0, None);
+        self.index.segs[at..]
+            .iter()
+            .take_while(|s| {
+                let m = &s.meta;
+                span += m.span();
+                len += m.data_len;
+                let follows = next.is_none_or(|n| n == m.first_seq);
+                next = Some(m.last_seq + 1);
+                m.sealed && !m.cold && follows && span <= events && len <= bytes
+            })
+            .count()
+    }
+
+    /// A segment with its dead, those below the floor among them.
+    fn part(&self, at: usize) -> std::result::Result<(SegmentMeta, Arc<RoaringBitmap>), u64> {
+        let seg = &self.index.segs[at];
+        let mut dead = match &seg.dead {
+            crate::topic::Dead::Unknown => return Err(seg.meta.file_no),
+            crate::topic::Dead::None => RoaringBitmap::new(),
+            crate::topic::Dead::Some(dead) => (**dead).clone(),
+        };
+        let below = self.floor.min(seg.meta.last_seq + 1).saturating_sub(seg.meta.first_seq);
+        dead.insert_range(0..below as u32);
+        Ok((seg.meta, Arc::new(dead)))
+    }
+}
