@@ -6,7 +6,7 @@
 mod catalog;
 mod checkpoint;
 mod consumer;
-mod core;
+mod ctx;
 mod delivery;
 mod engine;
 mod queue;
@@ -15,14 +15,15 @@ mod router;
 mod topic;
 mod txn;
 mod types;
+mod verbs;
 
 pub use consumer::Consumer;
 pub use delivery::{
     Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart, watch_names,
 };
+pub use engine::Engine;
 pub use engine::survey::{Survey, Surveyed};
 pub use engine::verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};
-pub use engine::{Completion, Engine};
 pub use queue::Work;
 pub use recovery::make_directory;
 pub use router::{Guarantee, RouterInfo, RouterRequest};
@@ -33,9 +34,9 @@ pub use txn::{
     TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
 };
 pub use types::api::{
-    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability, Gap,
-    GapReason, NewRecord, NodeFilter, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, RecordView,
-    Sought, Tombstone, TopicMatch, TopicState, TopicSummary,
+    Append, Appended, Completion, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Durability,
+    Gap, GapReason, NewRecord, NodeFilter, ReadBatch, ReadBuffers, ReadFrom, ReadRequest,
+    RecordView, Sought, Tombstone, TopicMatch, TopicState, TopicSummary,
 };
 pub use types::config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};

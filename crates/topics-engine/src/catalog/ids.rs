@@ -9,7 +9,8 @@ use topics_env::sync::Mutex;
 use topics_storage::format::record::{Body, HeadWatermark};
 use topics_storage::wal::{Batch, Level, Ticket};
 
-use crate::core::{Core, Wait};
+use super::Catalog;
+use crate::ctx::Wait;
 use crate::topic::Applied;
 use crate::types::error::Result;
 
@@ -87,7 +88,7 @@ impl Ids {
     }
 
     /// The next id, if it is below a synced reservation. Reserves ahead when half is used.
-    pub(crate) fn take(&self, core: &Arc<Core>) -> Result<Id> {
+    pub(crate) fn take(&self, core: &Arc<Catalog>) -> Result<Id> {
         loop {
             let (low, pending) = {
                 let mut s = self.0.lock();
@@ -114,7 +115,7 @@ impl Ids {
     }
 
     /// Stages a reservation and asks for its sync.
-    fn reserve(&self, core: &Arc<Core>) -> Result<()> {
+    fn reserve(&self, core: &Arc<Catalog>) -> Result<()> {
         let mut s = self.0.lock();
         if s.pending.is_some() {
             return Ok(());
@@ -123,8 +124,8 @@ impl Ids {
         let ticket = stage(core, to, false, Wait::No)?;
         s.pending = Some((ticket, to));
         drop(s);
-        let ids = core.clone();
-        let done = move |outcome| ids.ids.synced(ticket, to, outcome);
+        let ids = core.ids.clone();
+        let done = move |outcome| ids.synced(ticket, to, outcome);
         core.wal.notify(ticket, Level::Synced, Box::new(done));
         Ok(())
     }
@@ -149,7 +150,7 @@ impl Ids {
     }
 
     /// Gives back what is reserved and not used, at a clean close.
-    pub(crate) fn lower(&self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn lower(&self, core: &Arc<Catalog>) -> Result<()> {
         let next = {
             let mut s = self.0.lock();
             if s.logged <= s.next {
@@ -163,7 +164,7 @@ impl Ids {
     }
 }
 
-fn stage(core: &Arc<Core>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
+fn stage(core: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));

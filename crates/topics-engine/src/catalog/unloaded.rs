@@ -14,11 +14,15 @@ use topics_env::sync::{Mutex, RwLock};
 use topics_storage::segment::SegmentMeta;
 use topics_storage::snapshot::{Glance, ReplayPos, Table};
 
-use crate::core::Base;
-use crate::recovery;
+use super::TopicTable;
+use super::ids::Ids;
 use crate::topic::Topic;
+use crate::topic::events::Base;
+use crate::topic::view;
+use crate::types::api::TopicSummary;
 use crate::types::config::{TopicConfig, TopicType};
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
+use crate::types::priority;
 
 /// Every topic that was asleep after the open.
 #[derive(Debug)]
@@ -33,7 +37,7 @@ pub(crate) struct Asleep {
 
 /// The topics that sleep, while there are any.
 #[derive(Debug, Default)]
-pub(crate) struct Dormitory {
+pub(crate) struct UnloadedTopics {
     asleep: RwLock<Option<Arc<Asleep>>>,
     /// Recovery is done: what wakes may be written to at once.
     served: AtomicBool,
@@ -119,12 +123,18 @@ impl Asleep {
     }
 }
 
-impl Base {
+impl TopicTable {
     /// Takes the topics of a directory that was closed cleanly. Those that do nothing by
     /// themselves sleep.
-    pub(crate) fn put_to_sleep(&self, table: Table, layout: u64) -> Result<()> {
+    pub(crate) fn put_to_sleep(
+        &self,
+        base: &Base,
+        ids: &Ids,
+        table: Table,
+        layout: u64,
+    ) -> Result<()> {
         let all = Arc::new(Asleep::new(table));
-        *self.dormitory.asleep.write() = Some(all.clone());
+        *self.unloaded.asleep.write() = Some(all.clone());
         let (mut known, mut plain): (&[u8], bool) = (&[], false);
         let (mut bytes, mut last) = (0, 0);
         let mut busy = Vec::new();
@@ -139,57 +149,57 @@ impl Base {
                 busy.push(i);
             }
         }
-        self.slept(bytes);
-        self.ids.seen(last);
-        busy.into_iter().try_for_each(|i| self.wake(&all, i))
+        base.add_totals(0, bytes);
+        ids.seen(last);
+        busy.into_iter().try_for_each(|i| self.wake(base, &all, i))
     }
 
     /// Recovery is done.
     pub(crate) fn serve(&self) {
-        self.dormitory.served.store(true, Ordering::Release);
+        self.unloaded.served.store(true, Ordering::Release);
     }
 
     fn asleep(&self) -> Option<Arc<Asleep>> {
-        self.dormitory.asleep.read().clone()
+        self.unloaded.asleep.read().clone()
     }
 
     /// How many topics there are.
-    pub(crate) fn topics(&self) -> usize {
-        let asleep = self.dormitory.asleep.read();
+    pub(crate) fn len(&self) -> usize {
+        let asleep = self.unloaded.asleep.read();
         let left = asleep.as_ref().map_or(0, |a| a.left.load(Ordering::Acquire));
-        self.registry.len() + left
+        self.loaded.len() + left
     }
 
     /// The topic that a name means now, born or not; an error where its files are not what the
     /// snapshot named.
-    pub(crate) fn named(&self, name: &str) -> Result<Option<Arc<Topic>>> {
-        let mut found = self.registry.named(name);
+    pub(crate) fn named(&self, base: &Base, name: &str) -> Result<Option<Arc<Topic>>> {
+        let mut found = self.loaded.named(name);
         if found.is_none()
             && let Some(all) = self.asleep()
             && let Some(i) = all.table.named(name)
         {
-            self.wake(&all, i)?;
-            found = self.registry.named(name);
+            self.wake(base, &all, i)?;
+            found = self.loaded.named(name);
         }
-        found.map(|t| self.look_into(&t).map(|()| t)).transpose()
+        found.map(|t| self.look_into(base, &t).map(|()| t)).transpose()
     }
 
     /// The topic of an id, as [`Self::named`].
-    pub(crate) fn by_id(&self, id: u64) -> Result<Option<Arc<Topic>>> {
-        let mut found = self.registry.by_id(id);
+    pub(crate) fn by_id(&self, base: &Base, id: u64) -> Result<Option<Arc<Topic>>> {
+        let mut found = self.loaded.by_id(id);
         if found.is_none()
             && let Some(all) = self.asleep()
             && let Some(i) = all.table.by_id(id)
         {
-            self.wake(&all, i)?;
-            found = self.registry.by_id(id);
+            self.wake(base, &all, i)?;
+            found = self.loaded.by_id(id);
         }
-        found.map(|t| self.look_into(&t).map(|()| t)).transpose()
+        found.map(|t| self.look_into(base, &t).map(|()| t)).transpose()
     }
 
     /// The topic of an id if it sleeps.
     fn sleeper(&self, id: u64) -> Option<Sleeper> {
-        if self.registry.by_id(id).is_some() {
+        if self.loaded.by_id(id).is_some() {
             return None;
         }
         let all = self.asleep()?;
@@ -199,7 +209,7 @@ impl Base {
 
     /// Whether there is a topic of this id, awake or not.
     pub(crate) fn knows(&self, id: u64) -> bool {
-        self.registry.by_id(id).is_some() || self.sleeper(id).is_some()
+        self.loaded.by_id(id).is_some() || self.sleeper(id).is_some()
     }
 
     /// Whether a topic sleeps and its entry reflects a frame: what was written last is replayed
@@ -212,32 +222,32 @@ impl Base {
     }
 
     /// Makes a topic of an entry. It is found among those awake before it is not asleep any more.
-    fn wake(&self, all: &Arc<Asleep>, i: usize) -> Result<()> {
+    fn wake(&self, base: &Base, all: &Arc<Asleep>, i: usize) -> Result<()> {
         let _one = all.waking.lock();
         if all.is_up(i) {
             return Ok(());
         }
         let snap = all.table.topic(i)?;
-        let topic = Topic::from_snapshot(self, &snap, &[])?;
-        self.slept(0u64.wrapping_sub(snap.live_bytes));
+        let topic = Topic::from_snapshot(base, &snap, &[])?;
+        base.add_totals(0, 0u64.wrapping_sub(snap.live_bytes));
         topic.unseen.store(!snap.segments.is_empty(), Ordering::Release);
-        if self.dormitory.served.load(Ordering::Acquire) {
-            topic.recovered(self);
+        if self.unloaded.served.load(Ordering::Acquire) {
+            topic.recovered(base);
         }
-        self.registry.adopt(topic);
+        self.loaded.adopt(topic);
         if all.got_up(i) == 0 {
-            *self.dormitory.asleep.write() = None;
+            *self.unloaded.asleep.write() = None;
         }
         Ok(())
     }
 
     /// Looks at the files of a topic when it is first asked for.
-    pub(crate) fn look_into(&self, topic: &Topic) -> Result<()> {
+    pub(crate) fn look_into(&self, base: &Base, topic: &Topic) -> Result<()> {
         if topic.unseen.load(Ordering::Acquire) {
             let metas: Vec<SegmentMeta> =
                 topic.state.read().index.segs.iter().map(|s| s.meta).collect();
-            let named = self.segments.check_named(topic.key, &metas, true);
-            named.map_err(|e| recovery::advise(&self.dir, e.into()))?;
+            let named = base.segments.check_named(topic.key, &metas, true);
+            named.map_err(|e| Error::from(e).with_repair_advice(&base.dir))?;
             topic.unseen.store(false, Ordering::Release);
         }
         Ok(())
@@ -247,10 +257,10 @@ impl Base {
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Found> {
         let awake = |from: Vec<Arc<Topic>>| from.into_iter().map(Found::Awake);
         let Some(all) = self.asleep() else {
-            return awake(self.registry.list(prefix, after, limit)).collect();
+            return awake(self.loaded.list(prefix, after, limit)).collect();
         };
         let _none_wakes = all.waking.lock();
-        let awake: Vec<_> = awake(self.registry.list(prefix, after, limit)).collect();
+        let awake: Vec<_> = awake(self.loaded.list(prefix, after, limit)).collect();
         let from = match after {
             Some(after) if after >= prefix => {
                 let at = all.table.seek(after.as_bytes());
@@ -316,4 +326,29 @@ fn is_quiet(g: &Glance<'_>) -> bool {
         && g.gaps.is_empty()
         && g.idempotency.is_empty()
         && g.sections.is_empty()
+}
+
+/// A line of a list, as `topic::view::summary`.
+pub(crate) fn summary(base: &Base, found: &Found) -> Result<TopicSummary> {
+    let now = base.time.steady();
+    match found {
+        Found::Awake(topic) => Ok(view::summary(topic, now)),
+        Found::Asleep(sleeper) => of_asleep(sleeper, now),
+    }
+}
+
+fn of_asleep(sleeper: &Sleeper, now: u64) -> Result<TopicSummary> {
+    let g = sleeper.glance()?;
+    let config = TopicConfig::decode(g.config)?;
+    let floor = g.delete_below.max(g.evict_floor).max(1);
+    Ok(TopicSummary {
+        topic: g.name.to_owned(),
+        kind: config.kind,
+        head_seq: g.head,
+        earliest_seq: g.earliest_seq.max(floor).min(g.head + 1),
+        count: g.live_count,
+        bytes: g.live_bytes,
+        durability: config.durability,
+        effective_priority: priority::effective(&config, 0, now),
+    })
 }

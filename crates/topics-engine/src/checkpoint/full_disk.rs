@@ -10,9 +10,9 @@ use std::sync::Arc;
 use topics_storage::segment::SegmentMeta;
 use topics_storage::wal::{FileKey, LogFile, SpaceHold};
 
+use super::Store;
 use super::round::{Copied, copy};
 use super::snapshot::Spared;
-use crate::core::Core;
 use crate::topic::State;
 use crate::types::error::Result;
 
@@ -35,7 +35,7 @@ struct Reach {
 /// Copies the log; on a full disk as much as gives more than it takes. Whether it moved any of it
 /// on a full disk: another round gives back what held it.
 pub(crate) fn copy_what_fits(
-    core: &Arc<Core>,
+    core: &Arc<Store>,
     spared: &Spared,
     held: &mut Option<SpaceHold>,
 ) -> Result<bool> {
@@ -62,7 +62,7 @@ pub(crate) fn copy_what_fits(
 }
 
 /// Moves records from the log to segments, with a part of the reserve. Whether it moved any.
-fn move_what_fits(core: &Arc<Core>, spared: &Spared) -> Result<bool> {
+fn move_what_fits(core: &Arc<Store>, spared: &Spared) -> Result<bool> {
     // What files take is an estimate: where it is too low a smaller step is made.
     for part in [1, 2, 4, 8] {
         let reach = reach(core, spared, part)?;
@@ -81,10 +81,10 @@ fn move_what_fits(core: &Arc<Core>, spared: &Spared) -> Result<bool> {
 }
 
 /// Of each shard the files whose removal gives most for what a part of the room can take.
-fn reach(core: &Arc<Core>, spared: &Spared, part: u64) -> Result<Reach> {
+fn reach(core: &Arc<Store>, spared: &Spared, part: u64) -> Result<Reach> {
     let mut live: HashMap<FileKey, u64> = HashMap::new();
     let mut ends = 0;
-    core.registry.each(|topic| {
+    core.table.loaded.each(|topic| {
         let shard = core.shard(topic.id());
         if !spared.has(shard) {
             let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);

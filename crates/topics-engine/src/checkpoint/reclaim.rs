@@ -10,7 +10,7 @@ use roaring::RoaringBitmap;
 use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
-use crate::core::Core;
+use super::Store;
 use crate::topic::{Seg, Topic};
 use crate::types::error::{Error, Result};
 
@@ -34,12 +34,12 @@ impl Candidate {
 }
 
 /// One pass over all topics.
-pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
+pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
     // A round would remove what it does not know.
     let _round = core.disk.round.lock();
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
-    core.registry.each(|topic| {
+    core.table.loaded.each(|topic| {
         let seen = !topic.unseen.load(Ordering::Acquire);
         while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
             match next(core, topic) {
@@ -60,7 +60,7 @@ pub(crate) fn reclaim(core: &Arc<Core>) -> Result<()> {
 }
 
 /// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
-fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+fn rewrite_or_give(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
     let outcome = rewrite(core, topic, candidate);
     if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
         return outcome;
@@ -76,7 +76,7 @@ fn rewrite_or_give(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) 
 }
 
 /// What is worth writing anew in a topic. The dead of a segment that may be are loaded first.
-fn next(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
+fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     loop {
         let unknown = {
             let state = topic.state.read();
@@ -95,7 +95,7 @@ fn next(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     }
 }
 
-fn rewrite(core: &Arc<Core>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
     let parts: Vec<(Segment, Arc<RoaringBitmap>)> = candidate
         .parts
         .iter()

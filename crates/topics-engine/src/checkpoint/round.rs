@@ -10,10 +10,9 @@ use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};
 use topics_storage::wal::SpaceHold;
 
+use super::Store;
 use super::full_disk;
 use super::snapshot::{Spared, snapshot};
-use crate::core::Core;
-use crate::engine::background;
 use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
@@ -33,17 +32,17 @@ const READ: usize = 256 << 10;
 const SKIP: u32 = 4 << 10;
 
 /// One round; the number of its snapshot.
-pub(crate) fn checkpoint(core: &Arc<Core>) -> Result<u64> {
+pub(crate) fn checkpoint(core: &Arc<Store>) -> Result<u64> {
     run(core, false)
 }
 
 /// The round that ends a change of the shard count: what lies in files of the layout before is
 /// copied, whatever its shard, before the first write.
-pub(crate) fn relay(core: &Arc<Core>) -> Result<u64> {
+pub(crate) fn relay(core: &Arc<Store>) -> Result<u64> {
     run(core, true)
 }
 
-fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
+fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
     let mut rounds = core.disk.round.lock();
     if rounds.failed >= PATIENCE {
         return Err(Error::StorageUnavailable {
@@ -51,7 +50,7 @@ fn run(core: &Arc<Core>, everything: bool) -> Result<u64> {
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
-    core.disk.check_lock(&core.env)?;
+    core.check_lock()?;
     let logged = core.wal.counters().bytes;
     let changed = core.replaced.load(Ordering::Relaxed)
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
@@ -92,7 +91,7 @@ fn poisoned(e: &Error) -> bool {
 /// Copies, then writes the snapshot: its number, the bytes that its mark took, and whether a full
 /// disk had records moved.
 fn write(
-    core: &Arc<Core>,
+    core: &Arc<Store>,
     everything: bool,
     held: &mut Option<SpaceHold>,
 ) -> Result<(u64, u64, bool)> {
@@ -124,7 +123,7 @@ pub(crate) enum Copied<'a> {
 /// Copies what is to be copied, makes it durable, points the topics to it. With an error comes how
 /// many bytes of deletes were to be written.
 pub(crate) fn copy(
-    core: &Arc<Core>,
+    core: &Arc<Store>,
     spared: &Spared,
     what: Copied<'_>,
 ) -> std::result::Result<(), (Error, u64)> {
@@ -143,7 +142,7 @@ pub(crate) fn copy(
         0 => 0,
         age => core.time.steady().saturating_sub(age),
     };
-    core.registry.each(|topic| {
+    core.table.loaded.each(|topic| {
         let shard = core.shard(topic.id());
         // What memory says of a topic that is closed goes into no file.
         let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
@@ -198,12 +197,12 @@ struct CopyPart {
 }
 
 impl CopyPart {
-    fn new(core: &Core) -> Self {
+    fn new(core: &Store) -> Self {
         Self { round: Round::new(&core.segments), done: Vec::new() }
     }
 
     /// Makes it durable and points the topics to it.
-    fn end(self, core: &Core) -> Result<()> {
+    fn end(self, core: &Store) -> Result<()> {
         self.round.sync()?;
         self.done.iter().try_for_each(|(topic, install)| {
             core.guarded("install", topic, || topic.install(core, install))
@@ -212,7 +211,7 @@ impl CopyPart {
 }
 
 fn copy_topic(
-    core: &Arc<Core>,
+    core: &Arc<Store>,
     topic: &Arc<Topic>,
     plan: CopyPlan,
     round: &mut Round,
@@ -245,7 +244,7 @@ fn copy_topic(
 }
 
 struct Copier<'a> {
-    core: &'a Core,
+    core: &'a Store,
     topic: &'a Topic,
     round: &'a mut Round,
     writer: Option<SegmentWriter>,
@@ -342,12 +341,12 @@ impl Copier<'_> {
     }
 }
 
-fn aside(core: &Core, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
+fn aside(core: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
     topics_storage::dir::set_aside(&core.env, &Paths::new(&core.dir), name, bytes)
 }
 
 fn verified<'a>(
-    core: &Core,
+    core: &Store,
     bytes: &'a [u8],
     salt: u64,
     lsn: u64,
@@ -378,52 +377,4 @@ fn stretch(run: &CopyRun, i: usize) -> usize {
         n += 1;
     }
     n
-}
-
-/// Closes an engine: nothing more is staged, every waiter is woken. When it returns nothing is open
-/// and no thread runs, whoever still holds the engine or what belongs to it.
-pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
-    if !core.begin_close() {
-        return Ok(());
-    }
-    core.stop_background();
-    core.delivery.close();
-    core.desk.close();
-    let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
-    core.registry.each(|t| t.gate.release());
-    let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
-    core.wal.release_files();
-    core.segments.close();
-    // Nothing is written from here on, whoever still holds the engine.
-    drop(core.disk.lock.lock().take());
-    core.env.fs.release();
-    outcome.and(shortage_is_no_failure(closed, "the log is not marked as closed"))
-}
-
-/// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
-/// file to be read; without room or descriptors for these the next open reads more of the log.
-fn close_clean(core: &Arc<Core>) -> Result<()> {
-    shortage_is_no_failure(background::lower_all(core), "reserved seqs are not given back")?;
-    for shard in 0..core.wal.shards() {
-        core.wal.sync(shard)?;
-        if let Err(e) = core.wal.rest(shard) {
-            log::warn!("the next open reads more of the log than it needs: {e}");
-        }
-    }
-    for _ in 0..2 {
-        shortage_is_no_failure(checkpoint(core).map(drop), "no snapshot is written at the end")?;
-    }
-    Ok(())
-}
-
-/// What a close does for the next open is not owed: without space or descriptors it is left undone,
-/// and everything that was acked is durable all the same.
-fn shortage_is_no_failure(done: Result<()>, left: &str) -> Result<()> {
-    match done {
-        Err(e) if e.is_shortage() => {
-            log::warn!("closing: {left}: {e}");
-            Ok(())
-        }
-        done => done,
-    }
 }

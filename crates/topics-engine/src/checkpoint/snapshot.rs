@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
-use topics_storage::snapshot::{Draft, Section, ShardSnap, SnapshotBody};
+use topics_storage::snapshot::{Draft, ShardSnap, SnapshotBody};
 use topics_storage::wal::{Batch, Commit, Level, Placed};
 
+use super::Store;
 use crate::catalog::unloaded::Found;
-use crate::core::{Core, Wait};
+use crate::ctx::Wait;
 use crate::types::error::{Error, Result};
-use crate::{router, txn};
 
 /// The shards whose log has failed, and what the newest snapshot says of them. What they have in
 /// memory may never have become durable: later snapshots keep their section of the one before.
@@ -22,7 +22,7 @@ pub(crate) struct Spared {
 
 impl Spared {
     /// As things are now; an error where no shard is sound, or nothing says what to keep.
-    pub(crate) fn find(core: &Core) -> Result<Self> {
+    pub(crate) fn find(core: &Store) -> Result<Self> {
         let mut spared = Self::default();
         let mut last = None;
         for shard in 0..core.wal.shards() {
@@ -41,25 +41,14 @@ impl Spared {
         }
         match core.disk.checkpoints.load_newest()? {
             Some(before)
-                if before.layout == core.disk.layout && spared.sections_hold(core, &before) =>
+                if before.layout == core.layout
+                    && core.host.holds_without(&spared.shards, &before.sections) =>
             {
                 spared.before = before;
             }
             _ => return Err(error.into()),
         }
         Ok(spared)
-    }
-
-    /// Whether what is said beside the topics is true whatever becomes of the failed shards. A
-    /// router's cursor spans shards, and cannot be kept apart. Of transactions only decisions and
-    /// ends, on shard 0, can be lost: a part is marked when it is durable, wherever it lies.
-    fn sections_hold(&self, core: &Core, before: &SnapshotBody) -> bool {
-        let routers = |all: &[Section]| all.iter().any(|s| s.kind == router::SECTION);
-        let decided =
-            core.txns.capture().is_some() || before.sections.iter().any(|s| s.kind == txn::SECTION);
-        !routers(&before.sections)
-            && core.routers.capture().is_empty()
-            && !(decided && self.shards.contains(&0))
     }
 
     /// Whether nothing of a shard is copied or captured.
@@ -79,12 +68,12 @@ impl Spared {
 
 /// Captures every topic and writes it down: the number of the snapshot, and the bytes that its
 /// mark took in the log.
-pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> {
+pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)> {
     let shards = core.wal.shards();
     let mut body = SnapshotBody {
         store_id: core.disk.store_id,
-        generation: core.disk.generation,
-        layout: core.disk.layout,
+        generation: core.generation,
+        layout: core.layout,
         retired: core.disk.outside.clone(),
         shards: vec![ShardSnap::default(); shards],
         ..SnapshotBody::default()
@@ -111,7 +100,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
             broken.push(topic.id());
             return Ok(());
         }
-        let (snap, outstanding) = topic.capture(core.disk.layout, core.time.mono_ms());
+        let (snap, outstanding) = topic.capture(core.layout, core.time.mono_ms());
         if let Some(lsn) = outstanding {
             replay[shard] = replay[shard].min(lsn - 1);
         }
@@ -120,8 +109,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     let kept = spared.before.topics.iter().filter(|t| spared.has(core.shard(t.topic_id)));
     kept.into_iter().try_for_each(|t| draft.topic(t))?;
     keep_closed(core, &broken, &mut draft, &mut replay)?;
-    body.sections = core.routers.capture();
-    body.sections.extend(core.txns.capture());
+    body.sections = core.host.capture();
     body.sections.push(core.time.capture());
     let (next, reserved) = core.ids.positions();
     body.next_topic_id = next.max(spared.before.next_topic_id);
@@ -130,7 +118,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
     let written: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).written).collect();
     for (s, replay_lsn) in replay.into_iter().enumerate() {
         let last_lsn = written[s];
-        let (shard, layout) = (s as u32, core.disk.layout);
+        let (shard, layout) = (s as u32, core.layout);
         let now = ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn };
         let section = if spared.has(s) { spared.section(s) } else { Some(now) };
         let none = || Error::Internal(format!("shard {s} is in no snapshot"));
@@ -154,7 +142,7 @@ pub(crate) fn snapshot(core: &Arc<Core>, spared: &Spared) -> Result<(u64, u64)> 
 
 /// Of topics that are closed until the next open, whose memory may not be what the log says, the
 /// snapshot says what the one before did, and their shards are replayed from there.
-fn keep_closed(core: &Core, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) -> Result<()> {
+fn keep_closed(core: &Store, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -167,7 +155,7 @@ fn keep_closed(core: &Core, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) 
             continue;
         };
         let section = before.shards.iter().find(|s| s.shard as usize == shard);
-        let Some(section) = section.filter(|s| s.layout == core.disk.layout) else {
+        let Some(section) = section.filter(|s| s.layout == core.layout) else {
             let detail = format!("no snapshot says how topic id {id} was before it was closed");
             return Err(Error::StorageUnavailable { reason: "io", detail });
         };
@@ -181,7 +169,7 @@ fn keep_closed(core: &Core, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) 
 
 /// Says in the log that a snapshot took effect; `verify` reads it, recovery does not need it. The
 /// bytes that this logs.
-fn mark(core: &Arc<Core>, snapshot: u64) -> u64 {
+fn mark(core: &Arc<Store>, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
     let batch = Batch::control(head, core.time.steady(), Level::Written, Arc::new(Mark));

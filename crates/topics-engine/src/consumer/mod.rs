@@ -15,19 +15,19 @@ use topics_env::sync::{Condvar, Instant, Mutex};
 use topics_storage::format::record;
 use topics_storage::wal::{Level, Ticket};
 
-pub(crate) use self::stored::Consumers;
-pub(crate) use self::stored::{
-    PlannedCursor, VERSION, check_cursor, decode, encode, plan_cursors, unplan_cursors,
-};
-use self::stored::{Staged, Stored, Turn, TurnGuard, log, no_consumer, stage_cursor, stored};
-use crate::core::{Core, Wait};
+use self::stored::{Staged, log, no_consumer, stage_cursor};
+pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
+use crate::ctx::Wait;
+use crate::topic::cursors::{Stored, Turn, TurnGuard, stored};
+use crate::topic::events::Ctx;
 use crate::topic::{Life, Topic, read, seek};
-use crate::types::api::{ReadFrom, ReadRequest};
+use crate::types::api::{Owner, ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
 use crate::types::consumer::MAX_RECORDS;
 pub use crate::types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
 use crate::types::error::{Error, Result};
 use crate::types::name;
+
 /// Reads after which an automatic commit is logged.
 const EVERY: u32 = 100;
 /// Time after which it is, ms.
@@ -49,7 +49,7 @@ struct Delivered {
 
 /// A reader with a stored cursor. A new one begins where the cursor is stored.
 pub struct Consumer {
-    core: Arc<Core>,
+    core: Arc<Ctx>,
     topic: Arc<Topic>,
     name: Arc<str>,
     mode: ConsumerMode,
@@ -57,6 +57,7 @@ pub struct Consumer {
     delivered: Mutex<Delivered>,
     /// Batches that were read and did not reach the reader: the next reads hand them out.
     kept: Mutex<VecDeque<ReadBatch>>,
+    _owner: Owner,
 }
 
 impl fmt::Debug for Consumer {
@@ -66,7 +67,7 @@ impl fmt::Debug for Consumer {
 }
 
 /// The seq before the first record that is kept.
-fn first(core: &Core, topic: &Topic) -> Result<u64> {
+fn first(core: &Ctx, topic: &Topic) -> Result<u64> {
     let look =
         ReadRequest { from: ReadFrom::Earliest, limit: 0, touch: false, ..ReadRequest::default() };
     Ok(read(core, topic, &look)?.earliest_seq - 1)
@@ -75,7 +76,8 @@ fn first(core: &Core, topic: &Topic) -> Result<u64> {
 impl Consumer {
     /// A handle for a consumer, which is created when it is new.
     pub(crate) fn open(
-        core: &Arc<Core>,
+        core: &Arc<Ctx>,
+        owner: Owner,
         topic: &Arc<Topic>,
         consumer: &str,
         mode: Option<ConsumerMode>,
@@ -120,6 +122,7 @@ impl Consumer {
             auto_commit,
             delivered: Mutex::new(delivered),
             kept: Mutex::default(),
+            _owner: owner,
         })
     }
 
@@ -359,7 +362,7 @@ impl Drop for Consumer {
 }
 
 /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` has passed.
-pub(crate) fn wait_head(core: &Core, topic: &Topic, seq: u64, timeout: Duration) -> Result<bool> {
+pub(crate) fn wait_head(core: &Ctx, topic: &Topic, seq: u64, timeout: Duration) -> Result<bool> {
     let woken = Arc::new((Mutex::new(false), Condvar::new()));
     let wake = woken.clone();
     let id = topic.gate.on_head(
@@ -392,7 +395,7 @@ impl Topic {
     /// `prefix` and come after `after`.
     pub(crate) fn consumers(
         &self,
-        core: &Core,
+        core: &Ctx,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
@@ -407,13 +410,13 @@ impl Topic {
     }
 
     /// One consumer.
-    pub(crate) fn consumer(&self, core: &Core, name: &str) -> Result<ConsumerInfo> {
+    pub(crate) fn consumer(&self, core: &Ctx, name: &str) -> Result<ConsumerInfo> {
         self.check_sound()?;
         let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;
         self.consumer_info(core, name, &s)
     }
 
-    fn consumer_info(&self, core: &Core, name: &str, s: &Stored) -> Result<ConsumerInfo> {
+    fn consumer_info(&self, core: &Ctx, name: &str, s: &Stored) -> Result<ConsumerInfo> {
         let from = ReadFrom::After(s.cursor);
         let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
         let b = read(core, self, &look)?;
@@ -429,11 +432,7 @@ impl Topic {
 }
 
 /// Deletes a consumer; false when there was none.
-pub(crate) fn delete_consumer(
-    core: &Arc<Core>,
-    topic: &Arc<Topic>,
-    consumer: &str,
-) -> Result<bool> {
+pub(crate) fn delete_consumer(core: &Arc<Ctx>, topic: &Arc<Topic>, consumer: &str) -> Result<bool> {
     topic.check_sound()?;
     let Some(s) = stored(topic, consumer) else { return Ok(false) };
     log(core, topic, consumer, Some(false), |_| {

@@ -1,38 +1,17 @@
 //! Reads for event loops: they wait for nothing, and what does not reach its reader is kept.
 
-use std::fmt;
 use std::time::Duration;
 
-use topics_env::sync::Mutex;
 use topics_storage::wal::Level;
 
-use super::{Consumer, TurnGuard};
-use crate::core::Wait;
-use crate::engine::Completion;
+use super::Consumer;
+use crate::ctx::Wait;
 use crate::topic::Life;
+use crate::topic::cursors::TurnGuard;
+use crate::types::api::Completion;
 use crate::types::batch::ReadBatch;
 use crate::types::consumer::{ConsumerMode, ConsumerRead};
 use crate::types::error::{Error, Result};
-
-type Call = Box<dyn FnOnce() + Send>;
-
-/// Calls that are due when a turn is free.
-#[derive(Default)]
-pub(crate) struct Told(Mutex<Vec<Call>>);
-
-impl fmt::Debug for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").field("waiting", &self.0.lock().len()).finish()
-    }
-}
-
-impl Told {
-    /// All of them: one gets the turn, the others come again.
-    pub(crate) fn tell(&self) {
-        let due = std::mem::take(&mut *self.0.lock());
-        due.into_iter().for_each(|call| call());
-    }
-}
 
 impl Consumer {
     /// Looks once for records; `done` is called once, from here or, in `at_most_once`, when the

@@ -1,10 +1,11 @@
 //! Reads that wait for nothing, over the simulated disk.
 
+use crate::topic::cursors::Consumers;
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use crate::consumer::*;
-use crate::engine::Completion;
 use crate::topic::tests::*;
+use crate::types::api::Completion;
 use crate::types::api::Durability;
 use crate::types::config::ConfigPatch;
 
@@ -143,7 +144,7 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     let once = open(&w, ONCE, false);
     assert_eq!(auto.read(&some(2)).unwrap().len(), 2);
     w.clock.advance_ms(2 * AFTER_MS);
-    let topic = core.registry.named("t").unwrap();
+    let topic = core.table.loaded.named("t").unwrap();
     let alone = topic.alone(&core).unwrap();
     // Were one of these to wait, it would wait for this thread.
     once.read_async(&some(2), into(&got));
@@ -171,7 +172,7 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
     let w = world();
     let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
     let core = w.engine().core().clone();
-    let topic = core.registry.named("t").unwrap();
+    let topic = core.table.loaded.named("t").unwrap();
     let body = |seq| {
         move |all: &mut Consumers| {
             let s = all.0.get("auto").unwrap();
@@ -192,7 +193,7 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
 /// A cursor is staged and not waited for; whether there was something to do.
 fn stage_to(w: &World, seq: u64) -> Option<Ticket> {
     let core = w.engine().core();
-    let topic = core.registry.named("t").unwrap();
+    let topic = core.table.loaded.named("t").unwrap();
     let staged = stage_cursor(core, &topic, "c", Wait::Bounded, |all| {
         let s = all.0.get("c").unwrap();
         let (name, mode) = ("c".to_owned(), 0);

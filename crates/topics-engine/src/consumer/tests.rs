@@ -1,5 +1,6 @@
 //! Consumers over the simulated disk.
 
+use crate::topic::cursors::{Consumers, decode, encode};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Who wants a topic, and whether it waits for a worker.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -8,13 +9,13 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use topics_storage::wal::{Level, Ticket};
 
+use super::Deliverer;
 use super::frame::{Frame, WatchOptions};
 use super::ready::Schedule;
 use super::stream::{Outcome, Stream};
 use super::workers::Shared;
-use crate::core::Core;
 use crate::router::Router;
-use crate::topic::{Life, Topic};
+use crate::topic::{Life, Topic, TopicObserver};
 use crate::types::batch::ReadBatch;
 use crate::types::config::TopicConfig;
 use crate::types::metrics::Metrics;
@@ -102,6 +103,12 @@ impl Interest {
         };
         interest.learn(&topic.state.read().config.clone());
         Arc::new(interest)
+    }
+
+    /// That of a topic, if the delivery has met it.
+    pub(super) fn of(topic: &Topic) -> Option<Arc<Self>> {
+        let observer: Arc<dyn Any + Send + Sync> = topic.interest.get()?.clone();
+        observer.downcast().ok()
     }
 
     /// Takes the topic's priority over.
@@ -329,7 +336,7 @@ impl Interest {
     }
 
     /// What is visible and not synced is delivered when it is.
-    pub(crate) fn told_when_synced(self: &Arc<Self>, core: &Core, topic: &Topic) {
+    pub(crate) fn told_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
         let last = topic.append.lock().last;
         let Some((ticket, _)) = last.filter(|(t, _)| self.tell(*t)) else { return };
         let interest = Arc::downgrade(self);
@@ -345,6 +352,12 @@ impl Interest {
     fn tell(&self, ticket: Ticket) -> bool {
         let mut wanted = self.wanted.lock();
         wanted.told.replace(ticket) != Some(ticket)
+    }
+}
+
+impl TopicObserver for Interest {
+    fn head_raised(self: Arc<Self>) {
+        self.mark();
     }
 }
 

@@ -26,10 +26,34 @@ mod tests;
 mod watch;
 mod workers;
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 pub use self::frame::{Event, Frame, WatchOptions};
 pub use self::session::SessionInfo;
 pub(crate) use self::session::{attach, create, end};
 pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
-pub(crate) use self::interest::Interest;
 pub(crate) use self::workers::Delivery;
+use crate::checkpoint::Store;
+
+/// The delivery of an open engine.
+#[derive(Debug)]
+pub(crate) struct Deliverer {
+    store: Arc<Store>,
+    pub delivery: Arc<Delivery>,
+}
+
+/// A layer has what the layer below has.
+impl Deref for Deliverer {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Deliverer {
+    pub(crate) fn new(store: Arc<Store>, delivery: Arc<Delivery>) -> Arc<Self> {
+        Arc::new(Self { store, delivery })
+    }
+}

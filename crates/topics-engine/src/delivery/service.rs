@@ -5,11 +5,11 @@ use std::sync::Arc;
 use topics_env::Panicked;
 use topics_env::sync::atomic::Ordering;
 
+use super::Deliverer;
 use super::frame::WatchOptions;
 use super::interest::Interest;
 use super::stream::Stream;
-use crate::core::Core;
-use crate::router;
+use crate::router::{self, RunAgain};
 use crate::topic::{self, Life, Topic};
 use crate::types::api::ReadFrom;
 use crate::types::error::{Error, Result};
@@ -18,7 +18,7 @@ use crate::types::error::{Error, Result};
 const AGAIN_NS: u64 = 100_000_000;
 
 /// Serves a topic up to its head of now. True: more has come meanwhile.
-pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
+pub(super) fn serve(core: &Arc<Deliverer>, interest: &Arc<Interest>) -> bool {
     let Some(topic) = interest.topic() else { return false };
     if interest.newborn.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
         core.delivery.shared().offer(&topic);
@@ -52,12 +52,27 @@ pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
     }
     for router in interest.routers() {
         let at = || format!("router {:?}", router.definition().name);
-        let run = core.env.guards.run("router", at, || router::run(core, &router, &topic));
+        let again = run_again(core, interest, &topic);
+        let run = core.env.guards.run("router", at, || router::run(core, &router, &topic, again));
         if let Err(panicked) = run {
             router.fail(Error::Internal(format!("stopped until the next open: {panicked}")));
         }
     }
     topic.gate.head() > target
+}
+
+/// How a router of this topic asks to be run again.
+fn run_again(
+    core: &Arc<Deliverer>,
+    interest: &Arc<Interest>,
+    topic: &Arc<Topic>,
+) -> Arc<dyn Fn(RunAgain) + Send + Sync> {
+    let (core, interest, topic) = (core.clone(), interest.clone(), topic.clone());
+    Arc::new(move |when| match when {
+        RunAgain::Now => interest.mark(),
+        RunAgain::At(at) => core.delivery.remind(&interest, at),
+        RunAgain::WhenSynced => interest.told_when_synced(&core, &topic),
+    })
 }
 
 /// Serving a topic has panicked: it is closed, and its watchers are told.
@@ -72,9 +87,9 @@ pub(super) fn fail(interest: &Arc<Interest>, panicked: &Panicked) {
 }
 
 /// A deleted topic's name: a new one joins, also one that came before the stream expected it.
-pub(super) fn missed(core: &Core, stream: &Arc<Stream>, old: &Topic) {
+pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
     core.delivery.shared().expect(stream);
-    let new = core.registry.named(&old.name);
+    let new = core.table.loaded.named(&old.name);
     if let Some(new) = new.filter(|t| t.life() == Life::Live && t.id() != old.id())
         && stream.add(&new, 0, None)
     {
@@ -83,7 +98,7 @@ pub(super) fn missed(core: &Core, stream: &Arc<Stream>, old: &Topic) {
 }
 
 fn group(
-    core: &Arc<Core>,
+    core: &Arc<Deliverer>,
     interest: &Arc<Interest>,
     topic: &Arc<Topic>,
     options: &Arc<WatchOptions>,

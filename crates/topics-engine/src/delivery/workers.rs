@@ -13,13 +13,14 @@ use topics_env::sync::{Condvar, Mutex};
 use topics_env::{Clock, Guards};
 use topics_storage::StorageError;
 
+use super::Deliverer;
 use super::governor::{Governor, SAMPLE_NS};
 use super::interest::Interest;
 use super::ready::{Ready, Waiting};
 use super::service;
 use super::session::Sessions;
 use super::stream::Stream;
-use crate::core::Core;
+use crate::ctx::Pressure;
 use crate::topic::Topic;
 use crate::types::error::{Error, Result};
 
@@ -58,8 +59,7 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     governor: Mutex<(Governor, u64, u64)>,
     sampled: AtomicU64,
-    /// Pressure in millionths.
-    pressure: AtomicU64,
+    pressure: Arc<Pressure>,
     coalesce_ns: AtomicU64,
     strained: AtomicBool,
     /// Scheduling latency since the last sample, without rests: sum and number.
@@ -143,13 +143,13 @@ impl Shared {
         // The lowest band pauses: it ages.
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
         // The pressure has to be seen to fall.
-        let sample = (self.pressure.load(Ordering::Relaxed) > 0).then_some(SAMPLE_NS);
+        let sample = (self.pressure.ppm() > 0).then_some(SAMPLE_NS);
         Turn::Park(
             [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
         )
     }
 
-    fn serve(&self, core: &Arc<Core>, w: Waiting<Arc<Interest>>) {
+    fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Interest>>) {
         let now = self.now();
         let late = now.saturating_sub(w.since).saturating_sub(w.rested);
         core.metrics.scheduling.record(late);
@@ -219,14 +219,19 @@ impl Shared {
 
 impl Delivery {
     /// A delivery without threads yet: they start with the first watcher.
-    pub(crate) fn new(clock: Arc<dyn Clock>, guards: Arc<Guards>, workers: usize) -> Self {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        guards: Arc<Guards>,
+        pressure: Arc<Pressure>,
+        workers: usize,
+    ) -> Self {
         let shared = Shared {
             clock,
             shards: (0..workers.max(1)).map(|_| Shard::default()).collect(),
             stop: AtomicBool::new(false),
             governor: Mutex::default(),
             sampled: AtomicU64::new(0),
-            pressure: AtomicU64::new(0),
+            pressure,
             coalesce_ns: AtomicU64::new(0),
             strained: AtomicBool::new(false),
             latency: Default::default(),
@@ -245,8 +250,10 @@ impl Delivery {
     }
 
     /// What a topic is to the delivery.
-    pub(crate) fn interest<'a>(&self, topic: &'a Arc<Topic>) -> &'a Arc<Interest> {
-        topic.interest.get_or_init(|| Interest::new(topic, &self.shared))
+    pub(crate) fn interest(&self, topic: &Arc<Topic>) -> Arc<Interest> {
+        topic.interest.get_or_init(|| Interest::new(topic, &self.shared));
+        // Nothing but the line above sets it.
+        Interest::of(topic).unwrap_or_else(|| Interest::new(topic, &self.shared))
     }
 
     /// A topic was created. Costs one load while nobody expects any.
@@ -273,12 +280,12 @@ impl Delivery {
     }
 
     /// Starts the workers if recovery left them something to do.
-    pub(crate) fn resume(&self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn resume(&self, core: &Arc<Deliverer>) -> Result<()> {
         if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
     }
 
     /// Starts the workers, once.
-    pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn start(&self, core: &Arc<Deliverer>) -> Result<()> {
         let mut threads = self.threads.lock();
         if !core.options.background || !threads.is_empty() || self.stopped() {
             return Ok(());
@@ -303,14 +310,14 @@ impl Delivery {
     }
 
     /// Serves, on the caller's thread, whatever waits: for engines without threads.
-    pub(crate) fn run_dry(&self, core: &Arc<Core>) {
+    pub(crate) fn run_dry(&self, core: &Arc<Deliverer>) {
         if !core.options.background {
             self.run_some(core, usize::MAX);
         }
     }
 
     /// The same for so many topics at most.
-    pub(super) fn run_some(&self, core: &Arc<Core>, mut n: usize) {
+    pub(super) fn run_some(&self, core: &Arc<Deliverer>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
             while n > 0 && !self.stopped() {
@@ -323,7 +330,7 @@ impl Delivery {
     }
 
     /// Ends streams that stalled, forgets sessions that nobody came back to.
-    pub(crate) fn tick(&self, core: &Arc<Core>) {
+    pub(crate) fn tick(&self, core: &Arc<Deliverer>) {
         self.run_dry(core);
         if core.options.background {
             self.shared.sample(core);
@@ -354,16 +361,11 @@ impl Delivery {
         }
     }
 
-    /// The pressure is as high as it gets.
-    pub(crate) fn is_full(&self) -> bool {
-        self.shared.is_full()
-    }
-
     /// (streams, sessions, topics that wait, pressure in millionths).
     pub(crate) fn gauges(&self) -> (u64, u64, u64, u64) {
         let s = &self.shared;
         let streams = s.streams.lock().len() as u64;
-        let pressure = s.pressure.load(Ordering::Relaxed);
+        let pressure = s.pressure.ppm();
         (streams, s.sessions.len() as u64, s.depth() as u64, pressure)
     }
 }
@@ -374,7 +376,7 @@ impl Drop for Delivery {
     }
 }
 
-fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Core>) {
+fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Deliverer>) {
     let shard = &shared.shards[i];
     loop {
         let w = {

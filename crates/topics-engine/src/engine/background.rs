@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::atomic::Ordering;
 use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
+use super::core::Core;
 use crate::checkpoint::reclaim;
 use crate::checkpoint::round;
-use crate::core::Core;
 use crate::queue;
 use crate::topic::{self, Topic};
 use crate::txn;
@@ -21,28 +21,24 @@ const SWEEP_MS: u64 = 5_000;
 /// How long a topic is not written to before its reservation is lowered.
 const IDLE_MS: u64 = 60_000;
 
-/// When the sweep, and the checkpoint on the timer, were last run, on the monotonic clock.
-#[derive(Debug, Default)]
-pub(crate) struct Sweeps(AtomicU64, AtomicU64);
-
 /// One pass: cheap when nothing is due.
 pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     core.check_open()?;
     if !core.options.background {
-        core.desk.pass(core);
+        core.queues.desk.pass(&core.queues);
     }
     core.look_at_load();
     // A step of the wall clock is noticed soon, whether or not anything asks for the time.
     core.time.steady();
-    core.delivery.tick(core);
+    core.deliverer.delivery.tick(&core.deliverer);
     let now = core.time.mono_ms();
-    let last = core.sweeps.0.load(Ordering::Relaxed);
+    let last = core.last_sweep.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {
         return Ok(());
     }
-    core.sweeps.0.store(now.max(1), Ordering::Relaxed);
+    core.last_sweep.store(now.max(1), Ordering::Relaxed);
     let swept = sweep(core);
-    let passed = core.guarded_turn("transactions", || txn::pass(core));
+    let passed = core.guarded_turn("transactions", || txn::pass(&core.transactions));
     let reclaimed = core.guarded_turn("reclaim", || reclaim::reclaim(core));
     swept.and(passed).and(reclaimed)
 }
@@ -50,7 +46,7 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
 /// Looks at every topic. What fails for one does not keep the others from their turn.
 fn sweep(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
-    core.registry.each(|t| {
+    core.table.loaded.each(|t| {
         if core.check_open().is_err() {
             return;
         }
@@ -71,7 +67,7 @@ fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
     core.look_into(t)?;
     topic::expire(core, t)?;
     topic::sweep_records(core, t)?;
-    queue::announce_again(core, t);
+    queue::announce_again(&core.queues, t);
     t.rest(core);
     topic::lower(core, t, IDLE_MS)?;
     Ok(())
@@ -100,7 +96,7 @@ impl Topic {
 /// Lowers every reservation and gives unused ids back, for a clean close.
 pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
-    core.registry.each(|t| {
+    core.table.loaded.each(|t| {
         if t.is_broken() {
             return;
         }
@@ -129,7 +125,7 @@ impl Core {
         if !self.options.background {
             return Ok(());
         }
-        self.sweeps.1.store(self.time.mono_ms(), Ordering::Relaxed);
+        self.round_begins();
         let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
         let guards = self.env.guards.clone();
         let turns = move || {
@@ -164,31 +160,7 @@ impl Core {
             log::error!("the maintenance thread panicked");
         }
     }
-
-    /// Whether enough was logged, or enough time has passed, for a checkpoint.
-    fn checkpoint_due(&self) -> bool {
-        let logged = self.wal.counters().bytes;
-        let fresh = logged.saturating_sub(self.disk.logged_at_round.load(Ordering::Relaxed));
-        let last = self.sweeps.1.load(Ordering::Relaxed);
-        let waited = self.time.mono_ms().saturating_sub(last);
-        let interval = self.options.checkpoint_interval;
-        // The older of two snapshots says what may go: one round more than there are changes.
-        let settled = self.disk.settled_rounds.load(Ordering::Relaxed) >= 2;
-        let put_off = self.disk.put_off.load(Ordering::Relaxed);
-        if put_off || (self.short_of_space() && (fresh > 0 || !settled)) {
-            return waited >= interval.min(HURRY).as_millis() as u64;
-        }
-        fresh >= self.options.checkpoint_bytes
-            || self.resident_bytes() > self.options.memory_bytes
-            || ((fresh > CHECKPOINT_MIN || self.replaced.load(Ordering::Relaxed))
-                && waited >= interval.as_millis() as u64)
-    }
 }
-
-/// Between two rounds on a full disk, or without descriptors, at most.
-const HURRY: Duration = Duration::from_secs(1);
-/// Logged bytes that are not worth a round by themselves: a mark of the last one.
-const CHECKPOINT_MIN: u64 = 1024;
 
 pub(crate) fn pass(core: &Arc<Core>) {
     if let Err(e) = core.guarded_turn("maintenance", || tick(core))
@@ -197,7 +169,7 @@ pub(crate) fn pass(core: &Arc<Core>) {
         log::warn!("maintenance: {e}");
     }
     if core.checkpoint_due() {
-        core.sweeps.1.store(core.time.mono_ms(), Ordering::Relaxed);
+        core.round_begins();
         if let Err(e) = core.guarded_turn("checkpoint", || round::checkpoint(core))
             && !matches!(e, Error::Closed)
         {

@@ -1,6 +1,10 @@
 //! The façade: delegation only.
 
 pub(crate) mod background;
+mod close;
+pub(crate) mod core;
+mod host;
+mod open;
 mod queues;
 pub(crate) mod survey;
 mod transactions;
@@ -13,15 +17,18 @@ use std::time::Duration;
 use topics_env::{Env, Guards, LoopPanics};
 use topics_storage::recovery::RecoveryProgress;
 
+use self::core::Core;
 use self::survey::Survey;
+use crate::catalog::unloaded::summary;
+use crate::checkpoint::round;
 use crate::consumer;
-use crate::core::Core;
 use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
+use crate::queue;
 use crate::router::{self, RouterInfo, RouterRequest};
 use crate::topic::{self, Life, SegmentMap, Topic};
 use crate::types::api::{
-    Append, Appended, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadRequest, Sought,
-    TopicState, TopicSummary,
+    Append, Appended, Completion, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadRequest,
+    Sought, TopicState, TopicSummary,
 };
 use crate::types::batch::{ReadBatch, ReadBuffers};
 use crate::types::config::ConfigPatch;
@@ -29,9 +36,7 @@ use crate::types::error::{Error, Result};
 use crate::types::metrics::MetricsSnapshot;
 use crate::types::name;
 use crate::types::options::Options;
-
-/// Called once with the outcome, from whichever thread completed it; must not block.
-pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
+use crate::verbs;
 
 /// An open engine; cheap to clone.
 #[derive(Clone, Debug)]
@@ -47,14 +52,14 @@ impl Engine {
 
     /// Appends a batch and waits for the topic's class.
     pub fn append(&self, topic: &str, req: &Append<'_>) -> Result<Appended> {
-        topic::append(&self.core, topic, req)
+        verbs::append(&self.core, topic, req)
     }
 
     /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
     /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`]; true: that is
     /// what the class waits for, not a sync.
     pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) -> bool {
-        topic::append_async(&self.core, topic, req, done)
+        verbs::append_async(&self.core, topic, req, done)
     }
 
     /// Leads one group on every idle shard with staged batches; writes, never syncs.
@@ -66,15 +71,21 @@ impl Engine {
 
     /// Creates a topic or updates the named fields of its config.
     pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
-        let created = topic::create(&self.core, topic, config)?;
+        let created = verbs::create(&self.core, topic, config)?;
+        if let Some(topic) = self.core.table.loaded.by_id(created.topic_id)
+            && !created.created
+        {
+            // A limit of deliveries may be lower than it was.
+            queue::announce_again(&self.core.queues, &topic);
+        }
         // A queue that goes on may have something for claims that wait.
-        self.core.desk.ring(created.topic_id);
+        self.core.queues.desk.ring(created.topic_id);
         Ok(created)
     }
 
     /// Deletes a topic and all that belongs to it.
     pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
-        topic::delete_topic(&self.core, topic, if_empty)
+        verbs::delete(&self.core, topic, if_empty, |id| self.core.host.routers.of(id))
     }
 
     /// The state of a topic; `touch` counts as consumption.
@@ -83,14 +94,14 @@ impl Engine {
         if touch {
             topic.touch(self.core.time.steady());
         }
-        topic::state(&self.core, &topic)
+        self.state_of(&topic)
     }
 
     /// Topics in name order after `after`, with `prefix`; at most `limit`.
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
         let topics = self.core.list(prefix, after, limit);
         // What sleeps was read once: an entry cannot fail to be read again.
-        topics.iter().filter_map(|t| topic::summary(&self.core, t).ok()).collect()
+        topics.iter().filter_map(|t| summary(&self.core, t).ok()).collect()
     }
 
     /// Reads records.
@@ -136,53 +147,56 @@ impl Engine {
 
     /// Opens a subscription.
     pub fn watch(&self, req: &WatchRequest) -> Result<Watch> {
-        Watch::open(&self.core, req)
+        Ok(Watch::open(&self.core.deliverer, req)?.owned_by(self.core.owner()))
     }
 
     /// Creates a watch session, which keeps its cursors between streams.
     pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
-        delivery::create(&self.core, req)
+        delivery::create(&self.core.deliverer, req)
     }
 
     /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
     /// only lead back.
     pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
         self.core.check_open()?;
-        delivery::attach(&self.core, session, rewind)
+        let watch = delivery::attach(&self.core.deliverer, session, rewind)?;
+        Ok(watch.owned_by(self.core.owner()))
     }
 
     /// Ends a session and its streams; false when there is none.
     pub fn end_session(&self, session: u128) -> bool {
-        delivery::end(&self.core, session)
+        delivery::end(&self.core.deliverer, session)
     }
 
     /// Creates a router, or updates one between the same topics; whether it was created. It
     /// copies what is written to its source from now on.
     pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
-        router::create(&self.core, router, req)
+        let created = router::create(&self.core, &self.core.host.routers, router, req)?;
+        self.core.deliverer.delivery.start(&self.core.deliverer)?;
+        Ok(created)
     }
 
     /// Deletes a router; what it copied stays. False when there is none.
     pub fn delete_router(&self, router: &str) -> Result<bool> {
-        router::delete(&self.core, router)
+        router::delete(&self.core, &self.core.host.routers, router)
     }
 
     /// A router.
     pub fn router(&self, router: &str) -> Result<RouterInfo> {
-        router::info(&self.core, router)
+        router::info(&self.core, &self.core.host.routers, router)
     }
 
     /// The routers whose names begin with `prefix`, in name order.
     #[must_use]
     pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
-        router::list(&self.core, prefix)
+        router::list(&self.core, &self.core.host.routers, prefix)
     }
 
     /// Deletes records.
     pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
         let topic = self.find(topic)?;
         let (deleted, records_scanned) = topic::delete_records(&self.core, &topic, req)?;
-        Ok(Deleted { deleted, records_scanned, state: topic::state(&self.core, &topic)? })
+        Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
     }
 
     /// The cursor just before the first record at or after `ts` (ms).
@@ -269,14 +283,18 @@ impl Engine {
         &self.core.options
     }
 
+    #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
+    fn state_of(&self, topic: &Arc<Topic>) -> Result<TopicState> {
+        topic::state(&self.core, topic, || queue::queue_state(&self.core.queues, topic))
+    }
+
     pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
         self.core.check_open()?;
-        let found = self.core.named(topic)?.filter(|t| t.life() == Life::Live);
-        found.ok_or_else(|| match name::check(topic) {
+        self.core.live(topic)?.ok_or_else(|| match name::check(topic) {
             Ok(()) => Error::TopicNotFound(topic.to_owned()),
             Err(e) => e,
         })
@@ -296,25 +314,25 @@ impl Engine {
         options: Options,
         progress: Arc<RecoveryProgress>,
     ) -> Result<Self> {
-        crate::recovery::open(env, dir, options, progress).map(Self::over)
+        open::open(env, dir, options, progress).map(Self::over)
     }
 
     /// Opens a directory to read what it holds. Nothing in it changes, in whatever state it was
     /// left; every write is refused. Others may read it in this way at the same time, but nobody
     /// may have it open to write.
     pub fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Self> {
-        crate::recovery::open_read_only(env, dir, options).map(Self::over)
+        open::open_read_only(env, dir, options).map(Self::over)
     }
 
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
     pub fn close(&self) -> Result<()> {
-        crate::checkpoint::round::close(&self.core)
+        close::close(&self.core)
     }
 
     /// Says in the lock file where this engine is served.
     pub fn set_url(&self, url: &str) -> Result<()> {
         self.core.check_open()?;
-        match &*self.core.disk.lock.lock() {
+        match &*self.core.lock.lock() {
             Some(lock) => Ok(lock.set_url(url)?),
             None => Err(Error::Closed),
         }
@@ -324,7 +342,7 @@ impl Engine {
     pub fn checkpoint(&self) -> Result<()> {
         self.core.check_open()?;
         self.core.check_writable()?;
-        crate::checkpoint::round::checkpoint(&self.core).map(|_| ())
+        round::checkpoint(&self.core).map(|_| ())
     }
 
     /// One pass of what the background threads do: sync tails, sweep TTL, lower idle

@@ -14,7 +14,7 @@ use crate::types::queue::{
 impl Engine {
     /// Claims jobs, waiting as long as the request says when nothing is available.
     pub fn claim(&self, queue: &str, req: &Claim<'_>) -> Result<Claimed> {
-        queue::claim(self.core(), &self.find(queue)?, req)
+        queue::claim(&self.core.queues, &self.find(queue)?, req)
     }
 
     /// The same without blocking: `done` is called once, from here when jobs are there at once, else
@@ -22,7 +22,7 @@ impl Engine {
     /// returned id withdraws it.
     pub fn claim_async(&self, queue: &str, req: &Claim<'_>, done: Completion<Claimed>) -> u64 {
         match self.find(queue) {
-            Ok(topic) => queue::claim_async(self.core(), &topic, req, 0, done),
+            Ok(topic) => queue::claim_async(&self.core.queues, &topic, req, 0, done),
             Err(e) => {
                 done(Err(e));
                 0
@@ -33,12 +33,12 @@ impl Engine {
     /// Cancels a [`Engine::claim_async`]: it will not be answered, and holds no job. False when it
     /// was answered before.
     pub fn cancel_claim(&self, queue: &str, id: u64) -> bool {
-        self.find(queue).is_ok_and(|topic| self.core().desk.cancel(topic.id(), id))
+        self.find(queue).is_ok_and(|topic| self.core.queues.desk.cancel(topic.id(), id))
     }
 
     /// Acks jobs: they are deleted.
     pub fn ack(&self, queue: &str, held: &Held<'_>) -> Result<Settled> {
-        queue::ack(self.core(), &self.find(queue)?, held)
+        queue::ack(&self.core.queues, &self.find(queue)?, held)
     }
 
     /// The same for event loops: `done` is called once, from here or when the class is reached; a
@@ -51,7 +51,7 @@ impl Engine {
         done: Completion<Settled>,
     ) -> std::result::Result<(), Completion<Settled>> {
         match self.find(queue) {
-            Ok(topic) => queue::ack_async(self.core(), &topic, held, done),
+            Ok(topic) => queue::ack_async(&self.core.queues, &topic, held, done),
             Err(e) => {
                 done(Err(e));
                 Ok(())
@@ -66,12 +66,12 @@ impl Engine {
 
     /// Releases jobs, now or after a delay of at most a day; `None`: after the queue's backoff.
     pub fn nack(&self, queue: &str, held: &Held<'_>, delay_ms: Option<u64>) -> Result<Settled> {
-        queue::nack(self.core(), &self.find(queue)?, held, delay_ms)
+        queue::nack(&self.core.queues, &self.find(queue)?, held, delay_ms)
     }
 
     /// Leases run out `lease_ms` from now (`None`: the queue's).
     pub fn extend(&self, queue: &str, held: &Held<'_>, lease_ms: Option<u64>) -> Result<Settled> {
-        queue::extend(self.core(), &self.find(queue)?, held, lease_ms)
+        queue::extend(&self.core.queues, &self.find(queue)?, held, lease_ms)
     }
 
     /// A stream of jobs: at most `max` are leased to it at a time; dropping it releases them.
@@ -82,22 +82,22 @@ impl Engine {
         max: usize,
         lease_ms: Option<u64>,
     ) -> Result<Work> {
-        Work::open(self.core(), &self.find(queue)?, node, max, lease_ms)
+        Work::open(&self.core.queues, self.core.owner(), &self.find(queue)?, node, max, lease_ms)
     }
 
     /// What claims would get next, and jobs by state; at most `max` of each.
     pub fn peek(&self, queue: &str, state: Option<JobState>, max: usize) -> Result<Peeked> {
-        queue::peek(self.core(), &self.find(queue)?, state, max)
+        queue::peek(&self.core.queues, &self.find(queue)?, state, max)
     }
 
     /// Moves dead letters back, or revives the dead jobs of a queue.
     pub fn redrive(&self, topic: &str, req: &Redrive) -> Result<Redriven> {
-        queue::redrive(self.core(), &self.find(topic)?, req)
+        queue::redrive(&self.core.queues, &self.find(topic)?, req)
     }
 
     /// Counts of a queue.
     pub fn queue_state(&self, queue: &str) -> Result<QueueState> {
-        queue::queue_state(self.core(), &self.find(queue)?)
+        queue::queue_state(&self.core.queues, &self.find(queue)?)
     }
 
     /// A consumer of a topic, created when it is new. `mode` is `at_least_once` unless said
@@ -111,7 +111,15 @@ impl Engine {
         start: ConsumerStart,
         auto_commit: bool,
     ) -> Result<Consumer> {
-        Consumer::open(self.core(), &self.find(topic)?, name, mode, start, auto_commit)
+        Consumer::open(
+            &self.core,
+            self.core.owner(),
+            &self.find(topic)?,
+            name,
+            mode,
+            start,
+            auto_commit,
+        )
     }
 
     /// The consumers of a topic, in name order.
@@ -128,16 +136,16 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ConsumerInfo>> {
-        self.find(topic)?.consumers(self.core(), prefix, after, limit)
+        self.find(topic)?.consumers(&self.core, prefix, after, limit)
     }
 
     /// A consumer as lists show it.
     pub fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo> {
-        self.find(topic)?.consumer(self.core(), name)
+        self.find(topic)?.consumer(&self.core, name)
     }
 
     /// Deletes a consumer; false when there was none.
     pub fn delete_consumer(&self, topic: &str, name: &str) -> Result<bool> {
-        consumer::delete_consumer(self.core(), &self.find(topic)?, name)
+        consumer::delete_consumer(&self.core, &self.find(topic)?, name)
     }
 }

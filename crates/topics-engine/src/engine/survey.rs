@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::catalog::unloaded::Found;
-use crate::core::Core;
+use super::core::Core;
+use crate::catalog::unloaded::{Found, summary};
 use crate::queue;
-use crate::topic::{self, Topic};
+use crate::topic::Topic;
 use crate::types::api::TopicSummary;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
@@ -15,7 +15,7 @@ use crate::types::queue::QueueState;
 /// expired and was not swept yet are included.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// Topics by durability class, in the order of [`crate::types::api::Durability`].
+    /// Topics by durability class, in the order of [`crate::Durability`].
     pub by_class: [u64; 4],
     /// Queues among them.
     pub queues: u64,
@@ -73,7 +73,7 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
         if listed && room {
             all.lags_truncated |= consumers > lags_left;
             lags_left -= lags.len();
-            let summary = topic::summary(core, found)?;
+            let summary = summary(core, found)?;
             all.topics.push(Surveyed { summary, queue, lags });
         }
         Ok(())
@@ -100,7 +100,7 @@ fn add_awake(
     if kind == TopicType::Log {
         return (None, consumers, lags);
     }
-    let queue = queue::queue_counts(core, topic);
+    let queue = queue::queue_counts(&core.queues, topic);
     let sum = &mut all.jobs;
     all.queues += 1;
     sum.ready += queue.ready;

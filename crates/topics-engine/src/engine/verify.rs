@@ -48,13 +48,13 @@ pub struct Repair {
 
 /// Says what `salvage` would give up, without changing anything.
 pub fn plan_repair(env: &Env, dir: &Path, options: Options) -> Result<Repair> {
-    let plan = crate::recovery::plan(env, dir, options).map_err(|e| match e {
+    let plan = super::open::plan(env, dir, options).map_err(|e| match e {
         Error::Corrupt { file, .. } if file.ends_with("meta/STORE") && !exists(env, dir) => {
             Error::InvalidRequest(format!("{} is no data directory", dir.display()))
         }
         e => e,
     })?;
-    let crate::recovery::Plan { losses, gaps, files } = plan;
+    let super::open::Plan { losses, gaps, files } = plan;
     Ok(Repair { losses, gaps, files, ..Repair::default() })
 }
 

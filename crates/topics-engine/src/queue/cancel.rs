@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use topics_env::sync::{Mutex, MutexGuard};
 
+use super::Queues;
 use super::settle;
-use crate::core::Core;
 use crate::topic::Topic;
 use crate::types::queue::{Claimed, Held};
 
@@ -65,7 +65,7 @@ pub(crate) struct PinnedClaim<'a> {
 }
 
 /// Releases what a cancelled claim was leased.
-pub(crate) fn release(core: &Arc<Core>, topic: &Arc<Topic>, node: &[u8], claimed: &Claimed) {
+pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], claimed: &Claimed) {
     let (seqs, ids): (Vec<u64>, Vec<u64>) =
         claimed.leases.iter().map(|l| (l.seq, l.lease_id)).unzip();
     let held = Held { node, seqs: &seqs, lease_ids: Some(&ids) };

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use topics_env::sync::{Condvar, Instant, Mutex};
 use topics_storage::format::record::{self, LeaseEvent};
 
+use super::Queues;
 use super::cancel::{ClaimState, PinnedClaim};
 use super::waiters::Waiter;
 use super::{commit, config_of, dead_letter, now, with};
-use crate::core::Core;
-use crate::engine::Completion;
 use crate::topic::read::read_as;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
 use crate::topic::state::queue::{Holder, Now, Queue};
 use crate::topic::{Life, Topic};
+use crate::types::api::Completion;
 use crate::types::api::{ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
@@ -45,7 +45,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    pub(crate) fn new(core: &Core, req: &Claim<'_>, stream: u64) -> Result<Self> {
+    pub(crate) fn new(core: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
         let max = core.options.max_node_bytes;
         if req.node.is_empty() || req.node.len() > max {
             let n = req.node.len();
@@ -70,13 +70,13 @@ impl Want {
 }
 
 /// Claims, waiting as long as the request says when nothing is available.
-pub(crate) fn claim(core: &Arc<Core>, topic: &Arc<Topic>, req: &Claim<'_>) -> Result<Claimed> {
+pub(crate) fn claim(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Claim<'_>) -> Result<Claimed> {
     claim_for(core, topic, req, 0)
 }
 
 /// The same for a stream.
 pub(crate) fn claim_for(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     req: &Claim<'_>,
     stream: u64,
@@ -130,7 +130,7 @@ fn longest() -> std::time::Duration {
 /// The same without blocking: `done` is called once, from the desk's thread or whoever drives the
 /// engine. The returned id withdraws it, 0: it was answered.
 pub(crate) fn claim_async(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     req: &Claim<'_>,
     stream: u64,
@@ -168,7 +168,7 @@ pub(crate) fn claim_async(
 }
 
 /// The answer of a claim that got nothing.
-pub(crate) fn empty(core: &Core, topic: &Topic) -> Claimed {
+pub(crate) fn empty(core: &Queues, topic: &Topic) -> Claimed {
     let ready = super::stats::counts(core, topic).ready;
     Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
 }
@@ -217,7 +217,7 @@ pub(crate) enum Dead {
 
 /// One pass for all of the wants: the `i`-th job goes to the want that `order` names.
 pub(crate) fn give(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     wants: &[Want],
     order: &[usize],
@@ -242,7 +242,7 @@ type Records = (ReadBatch, Vec<usize>);
 /// Reserves jobs and reads their records. What has expired stands in nobody's way: it is swept by a
 /// pass that may wait.
 fn gather(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     wants: &[Want],
     dead: Dead,
@@ -266,7 +266,7 @@ fn gather(
 }
 
 /// What has expired goes now, not with the next sweep of all topics.
-pub(crate) fn sweep_expired(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<()> {
+pub(crate) fn sweep_expired(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()> {
     retention::expire(core, topic)?;
     retention::sweep_records(core, topic)?;
     Ok(())
@@ -297,7 +297,7 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
 }
 
 /// Reserves jobs in the order of their turns.
-fn pick(core: &Core, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> Result<()> {
+fn pick(core: &Queues, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> Result<()> {
     loop {
         let now = now(core);
         let head = topic.gate.head();
@@ -313,7 +313,7 @@ fn pick(core: &Core, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> 
 }
 
 fn pick_known(
-    core: &Core,
+    core: &Queues,
     state: &mut State,
     (wants, dead): (&[Want], Dead),
     now: Now,
@@ -322,7 +322,7 @@ fn pick_known(
 ) -> std::result::Result<(), Unknown> {
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    queue.begin(core.disk.generation);
+    queue.begin(core.generation);
     core.metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
@@ -390,7 +390,7 @@ fn pin<'a>(
 
 /// Logs and applies the leases, makes the answers.
 fn lease(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     wants: &[Want],
     pass: &mut Pass,
@@ -438,7 +438,7 @@ fn lease(
 /// The records of these seqs: a batch, and for each seq its slot in there. `expired` ones are
 /// found only when asked for.
 pub(crate) fn fetch(
-    core: &Core,
+    core: &Queues,
     topic: &Topic,
     seqs: &[u64],
     expired: bool,
@@ -493,7 +493,7 @@ impl ReadBatch {
 }
 
 /// Makes jobs with options known that were in segments when the engine opened.
-pub(crate) fn load(core: &Core, topic: &Topic) -> Result<()> {
+pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
     while topic.life() == Life::Live {
         let (structure, metas) = {
             let state = topic.state.read();

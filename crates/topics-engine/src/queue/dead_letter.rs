@@ -15,12 +15,11 @@ use topics_storage::format::record::{self, LeaseEvent};
 pub(crate) use self::keys::finish;
 use self::keys::{REQUEST, key_of, release_when_synced};
 use self::letter::{JobOptions, Reason};
+use super::Queues;
 use super::claim::fetch;
 use super::{commit, config_of, now, with};
-use crate::core::Core;
 use crate::topic::state::dedupe::Key;
 use crate::topic::state::queue::Why;
-use crate::topic::write::append::{perform, submit};
 use crate::topic::write::prepare::Prepared;
 use crate::topic::{Topic, delete, read};
 use crate::types::api::{Append, Appended, NewRecord, ReadFrom, ReadRequest};
@@ -28,6 +27,7 @@ use crate::types::batch::{ReadBatch, RecordView};
 use crate::types::config::TopicType;
 use crate::types::error::{Error, Result};
 use crate::types::queue::{Redrive, Redriven};
+use crate::verbs::{perform, submit};
 
 /// Records that are moved at a time.
 const CHUNK: usize = 500;
@@ -45,7 +45,7 @@ struct Item {
 
 /// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
 /// moved waits again: then this is false.
-pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
+pub(crate) fn bury(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
     if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
         log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
@@ -60,7 +60,12 @@ pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
 }
 
 /// Moves jobs to the dead-letter topic of their queue.
-fn dead_letter(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64], reason: Reason) -> Result<u64> {
+fn dead_letter(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+    reason: Reason,
+) -> Result<u64> {
     let config = config_of(topic)?;
     let Some(dest) = &config.dead_letter else {
         return Err(Error::TopicNotFound("(no dead_letter)".into()));
@@ -94,7 +99,7 @@ fn dead_letter(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64], reason: Reaso
 
 /// What has expired of a queue is a dead letter where that is set: called before records go by
 /// expiry. Why the rest go.
-pub(crate) fn expire_jobs(core: &Arc<Core>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {
+pub(crate) fn expire_jobs(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {
     let config = topic.state.read().config.clone();
     if config.kind != TopicType::Queue {
         return Ok(Why::ASKED);
@@ -122,7 +127,7 @@ impl How {
 
 /// Copies, syncs, deletes, releases the keys. Returns how many were moved.
 fn relocate(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
     items: &[Item],
@@ -155,7 +160,7 @@ fn relocate(
 
 /// Appends copies to one topic and syncs them, whatever its class.
 fn copies(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
     items: &[Item],
@@ -173,7 +178,7 @@ fn copies(
         Ok(a) => done.push((first.seq, a)),
         Err(e) => return (done, Some(e)),
     }
-    let Some(dest) = core.registry.named(&first.dest) else { return (done, None) };
+    let Some(dest) = core.table.loaded.named(&first.dest) else { return (done, None) };
     let answers = Arc::new(Mutex::new((done, None)));
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
@@ -201,7 +206,7 @@ fn copies(
 }
 
 fn prepared(
-    core: &Core,
+    core: &Queues,
     source: &Topic,
     batch: &ReadBatch,
     item: &Item,
@@ -228,7 +233,7 @@ fn prepared(
 }
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
-pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+pub(crate) fn redrive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     core.check_open()?;
     topic.check_sound()?;
     if let Some(to) = &req.to {
@@ -246,7 +251,7 @@ pub(crate) fn redrive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Re
 }
 
 /// Dead jobs of a queue.
-fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
     if let Some(only) = &req.seqs {
         seqs.retain(|s| only.contains(s));
@@ -283,7 +288,7 @@ fn revive(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redrive
 }
 
 /// Records of a dead-letter topic.
-fn return_letters(core: &Arc<Core>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+fn return_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
     let mut records_scanned = 0;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 
 use topics_storage::format::record::{self, LeaseEvent};
 
+use super::Queues;
 use super::{claim, commit, dead_letter, now};
-use crate::core::Core;
 use crate::topic::state::State;
 use crate::topic::{Life, Topic};
 use crate::types::config::TopicType;
@@ -68,21 +68,21 @@ pub(crate) fn earlier(state: &mut State) -> Option<u64> {
 }
 
 /// Sets the timer of a queue to what [`earlier`] said.
-pub(crate) fn set(core: &Arc<Core>, topic: &Arc<Topic>, earlier: Option<u64>) {
+pub(crate) fn set(core: &Arc<Queues>, topic: &Arc<Topic>, earlier: Option<u64>) {
     if let Some(at) = earlier {
         core.desk.set_deadline(core, topic, at);
     }
 }
 
 /// Both.
-pub(crate) fn announce(core: &Arc<Core>, topic: &Arc<Topic>) {
+pub(crate) fn announce(core: &Arc<Queues>, topic: &Arc<Topic>) {
     let earlier = earlier(&mut topic.state.write());
     set(core, topic, earlier);
 }
 
 /// The same for a queue whose timer may not stand any more: after an open, and in the sweep of all
 /// topics.
-pub(crate) fn announce_again(core: &Arc<Core>, topic: &Arc<Topic>) {
+pub(crate) fn announce_again(core: &Arc<Queues>, topic: &Arc<Topic>) {
     let is_queue = {
         let state = topic.state.read();
         state.config.kind == TopicType::Queue && state.queue.is_some()
@@ -97,7 +97,7 @@ pub(crate) fn announce_again(core: &Arc<Core>, topic: &Arc<Topic>) {
 
 /// One step of what a queue does when its deadline has passed: leases and delays end, jobs without
 /// deliveries left become dead letters, or are dead here.
-pub(crate) fn sweep(core: &Arc<Core>, topic: &Arc<Topic>) {
+pub(crate) fn sweep(core: &Arc<Queues>, topic: &Arc<Topic>) {
     let outcome = core.guarded("deadlines", topic, || step(core, topic));
     if let Err(e) = &outcome {
         log::debug!("topic {:?}: jobs without deliveries left stay for now: {e}", topic.name);
@@ -110,7 +110,7 @@ pub(crate) fn sweep(core: &Arc<Core>, topic: &Arc<Topic>) {
 }
 
 /// False when jobs could not be moved.
-fn step(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
+fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
     core.check_open()?;
     topic.check_sound()?;
     claim::load(core, topic)?;

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::tests::{dead_letters, durable, got, queue, seqs, wait};
-use crate::engine::Completion;
 use crate::topic::tests::*;
+use crate::types::api::Completion;
 use crate::types::config::ConfigPatch;
 use crate::types::error::Result;
 use crate::types::queue::{Claim, Held, Settled};

@@ -27,6 +27,7 @@ mod tests;
 mod waiters;
 mod work;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_storage::format::record::{self, Body};
@@ -42,38 +43,36 @@ pub(crate) use self::stats::{counts as queue_counts, peek, queue_state};
 pub(crate) use self::waiters::Desk;
 pub use self::work::Work;
 
-use crate::core::{Base, Core, Wait};
-use crate::topic::load::Hints;
-use crate::topic::state::State;
-use crate::topic::state::queue::{Now, Queue};
-use crate::topic::write::append::{AppendState, apply_level};
-use crate::topic::write::flight::{Flight, Frames, Order, Undo};
+use crate::checkpoint::Store;
+use crate::ctx::Wait;
+use crate::topic::lease::now;
+use crate::topic::state::queue::Queue;
+use crate::topic::write::control::stage_with;
+use crate::topic::write::flight::{Frames, Undo};
 use crate::topic::{Life, Topic};
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::{Error, Result};
 
-impl State {
-    /// Whether a record is there, as far as memory knows.
-    pub(crate) fn may_live(&self, seq: u64) -> bool {
-        seq >= self.floor
-            && match self.index.entry(seq) {
-                Some(e) => !e.dead(),
-                None => self.index.seg_of(seq).is_some_and(|s| s.live_count > 0 && !s.is_dead(seq)),
-            }
-    }
+/// The queues of an open engine.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    store: Arc<Store>,
+    /// Claims that wait.
+    pub desk: Arc<Desk>,
+}
 
-    /// Applies a lease event, live and in recovery, logged or not.
-    pub(crate) fn apply_lease(&mut self, base: &Base, body: &record::Lease) {
-        let now = now(base);
-        let mut body = body.clone();
-        body.jobs.retain(|(seq, _, _)| self.may_live(*seq));
-        self.queue.get_or_insert_default().apply(&body, now);
+/// A layer has what the layer below has.
+impl Deref for Queues {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
     }
 }
 
-/// The time for a queue.
-fn now(base: &Base) -> Now {
-    Now { mono: base.time.mono_ms(), wall: base.time.steady() }
+impl Queues {
+    pub(crate) fn new(store: Arc<Store>, desk: Arc<Desk>) -> Arc<Self> {
+        Arc::new(Self { store, desk })
+    }
 }
 
 /// The config of a topic that must be a queue.
@@ -97,7 +96,7 @@ fn with<R>(topic: &Topic, f: impl FnOnce(&mut Queue) -> R) -> R {
 
 /// Makes lease events take effect: by the log where leases are durable. When this returns an
 /// error, nothing of it counts and the caller takes its reservations back.
-fn commit(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+fn commit(core: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
     if events.iter().all(|e| e.jobs.is_empty()) {
         return Ok(());
     }
@@ -116,7 +115,7 @@ fn commit(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Res
 }
 
 /// Logs lease events, which take effect when they are applied.
-fn log(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+fn log(core: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
     let mut frames = Frames::default();
     for e in events.iter().filter(|e| !e.jobs.is_empty()) {
         e.encode_frame(&mut frames.head, topic.id(), 0, 0);
@@ -127,7 +126,7 @@ fn log(core: &Arc<Core>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result
 
 /// Stages control frames of a topic, to be waited for as its class demands.
 fn stage(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     frames: Frames,
     wait: Wait,
@@ -135,32 +134,4 @@ fn stage(
     let bytes = frames.head.len();
     let staged = stage_with(core, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
-}
-
-/// The same; `decide` makes the frames, of about so many bytes, under the append lock, and says what
-/// their failure must undo.
-pub(crate) fn stage_with(
-    core: &Arc<Core>,
-    topic: &Arc<Topic>,
-    bytes: usize,
-    wait: Wait,
-    decide: impl FnOnce(&AppendState) -> Result<Option<(Frames, Undo)>>,
-) -> Result<Option<(Ticket, Level)>> {
-    let admitted = match wait {
-        Wait::No => topic.try_admit(core, bytes, wait)?,
-        _ => Some(topic.admit(core, bytes, wait)?),
-    };
-    let Some(mut a) = admitted else {
-        let (limit, max) = ("topic_busy", 0);
-        return Err(Error::Throttled { limit, max, retry_after_ms: 10 });
-    };
-    if a.closed || topic.life() != Life::Live {
-        return Err(Error::TopicNotFound(topic.name.to_string()));
-    }
-    let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
-    let level = apply_level(a.config.durability);
-    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-    let flight = Flight::plain(core, topic, Hints::default(), undo);
-    let (ticket, _) = a.stage(flight, frames, order)?;
-    Ok(Some((ticket, level)))
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use topics_storage::format::record::{self, LeaseEvent};
 
+use super::Queues;
 use super::{commit, config_of, stats, with};
-use crate::core::Core;
-use crate::engine::Completion;
 use crate::topic::state::queue::{Fence, Queue, Why};
 use crate::topic::{Topic, delete};
+use crate::types::api::Completion;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 use crate::types::queue::{Held, Settled};
@@ -50,13 +50,13 @@ fn sort(
     Ok((done, skipped))
 }
 
-fn settled(core: &Core, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
+fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
     core.desk.ring(topic.id());
     Settled { done, skipped, deadline: None, queue: stats::counts(core, topic) }
 }
 
 /// Acks: the jobs are deleted.
-pub(crate) fn ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Settled> {
+pub(crate) fn ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Settled> {
     config_of(topic)?;
     let (mut done, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
     if !done.is_empty() {
@@ -71,7 +71,7 @@ pub(crate) fn ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Resu
 /// The same for event loops: `done` is called once, from here or when the class is reached. Gives
 /// `done` back, and changes nothing, when something has to be waited for first.
 pub(crate) fn ack_async(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &Held<'_>,
     done: Completion<Settled>,
@@ -107,7 +107,7 @@ pub(crate) fn ack_async(
 type StagedAck = (Option<delete::Staged>, Vec<u64>, Vec<u64>);
 
 /// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
-fn stage_ack(core: &Arc<Core>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Option<StagedAck>> {
+fn stage_ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Option<StagedAck>> {
     config_of(topic)?;
     core.check_open()?;
     topic.check_sound()?;
@@ -159,7 +159,7 @@ pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
 
 /// Releases jobs, now or after a delay; without one the queue's backoff, doubled with each delivery.
 pub(crate) fn nack(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &Held<'_>,
     delay_ms: Option<u64>,
@@ -200,7 +200,7 @@ fn add(
 
 /// The leases run out `lease_ms` from now.
 pub(crate) fn extend(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &Held<'_>,
     lease_ms: Option<u64>,
@@ -220,7 +220,7 @@ pub(crate) fn extend(
 }
 
 /// Releases everything that a stream has, at once.
-pub(crate) fn release(core: &Arc<Core>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
+pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
     let seqs = with(topic, |q| q.of_stream(stream));
     for seqs in seqs.chunks(MAX_SEQS) {
         let held = Held { node, seqs, lease_ids: None };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use topics_storage::format::attrs::Attrs;
 
+use super::Queues;
 use super::claim::{SWEEPS, fetch, load, sweep_expired};
 use super::{config_of, now};
-use crate::core::Core;
 use crate::topic::Topic;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
@@ -17,7 +17,7 @@ use crate::types::error::Result;
 use crate::types::queue::{JobState, Peeked, PeekedJob, QueueState};
 
 /// Counts of a queue, as far as its jobs are known (see `load`).
-pub(crate) fn counts(core: &Core, topic: &Topic) -> QueueState {
+pub(crate) fn counts(core: &Queues, topic: &Topic) -> QueueState {
     let now = now(core);
     let head = topic.gate.head();
     let mut state = topic.state.write();
@@ -37,7 +37,7 @@ pub(crate) fn counts(core: &Core, topic: &Topic) -> QueueState {
 }
 
 /// The exact counts.
-pub(crate) fn queue_state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<QueueState> {
+pub(crate) fn queue_state(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<QueueState> {
     topic.check_sound()?;
     load(core, topic)?;
     Ok(counts(core, topic))
@@ -45,7 +45,7 @@ pub(crate) fn queue_state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<QueueS
 
 /// What claims would get next, and jobs by state: at most `max` of each state asked for.
 pub(crate) fn peek(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     state: Option<JobState>,
     max: usize,
@@ -84,7 +84,12 @@ fn group_of(attrs: &[u8]) -> Option<Vec<u8>> {
     Attrs::decode(attrs)?.group.map(<[u8]>::to_vec)
 }
 
-fn list(core: &Core, topic: &Topic, state: Option<JobState>, max: usize) -> Result<Vec<PeekedJob>> {
+fn list(
+    core: &Queues,
+    topic: &Topic,
+    state: Option<JobState>,
+    max: usize,
+) -> Result<Vec<PeekedJob>> {
     loop {
         let unknown = {
             let mut s = topic.state.write();
@@ -98,7 +103,7 @@ fn list(core: &Core, topic: &Topic, state: Option<JobState>, max: usize) -> Resu
 }
 
 fn listed(
-    core: &Core,
+    core: &Queues,
     state: &mut State,
     head: u64,
     want: Option<JobState>,

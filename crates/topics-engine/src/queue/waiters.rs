@@ -14,14 +14,14 @@ use topics_env::sync::atomic::{AtomicUsize, Ordering};
 use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 
+use super::Queues;
 use super::cancel::{self, ClaimState};
 use super::claim::{self, Dead, Want};
 use super::cohort;
 use super::deadlines::{self, Deadlines};
 use super::{config_of, now};
-use crate::core::Core;
-use crate::engine::Completion;
 use crate::topic::{Life, Topic};
+use crate::types::api::Completion;
 use crate::types::error::{Error, Result};
 use crate::types::queue::Claimed;
 
@@ -35,7 +35,12 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    pub(crate) fn new(core: &Core, want: Want, wait: Duration, done: Completion<Claimed>) -> Self {
+    pub(crate) fn new(
+        core: &Queues,
+        want: Want,
+        wait: Duration,
+        done: Completion<Claimed>,
+    ) -> Self {
         let since = core.time.mono_ms();
         Self { want, since, until: since.saturating_add(wait.as_millis() as u64), done }
     }
@@ -136,7 +141,7 @@ impl Desk {
     }
 
     /// Puts a claim into its queue's line.
-    pub(crate) fn wait(&self, core: &Arc<Core>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
+    pub(crate) fn wait(&self, core: &Arc<Queues>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
         let mut inner = self.inner.0.lock();
         if inner.closed {
             drop(inner);
@@ -187,7 +192,7 @@ impl Desk {
     }
 
     /// Sets the timer of a queue: at this time `deadlines::sweep` is due.
-    pub(crate) fn set_deadline(&self, core: &Arc<Core>, topic: &Arc<Topic>, at: u64) {
+    pub(crate) fn set_deadline(&self, core: &Arc<Queues>, topic: &Arc<Topic>, at: u64) {
         let mut inner = self.inner.0.lock();
         if inner.closed {
             return;
@@ -202,7 +207,7 @@ impl Desk {
         }
     }
 
-    fn start(&self, core: &Arc<Core>) -> Option<JoinHandle<()>> {
+    fn start(&self, core: &Arc<Queues>) -> Option<JoinHandle<()>> {
         let guards = core.env.guards.clone();
         let (core, inner) = (Arc::downgrade(core), self.inner.clone());
         let turns = move || {
@@ -232,7 +237,7 @@ impl Desk {
 
     /// Serves every line that is due, then every queue whose deadline has passed: a step of one,
     /// and the lines again.
-    pub(crate) fn pass(&self, core: &Arc<Core>) {
+    pub(crate) fn pass(&self, core: &Arc<Queues>) {
         let now = core.time.mono_ms();
         loop {
             self.serve_lines(core, now);
@@ -242,7 +247,7 @@ impl Desk {
         }
     }
 
-    fn serve_lines(&self, core: &Arc<Core>, now: u64) {
+    fn serve_lines(&self, core: &Arc<Queues>, now: u64) {
         loop {
             let (id, topic, waiting) = {
                 let mut inner = self.inner.0.lock();
@@ -259,7 +264,7 @@ impl Desk {
     /// Those that were not answered wait on, before those that came meanwhile.
     fn put_back(
         &self,
-        core: &Arc<Core>,
+        core: &Arc<Queues>,
         id: u64,
         topic: &Arc<Topic>,
         mut left: Vec<(u64, Waiter)>,
@@ -292,7 +297,7 @@ impl Desk {
     }
 
     /// Rings when there is a record above `head`, or the topic goes.
-    fn watch(&self, core: &Arc<Core>, topic: &Arc<Topic>, head: u64) {
+    fn watch(&self, core: &Arc<Queues>, topic: &Arc<Topic>, head: u64) {
         let (weak, id) = (Arc::downgrade(core), topic.id());
         // Noted first: the entry may fire before it is known by its number.
         if let Some(line) = self.inner.0.lock().lines.get_mut(&id) {
@@ -357,7 +362,7 @@ impl Drop for Desk {
 
 /// One pass over a line: who is still waiting, and when to look again.
 fn serve(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     topic: &Arc<Topic>,
     mut waiting: Vec<(u64, Waiter)>,
 ) -> (Vec<(u64, Waiter)>, Option<u64>) {
@@ -409,7 +414,7 @@ fn serve(
 }
 
 /// Answers a claim, unless it was cancelled: then what it would have got is returned.
-fn finish(core: &Core, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
+fn finish(core: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
     core.desk.waiting.fetch_sub(1, Ordering::SeqCst);
     core.desk.inner.0.lock().claims.remove(&id);
     if w.want.state.answer() {
@@ -429,7 +434,7 @@ fn turns(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<usize>
 }
 
 /// When a job of the queue becomes claimable by itself, monotonic ms.
-fn next_due(core: &Core, topic: &Topic) -> Option<u64> {
+fn next_due(core: &Queues, topic: &Topic) -> Option<u64> {
     let now = now(core);
     let state = topic.state.read();
     let (mono, wall) = state.queue.as_ref()?.next_due();

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Queues;
 use super::{claim, config_of, settle};
-use crate::core::Core;
-use crate::engine::Completion;
 use crate::topic::Topic;
+use crate::types::api::{Completion, Owner};
 use crate::types::error::Result;
 use crate::types::queue::{Claim, Claimed};
 
@@ -17,12 +17,13 @@ static STREAMS: AtomicU64 = AtomicU64::new(1);
 /// A worker's stream of jobs: at most `max` are leased to it at a time. Dropping it releases
 /// what it holds at once.
 pub struct Work {
-    core: Arc<Core>,
+    core: Arc<Queues>,
     topic: Arc<Topic>,
     node: Vec<u8>,
     max: usize,
     lease_ms: Option<u64>,
     stream: u64,
+    _owner: Owner,
 }
 
 impl std::fmt::Debug for Work {
@@ -34,7 +35,8 @@ impl std::fmt::Debug for Work {
 impl Work {
     /// A stream for a node.
     pub(crate) fn open(
-        core: &Arc<Core>,
+        core: &Arc<Queues>,
+        owner: Owner,
         topic: &Arc<Topic>,
         node: &[u8],
         max: usize,
@@ -45,7 +47,7 @@ impl Work {
         claim::Want::new(core, &claim, 0)?;
         let stream = STREAMS.fetch_add(1, Ordering::Relaxed);
         let (core, topic, node) = (core.clone(), topic.clone(), node.to_vec());
-        Ok(Self { core, topic, node, max, lease_ms, stream })
+        Ok(Self { core, topic, node, max, lease_ms, stream, _owner: owner })
     }
 
     fn claim(&self, wait: Duration) -> Claim<'_> {

@@ -23,5 +23,5 @@ mod verbs;
 pub(crate) use self::define::Definition;
 pub use self::define::{Guarantee, RouterInfo, RouterRequest};
 pub(crate) use self::registry::{Routers, SECTION};
-pub(crate) use self::run::{COPIES_LOGGED, Router, run};
+pub(crate) use self::run::{COPIES_LOGGED, Router, RunAgain, run};
 pub(crate) use self::verbs::{create, delete, info, list};

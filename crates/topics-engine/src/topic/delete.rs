@@ -14,7 +14,8 @@ use super::state::queue::Why;
 use super::write::append::apply_level;
 use super::write::flight::{Flight, Frames, Order, Undo};
 use super::{Life, Topic};
-use crate::core::{Core, Wait};
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
 use crate::types::api::{DeleteRequest, TopicMatch};
 use crate::types::error::{Error, Result};
 
@@ -53,7 +54,7 @@ impl TopicMatch {
 
 /// Deletes what a request names; returns how many records went, and how many its match found.
 pub(crate) fn delete(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     req: &DeleteRequest,
 ) -> Result<(u64, u64)> {
@@ -78,7 +79,7 @@ pub(crate) fn delete(
 /// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
 /// durable.
 pub(crate) fn delete_seqs(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
     why: Why,
@@ -128,7 +129,7 @@ pub(crate) struct Staged {
 
 /// The same for whoever waits for nothing: `None` when there is something to be waited for first.
 pub(crate) fn stage_seqs(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
 ) -> Result<Option<Staged>> {
@@ -153,11 +154,7 @@ impl Flight {
     }
 }
 
-fn run(
-    core: &Arc<Core>,
-    topic: &Arc<Topic>,
-    body: record::Delete,
-) -> Result<(Arc<Flight>, Ticket)> {
+fn run(core: &Arc<Ctx>, topic: &Arc<Topic>, body: record::Delete) -> Result<(Arc<Flight>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
@@ -171,7 +168,7 @@ fn run(
 }
 
 fn stage(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     mut body: record::Delete,
     wait: Wait,
@@ -216,7 +213,7 @@ fn stage(
 
 /// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
 /// the same ones.
-pub(crate) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+pub(crate) fn plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     loop {
         if let Some(planned) = try_plan(core, topic, body)? {
             return Ok(planned);
@@ -225,7 +222,7 @@ pub(crate) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<
 }
 
 /// The same; `None` if a segment went while it was being read.
-fn try_plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
+fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
     let loader = Loader::ahead(&core.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
@@ -293,7 +290,7 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
 }
 
 /// Takes the tags of the active segment, as it was when the engine opened, into memory.
-pub(crate) fn load_active_tags(core: &Core, topic: &Topic) -> Result<()> {
+pub(crate) fn load_active_tags(core: &Ctx, topic: &Topic) -> Result<()> {
     let (meta, tags) = loop {
         let active = {
             let state = topic.state.read();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::delivery::Interest;
+use super::events::TopicObserver;
 
 type Wake = Box<dyn FnOnce() + Send>;
 
@@ -16,7 +16,7 @@ struct List {
     next_id: u64,
     waiting: Vec<(u64, u64, Wake)>,
     /// Marked each time that the head rises.
-    standing: Option<Arc<Interest>>,
+    standing: Option<Arc<dyn TopicObserver>>,
 }
 
 impl List {
@@ -92,13 +92,13 @@ impl Gate {
     }
 
     /// Has the topic marked dirty whenever its head rises, and when it goes; or no longer.
-    pub(crate) fn stand(&self, interest: Option<Arc<Interest>>) {
+    pub(crate) fn stand(&self, observer: Option<Arc<dyn TopicObserver>>) {
         let mut list = self.list.lock();
-        if interest.is_none() && list.is_none() {
+        if observer.is_none() && list.is_none() {
             return;
         }
         let list = list.get_or_insert_default();
-        list.standing = interest;
+        list.standing = observer;
         self.waiters.store(list.wanted(), Ordering::SeqCst);
     }
 
@@ -117,8 +117,8 @@ impl Gate {
             self.waiters.store(l.wanted(), Ordering::SeqCst);
             (woken, l.standing.clone())
         };
-        if let Some(interest) = standing {
-            interest.mark();
+        if let Some(observer) = standing {
+            observer.head_raised();
         }
         for (_, _, wake) in woken {
             wake();

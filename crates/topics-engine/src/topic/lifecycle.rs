@@ -1,4 +1,4 @@
-//! Creating, updating and deleting a topic, and having it alone.
+//! The creation, update and deletion of a topic in the log, and having it alone.
 //!
 //! Whoever has a topic *alone* has waited until nothing of it is in flight and keeps writes out:
 //! blocking ones wait, asynchronous ones are parked and go on afterwards in their order.
@@ -16,35 +16,28 @@ use super::load::Hints;
 use super::retention::{self, Caps};
 use super::state::Evicted;
 use super::write::admit::Admission;
-use super::write::append::{self, AppendState, apply_level};
+use super::write::append::{AppendState, apply_level};
 use super::write::flight::{Flight, Frames, Order, Undo};
 use super::write::planned::Planned;
-use super::write::prepare::Prepared;
 use super::write::reserve::Reserve;
 use super::{Life, Topic};
-use crate::core::{Core, Wait, WaitCharge};
-use crate::engine::Completion;
-use crate::types::api::{Appended, CreatedTopic, DeletedTopic, Durability};
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
+use crate::types::api::Durability;
 use crate::types::config::{ConfigPatch, Discard, TopicConfig};
 use crate::types::error::{Error, Result};
-use crate::types::name;
 
-/// An asynchronous write that waits until the topic is let go.
-pub(crate) struct Parked {
-    write: Box<Prepared>,
-    done: Completion<Appended>,
-    charge: Option<WaitCharge>,
-}
+/// What goes on when the topic is let go: an asynchronous write.
+pub(crate) struct Parked(Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parked").field("records", &self.write.count).finish_non_exhaustive()
+        f.write_str("Parked")
     }
 }
 
 /// A topic that its holder has alone; let go when dropped.
 pub(crate) struct Alone {
-    core: Arc<Core>,
     topic: Arc<Topic>,
 }
 
@@ -56,27 +49,24 @@ impl Drop for Alone {
             std::mem::take(&mut a.parked)
         };
         self.topic.unheld.notify_all();
-        for Parked { write, done, charge } in parked {
-            drop(charge);
-            append::submit(&self.core, *write, done);
-        }
+        parked.into_iter().for_each(|Parked(resume)| resume());
     }
 }
 
 impl Topic {
-    /// Keeps a write until the topic is let go; gives it back when it is free.
-    pub(crate) fn park(
+    /// Keeps what waits for the topic, and has it resumed when the topic is let go; gives it back
+    /// when the topic is free.
+    pub(crate) fn park<W: Send + 'static>(
         &self,
-        write: Prepared,
-        done: Completion<Appended>,
-        charge: Option<WaitCharge>,
-    ) -> Option<(Prepared, Completion<Appended>)> {
+        waiting: W,
+        resume: impl FnOnce(W) + Send + 'static,
+    ) -> Option<W> {
         let mut a = self.append.lock();
         if a.held {
-            a.parked.push(Parked { write: Box::new(write), done, charge });
+            a.parked.push(Parked(Box::new(move || resume(waiting))));
             None
         } else {
-            Some((write, done))
+            Some(waiting)
         }
     }
 
@@ -86,7 +76,7 @@ impl Topic {
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
-    pub(crate) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
+    pub(crate) fn alone(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<Alone> {
         let last = {
             let mut a = self.append.lock();
             while a.held {
@@ -95,13 +85,13 @@ impl Topic {
             a.held = true;
             a.last
         };
-        let alone = Alone { core: core.clone(), topic: self.clone() };
+        let alone = Alone { topic: self.clone() };
         self.land(core, last)?;
         Ok(alone)
     }
 
     /// Waits for the newest batch; those before it are done then.
-    pub(crate) fn land(&self, core: &Core, last: Option<(Ticket, Level)>) -> Result<()> {
+    pub(crate) fn land(&self, core: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
         let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
         if let Err(Error::Closed) = outcome {
             return outcome;
@@ -129,7 +119,7 @@ impl Topic {
     /// Stages control frames, and says when they are committed as the topic's class demands.
     fn log(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        core: &Arc<Ctx>,
         a: &mut Admission<'_>,
         frames: Frames,
         staging: Staging,
@@ -156,59 +146,13 @@ impl Staging {
 }
 
 /// Admits a few control frames of a topic that the caller has alone.
-fn admit<'t>(core: &Core, topic: &'t Topic, alone: &Alone) -> Result<Admission<'t>> {
+fn admit<'t>(core: &Ctx, topic: &'t Topic, alone: &Alone) -> Result<Admission<'t>> {
     topic.admit_exclusive(core, 2048, Wait::Bounded, alone)
 }
 
-/// Creates a topic, or updates the named fields of one that is there.
-pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Result<CreatedTopic> {
-    name::check(topic)?;
-    let patch = patch.checked(topic)?;
-    let name: Arc<str> = topic.into();
-    loop {
-        core.check_open()?;
-        let topic = match core.named(&name)? {
-            Some(topic) => topic,
-            None => match append::make(core, &name)? {
-                Ok(topic) => topic,
-                Err(ticket) => {
-                    core.wait(ticket, Level::Synced)?;
-                    core.ids.settle(ticket);
-                    continue;
-                }
-            },
-        };
-        topic.check_sound()?;
-        // Jobs that have expired are dead letters as the config of before says, if they can be.
-        let letters = topic.state.read().config.dead_letter.is_some();
-        if letters && let Err(e) = retention::expire(core, &topic) {
-            log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
-        }
-        let alone = topic.alone(core)?;
-        let (closed, logged) = {
-            let a = topic.append.lock();
-            (a.closed, a.logged)
-        };
-        if closed {
-            continue;
-        }
-        if logged {
-            let config = update(core, &topic, &patch, &alone)?;
-            drop(alone);
-            // A limit of deliveries may be lower than it was.
-            crate::queue::announce_again(core, &topic);
-            return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
-        }
-        let config = TopicConfig::created(&patch);
-        let logged = log_creation(core, &topic, config.clone(), &alone);
-        drop(alone);
-        logged?;
-        return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
-    }
-}
-
-fn log_creation(
-    core: &Arc<Core>,
+/// Logs the creation of a topic that the caller has alone.
+pub(crate) fn log_creation(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     config: TopicConfig,
     alone: &Alone,
@@ -243,8 +187,8 @@ fn log_creation(
 }
 
 /// Updates the named fields; the caller has the topic alone.
-fn update(
-    core: &Arc<Core>,
+pub(crate) fn update(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     patch: &ConfigPatch,
     alone: &Alone,
@@ -317,7 +261,7 @@ fn update(
 }
 
 /// Leaving class `fsync`: seqs must be reserved, durably, before one is given.
-fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
+fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
     let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
         let mut a = admit(core, topic, alone)?;
@@ -343,7 +287,7 @@ fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<
 
 /// The floor that new caps demand of what is stored, with what apply needs to know for it. A topic
 /// that rejects at a cap evicts nothing for one: it takes no writes until there is room.
-fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
+fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
     if config.discard == Discard::Reject {
         return Ok(None);
     }
@@ -364,42 +308,24 @@ fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(
     }
 }
 
-/// Deletes a topic.
-pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<DeletedTopic> {
-    name::check(name)?;
-    core.check_open()?;
-    let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
-        return Ok(DeletedTopic::default());
-    };
-    topic.check_sound()?;
-    if if_empty {
-        retention::expire(core, &topic)?;
-    }
-    let alone = topic.alone(core)?;
-    if topic.append.lock().closed {
-        return Ok(DeletedTopic::default());
-    }
-    let count = topic.state.read().count;
-    if if_empty && count > 0 {
-        return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
-    }
-    let routers_removed = core.routers.of(topic.id());
+/// Logs the deletion of a topic that the caller has alone.
+pub(crate) fn log_deletion(core: &Arc<Ctx>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
     let level = apply_level(topic.append.lock().config.durability);
     let staging = Staging::new(level, true);
     let ticket = {
-        let mut a = admit(core, &topic, &alone)?;
+        let mut a = admit(core, topic, alone)?;
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, topic.id(), 0, 0);
         topic.log(core, &mut a, frames, staging)?
     };
     core.wait(ticket, level)?;
     topic.append.lock().closed = true;
-    Ok(DeletedTopic { deleted: true, routers_removed })
+    Ok(())
 }
 
 /// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of
 /// the later one is known only the earlier would be left of the two.
-pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
+pub(crate) fn bury(core: &Arc<Ctx>, topic: &Arc<Topic>) {
     let (name, id) = (&topic.name, topic.id());
     log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
     let buried = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
@@ -418,7 +344,7 @@ pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
 
 /// Lowers the reservation of a topic to its head, if there is something to lower and nothing was
 /// reserved for `idle_ms`.
-pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
+pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
     let due = |a: &AppendState| {
         !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
     };

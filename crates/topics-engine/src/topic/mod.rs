@@ -2,22 +2,19 @@
 //!
 //! | part | does |
 //! |---|---|
-//! | `admit` | staging permits, and waiting for a topic |
-//! | `append` | decides a write: conditions, caps, seqs; stages it |
-//! | `apply` | changes the topic by finished frames, live and in recovery |
-//! | `state`, `index`, `tags`, `dedupe` | what has been applied |
-//! | `gate` | the visible head and who waits for it |
+//! | `state` | what has been applied: index, tags, keys, a queue's jobs; pure |
+//! | `write` | prepares, admits, decides and stages a write; a batch on its way |
 //! | `read` | plans a read, fetches, verifies |
-//! | `forward` | copies of routers |
-//! | `part` | what a transaction does here |
+//! | `apply` | changes the topic by finished frames, live and in recovery |
+//! | `events` | the two seams to the layers above |
+//! | `gate` | the visible head and who waits for it |
+//! | `lifecycle` | the creation, update and deletion in the log, and what must be alone |
 //! | `retention`, `delete` | floors, caps, TTL; deletes |
-//! | `reserve` | seqs reserved ahead |
-//! | `held` | records that are shown before they are written, or never are |
-//! | `lifecycle` | create, update, delete, and what must be alone |
+//! | `lease`, `cursors` | leases of jobs, stored cursors of consumers, as the log has them |
+//! | `load` | what must be read from segment files to change a topic |
+//! | `persist` | what a checkpoint copies, installs and captures; a topic from a snapshot |
 //! | `view`, `map` | what the topic says about itself, and where its records lie |
-//! | `jobs` | claims, acks, dead letters of a queue |
-//! | `consumer` | stored cursors and who reads by them |
-//! | `snap`, `sections` | what a checkpoint copies, installs and captures |
+//! | `totals` | its part of the engine's totals |
 //!
 //! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
 //! what is staged, so seq order is queue order; `state` is what readers see.
@@ -30,8 +27,11 @@ use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
 pub(crate) mod apply;
+pub(crate) mod cursors;
 pub(crate) mod delete;
+pub(crate) mod events;
 pub(crate) mod gate;
+pub(crate) mod lease;
 pub(crate) mod lifecycle;
 pub(crate) mod load;
 pub(crate) mod map;
@@ -41,27 +41,28 @@ pub(crate) mod retention;
 pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod totals;
 pub(crate) mod view;
 pub(crate) mod write;
 
 pub(crate) use self::apply::{Placement, apply};
 pub(crate) use self::delete::delete as delete_records;
-pub(crate) use self::lifecycle::{Alone, bury, create, delete as delete_topic, lower};
+pub(crate) use self::events::TopicObserver;
+pub(crate) use self::lifecycle::{Alone, bury, lower};
 pub(crate) use self::map::segment_map;
 pub use self::map::{SegmentMap, Stretch, Tier};
 pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use self::read::{read, read_with, seek, synced_seq};
 pub(crate) use self::retention::{expire, expire_before_write, sweep_records};
+pub(crate) use self::state::State;
 pub(crate) use self::state::dedupe::Key;
-pub(crate) use self::state::index::{Dead, Entry, Seg};
-pub(crate) use self::state::{State, Weight};
-pub(crate) use self::view::{state, summary};
-pub(crate) use self::write::append::{AppendState, append, append_async};
+pub(crate) use self::state::index::{Dead, Seg};
+pub(crate) use self::view::state;
+pub(crate) use self::write::append::AppendState;
 pub(crate) use self::write::flight::Applied;
-pub(crate) use self::write::forward::{Forwarding, forward, forward_gap};
+pub(crate) use self::write::forward::{Forwarding, forward_gap};
 
 use self::gate::Gate;
-use crate::delivery::Interest;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 
@@ -99,8 +100,8 @@ pub(crate) struct Topic {
     pub(crate) deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
     pub(crate) last_read: AtomicU64,
-    /// Made when somebody first wants to be delivered to.
-    pub(crate) interest: OnceLock<Arc<Interest>>,
+    /// The delivery's interest in this topic, made when a watcher or a router first needs it.
+    pub(crate) interest: OnceLock<Arc<dyn TopicObserver>>,
 }
 
 impl fmt::Debug for Topic {

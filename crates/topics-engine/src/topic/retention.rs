@@ -17,10 +17,12 @@ use super::apply::Removed;
 use super::lifecycle::Alone;
 use super::load::{Hints, Loader};
 use super::state::index::{Part, Unknown};
+use super::state::queue::Why;
 use super::state::{Evicted, State};
 use super::write::flight::{Flight, Frames, Order, Undo};
 use super::{Life, Topic};
-use crate::core::{Core, Wait};
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 
@@ -41,14 +43,14 @@ impl From<Unknown> for Need {
 
 impl Topic {
     /// Loads the dead records of a segment.
-    pub(crate) fn load_dead(&self, core: &Core, file_no: u64) -> Result<()> {
+    pub(crate) fn load_dead(&self, core: &Ctx, file_no: u64) -> Result<()> {
         provide(core, self, &Need::Dead(file_no))
     }
 }
 
 /// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
 /// more: whoever decides sees the index as it is now.
-pub(crate) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
+pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::ahead(&core.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
@@ -138,7 +140,7 @@ fn first_fresh(
 }
 
 /// The commit time from which on records of this topic have not expired; `None` without a TTL.
-pub(crate) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
+pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
         ttl => core.time.steady().checked_sub(ttl),
@@ -148,7 +150,7 @@ pub(crate) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
 /// Looks at expiry under the state lock, reading what that needs outside of it. `f` sees the
 /// state with what has expired.
 pub(crate) fn with_expired<T>(
-    core: &Core,
+    core: &Ctx,
     topic: &Topic,
     mut f: impl FnMut(&State, Option<Expired>) -> T,
 ) -> Result<T> {
@@ -180,7 +182,7 @@ pub(crate) fn with_expired<T>(
 
 /// Before a write to a topic with a cap: what has expired makes room first. A caller that may
 /// not wait leaves it while writes are on their way.
-pub(crate) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
+pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
     let capped = {
         let a = topic.append.lock();
         a.config.ttl_ms > 0 && (a.config.cap_records > 0 || a.config.cap_bytes > 0)
@@ -192,7 +194,7 @@ pub(crate) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wa
 }
 
 /// Logs what has expired; returns whether anything had. On return the topic is exact.
-pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
+pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
         return Ok(false);
     }
@@ -200,7 +202,7 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
     let mut upto = u64::MAX;
     if config.kind == TopicType::Queue {
         let jobs = expired_jobs(core, topic)?;
-        crate::queue::expire_jobs(core, topic, &jobs)?;
+        core.host.jobs_expire(topic, &jobs)?;
         // What has expired since is no dead letter yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
@@ -210,7 +212,7 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
 }
 
 /// The live records that have expired.
-fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
+fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     loop {
         let found = with_expired(core, topic, |state, found| {
             let mut seqs = Vec::new();
@@ -233,7 +235,7 @@ fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
 
 /// The same, as far as it lies below `upto`; `alone` when the caller has the topic alone.
 pub(crate) fn log_expired(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     alone: Option<&Alone>,
     upto: u64,
@@ -282,19 +284,23 @@ pub(crate) fn log_expired(
 }
 
 /// Logs the deletion of records whose own time to live has passed. Returns how many went.
-pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64> {
+pub(crate) fn sweep_records(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
     let now = core.time.steady();
     let due = due_records(core, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
-        let why = crate::queue::expire_jobs(core, topic, seqs)?;
+        let why = match topic.state.read().config.kind {
+            TopicType::Queue => None,
+            TopicType::Log => Some(Why::ASKED),
+        };
+        let why = why.map_or_else(|| core.host.jobs_expire(topic, seqs), Ok)?;
         gone += super::delete::delete_seqs(core, topic, seqs, why)?.0;
     }
     Ok(gone)
 }
 
 /// The ascending seqs of live records whose own time to live has passed.
-fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
+fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     let (mut due, segs) = {
         let mut guard = topic.state.write();
         let state = &mut *guard;
@@ -364,7 +370,7 @@ impl State {
 
 impl Flight {
     /// A batch of control frames.
-    pub(crate) fn plain(core: &Arc<Core>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
+    pub(crate) fn plain(core: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
         Self {
             core: core.clone(),
             topic: topic.clone(),

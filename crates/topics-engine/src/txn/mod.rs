@@ -24,6 +24,12 @@ pub(crate) mod table;
 mod tests;
 pub(crate) mod writers;
 
+use std::ops::Deref;
+use std::sync::Arc;
+
+use topics_storage::dir::Paths;
+use topics_storage::txn::Stages;
+
 pub use self::api::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
     TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
@@ -31,3 +37,31 @@ pub use self::api::{
 pub(crate) use self::publish::{pass, recovered};
 pub(crate) use self::staging::Staging;
 pub(crate) use self::table::{SECTION, Txns};
+
+use crate::checkpoint::Store;
+
+/// The transactions of an open engine.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    store: Arc<Store>,
+    /// What the log says of them.
+    pub txns: Arc<Txns>,
+    /// Rows that wait for a commit.
+    pub staging: Staging,
+}
+
+/// A layer has what the layer below has.
+impl Deref for Transactions {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Transactions {
+    pub(crate) fn new(store: Arc<Store>, txns: Arc<Txns>) -> Arc<Self> {
+        let files = Stages::new(store.env.clone(), Paths::new(&store.dir), store.disk.store_id);
+        let staging = Staging::new(files, &store.options, store.generation);
+        Arc::new(Self { store, txns, staging })
+    }
+}

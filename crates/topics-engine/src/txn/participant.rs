@@ -8,16 +8,18 @@ use std::sync::Arc;
 use topics_env::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame;
-use topics_storage::format::record::{self, Body, TxnPart};
+use topics_storage::format::record::{self, TxnPart};
 use topics_storage::wal::{FRONT, Level, Ticket};
 
-use crate::core::{Core, Wait};
+use super::Transactions;
+use crate::ctx::Wait;
 use crate::topic::lifecycle::Alone;
 use crate::topic::load::Hints;
 use crate::topic::write::admit::Admission;
 use crate::topic::write::append::Halt;
 use crate::topic::write::decide::Decision;
 use crate::topic::write::flight::{Flight, Frames, Order, Undo};
+use crate::topic::write::part::PartFrames;
 use crate::topic::write::prepare::{self, Prepared};
 use crate::topic::{Life, Topic, delete, retention};
 use crate::types::api::{Append, NewRecord};
@@ -80,34 +82,9 @@ pub(crate) struct Part {
     pub cursors: Vec<(String, u64)>,
 }
 
-/// The control frames of a part.
-#[derive(Debug)]
-pub(crate) struct PartFrames {
-    part: TxnPart,
-    delete: Option<record::Delete>,
-    consumers: Vec<record::Consumer>,
-    pub hints: Hints,
-}
-
-impl PartFrames {
-    /// Encodes them for rows from `first` on (0: none) of a topic with this head.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>, topic: &Topic, first: u64, head: u64) {
-        let id = topic.id();
-        self.part.encode_frame(out, id, first, 0);
-        if let Some(delete) = &self.delete {
-            // What was evicted must not come back as deleted, in silence.
-            topic.state.read().encode_floor(out, id);
-            record::Delete { bound: head, ..delete.clone() }.encode_frame(out, id, 0, 0);
-        }
-        for c in &self.consumers {
-            c.encode_frame(out, id, 0, 0);
-        }
-    }
-}
-
 /// Checks and encodes rows for a topic.
 pub(crate) fn encode_rows(
-    core: &Core,
+    core: &Transactions,
     topic: &str,
     records: &[NewRecord<'_>],
     node: &[u8],
@@ -118,7 +95,7 @@ pub(crate) fn encode_rows(
 }
 
 /// A write of rows that are encoded.
-fn prepared(core: &Core, topic: &Topic, rows: PartRows) -> Prepared {
+fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
     let (mut bytes, mut jobs) = (0, false);
     for (_, _, one) in prepare::Frames(rows.frames()) {
         if let Ok((f, _)) = frame::parse(one) {
@@ -163,7 +140,7 @@ pub(crate) struct Conditions<'a> {
 /// Checks everything that may stand against a part. Returns the jobs that it acks: their leases do
 /// not run out from here on, until the part is applied or [`release_acks`].
 pub(crate) fn check_part(
-    core: &Arc<Core>,
+    core: &Arc<Transactions>,
     topic: &Arc<Topic>,
     _alone: &Alone,
     rows: &mut PartRows,
@@ -194,7 +171,7 @@ pub(crate) fn check_part(
 }
 
 /// Whether a write would be taken now.
-fn check_write(core: &Arc<Core>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
+fn check_write(core: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
     loop {
         let planned = {
             let mut a = topic.append.lock();
@@ -207,7 +184,7 @@ fn check_write(core: &Arc<Core>, topic: &Arc<Topic>, p: &mut Prepared) -> Result
     }
 }
 
-fn check_limits(core: &Core, rows: &PartRows) -> Result<()> {
+fn check_limits(core: &Transactions, rows: &PartRows) -> Result<()> {
     let o = &core.options;
     let bounds = [
         (rows.count, o.max_batch_records as u64, "records"),
@@ -252,7 +229,7 @@ pub(crate) struct Sent {
 
 /// Stages a part; nothing is checked again. `None`: the topic is gone.
 pub(crate) fn publish_part(
-    core: &Arc<Core>,
+    core: &Arc<Transactions>,
     topic: &Arc<Topic>,
     alone: &Alone,
     writer: (&str, u64),
@@ -267,7 +244,7 @@ pub(crate) fn publish_part(
 }
 
 fn stage_part(
-    core: &Arc<Core>,
+    core: &Arc<Transactions>,
     topic: &Arc<Topic>,
     alone: &Alone,
     writer: (&str, u64),
@@ -327,7 +304,7 @@ fn stage_part(
 
 /// Stages a part without rows.
 fn alone_frames(
-    core: &Arc<Core>,
+    core: &Arc<Transactions>,
     topic: &Arc<Topic>,
     a: &mut Admission<'_>,
     part: PartFrames,
@@ -342,7 +319,7 @@ fn alone_frames(
 
 impl Sent {
     /// Waits until the part is durable and visible.
-    pub(crate) fn wait(self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn wait(self, core: &Arc<Transactions>) -> Result<()> {
         let topic = &self.topic;
         if let Err(e) = core.wait(self.ticket, Level::Synced) {
             consumer::unplan_cursors(topic, &self.part.cursors);
@@ -354,7 +331,7 @@ impl Sent {
         if !self.part.acks.is_empty() {
             core.metrics.acked_jobs.add(self.part.acks.len() as u64);
         }
-        core.desk.ring(topic.id());
+        core.host.queue_changed(topic.id());
         Ok(())
     }
 }

@@ -9,10 +9,10 @@ use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
 use topics_storage::txn::{self, Rows, StageHeader, Stages};
 
+use super::Transactions;
 use super::api::{StageRequest, Staged, StagedState};
 use super::gather;
 use super::table::Txns;
-use crate::core::Core;
 use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::options::Options;
@@ -257,7 +257,11 @@ fn check_stage(stage: &str) -> Result<()> {
 }
 
 /// Stages a part; when this returns it is durable.
-pub(crate) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> Result<Staged> {
+pub(crate) fn stage(
+    core: &Arc<Transactions>,
+    writer: &str,
+    req: &StageRequest<'_>,
+) -> Result<Staged> {
     name::check(writer)?;
     check_stage(req.stage)?;
     core.check_open()?;
@@ -281,7 +285,7 @@ pub(crate) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> R
 }
 
 /// Gives a stage up. False when there is none.
-pub(crate) fn abort(core: &Arc<Core>, writer: &str, stage: &str) -> Result<bool> {
+pub(crate) fn abort(core: &Arc<Transactions>, writer: &str, stage: &str) -> Result<bool> {
     name::check(writer)?;
     check_stage(stage)?;
     core.check_open()?;

@@ -531,7 +531,7 @@ fn a_deleted_topic_drops_its_rows() {
     stage_all(&w);
     // The log of some shard fails after the decision: its parts stay undone.
     let core = w.engine().core().clone();
-    let shard_of = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+    let shard_of = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
     let victim = ["disk", "fsync", "memory", "ephemeral"]
         .into_iter()
         .find(|t| shard_of(t) > 0)
@@ -567,7 +567,7 @@ fn a_full_disk_delays_what_was_decided() {
         let other = [1, 2].into_iter().find(|s| {
             ["disk", "fsync", "memory", "ephemeral", "q", "in"]
                 .iter()
-                .any(|t| core.shard(core.registry.named(t).unwrap().id()) == *s)
+                .any(|t| core.shard(core.table.loaded.named(t).unwrap().id()) == *s)
         });
         let dir = format!("shard-{:02}", other.unwrap());
         w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
@@ -592,7 +592,7 @@ fn cursors_of_a_part_that_has_to_read_first_move_with_it() {
     let names = ["in", "in2", "in3", "in4"];
     names.iter().for_each(|name| w.create(name, class(Durability::Disk)));
     let core = w.engine().core();
-    let shard = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+    let shard = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
     let topic = *names.iter().find(|t| shard(t) == 1).unwrap();
     // Full, and with deletes in its segments: a write has to read them to know what it evicts.
     w.create(topic, ConfigPatch { cap_records: Some(20), ..ConfigPatch::default() });

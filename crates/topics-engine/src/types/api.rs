@@ -2,6 +2,7 @@
 
 pub use super::batch::{ReadBatch, ReadBuffers, RecordView};
 use super::config::{ConfigPatch, TopicConfig, TopicType};
+use super::error::Result;
 
 /// What an acked write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -369,3 +370,9 @@ pub struct TopicSummary {
     /// Priority now.
     pub effective_priority: i32,
 }
+
+/// Called once with the outcome, from whichever thread completed it; must not block.
+pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
+
+/// Keeps an engine alive for as long as something that belongs to it is there.
+pub(crate) type Owner = std::sync::Arc<dyn std::any::Any + Send + Sync>;

@@ -1,5 +1,7 @@
 //! The engine's errors: what went wrong in the terms of the verbs, with the facts a caller needs.
 
+use std::path::Path;
+
 use topics_storage::StorageError;
 
 /// The result of a verb.
@@ -239,6 +241,23 @@ fn holder(pid: u32) -> String {
 }
 
 impl Error {
+    /// Adds what to run about damage, where a repair of the directory can help.
+    #[must_use]
+    pub(crate) fn with_repair_advice(self, dir: &Path) -> Self {
+        match self {
+            Self::Corrupt { file, offset, detail }
+                if !detail.contains("topics repair") && !detail.contains("restore a backup") =>
+            {
+                let dir = dir.display();
+                let detail = format!(
+                    "{detail}: run `topics repair --data-dir {dir}` to see what would be given up"
+                );
+                Self::Corrupt { file, offset, detail }
+            }
+            e => e,
+        }
+    }
+
     /// The stable code, as on the wire.
     #[must_use]
     pub fn code(&self) -> &'static str {

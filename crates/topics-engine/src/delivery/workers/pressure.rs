@@ -2,14 +2,11 @@
 
 use topics_env::sync::atomic::Ordering;
 
+use super::Deliverer;
 use super::Shared;
-use crate::core::Core;
 use crate::delivery::governor::{SAMPLE_NS, Sample, Verdict};
 use crate::delivery::ready::Schedule;
 use crate::types::priority;
-
-/// The pressure, in millionths, that counts as full.
-const FULL_PPM: u64 = 950_000;
 
 impl Shared {
     /// How many wait, by band.
@@ -19,13 +16,8 @@ impl Shared {
         std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
     }
 
-    /// The pressure is as high as it gets: what finds the staging full is refused at once.
-    pub(crate) fn is_full(&self) -> bool {
-        self.pressure.load(Ordering::Relaxed) >= FULL_PPM
-    }
-
     /// Looks at the pressure when that is due.
-    pub(crate) fn sample(&self, core: &Core) {
+    pub(crate) fn sample(&self, core: &Deliverer) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
         if now.saturating_sub(last) < SAMPLE_NS {
@@ -54,9 +46,9 @@ impl Shared {
     }
 
     /// Does what the governor says.
-    pub(crate) fn obey(&self, core: &Core, verdict: Verdict) {
+    pub(crate) fn obey(&self, core: &Deliverer, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
-        self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
+        self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
         core.wal.set_commit_window(commit_ns);
         if self.strained.swap(strained, Ordering::Relaxed) != strained {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use topics_storage::format::record::{Body, Idempotency};
 use topics_storage::wal::{Level, Ticket};
 
+use super::Queues;
 use super::letter;
-use crate::core::{Core, Wait};
+use crate::ctx::Wait;
 use crate::queue::claim::fetch;
 use crate::queue::stage;
 use crate::topic::state::dedupe::Remembered;
@@ -34,7 +35,7 @@ fn origin_of(key: u128) -> (u64, u64) {
 
 /// The keys need be held no longer when the deletion is durable.
 pub(crate) fn release_when_synced(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     source: u64,
     ticket: Ticket,
     moved: Vec<(u64, Arc<str>, Appended)>,
@@ -45,7 +46,7 @@ pub(crate) fn release_when_synced(
             return;
         }
         for (seq, dest, a) in moved {
-            let Some(dest) = at.registry.named(&dest).filter(|t| t.id() == a.topic_id) else {
+            let Some(dest) = at.table.loaded.named(&dest).filter(|t| t.id() == a.topic_id) else {
                 continue;
             };
             // If this fails the key is held until the next open releases it.
@@ -59,7 +60,7 @@ pub(crate) fn release_when_synced(
 }
 
 /// Logs that held keys are remembered for the window only.
-fn release(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait) -> Result<()> {
+fn release(core: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait) -> Result<()> {
     let window = dest.state.read().config.idempotency_window_ms;
     let expires_at = core.time.steady().saturating_add(window);
     let mut frames = Frames::default();
@@ -71,9 +72,9 @@ fn release(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait
 }
 
 /// Finishes moves that a crash interrupted: the copy is there, so the original goes.
-pub(crate) fn finish(core: &Arc<Core>) {
+pub(crate) fn finish(core: &Arc<Queues>) {
     let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
-    core.registry.each(|t| {
+    core.table.loaded.each(|t| {
         let keys = t.state.read().dedupe.as_ref().map(|d| d.held()).unwrap_or_default();
         if !keys.is_empty() {
             held.push((t.clone(), keys));
@@ -86,7 +87,7 @@ pub(crate) fn finish(core: &Arc<Core>) {
     }
 }
 
-fn finish_into(core: &Arc<Core>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
+fn finish_into(core: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
     let copies: Vec<u64> = keys.iter().map(|(_, r)| r.first_seq).collect();
     let (batch, slots) = fetch(core, dest, &copies, true)?;
     for ((key, _), slot) in keys.iter().zip(slots) {

@@ -16,7 +16,8 @@ use topics_storage::wal::FileKey;
 use super::Topic;
 use super::state::State;
 use super::state::index::{Dead, Entry, Place, Seg};
-use crate::core::{Base, Core};
+use crate::topic::events::Base;
+use crate::topic::events::Ctx;
 use crate::types::api::Gap;
 use crate::types::error::{Error, Result};
 
@@ -130,7 +131,7 @@ impl Topic {
 
     /// The topic's index points to what was copied. Deletes that were made meanwhile stay marked
     /// as not written.
-    pub(crate) fn install(&self, core: &Core, done: &Install) -> Result<()> {
+    pub(crate) fn install(&self, core: &Ctx, done: &Install) -> Result<()> {
         loop {
             let last = {
                 let a = self.append.lock();
@@ -152,7 +153,7 @@ impl Topic {
     /// relocation. `holes` are offsets from its first seq.
     pub(crate) fn replace(
         &self,
-        core: &Core,
+        core: &Ctx,
         old: &[u64],
         new: SegmentMeta,
         holes: &RoaringBitmap,
@@ -235,7 +236,7 @@ impl Topic {
     }
 }
 
-impl Core {
+impl Ctx {
     /// Refuses to wait for a batch of a log that is closed.
     fn check_sound_wait(&self) -> Result<()> {
         match self.wal.poisoned(0) {

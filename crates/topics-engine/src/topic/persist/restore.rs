@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_storage::segment::TopicKey;
 use topics_storage::snapshot::{ReplayPos, TopicSnap};
 
-use crate::core::Base;
+use crate::topic::events::Base;
 use crate::topic::state::dedupe::{Dedupe, Remembered};
 use crate::topic::state::index::Seg;
 use crate::topic::state::{Evicted, State};
@@ -24,7 +24,6 @@ impl Topic {
         let topic = Self::new(key, snap.name.as_str().into(), config);
         base.change(&topic, |state| state.restore(base, snap, lost))?;
         topic.set_life(Life::Live);
-        base.ids.seen(snap.topic_id);
         Ok(Arc::new(topic))
     }
 

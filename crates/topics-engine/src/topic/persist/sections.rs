@@ -2,8 +2,8 @@
 
 use topics_storage::snapshot::Section;
 
-use crate::consumer;
-use crate::core::Base;
+use crate::topic::cursors;
+use crate::topic::events::Base;
 use crate::topic::state::State;
 use crate::topic::state::queue::{Now, codec};
 use crate::types::config::TopicType;
@@ -11,7 +11,7 @@ use crate::types::error::{Error, Result};
 
 /// A queue's state, see [`crate::topic::state::queue::codec`].
 const QUEUE: u16 = 1;
-/// Stored cursors, see [`consumer::encode`].
+/// Stored cursors, see [`cursors::encode`].
 const CONSUMERS: u16 = 2;
 
 impl State {
@@ -20,9 +20,9 @@ impl State {
         let (durable, lsn) = (self.config.leases_durable, self.applied_in(layout));
         let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono, lsn));
         let queue = queue.map(|(version, bytes)| Section { kind: QUEUE, version, bytes });
-        let consumers = self.consumers.as_ref().and_then(|c| consumer::encode(c));
+        let consumers = self.consumers.as_ref().and_then(|c| cursors::encode(c));
         let consumers =
-            consumers.map(|bytes| Section { kind: CONSUMERS, version: consumer::VERSION, bytes });
+            consumers.map(|bytes| Section { kind: CONSUMERS, version: cursors::VERSION, bytes });
         queue.into_iter().chain(consumers).collect()
     }
 
@@ -40,15 +40,15 @@ impl State {
                     let queue = codec::decode(s.version, &s.bytes, mono, layout)?;
                     self.queue = Some(Box::new(queue));
                 }
-                (CONSUMERS, consumer::VERSION) => {
-                    let mut consumers = Box::new(consumer::decode(&s.bytes)?);
+                (CONSUMERS, cursors::VERSION) => {
+                    let mut consumers = Box::new(cursors::decode(&s.bytes)?);
                     consumers.count(base);
                     self.consumers = Some(consumers);
                 }
                 (kind, version) => {
                     let supported = match kind {
                         QUEUE => codec::VERSION,
-                        CONSUMERS => consumer::VERSION,
+                        CONSUMERS => cursors::VERSION,
                         _ => 0,
                     };
                     return Err(Error::Version {

@@ -22,7 +22,7 @@ use super::load::Loader;
 use super::retention::{self, Expired, Need, with_expired};
 use super::state::index::{Dead, Entry, Place};
 use super::{Topic, delete};
-use crate::core::Core;
+use crate::topic::events::Ctx;
 use crate::types::api::{GapReason, ReadRequest, Tombstone, TopicMatch};
 use crate::types::batch::{ReadBatch, ReadBuffers, RecordSlot};
 use crate::types::error::{Error, Result};
@@ -39,13 +39,13 @@ const BRIDGE: u64 = 8 << 10;
 const RETRIES: usize = 64;
 
 /// Reads records.
-pub(crate) fn read(core: &Core, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
+pub(crate) fn read(core: &Ctx, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
     read_as(core, topic, req, false)
 }
 
 /// The same, in memory of earlier reads.
 pub(crate) fn read_with(
-    core: &Core,
+    core: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     buffers: &mut ReadBuffers,
@@ -55,7 +55,7 @@ pub(crate) fn read_with(
 
 /// The same; with `expired`, what has expired and is still there is read too.
 pub(crate) fn read_as(
-    core: &Core,
+    core: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     expired: bool,
@@ -64,7 +64,7 @@ pub(crate) fn read_as(
 }
 
 fn read_from(
-    core: &Core,
+    core: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     expired: bool,
@@ -85,7 +85,7 @@ fn read_from(
 
 /// A read in progress.
 struct Reader<'a> {
-    core: &'a Core,
+    core: &'a Ctx,
     topic: &'a Topic,
     req: &'a ReadRequest,
     /// Whether node filtering applies.
@@ -104,7 +104,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(
-        core: &'a Core,
+        core: &'a Ctx,
         topic: &'a Topic,
         req: &'a ReadRequest,
         also_expired: bool,

@@ -16,8 +16,8 @@ use self::dedupe::Dedupe;
 use self::index::{Dead, Dirty, Entry, Index, Unknown};
 use self::queue::Queue;
 use self::tags::Tags;
+use super::cursors::Consumers;
 use super::load::Window;
-use crate::consumer::Consumers;
 use crate::types::api::{Durability, Gap, GapReason};
 use crate::types::config::TopicConfig;
 

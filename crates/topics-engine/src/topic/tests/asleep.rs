@@ -26,7 +26,7 @@ fn slept() -> (World, Vec<TopicSummary>) {
 }
 
 fn awake(w: &World) -> usize {
-    w.engine().core().registry.len()
+    w.engine().core().table.loaded.len()
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_close_without_space_closes_and_says_so() {
 }
 
 fn flight(w: &World) -> Flight {
-    let topic = w.engine().core().registry.named("t").unwrap();
+    let topic = w.engine().core().table.loaded.named("t").unwrap();
     topic.in_flight.fetch_add(1, Ordering::SeqCst);
     let flight = Flight::plain(w.engine().core(), &topic, Default::default(), Undo::None);
     flight.pending.store(true, Ordering::SeqCst);
@@ -54,7 +54,7 @@ fn flight(w: &World) -> Flight {
 fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
     let w = World::new();
     w.put("t", &["1"]);
-    let topic = w.engine().core().registry.named("t").unwrap();
+    let topic = w.engine().core().table.loaded.named("t").unwrap();
     let dropped: fn(Flight) = drop;
     let panics: fn(Flight) = |f| {
         std::thread::scope(|s| {
@@ -88,7 +88,7 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     let w = World::with(options);
     w.put("t", &["1"]);
     let core = w.engine().core().clone();
-    let topic = core.registry.named("t").unwrap();
+    let topic = core.table.loaded.named("t").unwrap();
     let alone = topic.alone(&core).unwrap();
     let got: Arc<Mutex<Vec<Result<Appended>>>> = Arc::default();
     let body = "x".repeat(5_000);

@@ -120,7 +120,7 @@ fn old_active_segments_end_and_small_neighbours_merge() {
     settle(&w);
     for _ in 0..2 {
         assert_eq!(w.seqs("t"), (1..=10).collect::<Vec<_>>());
-        let state = w.engine().core().registry.named("t").unwrap();
+        let state = w.engine().core().table.loaded.named("t").unwrap();
         let segs: Vec<_> = state
             .state
             .read()
@@ -145,7 +145,7 @@ fn deletes_made_while_a_segment_is_rewritten_are_kept() {
     w.delete("t", None, eq("a"));
     {
         let core = w.engine().core().clone();
-        let topic = core.registry.named("t").unwrap();
+        let topic = core.table.loaded.named("t").unwrap();
         let meta = topic.state.read().index.segs[0].meta;
         let holes: RoaringBitmap = [0].into_iter().collect();
         let mut round = Round::new(&core.segments);

@@ -293,7 +293,7 @@ fn idle_reservations_are_lowered() {
     let mut w = World::new();
     w.put("t", &["1"]);
     let reserved = |w: &World| {
-        let topic = w.engine().core().registry.named("t").unwrap();
+        let topic = w.engine().core().table.loaded.named("t").unwrap();
         topic.state.read().reserved_to
     };
     assert_eq!(reserved(&w), 1024);

@@ -3,7 +3,7 @@
 //! Whoever has a topic exclusively waits for permits, so nobody may have one while he waits for a
 //! topic. That is so by construction: outside of this module a permit exists only within an
 //! [`Admission`], which is also the topic's append lock, under which nothing waits, or not at all
-//! ([`Core::stage_control`]).
+//! ([`Ctx::stage_control`]).
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use topics_storage::wal::{Batch, StagingPermit, Ticket};
 
 use super::append::AppendState;
 use super::flight::{Flight, Frames, Order};
-use crate::core::{Core, Wait};
+use crate::ctx::Wait;
 use crate::topic::Topic;
+use crate::topic::events::Ctx;
 use crate::topic::lifecycle::Alone;
 use crate::types::error::{Error, Result};
 
@@ -69,7 +70,7 @@ impl Admission<'_> {
 
 impl Topic {
     /// Admits a batch of about so many bytes; waits for a topic that another verb has exclusively.
-    pub(crate) fn admit(&self, core: &Core, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
+    pub(crate) fn admit(&self, core: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
         loop {
             self.wait_unheld();
             let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
@@ -88,7 +89,7 @@ impl Topic {
     /// The same without waiting for the topic: `None` while another verb has it exclusively.
     pub(crate) fn try_admit(
         &self,
-        core: &Core,
+        core: &Ctx,
         bytes: usize,
         wait: Wait,
     ) -> Result<Option<Admission<'_>>> {
@@ -100,7 +101,7 @@ impl Topic {
     /// The same for the verb that has the topic exclusively.
     pub(crate) fn admit_exclusive(
         &self,
-        core: &Core,
+        core: &Ctx,
         bytes: usize,
         wait: Wait,
         _alone: &Alone,
@@ -124,7 +125,7 @@ impl<'t> Admission<'t> {
     }
 }
 
-impl Core {
+impl Ctx {
     /// Stages control frames that belong to no topic.
     pub(crate) fn stage_control(&self, shard: usize, batch: Batch, wait: Wait) -> Result<Ticket> {
         let permit = self.reserve(shard, batch.bytes(), wait)?;
@@ -150,7 +151,7 @@ impl Core {
                 Error::Throttled {
                     limit: "staging_bytes",
                     max: self.options.staging_bytes as u64,
-                    retry_after_ms: if self.delivery.is_full() { 1000 } else { 100 },
+                    retry_after_ms: if self.pressure.is_full() { 1000 } else { 100 },
                 }
             }
             e => e.into(),

@@ -8,7 +8,7 @@ use super::admit::Admission;
 use super::append::{AppendState, Decided, Halt};
 use super::prepare::Prepared;
 use super::reserve::Reserve;
-use crate::core::Core;
+use crate::topic::events::Ctx;
 use crate::topic::load::Hints;
 use crate::topic::retention::{self, Eviction, Need};
 use crate::topic::{Life, Topic};
@@ -18,7 +18,7 @@ use crate::types::error::{Error, Result};
 
 /// What is decided under the append lock.
 pub(crate) struct Decision<'a> {
-    pub core: &'a Arc<Core>,
+    pub core: &'a Arc<Ctx>,
     pub topic: &'a Arc<Topic>,
     pub p: &'a mut Prepared,
 }

@@ -10,9 +10,9 @@ use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, StagingPermit, Ticket};
 
 use super::append::AppendState;
-use crate::consumer::PlannedCursor;
-use crate::core::Core;
 use crate::topic::apply::{Live, Placement, Removed, apply};
+use crate::topic::cursors::PlannedCursor;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::load::Hints;
 use crate::topic::state::State;
 use crate::topic::{Life, Topic};
@@ -47,7 +47,7 @@ pub(crate) enum Undo {
 /// A batch of one topic. Exactly one of apply and failed is called, once.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    pub core: Arc<Core>,
+    pub core: Arc<Ctx>,
     pub topic: Arc<Topic>,
     pub hints: Hints,
     pub undo: Undo,
@@ -72,7 +72,7 @@ impl Commit for Flight {
     fn apply(&self, placed: &Placed<'_>) {
         let _landing = Landing(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
-        let at = Placement::new(self.core.disk.layout, placed);
+        let at = Placement::new(self.core.layout, placed);
         let apply = || apply(&self.core, &at, Some(&live));
         if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
             // The log has it and memory does not: nothing of this topic may be shown or decided
@@ -173,20 +173,20 @@ impl Flight {
 
 /// A batch of frames that belong to no topic: applied as they are found in the log.
 pub(crate) struct Applied {
-    core: Arc<Core>,
+    core: Arc<Ctx>,
     what: &'static str,
 }
 
 impl Applied {
     /// `what` names the frames where something fails.
-    pub(crate) fn new(core: &Arc<Core>, what: &'static str) -> Self {
+    pub(crate) fn new(core: &Arc<Ctx>, what: &'static str) -> Self {
         Self { core: core.clone(), what }
     }
 }
 
 impl Commit for Applied {
     fn apply(&self, placed: &Placed<'_>) {
-        let at = Placement::new(self.core.disk.layout, placed);
+        let at = Placement::new(self.core.layout, placed);
         if let Err(e) = apply(&self.core, &at, None) {
             log::error!("{} cannot be applied: {e}", self.what);
         }
@@ -269,11 +269,10 @@ pub(crate) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
 
 impl Topic {
     /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
-    pub(crate) fn die(&self, core: &crate::core::Base) {
+    pub(crate) fn die(&self, base: &Base) {
         self.set_life(Life::Dead);
-        core.registry.remove(self);
-        core.routers.bereave(core, self.id());
-        core.change(self, State::empty);
+        base.host.deleted(self);
+        base.change(self, State::empty);
         self.gate.release();
     }
 }

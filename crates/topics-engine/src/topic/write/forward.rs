@@ -5,14 +5,14 @@ use std::sync::Arc;
 use topics_storage::format::record::{Body, Forward, Gap as GapBody, HeadWatermark};
 use topics_storage::wal::Level;
 
-use super::append::{apply_level, submit};
+use super::append::apply_level;
 use super::flight::{Flight, Frames, Order, Undo};
-use super::prepare::Prepared;
-use crate::core::{Core, Wait};
-use crate::engine::Completion;
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
 use crate::topic::load::Hints;
 use crate::topic::{Life, Topic};
-use crate::types::api::{Append, Appended, GapReason};
+use crate::types::api::Completion;
+use crate::types::api::GapReason;
 use crate::types::error::{Error, Result};
 
 /// What a write of copies brings along.
@@ -31,27 +31,9 @@ impl Forwarding {
     }
 }
 
-/// Writes copies; `done` is called when the destination's class is reached. Never blocks.
-pub(crate) fn forward(
-    core: &Arc<Core>,
-    dest: &Topic,
-    req: &Append<'_>,
-    forwarding: Forwarding,
-    done: Completion<Appended>,
-) {
-    let began = core.time.mono_ns();
-    match Prepared::of_copies(&core.options, &dest.name, req, core.time.steady(), began) {
-        Ok(mut p) => {
-            p.forward = Some(Box::new(forwarding));
-            submit(core, p, done);
-        }
-        Err(e) => done(Err(e)),
-    }
-}
-
 /// Logs that `n` seqs of the destination are lost to it: the source had lost them.
 pub(crate) fn forward_gap(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     dest: &Arc<Topic>,
     n: u64,
     body: Forward,

@@ -2,9 +2,11 @@
 
 pub(crate) mod admit;
 pub(crate) mod append;
+pub(crate) mod control;
 pub(crate) mod decide;
 pub(crate) mod flight;
 pub(crate) mod forward;
+pub(crate) mod part;
 pub(crate) mod planned;
 pub(crate) mod prepare;
 pub(crate) mod reserve;

@@ -7,9 +7,9 @@ use topics_storage::format::frame::{self, Flags, Frame, FrameType};
 use topics_storage::wal::FRONT;
 
 use super::forward::Forwarding;
+use super::part::PartFrames;
 use crate::topic::state::dedupe::Key;
 use crate::topic::state::index::payload_of;
-use crate::txn::participant::PartFrames;
 use crate::types::api::{Append, NewRecord};
 use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
