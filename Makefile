@@ -29,7 +29,7 @@ CARGO_ARGS := --release --workspace --exclude topics-python --exclude topics-ben
 # the linker leaves out what the extension does not call.
 SHARED := --features topics-env/sim
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-PY_DIRS := python tests/python benches tools docs/examples spark
+PY_DIRS := python tests/python tests/support benches .ci docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
 timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
@@ -106,7 +106,7 @@ ifneq ($(TOPICS_GATE),quick)
 endif
 
 # One process per core, a file's tests in one of them; then alone what is sensitive to its neighbours.
-# FILE=tests/python/http/test_watch.py runs that one only.
+# FILE=tests/python/asgi/test_watch.py runs that one only.
 FILE ?= tests/python
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest $(FILE) $(PYTEST_ARGS)
@@ -118,8 +118,9 @@ test-python: build
 		|| { code=$$?; [ $$code = 5 ] || exit $$code; none=1; }; \
 	$(call timed,pytest serial,$(PYTEST) -m serial --durations=4) || test $$? = 5 -a $$none = 0
 
-# Inside spark/: its package is found from there, as an installed one would be; benches/ lies above.
-IN_SPARK = cd spark && PYTHONPATH=.. $(abspath $(BIN))/python
+# Inside spark/: its package is found from there, as an installed one would be; benches/ and
+# tests/support/ lie above.
+IN_SPARK = cd spark && PYTHONPATH=..:../tests $(abspath $(BIN))/python
 
 test-spark: build $(VENV)/.spark
 	$(call timed,spark,$(IN_SPARK) -m pytest --durations=8 $(PYTEST_ARGS))
@@ -130,10 +131,10 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, d
 	$(call timed,clippy models,cargo clippy $(MODELS) --quiet -- -D warnings)
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
-	$(call timed,mypy of spark,cd spark && MYPYPATH=.. $(abspath $(BIN))/mypy -p pyspark_topics \
+	$(call timed,mypy of spark,cd spark && MYPYPATH=..:../tests $(abspath $(BIN))/mypy -p pyspark_topics \
 		-p pipeline -p bench -m local_spark)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
-	$(call timed,dependencies,$(BIN)/python tools/check_deps.py)
+	$(call timed,dependencies,$(BIN)/python .ci/check_deps.py)
 	$(call timed,docs,$(DOCS))
 
 # Strict: a link that leads nowhere, or a page that is out of step with the code, fails. With --quiet
@@ -156,7 +157,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	bash benches/http.sh $(BIN)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
-	$(BIN)/python -m benches.demo $(DEMO_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m benches.demo $(DEMO_ARGS)
 
 pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed once, compared with pandas
 	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)

@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 
 import topics_engine as te
+from support.server import Server, bytes_on_disk
 from topics_engine.cli.measure import percentile, sync_latencies
 from topics_engine.cli.output import Progress
 
 from .compare import in_process, mismatches, over_http
 from .flights import Batch, batches, flights
 from .load import Loaders
-from .server import Server, bytes_on_disk
 
 ROWS = 336_776
 
@@ -120,7 +120,7 @@ def report(loaders: Loaders, kill: Kill, total: int) -> None:
         while not doubtful <= journal.acks.keys() and not journal.refused:
             journal.lock.wait()
         deduped = sum(1 for n in doubtful if n in journal.acks and journal.acks[n].deduped)
-    say(
+    print_line(
         f"kill {kill.number} at {kill.acked / total:.1%}: {kill.acked} batches acked before, "
         f"{len(doubtful)} in doubt, {deduped} of them deduplicated on retry; "
         f"ready again after {kill.reopened * 1e3:.0f} ms"
@@ -158,7 +158,7 @@ def compare(server: Server, loaders: Loaders, data_dir: Path) -> tuple[list[str]
     """Over HTTP, then, after an orderly stop, in this process; the seconds that opening took."""
     acks = list(loaders.journal.acks.values())
     problems = [f"over HTTP: {p}" for p in mismatches(acks, partial(over_http, server.port))]
-    say(f"compared over HTTP: {'equal' if not problems else 'DIFFERENT'}")
+    print_line(f"compared over HTTP: {'equal' if not problems else 'DIFFERENT'}")
     code = server.stop()
     if code != 0:
         problems.append(f"the server ended with {code} after SIGTERM")
@@ -166,7 +166,7 @@ def compare(server: Server, loaders: Loaders, data_dir: Path) -> tuple[list[str]
     with te.open(str(data_dir)) as database:
         took = time.monotonic() - started
         here = [f"in process: {p}" for p in mismatches(acks, partial(in_process, database))]
-    say(f"compared in process: {'equal' if not here else 'DIFFERENT'}")
+    print_line(f"compared in process: {'equal' if not here else 'DIFFERENT'}")
     return problems + here, took
 
 
@@ -197,13 +197,13 @@ def figures(
     ]
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, flush=True)
 
 
 def demo(args: argparse.Namespace, data_dir: Path) -> int:
     rng = random.Random(args.seed)
-    say(f"seed {args.seed}, directory {data_dir}")
+    print_line(f"seed {args.seed}, directory {data_dir}")
     todo = batches(flights(args.rows), args.batch)
     size = sum(len(b.body()) for b in todo) // len(todo)
     device = percentile(sync_latencies(data_dir.parent, 100, size), 0.5)
@@ -213,7 +213,7 @@ def demo(args: argparse.Namespace, data_dir: Path) -> int:
         with te.connect(server.url) as db:
             for topic in sorted({batch.topic for batch in todo}):
                 db.topic(topic, durability="fsync").create()
-        say(
+        print_line(
             f"{len(todo)} batches of {args.batch} to {server.url} on {args.connections} connections"
         )
         loaders, kills, took = load(server, todo, args, rng)
@@ -229,8 +229,8 @@ def demo(args: argparse.Namespace, data_dir: Path) -> int:
     if problems:
         return 1
     for name, value in figures(loaders, kills, took, device, opened, facts):
-        say(f"  {name:<24} {value}")
-    say("every flight is there once, at the seq that its ack named, byte for byte")
+        print_line(f"  {name:<24} {value}")
+    print_line("every flight is there once, at the seq that its ack named, byte for byte")
     return 0
 
 

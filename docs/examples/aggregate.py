@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from place import opened, run
+from common import opened, run
 
 import topics_engine as te
 

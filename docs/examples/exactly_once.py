@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 
-from place import opened, run
+from common import opened, run
 
 import topics_engine as te
 

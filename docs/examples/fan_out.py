@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from place import opened, run
+from common import opened, run
 
 import topics_engine as te
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 
-from place import opened, run
+from common import opened, run
 
 JOBS = 200
 KILLS = 5

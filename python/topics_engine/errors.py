@@ -1,20 +1,20 @@
-"""What can go wrong, as exceptions.
+"""The exceptions.
 
     TopicsError
-    ├── InvalidRequest     the call itself is wrong
-    ├── NotFound           no such topic
-    ├── Conflict           the state is not what the call needs
+    ├── InvalidRequest     an argument is wrong
+    ├── NotFound           the topic, consumer, router, … does not exist
+    ├── Conflict           the state does not allow the call
     ├── Full               a cap with discard="reject"          retryable
     ├── Throttled          overload: .retry_after seconds       retryable
-    ├── Unavailable        the disk refuses                     retryable
+    ├── Unavailable        the disk or the network refuses      retryable
     ├── Corrupt            bytes fail their checksum: .file, .offset
-    ├── Unauthorized       the server wants a key
-    ├── Forbidden          the key does not allow it
-    ├── Locked             another engine has the directory: .pid, .url
+    ├── Unauthorized       the server needs an API key
+    ├── Forbidden          the API key does not allow the call
+    ├── Locked             another process has the directory: .pid, .url
     ├── Closed             the engine is closed
-    └── DataLoss           records are gone involuntarily: .gap
+    └── DataLoss           records were lost: .gap
 
-Each has `.code` (stable, as over HTTP), `.detail` (facts for programs) and `.retryable`.
+Each has `.code` (stable, the same as over HTTP), `.detail` (facts for programs) and `.retryable`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class TopicsError(Exception):
-    """The root. `internal` errors, which are bugs, are of this class itself."""
+    """The base class. Errors with code `internal`, which are bugs, are of this class itself."""
 
     default_code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
@@ -62,19 +62,19 @@ class TopicsError(Exception):
 
 
 class InvalidRequest(TopicsError):
-    """The call itself is wrong; the message names the field and what is allowed."""
+    """An argument is wrong; the message names it and says what is allowed."""
 
     default_code = "invalid_request"
 
 
 class NotFound(TopicsError):
-    """There is no such topic."""
+    """The topic, consumer, router or transaction writer does not exist."""
 
     default_code = "not_found"
 
 
 class Conflict(TopicsError):
-    """The state is not what the call needs: `head_mismatch`, `topic_not_empty`, …"""
+    """The state does not allow the call: `head_mismatch`, `topic_not_empty`, …."""
 
     default_code = "conflict"
 
@@ -87,20 +87,22 @@ class Full(TopicsError):
 
 
 class Throttled(TopicsError):
-    """Overload or a resource cap; `.retry_after` is in seconds."""
+    """The engine is overloaded, or at a limit. `.retry_after` is in seconds."""
 
     default_code = "throttled"
     retryable = True
 
     @property
     def retry_after(self) -> float:
-        """When to try again, in seconds."""
+        """Seconds after which to try again."""
         return float(self.detail.get("retry_after_ms", 1000)) / 1000
 
 
 class Unavailable(TopicsError):
-    """The disk refuses; `.detail["reason"]` is `no_space`, `no_descriptors`, `poisoned`, `io` or
-    `read_only`.
+    """The disk refuses, or the server cannot be reached.
+
+    `.detail["reason"]` is `no_space`, `no_descriptors`, `poisoned`, `lock_lost`, `io`, `read_only`
+    or `unreachable`.
     """
 
     default_code = "storage_unavailable"
@@ -108,7 +110,7 @@ class Unavailable(TopicsError):
 
 
 class Corrupt(TopicsError):
-    """Bytes fail their checksum."""
+    """Bytes of a file fail their checksum."""
 
     default_code = "corrupt"
 
@@ -119,18 +121,18 @@ class Corrupt(TopicsError):
 
     @property
     def offset(self) -> int:
-        """The byte offset in it."""
+        """The byte offset in the file."""
         return int(self.detail.get("offset", 0))
 
 
 class Unauthorized(TopicsError):
-    """The server wants a key that it knows."""
+    """The server needs an API key that it knows."""
 
     default_code = "unauthorized"
 
 
 class Forbidden(TopicsError):
-    """The key does not allow this."""
+    """The API key does not allow the call."""
 
     default_code = "forbidden"
 
@@ -142,7 +144,7 @@ class Locked(TopicsError):
 
     @property
     def pid(self) -> int:
-        """The process that holds it."""
+        """The process that has it open."""
         return int(self.detail.get("pid", 0))
 
     @property
@@ -152,13 +154,13 @@ class Locked(TopicsError):
 
 
 class Closed(TopicsError):
-    """The engine is closed, or belongs to another process of which this is a fork."""
+    """The engine is closed, or was opened by the parent process of a fork."""
 
     default_code = "shutting_down"
 
 
 class DataLoss(TopicsError):
-    """Records that a reader asked for are gone involuntarily."""
+    """Records that a reader asked for were lost. Raised with `gaps="raise"`."""
 
     default_code = "data_loss"
 
@@ -237,7 +239,7 @@ def make(code: str, message: str, detail: Mapping[str, Any] | None = None) -> To
 
 
 def from_native(code: str, message: str, detail: str) -> TopicsError:
-    """The exception that the native module raises; `detail` is a JSON object."""
+    """The exception of an error of the native module; `detail` is a JSON object."""
     if code == "locked":
         url = json.loads(detail).get("url")
         hint = f"te.connect({url!r})" if url else ""

@@ -1,4 +1,4 @@
-"""What only some programs use is installed with an extra, and imported where it is used."""
+"""Optional dependencies: extras install them, and modules import them on first use."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def extra(name: str, use: str) -> Iterator[None]:
-    """Imports what the extra `name` installs; where it is missing, the error says what to install.
+    """A block that imports what the extra `name` installs.
 
-    Raises `ModuleNotFoundError`.
+    Raises:
+        ModuleNotFoundError: with the command that installs it.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""The seam between the native core and an event loop.
+"""Futures for the answers of the native core.
 
-What the core answers later comes over one descriptor and becomes the result of a future. Each call
-has a token; what comes for a token that nobody awaits any more is dropped.
+The core signals answers on one file descriptor per loop. Each call has a token; an answer to a
+token that is no longer awaited is dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """The answers that are still to come on one event loop."""
+    """The awaited answers of one event loop."""
 
     def __init__(self, fd: int, drain: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -27,12 +27,12 @@ class Pending(Generic[T]):
         return len(self._futures)
 
     def next_token(self) -> int:
-        """A name for the next call."""
+        """A new token."""
         self._token = token = self._token + 1
         return token
 
     def expect(self, token: int) -> asyncio.Future[T]:
-        """The future of an answer that is not there yet."""
+        """Creates the future of an answer."""
         future = self._futures[token] = self.loop.create_future()
         return future
 
@@ -40,23 +40,23 @@ class Pending(Generic[T]):
         return self._futures[token]
 
     def forget(self, token: int) -> bool:
-        """Nobody waits for this answer any more; false when it had come."""
+        """Stops waiting for an answer; returns False if it has arrived."""
         return self._futures.pop(token, None) is not None
 
     def resolve(self, token: int, answer: T) -> None:
-        """The answer has come."""
+        """Sets the answer."""
         future = self._futures.pop(token, None)
         if future is not None and not future.done():
             future.set_result(answer)
 
     def fail(self, token: int, error: BaseException) -> None:
-        """An error has come."""
+        """Sets an error as the answer."""
         future = self._futures.pop(token, None)
         if future is not None and not future.done():
             future.set_exception(error)
 
     def end(self, error: Callable[[], Exception]) -> None:
-        """Stops listening; whoever still waits is told."""
+        """Stops listening, and fails every awaited answer."""
         self.loop.remove_reader(self._fd)
         for token in list(self._futures):
             self.fail(token, error())

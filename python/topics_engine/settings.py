@@ -1,6 +1,6 @@
-"""Settings of the engine: arguments over `TOPICS_*` over `topics.toml` over defaults.
+"""Engine settings: arguments over `TOPICS_*` variables over `topics.toml` over defaults.
 
-The native module knows the names and the defaults; here is where values come from.
+The native module defines names and defaults; this module finds the values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import InvalidRequest
 Value = str | int | bool
 
 FILE = "topics.toml"
-"""Where settings are looked for in the working directory, unless `TOPICS_CONFIG` names a file."""
+"""The settings file in the working directory, unless `TOPICS_CONFIG` names another one."""
 
 DATA_DIR = "./topics-data"
 
@@ -48,12 +48,12 @@ SERVER = frozenset(
         "tls_key",
     }
 )
-"""The server's settings, which share the file."""
+"""The names of server settings, which are in the same file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved(Mapping[str, Value]):
-    """Settings by name, and where each value came from."""
+    """Settings by name, each with its source."""
 
     values_by_name: Mapping[str, Value]
     sources: Mapping[str, str]
@@ -68,7 +68,7 @@ class Resolved(Mapping[str, Value]):
         return len(self.values_by_name)
 
     def native(self) -> dict[str, Value]:
-        """What the native module is opened with: all but the defaults, which it knows."""
+        """The settings for the native module: all except defaults, which it knows."""
         return {
             name: value
             for name, value in self.values_by_name.items()
@@ -94,10 +94,17 @@ def resolve(
     known: Mapping[str, Value] | None = None,
     others: Collection[str] = SERVER,
 ) -> Resolved:
-    """Settings from all four places. `None` among the arguments means "not given".
+    """Resolves settings from all four sources. `None` among the arguments means "not given".
 
-    `known` are the names and their defaults, the engine's unless given; `others` are names in the
-    file that belong to somebody else.
+    Args:
+        arguments: settings by name.
+        environ: environment variables (default: those of the process).
+        file: the settings file (default: `TOPICS_CONFIG`, or `topics.toml` if it exists).
+        known: names and defaults (default: those of the engine).
+        others: names in the file that another component reads.
+
+    Raises:
+        InvalidRequest: a name is unknown or a value is wrong.
     """
     environ = os.environ if environ is None else environ
     known = defaults() if known is None else known
@@ -135,7 +142,7 @@ def _read(path: Path, required: bool) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         if required:
-            raise InvalidRequest(f"{path}: there is no such settings file") from None
+            raise InvalidRequest(f"{path}: the settings file does not exist") from None
         return {}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: {error}") from error

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benches.demo.server import Server, bytes_on_disk
+from support.server import Server, bytes_on_disk
 
 from .kafka import broker, connector, install
 from .measure import ROWS, SOURCE
@@ -86,11 +86,11 @@ class Table:
             return
         rate = found["rows_per_s"]
         self._ours[name, cores] = rate
-        beside = self._beside(name, cores, rate)
+        beside = self._comparison(name, cores, rate)
         many = f"{cores} core{'s' * (cores > 1)}"
         print(f"{name:40} {many:8}{rate / 1e6:6.2f} M rows/s{beside}", flush=True)
 
-    def _beside(self, name: str, cores: int, rate: float) -> str:
+    def _comparison(self, name: str, cores: int, rate: float) -> str:
         ours = self._ours.get((OURS.get(name, ""), cores))
         if ours is not None:
             return f"   ours {ours / rate:.2f} x"

@@ -32,7 +32,7 @@ WARM = 3
 """Micro-batches that come before those whose latency counts."""
 
 
-def say(name: str, **values: Any) -> None:
+def print_result(name: str, **values: Any) -> None:
     print(json.dumps({"name": name, **values}), flush=True)
 
 
@@ -47,12 +47,12 @@ def median_of(work: Callable[[], object], rows: int, before: Callable[[], object
     return statistics.median(rates[1:])
 
 
-def to_nowhere(frame: DataFrame) -> None:
+def discard(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
 def _read_once(make: Callable[[], DataFrame]) -> None:
-    to_nowhere(make())
+    discard(make())
 
 
 def nothing() -> None:
@@ -68,7 +68,7 @@ def read(spark: SparkSession, to: dict[str, str], mode: str) -> None:
 
         assert frame().count() == ROWS
         rate = median_of(partial(_read_once, frame), ROWS, nothing)
-        say(f"read {mode}, {columns}", rows_per_s=round(rate))
+        print_result(f"read {mode}, {columns}", rows_per_s=round(rate))
 
 
 def parquet(spark: SparkSession, url: str, folder: Path) -> None:
@@ -83,7 +83,7 @@ def parquet(spark: SparkSession, url: str, folder: Path) -> None:
 
         rate = median_of(partial(_read_once, frame), ROWS, nothing)
         shown = "all columns" if columns == ["*"] else "seq, data"
-        say(f"read Parquet, {shown}", rows_per_s=round(rate))
+        print_result(f"read Parquet, {shown}", rows_per_s=round(rate))
 
 
 def made(spark: SparkSession) -> DataFrame:
@@ -102,14 +102,14 @@ def sink(spark: SparkSession, url: str, folder: Path) -> None:
         SINK_ROWS,
         lambda: client.call("DELETE", "/v0/topics/bench.sink"),
     )
-    say("sink", rows_per_s=round(rate))
+    print_result("sink", rows_per_s=round(rate))
     file = str(folder / "sink.parquet")
     rate = median_of(
         lambda: rows.write.mode("overwrite").parquet(file),
         SINK_ROWS,
         nothing,
     )
-    say("sink to Parquet", rows_per_s=round(rate))
+    print_result("sink to Parquet", rows_per_s=round(rate))
 
 
 def fill_kafka(spark: SparkSession, url: str, broker: str) -> None:
@@ -117,7 +117,7 @@ def fill_kafka(spark: SparkSession, url: str, broker: str) -> None:
     to = {"kafka.bootstrap.servers": broker}
     rows = made(spark).selectExpr("data AS value")
     write = partial(rows.write.format("kafka").options(topic="bench.sink", **to).save)
-    say("sink to Kafka", rows_per_s=round(median_of(write, SINK_ROWS, nothing)))
+    print_result("sink to Kafka", rows_per_s=round(median_of(write, SINK_ROWS, nothing)))
     rows = spark.read.format("topics").load(url=url, subscribe=SOURCE)
     rows.selectExpr("data AS value").write.format("kafka").options(topic=SOURCE, **to).save()
 
@@ -133,7 +133,7 @@ def kafka(spark: SparkSession, broker: str) -> None:
 
         assert frame().count() == ROWS
         rate = median_of(partial(_read_once, frame), ROWS, nothing)
-        say(f"read from Kafka, {name}", rows_per_s=round(rate))
+        print_result(f"read from Kafka, {name}", rows_per_s=round(rate))
 
 
 def latency(spark: SparkSession, url: str) -> None:
@@ -162,7 +162,7 @@ def latency(spark: SparkSession, url: str) -> None:
     found = rows.selectExpr("unix_millis(ts) - get_json_object(data, '$.at') AS ms")
     p50, p99 = found.approxQuantile("ms", [0.5, 0.99], 0.0)
     took = statistics.median(p["durationMs"]["triggerExecution"] for p in progress)
-    say("latency", rows=found.count(), p50_ms=p50, p99_ms=p99, batch_ms=took)
+    print_result("latency", rows=found.count(), p50_ms=p50, p99_ms=p99, batch_ms=took)
 
 
 def feed_at(url: str) -> None:

@@ -17,15 +17,15 @@ import pandas as pd
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
-from benches.demo.server import Server
+from support.server import Server
 
+from .dataset import Row, dataset
 from .expected import Dead, expected
 from .feed import Feed
-from .happenings import Row, happenings
 from .job import DEAD, RESULTS
 from .progress import Progress, progress
 from .report import PLOT
-from .runner import HERE, PATIENCE, Job, kill_in_the_middle
+from .runner import HERE, JOB_TIMEOUT, Job, kill_in_the_middle
 
 TRIGGERS = 15
 """Micro-batches that all rows take, at least: the kill has a middle to land in."""
@@ -52,8 +52,10 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
     feed = Feed(server.url, rows, lambda: so_far().rows, 2 * sum(per_trigger.values()))
     with Job(server.url, folder, per_trigger) as job:
         feed.start()
-        landing = kill_in_the_middle(job, feed, total, so_far, lambda: heads(client, RESULTS, DEAD))
-    print(landing, flush=True)
+        kill_point = kill_in_the_middle(
+            job, feed, total, so_far, lambda: heads(client, RESULTS, DEAD)
+        )
+    print(kill_point, flush=True)
     with Job(server.url, folder, per_trigger) as job:
         while feed.is_alive():
             job.check()
@@ -62,8 +64,8 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
             raise feed.error
         job.finish()
     end = so_far()
-    print(f"resumed from batch {landing.query.committed}, done with batch {end.committed}")
-    wrong = [] if landing.in_the_middle else ["the kill did not land in the middle"]
+    print(f"resumed from batch {kill_point.query.committed}, done with batch {end.committed}")
+    wrong = [] if kill_point.in_the_middle else ["the kill did not land in the middle"]
     if end.rows != total:
         wrong.append(f"{end.rows} of {total} rows were processed")
     return wrong
@@ -94,7 +96,7 @@ def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
 
 def run(folder: Path, output: Path, days: int | None) -> int:
     started = time.monotonic()
-    rows = happenings(days)
+    rows = dataset(days)
     hours, dead = expected(rows)
     shown = ", ".join(f"{len(found)} rows of {topic}" for topic, found in rows.items())
     print(f"{shown}; {len(hours)} hours of airports and {len(dead)} dead letters are expected")
@@ -104,7 +106,7 @@ def run(folder: Path, output: Path, days: int | None) -> int:
         wrong = stream(server, folder, rows)
         command = [sys.executable, "-m", "pipeline.report", server.url, str(folder), str(output)]
         with (folder / "report.log").open("w") as log:
-            subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=PATIENCE)
+            subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=JOB_TIMEOUT)
         wrong += compare(output, hours, dead)
     finally:
         server.ensure_dead()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from .happenings import LATE, NOWHERE, Row, hour_of
+from .dataset import LATE, NOWHERE, Row, hour_of
 
 Dead = tuple[str, str, int]
 """Reason, topic, position in it."""
@@ -19,7 +19,7 @@ def expected(rows: dict[str, list[Row]]) -> tuple[pd.DataFrame, list[Dead]]:
     for topic, happened in rows.items():
         good = []
         for seq, row in enumerate(happened, start=1):
-            reason, value = _judge(row.text)
+            reason, value = _classify(row.text)
             if reason:
                 dead.append((reason, topic, seq))
             elif value["origin"] != NOWHERE:
@@ -36,7 +36,7 @@ def expected(rows: dict[str, list[Row]]) -> tuple[pd.DataFrame, list[Dead]]:
     return found.sort_values(["origin", "hour"], ignore_index=True), sorted(dead)
 
 
-def _judge(text: str) -> tuple[str, dict[str, Any]]:
+def _classify(text: str) -> tuple[str, dict[str, Any]]:
     value = json.loads(text)
     if not isinstance(value, dict) or "origin" not in value:
         return "malformed", {}

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
-from .happenings import Row
+from .dataset import Row
 
 BATCH = 5_000
 """Records of one write, at most."""

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from .happenings import LATE
+from .dataset import LATE
 
 RESULTS, DEAD = "delays", "delays.dead"
 COMMON = "id long, origin string, hour string, at string"

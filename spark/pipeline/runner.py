@@ -15,7 +15,7 @@ from .feed import Feed
 from .progress import Progress
 
 HERE = Path(__file__).resolve().parents[1]
-PATIENCE = 900.0
+JOB_TIMEOUT = 900.0
 MIDDLE = (0.3, 0.7)
 """Of the rows: a kill in the middle finds so many of them processed."""
 AIM = 0.45
@@ -27,7 +27,7 @@ class Job:
 
     def __init__(self, url: str, folder: Path, per_trigger: dict[str, int]) -> None:
         self._log = (folder / "job.log").open("a")
-        self._told = f"see {folder / 'job.log'}"
+        self._log_hint = f"see {folder / 'job.log'}"
         limits = [f"{topic}={rows}" for topic, rows in per_trigger.items()]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.job", url, str(folder), *limits],
@@ -50,7 +50,7 @@ class Job:
     def check(self) -> None:
         """Ends the pipeline where the job has ended without being asked to."""
         if (code := self._process.poll()) is not None:
-            raise SystemExit(f"the job ended with {code}: {self._told}")
+            raise SystemExit(f"the job ended with {code}: {self._log_hint}")
 
     def signal(self, number: signal.Signals) -> None:
         """To every process of the job: Spark's workers have left its group, not its session."""
@@ -73,12 +73,12 @@ class Job:
         """Says that there is nothing more to come, and waits until all is processed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        if code := self._process.wait(timeout=PATIENCE):
-            raise SystemExit(f"the job failed with {code}: {self._told}")
+        if code := self._process.wait(timeout=JOB_TIMEOUT):
+            raise SystemExit(f"the job failed with {code}: {self._log_hint}")
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class KillPoint:
     """Where a kill landed."""
 
     query: Progress
@@ -108,10 +108,10 @@ def kill_in_the_middle(
     total: int,
     progress: Callable[[], Progress],
     published: Callable[[], int],
-) -> Landing:
+) -> KillPoint:
     """Kills the job in a batch, when it has processed enough. It is held still while what it does
     is looked at: that is what it is killed in."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + JOB_TIMEOUT
     while time.monotonic() < until:
         job.check()
         if feed.error is not None:
@@ -119,11 +119,11 @@ def kill_in_the_middle(
         now = progress()
         if now.rows >= AIM * total and now.busy:
             job.signal(signal.SIGSTOP)
-            landing = Landing(progress(), feed.fed, total, published())
+            kill_point = KillPoint(progress(), feed.fed, total, published())
             # Between two batches is not in one; at the end it is too late for it.
-            if landing.query.busy or not feed.is_alive():
+            if kill_point.query.busy or not feed.is_alive():
                 job.kill()
-                return landing
+                return kill_point
             job.signal(signal.SIGCONT)
         time.sleep(0.01)
-    raise SystemExit(f"the job came to nothing within {PATIENCE:g} s")
+    raise SystemExit(f"the job came to nothing within {JOB_TIMEOUT:g} s")

@@ -59,7 +59,7 @@ class Access(Protocol):
     def scan(self, request: ScanRequest) -> AbstractContextManager[Scan]:
         """One attempt. What keeps it from beginning is raised: `Interrupted` or the reason."""
 
-    def held(self) -> AbstractContextManager[None]:
+    def keep_open(self) -> AbstractContextManager[None]:
         """What it opens for the first request inside stays open for the others."""
 
 

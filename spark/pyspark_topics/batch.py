@@ -32,7 +32,7 @@ class Snapshot:
     @staticmethod
     def take(options: ReadOptions) -> Snapshot:
         engine = access(options.connection)
-        with engine.held():
+        with engine.keep_open():
             heads = engine.heads(options.topics)
             for name in options.topics.names:
                 if name not in heads:
@@ -86,7 +86,7 @@ class TopicsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         engine = access(self._options.connection)
-        with engine.held():
+        with engine.keep_open():
             if self._snapshot is None:
                 self._snapshot = Snapshot.take(self._options)
             spans = self._narrowed(self._snapshot.spans, engine)

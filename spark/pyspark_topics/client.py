@@ -98,7 +98,7 @@ class Client:
         headers = {"Accept": accept, **self._headers}
         if body is not None:
             headers["Content-Type"] = content
-        if self._connection is not None and _hung_up(self._connection):
+        if self._connection is not None and _is_closed_by_server(self._connection):
             self.close()
         if self._connection is None:
             self._connection = self._connect()
@@ -140,7 +140,7 @@ class Client:
         return TopicsError(message, code, detail, after)
 
 
-def _hung_up(connection: http.client.HTTPConnection) -> bool:
+def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
     """Whether the server has closed a connection that nothing was asked on for a while."""
     if connection.sock is None:
         return False

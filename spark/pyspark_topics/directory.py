@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from .access import ScanRequest
 from .errors import InvalidOption, TopicsError
-from .fields import Splits, asked_of, head_of
+from .fields import Splits, head_of, scan_body
 from .options import Connection, Subscription
 from .planning import Head
 
@@ -35,7 +35,7 @@ class Directory(Splits):
         self._uses = 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def keep_open(self) -> Iterator[None]:
         with self._open():
             yield
 
@@ -44,7 +44,7 @@ class Directory(Splits):
         """The engine, open as long as it is used: Spark's workers live on, and a directory that
         they have open cannot be written to."""
         if self._uses == 0:
-            self._engine = _told(self._opens)
+            self._engine = _as_topics_error(self._opens)
         self._uses += 1
         try:
             yield self._engine
@@ -60,7 +60,7 @@ class Directory(Splits):
             names = topics.names if topics.pattern is None else _names(engine, topics)
             for name in names:
                 try:
-                    found[name] = head_of(json.loads(_told(partial(engine.state, name))))
+                    found[name] = head_of(json.loads(_as_topics_error(partial(engine.state, name))))
                 except TopicsError as e:
                     if e.code != "topic_not_found":
                         raise
@@ -69,12 +69,14 @@ class Directory(Splits):
     def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
         request = json.dumps(asked).encode()
         with self._open() as engine:
-            answer: dict[str, Any] = json.loads(_told(lambda: engine.split(topic, request)))
+            answer: dict[str, Any] = json.loads(
+                _as_topics_error(lambda: engine.split(topic, request))
+            )
         return answer
 
     def seek(self, topic: str, ts_ms: int) -> int:
         with self._open() as engine:
-            return _told(lambda: int(engine.seek(topic, ts_ms))) + 1
+            return _as_topics_error(lambda: int(engine.seek(topic, ts_ms))) + 1
 
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
@@ -86,8 +88,8 @@ class LocalScan:
     """A range, read in this process."""
 
     def __init__(self, engine: Any, request: ScanRequest) -> None:
-        body = json.dumps(asked_of(request)).encode()
-        self._stream = _told(lambda: engine.scan_range(request.topic, body))
+        body = json.dumps(scan_body(request)).encode()
+        self._stream = _as_topics_error(lambda: engine.scan_range(request.topic, body))
         self.topic_id: int = self._stream.topic_id
         self.to_seq: int = self._stream.to_seq
 
@@ -105,7 +107,7 @@ def _names(engine: Any, topics: Subscription) -> Iterator[str]:
         after = page[-1]["topic"]
 
 
-def _told(call: Callable[[], T]) -> T:
+def _as_topics_error(call: Callable[[], T]) -> T:
     """The engine's errors as this package's, which need no native module to be understood."""
     import topics_engine
 

@@ -1,4 +1,4 @@
-"""Requests and answers in the fields of the HTTP interface, which a directory is asked in too."""
+"""Requests and answers in the fields of the HTTP interface, which a directory is body in too."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ class Splits:
     """Parts of a range, for whoever can ask for them."""
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
-        return _ends(whole, self._split(whole.topic, _asked(whole, {"max_records": records})))
+        return _ends(whole, self._split(whole.topic, _split_body(whole, {"max_records": records})))
 
     def fill(self, whole: Range, size: int) -> int:
-        return _ends(whole, self._split(whole.topic, _asked(whole, {"max_bytes": max(1, size)})))[0]
+        return _ends(
+            whole, self._split(whole.topic, _split_body(whole, {"max_bytes": max(1, size)}))
+        )[0]
 
-    def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
+    def _split(self, topic: str, body: dict[str, int]) -> dict[str, Any]:
         """The answer of `POST /v0/topics/:t/split`."""
         raise NotImplementedError
 
 
-def _asked(whole: Range, size: dict[str, int]) -> dict[str, int]:
+def _split_body(whole: Range, size: dict[str, int]) -> dict[str, int]:
     return {"from_seq": whole.lo - 1, "to_seq": whole.hi - 1, **size}
 
 
@@ -33,8 +35,8 @@ def _ends(whole: Range, answer: dict[str, Any]) -> list[int]:
     return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]
 
 
-def asked_of(request: ScanRequest) -> dict[str, Any]:
-    asked: dict[str, Any] = {
+def scan_body(request: ScanRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {
         "from_seq": request.after,
         "to_seq": request.upto,
         "topic_id": request.topic_id,
@@ -42,12 +44,12 @@ def asked_of(request: ScanRequest) -> dict[str, Any]:
         "data_type": "binary" if request.binary else "string",
     }
     if request.strong:
-        asked["consistency"] = "strong"
+        body["consistency"] = "strong"
     if request.selection.match is not None:
-        asked["match"] = list(request.selection.match)
+        body["match"] = list(request.selection.match)
     if request.selection.nodes:
-        asked["nodes"] = list(request.selection.nodes)
-    return asked
+        body["nodes"] = list(request.selection.nodes)
+    return body
 
 
 def head_of(state: dict[str, Any]) -> Head:

@@ -70,10 +70,6 @@ class Connection:
     path: str | None
     retry_seconds: float
 
-    @property
-    def place(self) -> str:
-        return self.url or self.path or ""
-
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

@@ -81,29 +81,29 @@ def plan(
 
 def _pack(pieces: list[Range], size: int) -> list[tuple[Range, ...]]:
     tasks: list[tuple[Range, ...]] = []
-    held: list[Range] = []
+    buffered: list[Range] = []
     records = 0
     for piece in pieces:
-        if held and (records + len(piece) > size or len(held) == RANGES_PER_TASK):
-            tasks.append(tuple(held))
-            held, records = [], 0
-        held.append(piece)
+        if buffered and (records + len(piece) > size or len(buffered) == RANGES_PER_TASK):
+            tasks.append(tuple(buffered))
+            buffered, records = [], 0
+        buffered.append(piece)
         records += len(piece)
-    if held:
-        tasks.append(tuple(held))
+    if buffered:
+        tasks.append(tuple(buffered))
     return tasks
 
 
-def share(lags: Mapping[str, int], room: int) -> dict[str, int]:
-    """How many of `room` each topic gets, in proportion to its lag; at most its lag, at most
-    `room` in all, and all of it when there is lag enough. Ties go to the larger lag, then by name.
+def share(lags: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many of `limit` each topic gets, in proportion to its lag; at most its lag, at most
+    `limit` in all, and all of it when there is lag enough. Ties go to the larger lag, then by name.
     """
     total = sum(lags.values())
-    if total <= room:
+    if total <= limit:
         return dict(lags)
-    given = {name: lag * room // total for name, lag in lags.items()}
-    left = room - sum(given.values())
-    rest = sorted(lags, key=lambda name: (-(lags[name] * room % total), -lags[name], name))
+    given = {name: lag * limit // total for name, lag in lags.items()}
+    left = limit - sum(given.values())
+    rest = sorted(lags, key=lambda name: (-(lags[name] * limit % total), -lags[name], name))
     for name in rest[:left]:
         given[name] += 1
     return given

@@ -45,7 +45,7 @@ class ReadPlan:
         if partition is None or not partition.value:
             return
         engine = access(self.connection)
-        with engine.held():
+        with engine.keep_open():
             for one in partition.value:
                 yield from _RangeRead(engine, self, one).batches()
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from .access import ScanRequest
 from .client import ARROW, BROKEN, Client, path_of
 from .errors import Interrupted, TopicsError
-from .fields import Splits, asked_of, head_of
+from .fields import Splits, head_of, scan_body
 from .options import Connection, Subscription
 from .planning import Head
 
@@ -69,7 +69,7 @@ class Server(Splits):
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[HttpScan]:
         """One attempt: whoever reads knows where to go on."""
-        body = json.dumps(asked_of(request)).encode()
+        body = json.dumps(scan_body(request)).encode()
         path = path_of("topics", request.topic, "scan")
         whole = False
         try:
@@ -83,7 +83,7 @@ class Server(Splits):
             if not whole:
                 self._client.close()
 
-    def held(self) -> AbstractContextManager[None]:
+    def keep_open(self) -> AbstractContextManager[None]:
         """The connection is kept in any case."""
         return nullcontext()
 

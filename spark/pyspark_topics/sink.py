@@ -33,8 +33,8 @@ log = logging.getLogger("pyspark_topics")
 
 PART_ROWS = 32_768
 PART_BYTES = 8 << 20
-"""A part is one request: held whole in memory here and there, and synced. Spark's own batches are
-smaller."""
+"""A part is one request: buffered whole in memory here and there, and synced. Spark's own batches
+are smaller."""
 
 
 @dataclass(frozen=True)
@@ -237,17 +237,17 @@ def publish_unnamed(writer: Writer, stages: list[Staged], seconds: float) -> Non
 
 def parts(batches: Iterable[pa.RecordBatch], topic: str | None) -> Iterator[pa.Table]:
     """The rows in the engine's columns, in pieces that a request can carry."""
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         for piece in _pieces(_shaped(batch, topic)):
-            if held and (rows + piece.num_rows > PART_ROWS or size + piece.nbytes > PART_BYTES):
-                yield pa.Table.from_batches(held)
-                held, rows, size = [], 0, 0
-            held.append(piece)
+            if buffered and (rows + piece.num_rows > PART_ROWS or size + piece.nbytes > PART_BYTES):
+                yield pa.Table.from_batches(buffered)
+                buffered, rows, size = [], 0, 0
+            buffered.append(piece)
             rows, size = rows + piece.num_rows, size + piece.nbytes
-    if held:
-        yield pa.Table.from_batches(held)
+    if buffered:
+        yield pa.Table.from_batches(buffered)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

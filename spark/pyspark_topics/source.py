@@ -26,7 +26,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._snapshot: Snapshot | None = None
-        self._settled = False
+        self._snapshot_tried = False
 
     @classmethod
     def name(cls) -> str:
@@ -61,8 +61,8 @@ class DefaultSource(DataSource):
         are fixed then. A stream has no use for them, and nobody is told of a failure here: the
         plan meets it again.
         """
-        if not self._settled:
-            self._settled = True
+        if not self._snapshot_tried:
+            self._snapshot_tried = True
             if "subscribe" in self.options or "subscribePattern" in self.options:
                 try:
                     asked = read_options(self.options)

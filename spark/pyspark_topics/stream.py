@@ -53,13 +53,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: dict[str, Head] = {}
         self._next_poll = 0.0
         self._pinned: dict[str, Head] | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Asked for twice at a first start: the same both times."""
         if self._initial is None:
             engine = access(self._options.connection)
-            with engine.held():
+            with engine.keep_open():
                 heads = self._heads()
                 starts = positions(engine, heads, self._options.start)
             self._initial = Offset(
@@ -96,7 +96,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = _at_most(spans, rows)
         if size is not None:
             spans = self._fill(spans, heads, size)
-        if not any(len(span) for span in spans.values()) and not _went_back(was, spans):
+        if not any(len(span) for span in spans.values()) and not _is_rewound(was, spans):
             return start
         return Offset(spans).json()
 
@@ -164,8 +164,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         loss = loss_of(topic, first, last, reason)
         if self._options.on_gap == "fail":
             raise loss
-        if topic not in self._told:
-            self._told.add(topic)
+        if topic not in self._warned:
+            self._warned.add(topic)
             log.warning("%s", loss.message)
 
     def _fill(
@@ -183,7 +183,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rooms = share(weights, size)
         exact = sorted(weights, key=lambda name: (-weights[name], name))[:EXACT_FILLS]
         found = dict(spans)
-        with engine.held():
+        with engine.keep_open():
             for name, weight in weights.items():
                 span, room = spans[name], rooms[name]
                 hi = span.lo + len(span) * room // weight
@@ -206,7 +206,7 @@ class _Reading(DataSourceStreamReader):
         return self._tasks.read(partition)
 
 
-def _went_back(was: Offset, spans: Mapping[str, Span]) -> bool:
+def _is_rewound(was: Offset, spans: Mapping[str, Span]) -> bool:
     """Whether a topic begins below where it was: what comes there next is new."""
     return any(
         span.topic_id == spans[name].topic_id and spans[name].hi < span.hi

@@ -14,7 +14,7 @@ from local_spark import session
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
-from benches.demo.server import Server
+from support.server import Server
 
 from .proxy import Proxy
 

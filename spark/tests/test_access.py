@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
-from benches.demo.server import Server
+from support.server import Server
 
 KEYS = "all-of-it,only-reads:read,only-writes:write:out."
 

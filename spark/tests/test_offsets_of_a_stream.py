@@ -38,7 +38,7 @@ class Fake:
     def fill(self, whole, size):
         return whole.lo + max(1, size // 10)
 
-    def held(self):
+    def keep_open(self):
         return nullcontext()
 
     def monotonic(self):

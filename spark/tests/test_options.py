@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
 from pyspark_topics.access import ScanRequest
 from pyspark_topics.errors import InvalidOption
-from pyspark_topics.fields import asked_of
+from pyspark_topics.fields import scan_body
 from pyspark_topics.filters import Selection
 from pyspark_topics.options import (
     EARLIEST,
@@ -160,10 +160,10 @@ def test_what_of_the_options_a_request_carries():
         "columns": ["data", "seq"],
         "data_type": "string",
     }
-    assert asked_of(request) == plain
+    assert scan_body(request) == plain
     chosen = Selection(("tag", "Glob", "eu:*"), ("n1", "n2"))
     other = replace(request, binary=True, strong=True, selection=chosen)
-    assert asked_of(other) == {
+    assert scan_body(other) == {
         **plain,
         "data_type": "binary",
         "consistency": "strong",

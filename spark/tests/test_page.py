@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 READ, STREAM, EACH = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -16,19 +16,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pipeline.__main__ import compare
+from pipeline.dataset import dataset
 from pipeline.feed import Feed
-from pipeline.happenings import happenings
 from pipeline.job import DEAD, RESULTS
 from pipeline.progress import Progress, progress
 from pipeline.report import PLOT
-from pipeline.runner import HERE, Job, Landing
+from pipeline.runner import HERE, Job, KillPoint
 
-LANDED = Landing(Progress(committed=6, planned=7, rows=450), fed=600, total=1000, published=9)
+LANDED = KillPoint(Progress(committed=6, planned=7, rows=450), fed=600, total=1000, published=9)
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     """A program as the Makefile starts it."""
-    env = {**os.environ, "PYTHONPATH": ".."}
+    env = {**os.environ, "PYTHONPATH": "..:../tests"}
     command = [sys.executable, "-m", *args]
     return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=300)
 
@@ -39,7 +39,7 @@ def test_programs_start_as_the_makefile_starts_them(program):
     assert (told.returncode, told.stderr) == (0, "")
     assert f"python -m {program}" in told.stdout
     rules = (HERE.parent / "Makefile").read_text()
-    assert "IN_SPARK = cd spark && PYTHONPATH=.. " in rules
+    assert "IN_SPARK = cd spark && PYTHONPATH=..:../tests " in rules
     assert f"$(IN_SPARK) -m {program} " in rules
 
 
@@ -93,7 +93,7 @@ def test_progress_is_what_committed_batches_cover(tmp_path):
 
 
 def test_the_feed_waits_for_the_job(topics, topic):
-    flights = happenings(days=10)["flights"]
+    flights = dataset(days=10)["flights"]
     lead, processed, rests = 1500, 0, 0
     # A simulated day begins at the time of the first row, whenever that is.
     first = flights[0].arrives

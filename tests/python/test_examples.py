@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LAST_LINE = {
@@ -26,7 +26,7 @@ LAST_LINE = {
 
 
 def test_every_example_is_listed() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*LAST_LINE, "place"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*LAST_LINE, "common"}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 PLAIN, WORDS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

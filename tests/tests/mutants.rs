@@ -67,7 +67,7 @@ fn sources(dir: &Path, named: &mut BTreeSet<String>) {
 }
 
 fn is_site(text: &str) -> bool {
-    const AREAS: [&str; 12] = [
+    const AREAS: [&str; 11] = [
         "checkpoint",
         "damaged",
         "dir",
@@ -77,7 +77,6 @@ fn is_site(text: &str) -> bool {
         "segment",
         "snapshot",
         "store",
-        "tier",
         "txn",
         "wal",
     ];

@@ -13,7 +13,7 @@ use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::recovery::{Loss, Opening, Problem, ShardReport};
 use topics_storage::segment::{SegmentOptions, TopicKey};
 use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
-use topics_storage::wal::{Placed, WalOptions};
+use topics_storage::wal::{PlacedBatch, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::catalog::TopicTable;
@@ -54,7 +54,7 @@ pub(crate) fn wal_options(options: &Options) -> WalOptions {
 
 /// The segments' settings.
 pub(crate) fn segment_options(options: &Options, env: &Env) -> SegmentOptions {
-    let descriptors = env.fs.descriptors();
+    let descriptors = env.fs.fd_limit();
     SegmentOptions {
         max_events: options.segment_max_events,
         max_bytes: options.segment_max_bytes,
@@ -211,7 +211,7 @@ impl Replay {
             log::error!("topic {:?}: {}; it is written anew", snap.name, damaged.why);
             self.segments.push(problem(&damaged.why));
             if access != Access::Look {
-                damaged.keep()?;
+                damaged.quarantine()?;
             }
             *meta = damaged.rewrite()?;
             let ranges = damaged.lost.iter().filter(|r| r.1 >= floor);
@@ -225,7 +225,7 @@ impl Replay {
     }
 
     /// Applies a batch, but for the frames that the snapshot reflects for their topic.
-    fn batch(&mut self, target: Target<'_>, layout: u64, placed: &Placed<'_>) -> Result<()> {
+    fn batch(&mut self, target: Target<'_>, layout: u64, placed: &PlacedBatch<'_>) -> Result<()> {
         let base = target.base;
         let oldest = self.oldest_layout.get_or_insert(layout);
         *oldest = layout.min(*oldest);

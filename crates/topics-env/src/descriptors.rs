@@ -1,7 +1,7 @@
 //! When no file descriptor is left.
 //!
 //! A process has so many, and what else it does takes them too. Whoever keeps files open only to
-//! save their next open says how to close them ([`crate::Env::when_short`]); a call that finds no
+//! save their next open says how to close them ([`crate::Env::on_fd_exhaustion`]); a call that finds no
 //! descriptor then runs once more.
 
 use std::io;
@@ -16,41 +16,41 @@ use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
 /// Whether a call failed because this process, or the system, has no file descriptor left. It did
 /// nothing then: a descriptor is taken before anything else.
 #[must_use]
-pub fn no_descriptor(e: &io::Error) -> bool {
+pub fn is_fd_exhausted(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|code| {
         [Errno::MFILE, Errno::NFILE].iter().any(|errno| errno.raw_os_error() == code)
     })
 }
 
 /// Whoever keeps files open only to save their next open.
-pub trait Keeper: Send + Sync + std::fmt::Debug {
+pub trait FdReclaimer: Send + Sync + std::fmt::Debug {
     /// Closes them, as far as nobody reads them now.
-    fn give_back(&self);
+    fn reclaim_fds(&self);
 }
 
 /// Files of which some are closed when no descriptor is left for another.
 #[derive(Debug)]
-pub(crate) struct Sparing {
+pub(crate) struct FdRetryFs {
     fs: Arc<dyn Fs>,
-    keeper: Mutex<Option<Weak<dyn Keeper>>>,
+    reclaimer: Mutex<Option<Weak<dyn FdReclaimer>>>,
 }
 
-impl Sparing {
+impl FdRetryFs {
     pub(crate) fn new(fs: Arc<dyn Fs>) -> Self {
-        Self { fs, keeper: Mutex::new(None) }
+        Self { fs, reclaimer: Mutex::new(None) }
     }
 
-    pub(crate) fn ask(&self, keeper: Weak<dyn Keeper>) {
-        *self.keeper.lock() = Some(keeper);
+    pub(crate) fn set_reclaimer(&self, reclaimer: Weak<dyn FdReclaimer>) {
+        *self.reclaimer.lock() = Some(reclaimer);
     }
 
     /// Runs a call that needs a descriptor; once more, when there was none.
-    fn retried<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn with_retry<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
-            Err(e) if no_descriptor(&e) => {
-                let keeper = self.keeper.lock().as_ref().and_then(Weak::upgrade);
-                if let Some(keeper) = keeper {
-                    keeper.give_back();
+            Err(e) if is_fd_exhausted(&e) => {
+                let reclaimer = self.reclaimer.lock().as_ref().and_then(Weak::upgrade);
+                if let Some(reclaimer) = reclaimer {
+                    reclaimer.reclaim_fds();
                 }
                 call()
             }
@@ -59,9 +59,9 @@ impl Sparing {
     }
 }
 
-impl Fs for Sparing {
+impl Fs for FdRetryFs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        self.retried(|| self.fs.open(path, mode))
+        self.with_retry(|| self.fs.open(path, mode))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -81,16 +81,16 @@ impl Fs for Sparing {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.retried(|| self.fs.list(dir))
+        self.with_retry(|| self.fs.list(dir))
     }
 
     /// Its own error of a sync is not met: no descriptor is told before anything is synced.
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.retried(|| self.fs.sync_dir(dir))
+        self.with_retry(|| self.fs.sync_dir(dir))
     }
 
     fn sync_fs(&self, dir: &Path) -> io::Result<()> {
-        self.retried(|| self.fs.sync_fs(dir))
+        self.with_retry(|| self.fs.sync_fs(dir))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -125,8 +125,8 @@ impl Fs for Sparing {
         self.fs.mount_id(dir)
     }
 
-    fn descriptors(&self) -> Option<u64> {
-        self.fs.descriptors()
+    fn fd_limit(&self) -> Option<u64> {
+        self.fs.fd_limit()
     }
 
     fn backend(&self) -> &'static str {

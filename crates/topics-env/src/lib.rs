@@ -7,7 +7,7 @@
 //! * `uring`: the same files, a write linked to its datasync in one submission.
 //! * [`Overlay`]: any of them, never changed.
 //! * [`Guards`]: unwind guards of background loops.
-//! * [`Keeper`]: whoever can close files when no descriptor is left for another.
+//! * [`FdReclaimer`]: whoever can close files when no descriptor is left for another.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a model of concurrency can take over.
 #![deny(missing_docs)]
@@ -32,13 +32,13 @@ mod tests;
 #[cfg(target_os = "linux")]
 pub mod uring;
 
-pub use descriptors::{Keeper, no_descriptor};
+pub use descriptors::{FdReclaimer, is_fd_exhausted};
 pub use guard::{Guards, LoopPanics, Panicked};
 pub use hook::{Hook, Site, Verdict};
 pub use overlay::Overlay;
 pub use pages::Pages;
 
-use descriptors::Sparing;
+use descriptors::FdRetryFs;
 
 /// How many threads this process may run at once. Asked for once: the answer comes from files of
 /// the control group, which take longer to read than an empty directory takes to open.
@@ -213,7 +213,7 @@ pub trait Fs: Send + Sync + Debug {
     /// A number that changes when the file system that holds `dir` is mounted anew.
     fn mount_id(&self, dir: &Path) -> io::Result<u64>;
     /// How many files this process may have open at once; `None`: nothing bounds it.
-    fn descriptors(&self) -> Option<u64>;
+    fn fd_limit(&self) -> Option<u64>;
     /// Closes the descriptors that belong to no open file: the engine that has this value to itself
     /// is closed, and its directory's file system may be unmounted. Errors that `sync_fs` has not
     /// reported are forgotten.
@@ -256,21 +256,21 @@ pub struct Env {
     pub guards: Arc<Guards>,
     hook: Option<Arc<dyn Hook>>,
     read_only: bool,
-    sparing: Arc<Sparing>,
+    fd_retry: Arc<FdRetryFs>,
 }
 
 impl Env {
     /// An env of these parts.
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
-        let sparing = Arc::new(Sparing::new(fs));
+        let fd_retry = Arc::new(FdRetryFs::new(fs));
         let guards = Arc::default();
-        Self { fs: sparing.clone(), clock, rng, guards, hook: None, read_only: false, sparing }
+        Self { fs: fd_retry.clone(), clock, rng, guards, hook: None, read_only: false, fd_retry }
     }
 
     /// Who closes files when a call finds no descriptor; the call then runs once more. The last
     /// one to say so is asked, as long as it lives.
-    pub fn when_short(&self, keeper: Weak<dyn Keeper>) {
-        self.sparing.ask(keeper);
+    pub fn on_fd_exhaustion(&self, reclaimer: Weak<dyn FdReclaimer>) {
+        self.fd_retry.set_reclaimer(reclaimer);
     }
 
     /// The same env with a hook that sees, and may remove, every sync, rename and check. Only

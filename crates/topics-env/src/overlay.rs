@@ -25,15 +25,15 @@ struct Changes {
 /// A file system over another one, which it never changes.
 #[derive(Debug)]
 pub struct Overlay {
-    under: Arc<dyn Fs>,
+    base: Arc<dyn Fs>,
     changes: Mutex<Changes>,
 }
 
 impl Overlay {
-    /// Over `under`.
+    /// Over `base`.
     #[must_use]
-    pub fn new(under: Arc<dyn Fs>) -> Self {
-        Self { under, changes: Mutex::default() }
+    pub fn new(base: Arc<dyn Fs>) -> Self {
+        Self { base, changes: Mutex::default() }
     }
 
     /// The file as it is, made changeable.
@@ -44,18 +44,18 @@ impl Overlay {
         if changes.removed.contains(path) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let under = self.under.open(path, OpenMode::Read)?;
-        let shown = under.len()?;
-        let file = Arc::new(MemFile::over(Some((under, shown))));
+        let base = self.base.open(path, OpenMode::Read)?;
+        let visible_len = base.len()?;
+        let file = Arc::new(MemFile::over(Some((base, visible_len))));
         changes.files.insert(path.to_owned(), file.clone());
         Ok(file)
     }
 
-    fn there(&self, changes: &Changes, path: &Path) -> io::Result<bool> {
+    fn exists_in(&self, changes: &Changes, path: &Path) -> io::Result<bool> {
         if changes.files.contains_key(path) || changes.dirs.contains(path) {
             return Ok(true);
         }
-        Ok(!changes.removed.contains(path) && self.under.exists(path)?)
+        Ok(!changes.removed.contains(path) && self.base.exists(path)?)
     }
 
     fn create(changes: &mut Changes, path: &Path) -> Arc<MemFile> {
@@ -74,10 +74,10 @@ impl Fs for Overlay {
                 None if changes.removed.contains(path) => {
                     return Err(io::ErrorKind::NotFound.into());
                 }
-                None => return self.under.open(path, mode),
+                None => return self.base.open(path, mode),
             },
             OpenMode::Write => self.copied(&mut changes, path)?,
-            OpenMode::CreateNew if self.there(&changes, path)? => {
+            OpenMode::CreateNew if self.exists_in(&changes, path)? => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             OpenMode::CreateNew | OpenMode::Truncate => Self::create(&mut changes, path),
@@ -86,7 +86,7 @@ impl Fs for Overlay {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let mut changes = self.changes.lock();
-        if self.there(&changes, path)? {
+        if self.exists_in(&changes, path)? {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         changes.dirs.insert(path.to_owned());
@@ -104,7 +104,7 @@ impl Fs for Overlay {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut changes = self.changes.lock();
-        if !self.there(&changes, path)? {
+        if !self.exists_in(&changes, path)? {
             return Err(io::ErrorKind::NotFound.into());
         }
         changes.files.remove(path);
@@ -124,7 +124,7 @@ impl Fs for Overlay {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         let changes = self.changes.lock();
-        let mut all: BTreeSet<DirEntry> = match self.under.list(dir) {
+        let mut all: BTreeSet<DirEntry> = match self.base.list(dir) {
             Ok(names) => {
                 let kept = |e: &DirEntry| !changes.removed.contains(&dir.join(&e.name));
                 names.into_iter().filter(kept).collect()
@@ -154,25 +154,25 @@ impl Fs for Overlay {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.there(&self.changes.lock(), path)
+        self.exists_in(&self.changes.lock(), path)
     }
 
     /// Shared with others who only read; where nobody ever had the directory open there is
     /// nothing to be locked.
     fn lock(&self, path: &Path, _content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
-        match self.under.lock_shared(path) {
-            Err(LockError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(Nobody)),
+        match self.base.lock_shared(path) {
+            Err(LockError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(NoLock)),
             other => other,
         }
     }
 
     /// Nothing below is written: the shared lock keeps writers out.
     fn lock_file(&self, _path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
-        Ok(Box::new(Nobody))
+        Ok(Box::new(NoLock))
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
-        self.under.lock_shared(path)
+        self.base.lock_shared(path)
     }
 
     fn free_space(&self, _dir: &Path) -> io::Result<u64> {
@@ -182,19 +182,19 @@ impl Fs for Overlay {
     fn release(&self) {
         // What was changed is gone with its reader.
         self.changes.lock().files.clear();
-        self.under.release();
+        self.base.release();
     }
 
     fn boot_id(&self) -> io::Result<[u8; 16]> {
-        self.under.boot_id()
+        self.base.boot_id()
     }
 
     fn mount_id(&self, dir: &Path) -> io::Result<u64> {
-        self.under.mount_id(dir)
+        self.base.mount_id(dir)
     }
 
-    fn descriptors(&self) -> Option<u64> {
-        self.under.descriptors()
+    fn fd_limit(&self) -> Option<u64> {
+        self.base.fd_limit()
     }
 
     fn backend(&self) -> &'static str {
@@ -204,9 +204,9 @@ impl Fs for Overlay {
 
 /// The lock of a copy that no process has.
 #[derive(Debug)]
-struct Nobody;
+struct NoLock;
 
-impl LockGuard for Nobody {
+impl LockGuard for NoLock {
     fn describe(&self, _content: &[u8]) -> io::Result<()> {
         Ok(())
     }
@@ -222,30 +222,30 @@ struct Bytes {
     /// What was written, by the number of its chunk.
     chunks: BTreeMap<u64, Box<[u8]>>,
     /// How much of the file below shows through where nothing was written.
-    shown: u64,
+    visible_len: u64,
 }
 
 /// A file whose changes are in memory.
 #[derive(Debug)]
 struct MemFile {
-    under: Option<Arc<dyn File>>,
+    base: Option<Arc<dyn File>>,
     bytes: Mutex<Bytes>,
 }
 
 impl MemFile {
-    fn over(under: Option<(Arc<dyn File>, u64)>) -> Self {
-        let (under, shown) = under.map_or((None, 0), |(file, len)| (Some(file), len));
-        let bytes = Bytes { len: shown, chunks: BTreeMap::new(), shown };
-        Self { under, bytes: Mutex::new(bytes) }
+    fn over(base: Option<(Arc<dyn File>, u64)>) -> Self {
+        let (base, visible_len) = base.map_or((None, 0), |(file, len)| (Some(file), len));
+        let bytes = Bytes { len: visible_len, chunks: BTreeMap::new(), visible_len };
+        Self { base, bytes: Mutex::new(bytes) }
     }
 
     /// What lies below at `offset`, zeros behind its end.
-    fn read_under(&self, shown: u64, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let there = shown.saturating_sub(offset).min(buf.len() as u64) as usize;
-        let (from_under, rest) = buf.split_at_mut(there);
+    fn read_base(&self, visible_len: u64, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let in_base = visible_len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (from_base, rest) = buf.split_at_mut(in_base);
         rest.fill(0);
-        match &self.under {
-            Some(under) => under.read_exact_at(from_under, offset),
+        match &self.base {
+            Some(base) => base.read_exact_at(from_base, offset),
             None => Ok(()),
         }
     }
@@ -259,7 +259,7 @@ impl File for MemFile {
         let n = buf.len().min(left);
         match bytes.chunks.get(&(offset / CHUNK)) {
             Some(chunk) => buf[..n].copy_from_slice(&chunk[at..at + n]),
-            None => self.read_under(bytes.shown, &mut buf[..n], offset)?,
+            None => self.read_base(bytes.visible_len, &mut buf[..n], offset)?,
         }
         Ok(n)
     }
@@ -270,7 +270,7 @@ impl File for MemFile {
         let n = buf.len().min(CHUNK as usize - at);
         if !bytes.chunks.contains_key(&number) {
             let mut chunk = vec![0; CHUNK as usize];
-            self.read_under(bytes.shown, &mut chunk, number * CHUNK)?;
+            self.read_base(bytes.visible_len, &mut chunk, number * CHUNK)?;
             bytes.chunks.insert(number, chunk.into());
         }
         if let Some(chunk) = bytes.chunks.get_mut(&number) {
@@ -292,7 +292,7 @@ impl File for MemFile {
         let mut bytes = self.bytes.lock();
         if len < bytes.len {
             // What was cut off reads as zeros if the file grows again.
-            bytes.shown = bytes.shown.min(len);
+            bytes.visible_len = bytes.visible_len.min(len);
             bytes.chunks.retain(|number, _| number * CHUNK < len);
             if let Some(chunk) = bytes.chunks.get_mut(&(len / CHUNK)) {
                 chunk[(len % CHUNK) as usize..].fill(0);
@@ -309,16 +309,16 @@ impl File for MemFile {
     }
 
     fn links(&self) -> io::Result<u64> {
-        self.under.as_ref().map_or(Ok(1), |under| under.links())
+        self.base.as_ref().map_or(Ok(1), |base| base.links())
     }
 
     fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
         {
             let bytes = self.bytes.lock();
-            if let Some(under) = self.under.as_ref().filter(|_| bytes.chunks.is_empty())
-                && len <= bytes.shown
+            if let Some(base) = self.base.as_ref().filter(|_| bytes.chunks.is_empty())
+                && len <= bytes.visible_len
             {
-                return under.map(len);
+                return base.map(len);
             }
         }
         let mut all = vec![0; usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?];
@@ -346,14 +346,14 @@ mod tests {
 
     #[test]
     fn nothing_below_changes() {
-        let under = Arc::new(SimFs::new());
-        under.create_dir(Path::new("/d")).unwrap();
+        let base = Arc::new(SimFs::new());
+        base.create_dir(Path::new("/d")).unwrap();
         let long = [7u8; 200_000];
         for (name, bytes) in [("/d/a", &b"abc"[..]), ("/d/b", &long), ("/d/c", b"c")] {
-            let file = under.open(Path::new(name), OpenMode::CreateNew).unwrap();
+            let file = base.open(Path::new(name), OpenMode::CreateNew).unwrap();
             file.write_all_at(bytes, 0).unwrap();
         }
-        let fs = Overlay::new(under.clone());
+        let fs = Overlay::new(base.clone());
         let open = |name: &str, mode| fs.open(Path::new(name), mode);
         let b = open("/d/b", OpenMode::Write).unwrap();
         b.write_all_at(b"xy", 131_071).unwrap();
@@ -379,32 +379,29 @@ mod tests {
         assert!(fs.exists(Path::new("/d/g")).unwrap() && !fs.exists(Path::new("/d/a")).unwrap());
         open("/d/c", OpenMode::CreateNew).unwrap();
         assert_eq!(text(&fs, "/d/c"), b"");
-        assert_eq!(names(&*under, "/d"), ["a", "b", "c"]);
-        assert!(text(&*under, "/d/b") == long);
-        assert_eq!(
-            (text(&*under, "/d/a"), text(&*under, "/d/c")),
-            (b"abc".to_vec(), b"c".to_vec())
-        );
+        assert_eq!(names(&*base, "/d"), ["a", "b", "c"]);
+        assert!(text(&*base, "/d/b") == long);
+        assert_eq!((text(&*base, "/d/a"), text(&*base, "/d/c")), (b"abc".to_vec(), b"c".to_vec()));
     }
 
     #[test]
     fn readers_share_what_a_writer_has_alone() {
-        let under = Arc::new(SimFs::new());
+        let base = Arc::new(SimFs::new());
         let path = Path::new("/lock");
-        let reader = || Overlay::new(under.clone());
+        let reader = || Overlay::new(base.clone());
         // A copy that nobody ever opened has no lock.
         let copies = (reader().lock(path, b"1").unwrap(), reader().lock(path, b"2").unwrap());
-        assert!(!under.exists(path).unwrap());
+        assert!(!base.exists(path).unwrap());
         drop(copies);
-        let writer = under.lock(path, b"writer").unwrap();
+        let writer = base.lock(path, b"writer").unwrap();
         match reader().lock(path, b"reader") {
             Err(LockError::Held(content)) => assert_eq!(content, b"writer"),
             other => panic!("{other:?}"),
         }
         drop(writer);
         let readers = (reader().lock(path, b"1").unwrap(), reader().lock(path, b"2").unwrap());
-        assert!(matches!(under.lock(path, b"writer"), Err(LockError::Held(_))));
+        assert!(matches!(base.lock(path, b"writer"), Err(LockError::Held(_))));
         drop(readers);
-        assert!(under.lock(path, b"writer").is_ok());
+        assert!(base.lock(path, b"writer").is_ok());
     }
 }

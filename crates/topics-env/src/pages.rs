@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 use memmap2::MmapMut;
 
 /// A huge page of the systems this runs on. Where they are larger or unknown, the advice is void.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed bytes in a mapping of their own, aligned to a page.
 #[derive(Debug)]
@@ -20,12 +20,12 @@ pub struct Pages {
 
 impl Pages {
     /// The length from which on a mapping is worth its system calls.
-    pub const WORTH: usize = HUGE / 2;
+    pub const MIN_LEN: usize = HUGE_PAGE / 2;
 
     /// `len` zeros.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         // A mapping of whole huge pages is aligned to them; what is never touched costs nothing.
-        let map = MmapMut::map_anon(len.max(1).next_multiple_of(HUGE))?;
+        let map = MmapMut::map_anon(len.max(1).next_multiple_of(HUGE_PAGE))?;
         advise(&map, len);
         Ok(Self { map, len })
     }
@@ -42,7 +42,7 @@ impl Pages {
 /// The last huge page is asked for only when more than half of it is used.
 #[cfg(target_os = "linux")]
 fn advise(map: &MmapMut, len: usize) {
-    let whole = (len + HUGE / 2) / HUGE * HUGE;
+    let whole = (len + HUGE_PAGE / 2) / HUGE_PAGE * HUGE_PAGE;
     if whole > 0
         && let Err(e) = map.advise_range(memmap2::Advice::HugePage, 0, whole)
     {
@@ -79,13 +79,22 @@ mod tests {
 
     #[test]
     fn as_long_as_asked_for_and_zero() {
-        for len in [0, 1, HUGE / 2 - 1, HUGE / 2, HUGE, HUGE + 1, 5 * HUGE / 2, 5 * HUGE / 2 + 1] {
+        for len in [
+            0,
+            1,
+            HUGE_PAGE / 2 - 1,
+            HUGE_PAGE / 2,
+            HUGE_PAGE,
+            HUGE_PAGE + 1,
+            5 * HUGE_PAGE / 2,
+            5 * HUGE_PAGE / 2 + 1,
+        ] {
             let mut pages = Pages::zeroed(len).unwrap();
             assert_eq!((pages.len(), pages.as_ptr() as usize % 4096), (len, 0));
             assert!(pages.iter().all(|b| *b == 0));
             pages.fill(7);
             assert!(pages.as_ref().iter().all(|b| *b == 7));
-            let whole = len.max(1).next_multiple_of(HUGE);
+            let whole = len.max(1).next_multiple_of(HUGE_PAGE);
             let again = pages.reused(whole).unwrap();
             assert_eq!(again.len(), whole);
             assert!(again[..len].iter().all(|b| *b == 7));

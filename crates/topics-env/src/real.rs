@@ -24,7 +24,7 @@ const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 pub struct RealFs {
     /// One descriptor for each file system (by device), opened before the first write to it that
     /// matters, so that `syncfs` reports each write error since, once.
-    witnesses: Mutex<BTreeMap<u64, Arc<OwnedFd>>>,
+    syncfs_fds: Mutex<BTreeMap<u64, Arc<OwnedFd>>>,
     boot_id: Mutex<Option<[u8; 16]>>,
 }
 
@@ -47,13 +47,13 @@ impl RealFs {
 
     /// The first descriptor seen of the file system that holds `dir`, and its device. Only the
     /// first look at a file system opens anything.
-    fn witness(&self, dir: &Path) -> io::Result<(u64, Arc<OwnedFd>)> {
+    fn syncfs_fd(&self, dir: &Path) -> io::Result<(u64, Arc<OwnedFd>)> {
         let device = rustix::fs::stat(dir)?.st_dev as u64;
-        if let Some(fd) = self.witnesses.lock().get(&device) {
+        if let Some(fd) = self.syncfs_fds.lock().get(&device) {
             return Ok((device, fd.clone()));
         }
         let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let fd = self.witnesses.lock().entry(device).or_insert(Arc::new(fd)).clone();
+        let fd = self.syncfs_fds.lock().entry(device).or_insert(Arc::new(fd)).clone();
         Ok((device, fd))
     }
 }
@@ -143,7 +143,7 @@ impl Fs for RealFs {
         if !syncfs_reports() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let (_, fd) = self.witness(dir)?;
+        let (_, fd) = self.syncfs_fd(dir)?;
         Ok(rustix::fs::syncfs(&fd)?)
     }
 
@@ -213,16 +213,16 @@ impl Fs for RealFs {
     }
 
     fn mount_id(&self, dir: &Path) -> io::Result<u64> {
-        let (device, _) = self.witness(dir)?;
+        let (device, _) = self.syncfs_fd(dir)?;
         Ok(mount_number(dir)?.unwrap_or(device))
     }
 
-    fn descriptors(&self) -> Option<u64> {
+    fn fd_limit(&self) -> Option<u64> {
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current
     }
 
     fn release(&self) {
-        self.witnesses.lock().clear();
+        self.syncfs_fds.lock().clear();
     }
 
     fn backend(&self) -> &'static str {
@@ -395,7 +395,7 @@ impl File for RealFile {
 
 /// Makes the calling thread give way to the others of its process when processors are scarce.
 /// A system that knows no priority per thread leaves it as it is.
-pub fn give_way() {
+pub fn lower_priority() {
     // The threads of a model are all one thread of the system.
     #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {

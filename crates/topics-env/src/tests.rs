@@ -226,10 +226,14 @@ fn lock_is_exclusive_and_names_its_holder() {
 
 #[test]
 fn descriptors_are_counted_by_the_system() {
-    let most = crate::real::RealFs::new().descriptors();
+    let most = crate::real::RealFs::new().fd_limit();
     assert!(most.is_none_or(|n| n > 16), "{most:?}");
     for (code, none) in [(24, true), (23, true), (28, false), (5, false)] {
-        assert_eq!(crate::no_descriptor(&std::io::Error::from_raw_os_error(code)), none, "{code}");
+        assert_eq!(
+            crate::is_fd_exhausted(&std::io::Error::from_raw_os_error(code)),
+            none,
+            "{code}"
+        );
     }
 }
 

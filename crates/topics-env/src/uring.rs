@@ -164,8 +164,8 @@ impl Fs for UringFs {
         self.real.mount_id(dir)
     }
 
-    fn descriptors(&self) -> Option<u64> {
-        self.real.descriptors()
+    fn fd_limit(&self) -> Option<u64> {
+        self.real.fd_limit()
     }
 
     fn backend(&self) -> &'static str {

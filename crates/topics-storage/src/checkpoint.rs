@@ -10,22 +10,22 @@ use topics_env::Env;
 use topics_env::sync::Mutex;
 
 use crate::dir::{Paths, reserve};
-use crate::segment::{Part, SegmentName, Segments};
-use crate::snapshot::{self, Encoded, Loaded, Snapshot, SnapshotBody, Table};
+use crate::segment::{FileKind, SegmentName, Segments};
+use crate::snapshot::{self, EncodedSnapshot, LoadedSnapshots, Snapshot, SnapshotBody, Table};
 use crate::wal::Wal;
 use crate::{Result, StorageError};
 
 /// A snapshot that is kept.
 #[derive(Debug)]
-struct Kept {
+struct KeptSnapshot {
     n: u64,
     /// Replay position per shard; none until the snapshot was read.
     replay: Option<BTreeMap<u32, u64>>,
-    /// Bytes of the largest segment, that is not in the cold tier.
+    /// Bytes of the largest segment.
     largest: u64,
 }
 
-impl Kept {
+impl KeptSnapshot {
     fn of(n: u64, body: &SnapshotBody, largest: u64) -> Self {
         let all = body.shards.iter().chain(&body.retired);
         let replay = all.map(|s| (s.shard, s.replay_lsn)).collect();
@@ -35,12 +35,12 @@ impl Kept {
 
 /// What snapshots name, for a moment: it takes as much memory as there are segments.
 #[derive(Debug, Default)]
-struct Named {
-    files: Vec<(SegmentName, Part)>,
+struct NamedFiles {
+    files: Vec<(SegmentName, FileKind)>,
     topics: Vec<u64>,
 }
 
-impl Named {
+impl NamedFiles {
     fn add(&mut self, topics: &Table) -> Result<()> {
         for i in 0..topics.len() {
             self.files.extend(named(topics, i)?);
@@ -51,7 +51,7 @@ impl Named {
         Ok(())
     }
 
-    fn names(&self, file: &(SegmentName, Part)) -> bool {
+    fn names(&self, file: &(SegmentName, FileKind)) -> bool {
         self.files.binary_search(file).is_ok()
     }
 
@@ -61,20 +61,24 @@ impl Named {
 }
 
 /// The files of a topic.
-fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, Part)>> {
-    let t = topics.glance(i)?;
+fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, FileKind)>> {
+    let t = topics.topic_header(i)?;
     Ok(t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect())
 }
 
 /// What no kept snapshot names any more.
 #[derive(Debug)]
-enum Stray {
-    Files(Vec<(SegmentName, Part)>),
+enum Orphan {
+    Files(Vec<(SegmentName, FileKind)>),
     Topic(u64),
 }
 
 /// What of a topic's files no kept snapshot names; its folder, when none knows the topic.
-fn stray(kept: &[Table], id: u64, mut files: Vec<(SegmentName, Part)>) -> Result<Option<Stray>> {
+fn find_orphan(
+    kept: &[Table],
+    id: u64,
+    mut files: Vec<(SegmentName, FileKind)>,
+) -> Result<Option<Orphan>> {
     let mut known = false;
     for topics in kept {
         let Some(i) = topics.by_id(id) else { continue };
@@ -83,8 +87,8 @@ fn stray(kept: &[Table], id: u64, mut files: Vec<(SegmentName, Part)>) -> Result
         known = true;
     }
     Ok(match known {
-        false => Some(Stray::Topic(id)),
-        true => (!files.is_empty()).then_some(Stray::Files(files)),
+        false => Some(Orphan::Topic(id)),
+        true => (!files.is_empty()).then_some(Orphan::Files(files)),
     })
 }
 
@@ -93,11 +97,11 @@ struct Inner {
     /// The number that the next snapshot gets.
     next: u64,
     /// Kept snapshots, oldest first, at most two.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<KeptSnapshot>,
     /// Snapshots that are not kept any more and were not removed yet.
-    leaving: Vec<u64>,
+    superseded: Vec<u64>,
     /// What only they named.
-    stray: Vec<Stray>,
+    orphans: Vec<Orphan>,
     bytes: u64,
 }
 
@@ -118,19 +122,19 @@ impl Checkpoints {
         paths: Paths,
         store_id: [u8; 16],
         segments: Arc<Segments>,
-        found: &Loaded,
+        found: &LoadedSnapshots,
     ) -> Self {
         let mut kept = VecDeque::new();
         if let Some((newest, snapshot)) = &found.newest {
             let older = found.numbers.iter().filter(|n| *n < newest).take(1);
-            kept.extend(older.map(|n| Kept { n: *n, replay: None, largest: 0 }));
-            kept.push_back(Kept::of(*newest, &snapshot.body, snapshot.largest));
+            kept.extend(older.map(|n| KeptSnapshot { n: *n, replay: None, largest: 0 }));
+            kept.push_back(KeptSnapshot::of(*newest, &snapshot.body, snapshot.largest));
         }
         let inner = Inner {
             next: found.numbers.iter().max().map_or(1, |n| n + 1),
             kept,
-            leaving: Vec::new(),
-            stray: Vec::new(),
+            superseded: Vec::new(),
+            orphans: Vec::new(),
             bytes: found.bytes,
         };
         Self { env, paths, store_id, segments, inner: Mutex::new(inner) }
@@ -141,12 +145,12 @@ impl Checkpoints {
     }
 
     /// Reads the older snapshot, if that was not done. One that is damaged is not kept.
-    fn settle(&self, inner: &mut Inner) -> Result<()> {
+    fn load_older(&self, inner: &mut Inner) -> Result<()> {
         let unread = inner.kept.iter().position(|k| k.replay.is_none());
         let Some(at) = unread else { return Ok(()) };
         let n = inner.kept[at].n;
         match self.load(n) {
-            Ok(found) => inner.kept[at] = Kept::of(n, &found.body, found.largest),
+            Ok(found) => inner.kept[at] = KeptSnapshot::of(n, &found.body, found.largest),
             Err(
                 e @ (StorageError::Corrupt { .. }
                 | StorageError::Missing { .. }
@@ -177,7 +181,7 @@ impl Checkpoints {
     pub fn write(
         &self,
         body: &SnapshotBody,
-        mut snapshot: Encoded,
+        mut snapshot: EncodedSnapshot,
         wait: impl Fn() -> Result<()>,
     ) -> Result<u64> {
         let n = self.inner.lock().next;
@@ -187,33 +191,33 @@ impl Checkpoints {
         let mut written = attempt();
         if full(&written) {
             // The reserve is there for this: without a snapshot nothing can be freed.
-            reserve::give(&self.env, &self.paths, bytes)?;
+            reserve::release_part(&self.env, &self.paths, bytes)?;
             written = attempt();
         }
         if full(&written) {
-            reserve::release(&self.env, &self.paths)?;
+            reserve::release_all(&self.env, &self.paths)?;
             written = attempt();
         }
         let mut inner = self.inner.lock();
         // The number is not given again: a failed write may have left a file of that name.
         inner.next = n + 1;
         inner.bytes = written?;
-        inner.kept.push_back(Kept::of(n, body, largest));
+        inner.kept.push_back(KeptSnapshot::of(n, body, largest));
         while inner.kept.len() > 2 {
             let gone = inner.kept.pop_front().map(|k| k.n);
-            inner.leaving.extend(gone);
+            inner.superseded.extend(gone);
         }
         Ok(n)
     }
 
     /// Gives up a part of the reserve for files of this many bytes that free more than they take.
-    pub fn give_way(&self, bytes: u64) -> Result<()> {
-        reserve::give(&self.env, &self.paths, bytes)
+    pub fn release_reserve(&self, bytes: u64) -> Result<()> {
+        reserve::release_part(&self.env, &self.paths, bytes)
     }
 
     /// Bytes that files may have which free more than they take: the free ones, and those of the
     /// reserve that no snapshot needs.
-    pub fn room(&self) -> Result<u64> {
+    pub fn free_with_reserve(&self) -> Result<u64> {
         let keep = reserve::for_snapshots(self.inner.lock().bytes);
         let spare = reserve::size(&self.env, &self.paths)?.saturating_sub(keep);
         Ok(self.free().saturating_add(spare).saturating_sub(reserve::SLACK))
@@ -248,20 +252,20 @@ impl Checkpoints {
     /// Removes snapshots, WAL files and segment files that nothing needs any more.
     pub fn trim(&self, wal: &Wal) -> Result<()> {
         let mut inner = self.inner.lock();
-        self.settle(&mut inner)?;
-        let made = self.segments.take_made();
-        if !inner.leaving.is_empty() || !made.is_empty() {
+        self.load_older(&mut inner)?;
+        let made = self.segments.take_new_files();
+        if !inner.superseded.is_empty() || !made.is_empty() {
             match self.unnamed(&inner, &made) {
-                Ok(stray) => inner.stray.extend(stray),
+                Ok(orphans) => inner.orphans.extend(orphans),
                 // They stay, for the next trim to ask them.
                 Err(e @ StorageError::NoDescriptor { .. }) => {
-                    self.segments.made(&made);
+                    self.segments.add_new_files(&made);
                     return Err(e);
                 }
                 // It is swept by the next open that looks at every folder.
                 Err(e) => log::warn!("what no snapshot names any more stays: {e}"),
             }
-            inner.leaving.clear();
+            inner.superseded.clear();
         }
         let keep: Vec<u64> = inner.kept.iter().map(|k| k.n).collect();
         snapshot::prune(&self.env, &self.paths, &keep)?;
@@ -272,12 +276,12 @@ impl Checkpoints {
                 }
             }
         }
-        while let Some(stray) = inner.stray.last() {
-            match stray {
-                Stray::Files(files) => self.segments.remove_files(files)?,
-                Stray::Topic(id) => self.segments.remove_topic(*id)?,
+        while let Some(orphan) = inner.orphans.last() {
+            match orphan {
+                Orphan::Files(files) => self.segments.remove_files(files)?,
+                Orphan::Topic(id) => self.segments.remove_topic(*id)?,
             }
-            inner.stray.pop();
+            inner.orphans.pop();
         }
         drop(inner);
         self.refill(wal);
@@ -286,21 +290,21 @@ impl Checkpoints {
 
     /// What the snapshots that leave name, or what was `made`, and no kept one names. Most entries
     /// are the same in all.
-    fn unnamed(&self, inner: &Inner, made: &[(SegmentName, Part)]) -> Result<Vec<Stray>> {
+    fn unnamed(&self, inner: &Inner, made: &[(SegmentName, FileKind)]) -> Result<Vec<Orphan>> {
         let kept: Vec<Table> =
             inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
         let mut out = Vec::new();
         for files in made.chunk_by(|(a, _), (b, _)| a.topic_id == b.topic_id) {
-            out.extend(stray(&kept, files[0].0.topic_id, files.to_vec())?);
+            out.extend(find_orphan(&kept, files[0].0.topic_id, files.to_vec())?);
         }
-        for n in &inner.leaving {
+        for n in &inner.superseded {
             let gone = self.load(*n)?.topics;
             for i in 0..gone.len() {
                 let id = gone.id(i);
                 let as_before =
                     |t: &Table| t.by_id(id).is_some_and(|k| t.entry(k) == gone.entry(i));
                 if !kept.iter().any(as_before) {
-                    out.extend(stray(&kept, id, named(&gone, i)?)?);
+                    out.extend(find_orphan(&kept, id, named(&gone, i)?)?);
                 }
             }
         }
@@ -311,16 +315,16 @@ impl Checkpoints {
     /// names, and folders of topics that are in neither and not `live`.
     pub fn sweep(&self, live: &BTreeSet<u64>) -> Result<u64> {
         let mut inner = self.inner.lock();
-        self.settle(&mut inner)?;
-        let mut named = Named::default();
+        self.load_older(&mut inner)?;
+        let mut named = NamedFiles::default();
         for kept in &inner.kept {
             named.add(&self.load(kept.n)?.topics)?;
         }
         // What this open made is named by the next snapshot.
-        let made = self.segments.take_made();
+        let made = self.segments.take_new_files();
         named.files.extend(&made);
         named.files.sort_unstable();
-        self.segments.made(&made);
+        self.segments.add_new_files(&made);
         let mut removed = 0;
         for topic in self.segments.list_topics()? {
             if !named.has(topic) && !live.contains(&topic) {
@@ -328,9 +332,9 @@ impl Checkpoints {
                 continue;
             }
             let files = self.segments.list_files(topic)?;
-            let stray: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
-            removed += stray.len() as u64;
-            self.segments.remove_files(&stray)?;
+            let orphans: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
+            removed += orphans.len() as u64;
+            self.segments.remove_files(&orphans)?;
         }
         Ok(removed)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use topics_env::{Env, File, LockError, LockGuard, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::segment::{Part, SegmentName};
+use crate::segment::{FileKind, SegmentName};
 use crate::{Result, StorageError};
 
 /// Where everything lies.
@@ -68,8 +68,8 @@ impl Paths {
     }
 
     /// A file of a segment.
-    pub fn segment(&self, name: &SegmentName, part: Part) -> PathBuf {
-        self.topic(name.topic_id).join(name.file(part))
+    pub fn segment(&self, name: &SegmentName, kind: FileKind) -> PathBuf {
+        self.topic(name.topic_id).join(name.file(kind))
     }
 
     /// The folder of damaged bytes that were set aside.
@@ -441,7 +441,7 @@ pub fn atomic_replace(
 }
 
 /// Keeps damaged bytes that are given up, in `damaged/`; a copy made before is never replaced.
-pub fn set_aside(env: &Env, paths: &Paths, name: &str, bytes: &[u8]) -> Result<()> {
+pub fn quarantine(env: &Env, paths: &Paths, name: &str, bytes: &[u8]) -> Result<()> {
     let dir = paths.root().join("damaged");
     create_dir(env, "dir.names", &dir)?;
     let path = dir.join(name);
@@ -537,7 +537,7 @@ pub mod reserve {
     }
 
     /// Gives up what `bytes` more need: not all, which somebody else would take.
-    pub fn give(env: &Env, paths: &Paths, bytes: u64) -> Result<()> {
+    pub fn release_part(env: &Env, paths: &Paths, bytes: u64) -> Result<()> {
         let path = paths.reserve();
         let io = |e| StorageError::io(show(&path), e);
         let file = match env.fs.open(&path, OpenMode::Write) {
@@ -550,7 +550,7 @@ pub mod reserve {
     }
 
     /// Gives all of it up.
-    pub fn release(env: &Env, paths: &Paths) -> Result<()> {
+    pub fn release_all(env: &Env, paths: &Paths) -> Result<()> {
         match env.fs.remove_file(&paths.reserve()) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),

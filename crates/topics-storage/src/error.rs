@@ -99,7 +99,7 @@ impl StorageError {
     pub fn io(what: impl Into<String>, e: io::Error) -> Self {
         let what = what.into();
         match e.kind() {
-            _ if topics_env::no_descriptor(&e) => Self::NoDescriptor { detail: what },
+            _ if topics_env::is_fd_exhausted(&e) => Self::NoDescriptor { detail: what },
             io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::FileTooLarge => Self::Full { detail: format!("{what}: {e}") },

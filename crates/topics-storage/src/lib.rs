@@ -8,7 +8,6 @@ pub mod format;
 pub mod recovery;
 pub mod segment;
 pub mod snapshot;
-pub mod tier;
 pub mod txn;
 pub mod wal;
 

@@ -3,35 +3,31 @@
 //! ```text
 //!   0  4  magic "TSNP"   4  4  version u32   8  8  number n   16  8  length of the body
 //!  24  8  XXH3-64 of bytes 0…23 and the body
-//!  32  .  body: SnapshotBody, bincode 2, little-endian, fixed width
+//!  32  .  body: SnapshotBody, encoded with fixed width (`crate::format::codec`)
 //! ```
 //!
 //! The topics stay encoded until they are asked for ([`Table`]), and are encoded as they are
-//! captured ([`Draft`]).
+//! captured ([`SnapshotBuilder`]).
 
 use std::path::Path;
 
-use bincode::{Decode, Encode};
 use topics_env::{Env, OpenMode};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::dir::{Paths, atomic_replace, create_temp, le_u32, le_u64, list_dir, read_file, show};
+use crate::format::codec::{Decode, Encode, decode_fixed};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
-mod draft;
+mod builder;
 mod table;
 
-pub use draft::{Draft, Encoded};
-pub use table::{Glance, Snapshot, Table};
+pub use builder::{EncodedSnapshot, SnapshotBuilder};
+pub use table::{Snapshot, Table, TopicHeader};
 
 const MAGIC: [u8; 4] = *b"TSNP";
 const VERSION: u32 = 1;
 pub(crate) const HEADER: usize = 32;
-const CODEC: bincode::config::Configuration<
-    bincode::config::LittleEndian,
-    bincode::config::Fixint,
-> = bincode::config::standard().with_fixed_int_encoding();
 
 /// A position in the logs: the layout (the generation that began with its shard count) and the
 /// lsn within the topic's shard.
@@ -167,7 +163,7 @@ pub struct SnapshotBody {
 
 /// What was found of snapshots.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedSnapshots {
     /// The newest valid one and its number; `None`: there is none.
     pub newest: Option<(u64, Snapshot)>,
     /// Snapshots that are there and invalid, newest first.
@@ -180,7 +176,7 @@ pub struct Loaded {
 
 /// Encodes a snapshot file.
 pub fn encode(n: u64, body: &SnapshotBody) -> Result<Vec<u8>> {
-    Encoded::of(body).map(|mut e| e.file(n).to_vec())
+    EncodedSnapshot::of(body).map(|mut e| e.file(n).to_vec())
 }
 
 /// The checksum of a snapshot: everything but the checksum itself.
@@ -249,9 +245,9 @@ struct Head {
 
 /// Decodes the body that begins at `at`, all but the topics.
 fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Snapshot, String> {
-    let (head, used) = decode_limited::<Head>(bytes.get(at..).unwrap_or_default())?;
+    let (head, used) = decode_fixed::<Head>(bytes.get(at..).unwrap_or_default())?;
     let topics = Table::read(file, bytes, at + used, head.topics)?;
-    let (sections, used) = decode_limited::<Vec<Section>>(topics.rest())?;
+    let (sections, used) = decode_fixed::<Vec<Section>>(topics.rest())?;
     if used != topics.rest().len() {
         return Err(format!("{} bytes follow the body", topics.rest().len() - used));
     }
@@ -271,25 +267,6 @@ fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Sna
     Ok(Snapshot { body, largest: topics.largest(), topics })
 }
 
-/// Decodes with an allocation limit near the length of what is decoded: the encoding is of fixed
-/// width, so a value takes at most about twice its encoded bytes in memory.
-fn decode_limited<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<(T, usize), String> {
-    fn limited<const LIMIT: usize, T: Decode<()>>(bytes: &[u8]) -> Decoded<T> {
-        bincode::decode_from_slice(bytes, CODEC.with_limit::<LIMIT>())
-    }
-    type Decoded<T> = std::result::Result<(T, usize), bincode::error::DecodeError>;
-    const LIMITS: [usize; 4] = [1 << 20, 1 << 24, 1 << 28, 1 << 32];
-    let most = bytes.len().saturating_mul(4);
-    let decoded = match LIMITS.iter().position(|limit| most <= *limit) {
-        Some(0) => limited::<{ LIMITS[0] }, T>(bytes),
-        Some(1) => limited::<{ LIMITS[1] }, T>(bytes),
-        Some(2) => limited::<{ LIMITS[2] }, T>(bytes),
-        Some(_) => limited::<{ LIMITS[3] }, T>(bytes),
-        None => limited::<{ LIMITS[3] << 8 }, T>(bytes),
-    };
-    decoded.map_err(|e| e.to_string())
-}
-
 /// Writes a snapshot: temp → sync → `before_rename` → rename → directory sync → read back and
 /// verify. Returns its length. After an error the snapshot may be there or not; the number must
 /// not be used again.
@@ -297,7 +274,7 @@ pub fn write(
     env: &Env,
     paths: &Paths,
     n: u64,
-    snapshot: &mut Encoded,
+    snapshot: &mut EncodedSnapshot,
     before_rename: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
     let bytes = snapshot.file(n);
@@ -357,13 +334,13 @@ fn write_temp(env: &Env, temp: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Reads the newest valid one of the two newest snapshots. An I/O error and an unknown version
 /// are errors; a damaged one is passed over and reported.
-pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loaded> {
+pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<LoadedSnapshots> {
     let numbers = list(env, paths)?;
     let mut rejected = Vec::new();
     for &n in numbers.iter().take(2) {
         match read(env, paths, n, store_id) {
             Ok((found, bytes)) => {
-                return Ok(Loaded { newest: Some((n, found)), rejected, numbers, bytes });
+                return Ok(LoadedSnapshots { newest: Some((n, found)), rejected, numbers, bytes });
             }
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 log::error!("snapshot {n}: {e}");
@@ -372,7 +349,7 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
             Err(e) => return Err(e),
         }
     }
-    Ok(Loaded { newest: None, rejected, numbers, bytes: 0 })
+    Ok(LoadedSnapshots { newest: None, rejected, numbers, bytes: 0 })
 }
 
 /// The store id in a snapshot, whose checksum holds.

@@ -10,11 +10,11 @@ async with te.aio.open("./topics-data") as db:
 from .consumer import Consumer
 from .database import Connecting, Database, Opening, connect, open, verify
 from .queue import Job, Queue, Work
-from .reading import Read
+from .read import Read
 from .router import Router
 from .topic import Topic
 from .transaction import Transaction
-from .watching import Watch
+from .watch import Watch
 
 __all__ = [
     "Connecting",

@@ -1,4 +1,4 @@
-"""What the running event loop awaits of the core: one bridge per loop, for all databases."""
+"""The bridge between an event loop and the native core: one per loop, for all databases."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Bridge:
-    """The calls of one event loop.
+    """The pending calls of one event loop.
 
-    An answer that nobody awaits any more, or that a cancelled task does not take, is dropped; what
-    must not be lost that way (`Taken`, `Handed`) undoes itself then.
+    An answer that no task awaits any more is dropped. Answers that must not be lost this way (a
+    page of a consumer, jobs of a claim) undo themselves when they are dropped.
     """
 
     def __init__(self) -> None:
@@ -41,25 +41,27 @@ class Bridge:
                 self._pending.resolve(token, value)
 
     def token(self) -> int:
-        """A name for a call that this loop's thread makes."""
+        """Returns a token for a call that the loop's thread makes."""
         return self._pending.next_token()
 
     async def answer(self, token: int) -> Any:
-        """What comes of a call that was made without an `await` since its token was taken."""
+        """Awaits the answer to a call that was started after its token was taken, without an
+        `await`.
+        """
         try:
             return await self._pending.expect(token)
         finally:
             self._pending.forget(token)
 
     async def run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a verb that may wait for the disk, on one of a few threads."""
+        """Runs a verb that may wait for the disk on a thread of the pool."""
         token = self.token()
         self.calls.run(token, verb, args, kwargs)
         answer: T = await self.answer(token)
         return answer
 
     async def run_long(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same on a thread of its own, so that nothing else waits for it."""
+        """Runs a verb on its own thread, so that it blocks no other call."""
         token = self.token()
         self.calls.run(token, verb, args, kwargs, long=True)
         answer: T = await self.answer(token)
@@ -72,8 +74,8 @@ class Bridge:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Any:
-        """Waits for what `begin` asks for; `None` when there is nothing to wait for, or the timeout
-        has passed.
+        """Awaits what `begin` starts; returns `None` if there is nothing to wait for, or the
+        timeout has passed.
         """
         token = self.token()
         waiting = begin(self.calls, token, *args, **kwargs)
@@ -85,7 +87,7 @@ class Bridge:
             waiting.cancel()
 
     async def woken(self, token: int, timeout: float | None = None) -> Any:
-        """The answer to a call, or `None` when the timeout has passed."""
+        """Awaits the answer to a call; returns `None` when the timeout has passed."""
         if timeout is None:
             return await self.answer(token)
         timer = self._pending.loop.call_later(timeout, self._pending.resolve, token, None)
@@ -95,11 +97,11 @@ class Bridge:
             timer.cancel()
 
     def wake(self, token: int) -> None:
-        """Ends a wait as if its time had passed."""
+        """Ends a wait as its timeout would."""
         self._pending.resolve(token, None)
 
     def end(self) -> None:
-        """Stops listening."""
+        """Stops listening; pending calls raise `Closed`."""
         self._pending.end(lambda: Closed("the last database of this loop was closed"))
 
 
@@ -109,7 +111,7 @@ _lock = threading.Lock()
 _databases = 0
 
 
-def here() -> Bridge:
+def current_bridge() -> Bridge:
     """The bridge of the running loop."""
     loop = asyncio.get_running_loop()
     bridge = _bridges.get(loop)
@@ -121,15 +123,15 @@ def here() -> Bridge:
     return bridge
 
 
-def opened() -> None:
-    """A database is open, or is being opened."""
+def retain() -> None:
+    """Counts a database that is open or being opened."""
     global _databases
     with _lock:
         _databases += 1
 
 
-def closed() -> None:
-    """A database is closed. After the last one no loop listens any more."""
+def release() -> None:
+    """Counts a closed database. After the last one every bridge stops listening."""
     global _databases
     with _lock:
         _databases -= 1
@@ -142,7 +144,7 @@ def closed() -> None:
         if loop is here_now:
             bridge.end()
         elif not loop.is_closed():
-            # It may be closed at this moment: then it listens to nothing.
+            # The loop may be closed by now: then its bridge no longer listens.
             try:
                 loop.call_soon_threadsafe(bridge.end)
             except RuntimeError:
@@ -151,8 +153,8 @@ def closed() -> None:
 
 @atexit.register
 def _finish() -> None:
-    """Threads do not come back to an interpreter that is gone: verbs end before, which they do
-    soon when what they are at is closed.
+    """Waits for running verbs at exit, at most 10 s: a thread cannot return to a finalized
+    interpreter.
     """
     close_all()
     deadline = time.monotonic() + 10

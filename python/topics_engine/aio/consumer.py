@@ -1,4 +1,4 @@
-"""Durable consumers: readers whose position the engine keeps."""
+"""Consumers: readers whose cursor the engine stores."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, cast
 
 from ..client import consumer as plain
 from ..client.consumer import ConsumerBatch, Mode, batch_of
-from ..client.watching import left
+from ..client.watch import seconds_left
 from ..errors import Conflict
 from .bridge import Bridge
-from .twin import Twin, like, twin
+from .handle import AsyncHandle, async_method, same_signature
 
 if TYPE_CHECKING:
     from .. import _core
 
 
-class Consumer(Twin[plain.Consumer]):
-    """A reader of a topic with a stored cursor; a new handle begins where the cursor is stored.
+class Consumer(AsyncHandle[plain.Consumer]):
+    """A reader of a topic with a stored cursor. A new handle begins at that cursor.
 
-    A batch whose read was cancelled is handed out by the next read of this handle.
+    If a read is cancelled after it got a batch, the next read of this handle returns that batch.
     """
 
     __slots__ = ()
@@ -38,10 +38,10 @@ class Consumer(Twin[plain.Consumer]):
 
     @property
     def cursor(self) -> int:
-        """The stored cursor."""
+        """The stored cursor, as this handle knows it."""
         return self._sync.cursor
 
-    @like(plain.Consumer.read)
+    @same_signature(plain.Consumer.read)
     async def read(
         self,
         *,
@@ -59,28 +59,28 @@ class Consumer(Twin[plain.Consumer]):
             token = bridge.token()
             native.read_later(bridge.calls, token, max_bytes, max_records, checkpoint, match)
             try:
-                # No await between the answer and taking it: what is not taken goes back.
+                # No await between the answer and `take`: a page that is not taken goes back.
                 page = (await bridge.answer(token)).take()
             except Conflict as busy:
                 if fail_if_busy or busy.code != "consumer_busy":
                     raise
                 page = None
             if page is None:
-                await self._turn(bridge)
+                await self._wait_until_free(bridge)
                 continue
-            rest = left(deadline)
+            rest = seconds_left(deadline)
             if len(page) or page.tombstone is not None or not rest:
                 return batch_of(self.topic, page)
             if page.caught_up:
                 await bridge.wait(rest, native.more, page.next_from_seq)
 
-    async def _turn(self, bridge: Bridge) -> None:
-        """Waits until no other reader of `at_most_once` reads."""
+    async def _wait_until_free(self, bridge: Bridge) -> None:
+        """Waits until no other reader reads from an `at_most_once` consumer."""
         token = bridge.token()
         cast("_core.Consumer", self._sync._native).turn(bridge.calls, token)
         await bridge.answer(token)
 
-    peek = twin(plain.Consumer.peek)
-    commit = twin(plain.Consumer.commit)
-    seek = twin(plain.Consumer.seek)
-    drop = twin(plain.Consumer.drop)
+    peek = async_method(plain.Consumer.peek)
+    commit = async_method(plain.Consumer.commit)
+    seek = async_method(plain.Consumer.seek)
+    drop = async_method(plain.Consumer.drop)

@@ -1,4 +1,4 @@
-"""An open data directory."""
+"""The handle of an open data directory, or of a connection to a server."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ..client import database as plain
 from ..client.database import open_database
 from ..client.values import TopicInfo, Verification
 from . import bridge
+from .handle import Closing, ReprMixin, async_method, long_async_method, runner_of, wrapping
 from .queue import Queue
 from .router import Router
-from .spawning import runner_of
 from .topic import Topic
 from .transaction import Transaction
-from .twin import Closing, Shown, long_twin, made, twin
-from .watching import Watch
+from .watch import Watch
 
 if TYPE_CHECKING:
     from ..remote import Verify
 
 
-class Database(Shown[plain.Database], Closing):
-    """Topics, in this process or of a server, for any number of event loops and their threads. Use
-    it in an `async with` block, or `close` it.
+class Database(ReprMixin[plain.Database], Closing):
+    """Topics of an embedded engine or of a server, usable from several event loops.
+
+    Use it in an `async with` block, or `await` its `close`.
     """
 
     __slots__ = ("_counted",)
 
     def __init__(self, database: plain.Database) -> None:
         super().__init__(database)
-        # Its bridge counts it, from before it was opened.
-        self._counted = not self._elsewhere
+        # Whether `retain` has counted it.
+        self._counted = not self._is_remote
 
     @property
     def path(self) -> str:
@@ -44,16 +44,16 @@ class Database(Shown[plain.Database], Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, here or because this process is a fork."""
+        """Whether it is closed, or belongs to the parent process of a fork."""
         return self._sync.closed
 
     @property
     def settings(self) -> settings.Resolved | None:
-        """What it was opened with, and where each value came from."""
+        """Its settings, each with its source; `None` for a connection."""
         return self._sync.settings
 
     def topic(self, name: str, **config: Any) -> Topic:
-        """A handle. The config applies when the topic is created, by a write at the latest."""
+        """Returns a handle of a topic; see `topics_engine.Database.topic`."""
         return Topic(self._sync.topic(name, **config))
 
     def __getitem__(self, name: str) -> Topic:
@@ -71,37 +71,33 @@ class Database(Shown[plain.Database], Closing):
         for info in await self._runner().run(look):
             yield info
 
-    queue = twin(plain.Database.queue, Queue)
-    router = twin(plain.Database.router, Router)
-    watch = made(plain.Database.watch, Watch)
-    transaction = made(plain.Database.transaction, Transaction)
-    forget_writer = twin(plain.Database.forget_writer)
-    redrive = twin(plain.Database.redrive)
-    routers = twin(plain.Database.routers)
-    sync = long_twin(plain.Database.sync)
-    checkpoint = long_twin(plain.Database.checkpoint)
-    verify = long_twin(plain.Database.verify)
-    metrics = twin(plain.Database.metrics)
+    queue = async_method(plain.Database.queue, Queue)
+    router = async_method(plain.Database.router, Router)
+    watch = wrapping(plain.Database.watch, Watch)
+    transaction = wrapping(plain.Database.transaction, Transaction)
+    forget_writer = async_method(plain.Database.forget_writer)
+    redrive = async_method(plain.Database.redrive)
+    routers = async_method(plain.Database.routers)
+    sync = long_async_method(plain.Database.sync)
+    checkpoint = long_async_method(plain.Database.checkpoint)
+    verify = long_async_method(plain.Database.verify)
+    metrics = async_method(plain.Database.metrics)
 
     async def scan(self, topic: str, **asked: Any) -> Any:
-        """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the
-        like: `from_seq`, `to_seq`, `columns` and the other fields of `POST /v0/topics/:t/scan`.
-        """
+        """Returns a range of a topic as an Arrow stream; see `topics_engine.Database.scan`."""
         return await self._runner().run(partial(self._sync.scan, topic, **asked))
 
     async def split(self, topic: str, **asked: Any) -> dict[str, Any]:
-        """A range in parts of about one size, from the index alone: the fields and the answer of
-        `POST /v0/topics/:t/split`.
-        """
+        """Splits a range of a topic into parts; see `topics_engine.Database.split`."""
         return await self._runner().run(partial(self._sync.split, topic, **asked))
 
     async def close(self) -> None:
-        """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
+        """Syncs and closes. Every waiting call raises `Closed`. Idempotent."""
         if not self.closed:
             await runner_of(self._sync._backend).run_long(self._sync.close)
         if self._counted:
             self._counted = False
-            bridge.closed()
+            bridge.release()
 
 
 class Opening:
@@ -115,7 +111,7 @@ class Opening:
         self._entered: Database | None = None
 
     def _work(self) -> None:
-        """On a thread. Whoever is second of this and a cancellation closes what was opened."""
+        """Opens on a thread. If the caller was cancelled meanwhile, closes the database again."""
         opened = self._open()
         with self._lock:
             self._opened = opened
@@ -124,8 +120,8 @@ class Opening:
             opened.close()
 
     async def _wait(self) -> Database:
-        bridge.opened()
-        here = bridge.here()
+        bridge.retain()
+        here = bridge.current_bridge()
         try:
             await here.run_long(self._work)
         except BaseException:
@@ -134,7 +130,7 @@ class Opening:
                 opened = self._opened
             if opened is not None:
                 here.calls.run(here.token(), opened.close, (), {}, long=True)
-            bridge.closed()
+            bridge.release()
             raise
         assert self._opened is not None
         return Database(self._opened)
@@ -152,7 +148,7 @@ class Opening:
 
 
 def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
-    """Opens a data directory, creating it when missing; see `topics_engine.open`."""
+    """Opens a data directory; see `topics_engine.open`."""
     return Opening(path, given)
 
 
@@ -160,9 +156,9 @@ class Connecting:
     """A connection to a server: `await` it, or use it in an `async with` block."""
 
     def __init__(self, url: str, key: str | None, given: dict[str, Any]) -> None:
-        from ..remote import over_loops
+        from ..remote import connect_async
 
-        self._database = Database(over_loops(url, key, **given))
+        self._database = Database(connect_async(url, key, **given))
 
     async def _there(self) -> Database:
         return self._database
@@ -188,7 +184,7 @@ def connect(
     heartbeat: float = 5.0,
     verify: Verify = True,
 ) -> Connecting:
-    """A server's topics, with the handles of an open directory; see `topics_engine.connect`."""
+    """Connects to a server; see `topics_engine.connect`."""
     given = {
         "deadline": deadline,
         "timeout": timeout,
@@ -201,9 +197,9 @@ def connect(
 
 
 async def verify(path: str | os.PathLike[str]) -> Verification:
-    """Checks every byte of a data directory, closed or open. Nothing is changed."""
-    bridge.opened()
+    """Checks every byte of a data directory, open or closed. Changes nothing."""
+    bridge.retain()
     try:
-        return await bridge.here().run_long(plain.verify, path)
+        return await bridge.current_bridge().run_long(plain.verify, path)
     finally:
-        bridge.closed()
+        bridge.release()

@@ -1,4 +1,4 @@
-"""Leased queues: jobs are claimed for a time, then done or given back."""
+"""Job queues: a worker leases a job for a time, then acks it or gives it back."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..client import queue as plain
-from ..client.queue import Leased, jobs_of
-from ..client.watching import left
+from ..client.queue import LeasedJob, jobs_of
+from ..client.watch import seconds_left
 from ..errors import TopicsError
-from .bridge import Bridge, here
-from .spawning import runner_of
-from .topic import Handle
-from .twin import Closing, like, twin
+from .bridge import Bridge, current_bridge
+from .handle import Closing, async_method, runner_of, same_signature
+from .topic import TopicHandle
 
 if TYPE_CHECKING:
-    from ..client.backend import Flow
+    from ..client.backend import JobStream
 
-# The longest that the engine lets one claim wait, in seconds.
+# Seconds that one claim waits at most; a longer wait is several claims.
 LONGEST = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job(Leased):
-    """A job that is leased to a node. `async with job:` acks it, or gives it back on an exception,
-    a cancellation too.
+class Job(LeasedJob):
+    """A job that is leased to a worker. `async with job:` acks it, or nacks it on an exception or
+    cancellation.
 
-    While the block runs the lease is renewed at a third of its time. A job that a transaction
-    acked within the block is done.
+    Inside the block a task renews the lease at a third of its time. A job that a transaction acked
+    inside the block is not acked again.
     """
 
     _renewals: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
 
     async def ack(self) -> bool:
-        """Done: the job is deleted. False when the lease is another's by now."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._held())
+        """Acks the job: it is done, and deleted. Returns False if the lease has expired."""
+        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
         return bool(done)
 
     async def nack(self, delay_ms: int | None = None) -> bool:
-        """Gives the job back, by default after the queue's backoff."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._held(), delay_ms)
+        """Gives the job back, after the queue's backoff or `delay_ms` milliseconds."""
+        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), delay_ms)
         return bool(done)
 
     async def extend(self, lease_ms: int | None = None) -> bool:
-        """The lease runs out so long from now."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._held(), lease_ms)
+        """Renews the lease for `lease_ms` milliseconds (default: the queue's lease)."""
+        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._lease(), lease_ms)
         return bool(done)
 
     async def __aenter__(self) -> Job:
@@ -58,12 +57,12 @@ class Job(Leased):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._renewals.pop().cancel()
-        if self._settled.is_set():
+        if self._acked.is_set():
             return
         if kind is not None:
             await self.nack()
         elif not await self.ack():
-            raise self._lost()
+            raise self._lease_lost()
 
     async def _renew(self) -> None:
         try:
@@ -76,9 +75,9 @@ class Job(Leased):
 
 
 class Work(Closing, AsyncIterator[Job]):
-    """Follows a queue: jobs are leased as there is room for them; closing gives them back."""
+    """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back."""
 
-    def __init__(self, queue: plain.Queue, node: str, native: Flow) -> None:
+    def __init__(self, queue: plain.Queue, node: str, native: JobStream) -> None:
         self._queue, self._node, self._native = queue, node, native
         self._jobs: deque[Job] = deque()
         self._waits: tuple[Bridge, int] | None = None
@@ -102,7 +101,7 @@ class Work(Closing, AsyncIterator[Job]):
             if found is not None:
                 self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
             return
-        bridge = here()
+        bridge = current_bridge()
 
         def begin(calls: _core.Calls, token: int) -> _core.Waiting | None:
             self._waits = bridge, token
@@ -115,11 +114,11 @@ class Work(Closing, AsyncIterator[Job]):
         if answer is None:
             self._closed = True
         else:
-            # No await between the answer and taking it: what is not taken is given back.
+            # No await between the answer and `take`: jobs that are not taken are given back.
             self._jobs.extend(jobs_of(Job, self._queue, self._node, answer.take()))
 
     async def close(self) -> None:
-        """Ends it: what was not acked is given back. Idempotent."""
+        """Ends the iteration and gives unacked jobs back. Idempotent."""
         if not self._closed:
             self._closed = True
             self._jobs.clear()
@@ -129,15 +128,15 @@ class Work(Closing, AsyncIterator[Job]):
             await runner_of(self._native).run(self._native.close)
 
 
-class Queue(Handle[plain.Queue]):
-    """A queue by name, of any loop. What a topic does it does too."""
+class Queue(TopicHandle[plain.Queue]):
+    """A queue by name. It has the methods of a topic, too."""
 
     __slots__ = ()
 
-    peek = twin(plain.Queue.peek)
-    redrive = twin(plain.Queue.redrive)
+    peek = async_method(plain.Queue.peek)
+    redrive = async_method(plain.Queue.redrive)
 
-    @like(plain.Queue.claim, of_all=True)
+    @same_signature(plain.Queue.claim, remote_too=True)
     async def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:
@@ -147,14 +146,14 @@ class Queue(Handle[plain.Queue]):
             return jobs_of(Job, self._sync, node, got)
         deadline = time.monotonic() + wait
         while True:
-            rest = left(deadline) or 0.0
+            rest = seconds_left(deadline) or 0.0
             wait = min(rest, LONGEST)
-            # No await between the answer and taking it: what is not taken is given back.
+            # No await between the answer and `take`: jobs that are not taken are given back.
             answer = self._bridge().wait(None, native.claim_later, node, max, lease_ms, wait)
             found = (await answer).take()
             if found[0] or rest <= wait:
                 return jobs_of(Job, self._sync, node, found)
 
     def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
-        """Follows the queue: up to `max` jobs are leased at a time; closing it gives them back."""
+        """Follows the queue: returns an iterator over jobs; see `topics_engine.Queue.work`."""
         return Work(self._sync, node, self._sync._native.work(node, max, lease_ms))

@@ -1,13 +1,13 @@
-"""A router's handle."""
+"""The handle of a router."""
 
 from __future__ import annotations
 
 from ..client import router as plain
-from .twin import Twin, twin
+from .handle import AsyncHandle, async_method
 
 
-class Router(Twin[plain.Router]):
-    """A router by name. It copies what is written to its source, as it is written."""
+class Router(AsyncHandle[plain.Router]):
+    """A router by name. It copies records from its source to its destination."""
 
     __slots__ = ()
 
@@ -15,5 +15,5 @@ class Router(Twin[plain.Router]):
     def name(self) -> str:
         return self._sync.name
 
-    state = twin(plain.Router.state)
-    drop = twin(plain.Router.drop)
+    state = async_method(plain.Router.state)
+    drop = async_method(plain.Router.drop)

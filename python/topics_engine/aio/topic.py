@@ -1,4 +1,4 @@
-"""A topic's handle."""
+"""The handle of a topic."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..client import topic as plain
 from ..client.encoding import rows
 from ..client.topic import ack_of
 from ..client.values import Ack
-from ..client.watching import left
+from ..client.watch import seconds_left
 from ..errors import Throttled
 from .consumer import Consumer
-from .reading import Read
-from .twin import Shown, like, long_twin, made, twin
+from .handle import ReprMixin, async_method, long_async_method, same_signature, wrapping
+from .read import Read
 
 if TYPE_CHECKING:
     from ..client.backend import Acked
 
-# What a write that may wait waits for.
-ROOM = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
+# Limits that clear by themselves: a write may wait for them.
+WAITABLE_LIMITS = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
 
 T = TypeVar("T", bound=plain.Topic)
 
 
-class Handle(Shown[T]):
-    """What handles of topics and of queues do."""
+class TopicHandle(ReprMixin[T]):
+    """The methods of topics and queues."""
 
     __slots__ = ()
 
@@ -35,20 +35,20 @@ class Handle(Shown[T]):
     def name(self) -> str:
         return self._sync.name
 
-    create = twin(plain.Topic.create)
-    append_arrow = twin(plain.Topic.append_arrow)
-    read = made(plain.Topic.read, Read)
-    tail = twin(plain.Topic.tail)
-    consumer = twin(plain.Topic.consumer, Consumer)
-    consumers = twin(plain.Topic.consumers)
-    drop_consumer = twin(plain.Topic.drop_consumer)
-    seek = twin(plain.Topic.seek)
-    delete = twin(plain.Topic.delete)
-    state = twin(plain.Topic.state)
-    sync = long_twin(plain.Topic.sync)
-    drop = twin(plain.Topic.drop)
+    create = async_method(plain.Topic.create)
+    append_arrow = async_method(plain.Topic.append_arrow)
+    read = wrapping(plain.Topic.read, Read)
+    tail = async_method(plain.Topic.tail)
+    consumer = async_method(plain.Topic.consumer, Consumer)
+    consumers = async_method(plain.Topic.consumers)
+    drop_consumer = async_method(plain.Topic.drop_consumer)
+    seek = async_method(plain.Topic.seek)
+    delete = async_method(plain.Topic.delete)
+    state = async_method(plain.Topic.state)
+    sync = long_async_method(plain.Topic.sync)
+    drop = async_method(plain.Topic.drop)
 
-    @like(plain.Topic.append)
+    @same_signature(plain.Topic.append)
     async def append(
         self,
         data: Any,
@@ -65,7 +65,7 @@ class Handle(Shown[T]):
             lambda: self._sync.append(data, tag=tag, meta=meta, ttl_ms=ttl_ms, **options),
         )
 
-    @like(plain.Topic.append_batch)
+    @same_signature(plain.Topic.append_batch)
     async def append_batch(
         self, records: list[bytes], *, tag: str | None = None, **options: Any
     ) -> Ack:
@@ -91,10 +91,11 @@ class Handle(Shown[T]):
     async def _write(
         self,
         stage: Callable[[_core.Calls, int], Acked | None],
-        patiently: Callable[[], Ack],
+        blocking: Callable[[], Ack],
     ) -> Ack:
-        """A write that needs no sync is over inside the call. One that finds no room, and may wait
-        for it, waits on a thread.
+        """Starts a write and awaits its ack, which is there immediately if no sync is needed.
+
+        If memory is short and the write may wait, it waits on a thread.
         """
         bridge = self._bridge()
         token = bridge.token()
@@ -102,29 +103,29 @@ class Handle(Shown[T]):
             acked = stage(bridge.calls, token)
             return ack_of(await bridge.answer(token) if acked is None else acked)
         except Throttled as error:
-            if error.detail.get("limit") not in ROOM:
+            if error.detail.get("limit") not in WAITABLE_LIMITS:
                 raise
-        return await bridge.run(patiently)
+        return await bridge.run(blocking)
 
-    @like(plain.Topic.wait)
+    @same_signature(plain.Topic.wait)
     async def wait(self, after: int, wait: float | None = None) -> bool:
         deadline = None if wait is None else time.monotonic() + wait
         while True:
             bridge = self._bridge()
             if self._sync.wait(after, 0):
                 return True
-            rest = left(deadline)
+            rest = seconds_left(deadline)
             if rest == 0.0:
                 return False
             await bridge.wait(rest, _core.Calls.head, self._engine, self.name, after)
 
 
-class Topic(Handle[plain.Topic]):
-    """A topic by name, of any loop.
+class Topic(TopicHandle[plain.Topic]):
+    """A topic by name, usable from several event loops.
 
-    The topic is created by the first write or by `create`. The config that the handle was made with
-    applies then; where the topic exists and differs in a named field, that is a `Conflict`. A
-    write whose `await` is cancelled may be stored, or not; with a `key` it can be repeated.
+    The topic is created by `create` or by the first write, with the options that the handle was
+    made with. If the topic exists and differs in one of them, that call raises `Conflict`. A
+    cancelled write may be stored or not; with a `key` it is safe to repeat.
     """
 
     __slots__ = ()

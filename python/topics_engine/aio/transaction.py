@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from ..client import transaction as plain
 from ..client.transaction import Committed
-from .spawning import runner_of
-from .twin import Twin, given
+from .handle import AsyncHandle, passthrough, runner_of
 
 
-class Transaction(Twin[plain.Transaction]):
-    """What happens when the `async with` block ends: all of it or, on an exception, nothing.
+class Transaction(AsyncHandle[plain.Transaction]):
+    """Collects rows, commits and acks; the end of the `async with` block sends them, all or
+    nothing.
 
-    Nothing is staged before, so only the end is awaited. Topics that get rows take no other writes
-    while the commit runs.
+    Nothing is sent before, so only the end of the block is awaited.
     """
 
     __slots__ = ()
 
     @property
     def result(self) -> Committed | None:
-        """What the commit answered, once it has."""
+        """The result, once the block has ended."""
         return self._sync.result
 
-    append = given(plain.Transaction.append)
-    commit = given(plain.Transaction.commit)
-    ack = given(plain.Transaction.ack)
+    append = passthrough(plain.Transaction.append)
+    commit = passthrough(plain.Transaction.commit)
+    ack = passthrough(plain.Transaction.ack)
 
     async def __aenter__(self) -> Transaction:
         self._sync._check_open()
@@ -32,5 +31,5 @@ class Transaction(Twin[plain.Transaction]):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            await runner_of(self._sync._native).run(self._sync._happen)
+            await runner_of(self._sync._native).run(self._sync._send)
         self._sync._ended = True

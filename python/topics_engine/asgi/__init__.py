@@ -1,9 +1,9 @@
 """The HTTP interface as a plain ASGI 3 application.
 
-`app` is ready for any ASGI server: `uvicorn topics_engine.asgi:app`. Its settings are read when it
-is first asked for, and the directory that they name is opened when the server starts it. A server
-whose process also computes in Python threads should call `sys.setswitchinterval(0.0001)`, as
-`topics serve` does: with the default, a busy thread takes most turns of the event loop.
+`app` runs under any ASGI server: `uvicorn topics_engine.asgi:app`. It reads its settings at the
+first access, and opens the data directory at the ASGI startup. A process with busy Python threads
+beside the server should call `sys.setswitchinterval(0.0001)`, as `topics serve` does: with the
+default, a busy thread delays the event loop.
 """
 
 from .application import App

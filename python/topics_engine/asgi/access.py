@@ -1,8 +1,8 @@
-"""Who may talk to the server, before any verb is looked at.
+"""Access control, which runs before any verb.
 
-A `Guard` sees every request with its route, and says who it is from. `LoopbackGuard` is the one for
-a server without keys: nobody else can reach the socket, so what is left to keep out is a web page
-in a browser on the same machine that rebinds its own name to it.
+A `Guard` checks every request with its route, and returns its client. `LoopbackGuard` serves a
+server without keys: only this machine reaches its socket, so it keeps out web pages in local
+browsers.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ import re
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
-from .cors import Cors
 from .keys import ANYONE, Client, Keys
-from .messages import EVENTS, HttpError, Request
+from .messages import EVENTS, Header, HttpError, Request, Response
 from .route import Route, Scope
 
 _HOST = re.compile(rb"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/\s]*))(?::[0-9]*)?\Z")
 _BEARER = re.compile(rb"bearer +(\S+)\Z", re.IGNORECASE)
-# What a page may post without asking first.
+# Content types that a page may post without a preflight.
 _FORMS = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 _CHALLENGE = (b"www-authenticate", b'Bearer realm="topics"')
 
 
 class Guard(Protocol):
-    """Refuses a request by raising `HttpError`; called before the body is read."""
+    """Checks a request before its body is read; raises `HttpError` to refuse it."""
 
     def check(self, request: Request, route: Route | None) -> Client: ...
 
 
 class LoopbackGuard:
-    """Only requests that were addressed to a loopback name (DNS rebinding), and that no page from
-    elsewhere has made. A browser sends many of those without asking first: a GET claims jobs, and
-    opens streams and sockets. So all routes are refused but those that answer without the engine.
+    """Accepts requests to a loopback name (against DNS rebinding) that no foreign web page has
+    made.
+
+    Browsers send many cross-origin requests without a preflight; a GET claims jobs, and opens
+    streams and sockets. So the check covers all routes except those that answer without the engine.
     """
 
     def __init__(self, cors: Cors | None = None) -> None:
@@ -45,48 +46,46 @@ class LoopbackGuard:
         for name, value in request.scope["headers"]:
             if name == b"host" and not is_loopback_authority(value):
                 shown = value[:100].decode("latin-1")
-                message = f"Host {shown!r} is not a loopback name, and the server has no keys"
+                message = f"Host {shown!r} is not a loopback name, and the server has no API keys"
                 raise HttpError(403, "forbidden", message)
         return ANYONE
 
     def _refuse_pages(self, request: Request) -> None:
-        """Refuses what a page of another origin asks for, and what a browser asks for without
-        saying for which page.
-        """
+        """Refuses requests of foreign web pages, and of browsers that do not name the page."""
         headers = request.headers
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if origin is not None and self._cors.allows(origin):
             return
         host = headers.get(b"host", b"").strip()
         if origin is not None and not _is_origin(origin, host):
-            raise _foreign("a page of another origin made this request")
+            raise _foreign("this request comes from a web page of another origin")
         if site is not None and site.strip().lower() not in (b"same-origin", b"none"):
-            raise _foreign("a page of another origin made this request")
+            raise _foreign("this request comes from a web page of another origin")
         if origin is not None or site is not None:
             return
         referer = headers.get(b"referer")
         if referer is not None:
             if not _is_origin(b"/".join(referer.split(b"/", 3)[:3]), host):
-                raise _foreign("a page of another origin made this request")
+                raise _foreign("this request comes from a web page of another origin")
         elif _is_silent_browser(request):
-            raise _foreign("a browser made this request and does not say for which page")
+            raise _foreign("this request comes from a browser that does not say for which web page")
 
 
 def _foreign(what: str) -> HttpError:
-    message = f"{what}, and the server has no keys: TOPICS_CORS_ORIGINS names the pages that may"
+    message = f"{what}, and the server has no API keys: list the origin in TOPICS_CORS_ORIGINS"
     return HttpError(403, "forbidden", message)
 
 
 def _is_origin(origin: bytes, host: bytes) -> bool:
-    """Whether an origin is that of the pages which a server with this `Host` serves."""
+    """Whether an origin is that of pages which a server with this `Host` serves."""
     scheme, _, authority = origin.strip().lower().partition(b"://")
     return scheme in (b"http", b"https") and bool(host) and authority == host.lower()
 
 
 def _is_silent_browser(request: Request) -> bool:
-    """Whether a browser that says nothing of its page may have sent this without asking first.
+    """Whether a browser may have sent this request without a preflight and without naming its page.
 
-    Such a request has no body of JSON. Every browser calls itself Mozilla, and so do few others.
+    Such a request has no JSON body. Every browser calls itself Mozilla, and few other clients do.
     """
     kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     plain = request.method in ("GET", "HEAD") or (request.method == "POST" and kind in _FORMS)
@@ -94,14 +93,14 @@ def _is_silent_browser(request: Request) -> bool:
 
 
 class OpenGuard:
-    """Lets everything pass: what TOPICS_ALLOW_INSECURE_NO_AUTH asks for."""
+    """Accepts every request: the setting TOPICS_ALLOW_INSECURE_NO_AUTH."""
 
     def check(self, request: Request, route: Route | None) -> Client:
         return ANYONE
 
 
 class KeyGuard:
-    """Only clients with a key, for what its scopes allow."""
+    """Accepts requests with a known API key whose scopes allow the route."""
 
     def __init__(self, keys: Keys, *, probes: bool = False) -> None:
         self.keys = keys
@@ -113,18 +112,18 @@ class KeyGuard:
         secret = _secret(request, route)
         client = None if secret is None else self.keys.find(secret)
         if client is None:
-            wrong = "there is no such key" if secret else "a key is needed"
+            wrong = "there is no such key" if secret else "an API key is required"
             message = f"{wrong}: send Authorization: Bearer <key>"
             raise HttpError(401, "unauthorized", message, headers=[_CHALLENGE])
         missing = _missing(client, route)
         if missing:
-            message = f"this key has not the scope {' and '.join(missing)}: use one that does"
+            named = " and ".join(f"`{scope}`" for scope in missing)
+            message = f"this key lacks scope {named}; use a key that has it"
             raise HttpError(403, "forbidden", message, {"missing": missing})
         return client
 
     def admit(self, route: Route, authorization: bytes) -> Client | None:
-        """The client that an `Authorization` header means, if it may have a route that is not
-        open."""
+        """The client of an `Authorization` header, if it may use the route; else `None`."""
         found = _BEARER.match(authorization.strip())
         client = None if found is None else self.keys.find(found[1])
         return None if client is None or _missing(client, route) else client
@@ -135,7 +134,9 @@ def _missing(client: Client, route: Route | None) -> list[Scope]:
 
 
 def _secret(request: Request, route: Route | None) -> bytes | None:
-    """The key that a request brings. One in the query is taken out of it, so that no log has it."""
+    """The API key of a request. A key in the query is removed from it, so that no log contains
+    it.
+    """
     scope = request.scope
     query = scope.get("query_string", b"")
     token = None
@@ -150,7 +151,7 @@ def _secret(request: Request, route: Route | None) -> bytes | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address can only mean this machine."""
+    """Whether a name or address always means this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -160,7 +161,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_loopback_authority(value: bytes) -> bool:
-    """The same for the value of a Host header, port and brackets included."""
+    """Whether a Host header, with port and brackets, names this machine."""
     found = _HOST.match(value.strip())
     if found is None:
         return False
@@ -169,11 +170,11 @@ def is_loopback_authority(value: bytes) -> bool:
 
 
 class BindRefused(ValueError):
-    """The server would be open to others without keys."""
+    """The server would be reachable from other machines without API keys."""
 
 
 def check_bind(host: str, *, insecure: bool, keys: bool = False) -> None:
-    """Refuses to listen beyond this machine without keys, unless told to."""
+    """Refuses to listen on other addresses than loopback without keys, unless `insecure`."""
     if keys or insecure or is_loopback(host):
         return
     raise BindRefused(
@@ -181,3 +182,50 @@ def check_bind(host: str, *, insecure: bool, keys: bool = False) -> None:
         "read, write and delete. Set TOPICS_API_KEYS, listen on 127.0.0.1, or set "
         "TOPICS_ALLOW_INSECURE_NO_AUTH=1"
     )
+
+
+_ALLOWED = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Accept"
+_EXPOSED = b"Retry-After"
+_MAX_AGE = b"600"
+
+
+class Cors:
+    """The origins of web pages that may use the server."""
+
+    def __init__(self, origins: str) -> None:
+        self._origins = frozenset(o.strip().encode() for o in origins.split(",") if o.strip())
+
+    def allows(self, origin: bytes) -> bool:
+        """Whether pages of this origin may use the server."""
+        return origin in self._origins or b"*" in self._origins
+
+    def _allowed(self, request: Request) -> bytes | None:
+        origin = request.headers.get(b"origin")
+        return origin if origin is not None and self.allows(origin) else None
+
+    def headers(self, request: Request) -> list[Header]:
+        """The CORS headers of a response."""
+        if not self._origins or b"origin" not in request.headers:
+            return []
+        vary: Header = (b"vary", b"Origin")
+        origin = self._allowed(request)
+        if origin is None:
+            return [vary]
+        return [
+            vary,
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED),
+        ]
+
+    def preflight(self, request: Request, methods: list[str]) -> Response | None:
+        """The answer to a CORS preflight; `None` for any other request."""
+        if request.method != "OPTIONS" or b"access-control-request-method" not in request.headers:
+            return None
+        if self._allowed(request) is None:
+            return None
+        allowed: list[Header] = [
+            (b"access-control-allow-methods", ", ".join(methods).encode()),
+            (b"access-control-allow-headers", _ALLOWED),
+            (b"access-control-max-age", _MAX_AGE),
+        ]
+        return Response(204, b"", headers=allowed)

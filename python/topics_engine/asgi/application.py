@@ -1,6 +1,6 @@
-"""The application: match the route, check the client, hand raw bytes to the core, send its bytes.
+"""The application: match the route, check the client, pass raw bytes to the core, send its bytes.
 
-Python never looks into a record.
+Python never parses a record.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 from .. import _core
 from ..errors import InvalidRequest
-from .access import Guard, KeyGuard
+from .access import Cors, Guard, KeyGuard
 from .bridge import Answer, LoopBridge
-from .compress import THREADED, Body, Inflater, deflate, wanted
-from .cors import Cors
+from .compress import THREADED, Body, Inflater, accepts_gzip, deflate
 from .keys import Client, Keys, Renewal
-from .life import Life
+from .lifespan import EngineLifespan
+from .limiter import ByteBudget, Limiter
 from .matching import Found, Router, decode_name, decode_part, raw_path
 from .messages import (
     ARROW,
@@ -34,13 +34,12 @@ from .messages import (
     Scope,
     Send,
     respond,
-    when_again,
+    retry_after_headers,
 )
 from .openapi import document
 from .route import Route
 from .settings import Settings
-from .slots import ByteBudget, Slots
-from .socket import converse, deny
+from .socket import deny, serve_socket
 from .streaming import send_stream
 
 log = logging.getLogger("topics_engine.asgi")
@@ -56,23 +55,23 @@ BODIES = {
 class App:
     """A plain ASGI 3 application over one engine.
 
-    The life of the engine follows the ASGI lifespan. A server that does not speak lifespan gets the
-    engine opened at the first request.
+    The engine opens and closes with the ASGI lifespan. Under a server without lifespan it opens at
+    the first request.
     """
 
-    def __init__(self, life: Life, guard: Guard, settings: Settings) -> None:
-        self.life = life
+    def __init__(self, lifespan: EngineLifespan, guard: Guard, settings: Settings) -> None:
+        self.lifespan = lifespan
         self.guard = guard
         self._settings = settings
         self._router = Router()
         self._cors = Cors(settings.cors_origins)
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
-        self._streams = Slots("sse_connections", most, per_key)
-        # Of streams and sockets, by the number of their client's grant.
+        self._streams = Limiter("sse_connections", most, per_key)
+        # Futures of streams and sockets, by the grant of their client.
         self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
-        self.in_flight = Slots("inflight", 0, settings.max_inflight_per_key)
+        self.in_flight = Limiter("inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,11 +87,11 @@ class App:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.life.start()
+        self.lifespan.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         try:
-            await self.life.finish(self._settings.shutdown_timeout_ms / 1000)
+            await self.lifespan.close(self._settings.shutdown_timeout_ms / 1000)
         except Exception as failure:
             log.exception("closing the engine failed")
             await send({"type": "lifespan.shutdown.failed", "message": str(failure)})
@@ -119,18 +118,18 @@ class App:
             raise
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            response = HttpError(500, "internal", "a bug: the server's log has it").response()
+            response = HttpError(500, "internal", "internal error: see the server's log").response()
         if response is None:
             return
         response.headers += self._cors.headers(request)
-        # A client that left meanwhile is no error of the server.
+        # A client that disconnected meanwhile is not a server error.
         with contextlib.suppress(Disconnected, OSError):
-            await respond(request, await packed(request, response), send)
+            await respond(request, await compressed(request, response), send)
 
     async def _answer(self, request: Request, send: Send) -> Response | None:
-        """The response, or `None` when it was a stream and has been sent."""
+        """The response; `None` if it was a stream and has been sent."""
         request.check_headers()
-        self.life.start()
+        self.lifespan.start()
         path = raw_path(request.scope)
         try:
             if request.method == "OPTIONS":
@@ -146,21 +145,21 @@ class App:
         if found.route.verb in ("health", "openapi", "socket"):
             request.refuse_query()
         if found.route.verb == "health":
-            return self.life.health()
+            return self.lifespan.health()
         if found.route.verb == "openapi":
             return Response(200, document(_core.__version__))
         if found.route.verb == "socket":
-            message = "this is a WebSocket: connect with Upgrade: websocket"
+            message = "this route is a WebSocket: connect with `Upgrade: websocket`"
             raise HttpError(400, "invalid_request", message)
         if found.route.endless:
-            with self._streams.one(client.label), self.life.using() as bridge:
+            with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 return await self._stream(bridge, found, client, request, send, offer)
-        with self.in_flight.one(client.label):
+        with self.in_flight.acquire(client.label):
             if offer != ARROW:
                 return await self._verb(found, client, request, offer)
             body = await self._posted(found.route, request)
             try:
-                with self.life.using() as bridge:
+                with self.lifespan.using() as bridge:
                     return await self._stream(bridge, found, client, request, send, offer, body)
             finally:
                 body.release()
@@ -172,10 +171,10 @@ class App:
         if offer == JSON and PROMETHEUS in route.offers:
             flags |= _core.ACCEPT_JSON
         try:
-            with self.life.using() as bridge:
+            with self.lifespan.using() as bridge:
                 key = request.headers.get(b"idempotency-key", b"")
                 call = _begin(bridge, found, client, request, body.data, flags, key)
-                # The answer may take its time.
+                # The answer may take long: release the body before waiting for it.
                 body.release()
                 request.release(self.receiving)
                 status, answer = await _answer_to(bridge, call, request, waits=route.waits)
@@ -184,40 +183,38 @@ class App:
         return core_response(status, answer, offer)
 
     async def _posted(self, route: Route, request: Request) -> Body:
-        """The body, with the flags of what it is."""
+        """Reads the body; its flags say what kind of body it is."""
         if request.method not in ("POST", "PUT") or not request.has_body():
             return Body(b"", 0)
         flags = BODIES[body_type(route, request)]
         limit, seconds = self._settings.max_body_bytes, self._settings.body_timeout_ms / 1000
         data = await request.body(limit, seconds, self.receiving)
-        return (
-            await self._inflater.inflate(data, flags) if is_packed(request) else Body(data, flags)
-        )
+        return await self._inflater.inflate(data, flags) if is_gzip(request) else Body(data, flags)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         request = Request({**scope, "method": "GET"}, receive)
         try:
             request.check_headers()
-            self.life.start()
+            self.lifespan.start()
             route = self._router.match("GET", raw_path(scope)).route
             client = self.guard.check(request, route)
             if route.verb != "socket":
-                raise HttpError(404, "not_found", "sockets are at /v0/ws")
+                raise HttpError(404, "not_found", "no WebSocket at this path: connect to /v0/ws")
             request.refuse_query()
-            with self._streams.one(client.label), self.life.using() as bridge:
+            with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:
-                    raise HttpError(503, "shutting_down", "the server is going down")
+                    raise HttpError(503, "shutting_down", "the server is shutting down")
                 await send({"type": "websocket.accept"})
                 with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
-                    await converse(bridge, token, client, receive, send, self._stall, revoked)
+                    await serve_socket(bridge, token, client, receive, send, self._stall, revoked)
         except HttpError as error:
             await deny(scope, receive, send, error)
 
     @property
     def streams(self) -> int:
-        """How many streams and sockets are open."""
+        """The number of open streams and sockets."""
         return self._streams.total
 
     async def _stream(
@@ -263,18 +260,21 @@ class App:
 
     @property
     def has_keys(self) -> bool:
-        """Whether clients need a key."""
+        """Whether requests need an API key."""
         return isinstance(self.guard, KeyGuard)
 
     def renew_keys(self, keys: Keys) -> Renewal:
-        """Takes these keys instead of those that there are: what a key may no more is refused from
-        the next request on, and its streams end."""
+        """Replaces the API keys. Requests are checked against the new keys, and streams of revoked
+        keys end.
+        """
         guard = self.guard
         if not isinstance(guard, KeyGuard):
-            raise InvalidRequest("a server that was started without keys serves on without")
+            raise InvalidRequest(
+                "a server that was started without API keys cannot get keys: restart it"
+            )
         renewal = guard.keys.renew(keys)
-        if self.life.bridge is not None:
-            self.life.bridge.extend_grants(guard.keys.grants() or [])
+        if self.lifespan.bridge is not None:
+            self.lifespan.bridge.extend_grants(guard.keys.grants() or [])
         for grant in renewal.ended:
             for revoked in self._revocations.pop(grant, ()):
                 revoked.set_result(None)
@@ -290,7 +290,7 @@ def _begin(
     flags: int,
     key: bytes,
 ) -> tuple[int, Answer | None]:
-    """The token of a call, and its answer if it is there."""
+    """Starts a call; returns its token, and its answer if it is there already."""
     name, part = decode_name(found.name), decode_part(found.part)
     query: bytes = request.scope.get("query_string", b"")
     verb = found.route.verb
@@ -300,7 +300,7 @@ def _begin(
 async def _answer_to(
     bridge: LoopBridge, call: tuple[int, Answer | None], request: Request, *, waits: bool
 ) -> Answer:
-    """The answer to a call; one that may wait is given up when the client goes."""
+    """Awaits the answer to a call; one that `waits` is cancelled when the client disconnects."""
     token, answer = call
     if answer is not None:
         return answer
@@ -317,18 +317,18 @@ async def _answer_to(
             raise Disconnected
         return future.result()
     finally:
-        bridge.give_up(token)
+        bridge.cancel_call(token)
 
 
 def core_response(status: int, answer: bytes, offer: bytes) -> Response:
-    """The core's answer with the headers that follow from it; an error is always JSON."""
+    """The core's answer as a response; errors are always JSON."""
     if status < 400:
         return Response(status, answer, offer)
-    return Response(status, answer, JSON, when_again(status, answer))
+    return Response(status, answer, JSON, retry_after_headers(status, answer))
 
 
 def body_type(route: Route, request: Request) -> bytes:
-    """The media type of a request's body; 415 for what the route does not take."""
+    """The media type of the body; 415 if the route does not take it."""
     given = request.headers.get(b"content-type", b"")
     kind, *parameters = (p.strip().lower() for p in given.split(b";"))
     encoding = request.headers.get(b"content-encoding", b"identity").strip().lower()
@@ -336,24 +336,26 @@ def body_type(route: Route, request: Request) -> bytes:
     names = ", ".join(t.decode() for t in route.takes)
     if kind not in route.takes or any(c != b"utf-8" for c in charsets):
         shown = given[:100].decode("latin-1")
-        message = f"Content-Type {shown!r} is not taken here, only {names}"
+        message = f"Content-Type {shown!r} is not supported by this route: send {names}"
         raise HttpError(415, "unsupported_media_type", message)
     if encoding not in (b"identity", b"gzip"):
         shown = encoding[:100].decode("latin-1")
         raise HttpError(
-            415, "unsupported_media_type", f"Content-Encoding {shown!r} is not taken, only gzip"
+            415,
+            "unsupported_media_type",
+            f"Content-Encoding {shown!r} is not supported: send gzip or none",
         )
     return kind
 
 
-def is_packed(request: Request) -> bool:
-    """Whether the body says that it is gzip."""
+def is_gzip(request: Request) -> bool:
+    """Whether the body is gzip."""
     return request.headers.get(b"content-encoding", b"").strip().lower() == b"gzip"
 
 
-async def packed(request: Request, response: Response) -> Response:
-    """The response as the client asked for it: packed, when it named gzip."""
-    if not wanted(request.headers.get(b"accept-encoding"), len(response.body)):
+async def compressed(request: Request, response: Response) -> Response:
+    """Compresses a response if the client accepts gzip."""
+    if not accepts_gzip(request.headers.get(b"accept-encoding"), len(response.body)):
         return response
     body = response.body
     small = len(body) < THREADED
@@ -363,7 +365,7 @@ async def packed(request: Request, response: Response) -> Response:
 
 
 def negotiate(route: Route, accept: bytes | None) -> bytes:
-    """The content type of the answer; 406 when the client takes none of what there is."""
+    """The content type of the response; 406 if the client accepts none of the route's."""
     offers = route.offers
     if not accept or accept == b"*/*" or accept == offers[0]:
         return offers[0]
@@ -374,7 +376,9 @@ def negotiate(route: Route, accept: bytes | None) -> bytes:
             best = (quality, offer)
     if best is None:
         names = ", ".join(o.decode() for o in offers)
-        raise HttpError(406, "not_acceptable", f"this is served as {names}")
+        raise HttpError(
+            406, "not_acceptable", f"Accept excludes all that this route can send: {names}"
+        )
     return best[1]
 
 

@@ -1,7 +1,7 @@
-"""The routes on one event loop.
+"""The verbs on one event loop.
 
-A verb is either answered inside the call or later, by a thread of the engine. Writes are staged as
-they come; one flush at the end of a loop tick writes all of them as one group.
+A verb is answered inside the call, or later by a thread of the engine. Writes are staged; one flush
+at the end of a loop tick commits all of them as one group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Completion = tuple[int, int, bytes]
 
 
 class CoreBridge(Protocol):
-    """What the loop needs of `_core.Bridge`."""
+    """The methods of `_core.Bridge` that the loop uses."""
 
     @property
     def fd(self) -> int: ...
@@ -27,7 +27,7 @@ class CoreBridge(Protocol):
 
 
 class CoreHttp(Protocol):
-    """What the loop needs of `_core.Http`."""
+    """The methods of `_core.Http` that the loop uses."""
 
     @property
     def bridge(self) -> CoreBridge: ...
@@ -56,7 +56,7 @@ class CoreHttp(Protocol):
 
 
 class Wake:
-    """Something has come for a stream, and stays so until somebody has waited for it."""
+    """An event that stays set until someone has waited for it."""
 
     __slots__ = ("_there", "_waiter")
 
@@ -80,7 +80,7 @@ class Wake:
 
 
 class LoopBridge:
-    """Calls verbs on one event loop and hands their answers to whoever awaits them."""
+    """Calls verbs on one event loop and delivers their answers."""
 
     def __init__(self, http: CoreHttp) -> None:
         self._http = http
@@ -91,7 +91,7 @@ class LoopBridge:
 
     @property
     def pending(self) -> int:
-        """How many answers are still to come."""
+        """The number of awaited answers."""
         return len(self._pending)
 
     def call(
@@ -105,7 +105,7 @@ class LoopBridge:
         part: str = "",
         grant: int = 0,
     ) -> tuple[int, Answer | None]:
-        """The call's token, and the answer if it is there already."""
+        """Starts a call; returns its token, and its answer if it is there already."""
         token = self._pending.next_token()
         answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
         if answer is None:
@@ -115,44 +115,44 @@ class LoopBridge:
         return token, answer
 
     def extend_grants(self, grants: list[tuple[str, list[str], bool]]) -> None:
-        """Has the core know these grants, of which it may know the first."""
+        """Passes grants to the core, which may know the first of them."""
         self._http.extend_grants(grants)
 
     def wake_of(self, token: int) -> Wake:
-        """What says that a stream has something to be pulled."""
+        """The event that is set when a stream has bytes to pull."""
         return self._streams.setdefault(token, Wake())
 
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
-        """What a stream has now; `None`: it is over."""
+        """The bytes that a stream has now; `None` if it has ended."""
         return self._http.pull(token)
 
     def failure(self, token: int) -> str:
         """Why a stream broke off, for the log."""
-        code, message = self._http.failure(token) or ("unknown", "nobody knows why")
+        code, message = self._http.failure(token) or ("unknown", "no reason is known")
         return f"{code}: {message}"
 
     def pump(self, begin: Callable[..., T], token: int, ended: Callable[[bool], object]) -> T:
-        """Has a stream written by whoever offers that, instead of being pulled."""
+        """Has a stream written by the server's `begin`, instead of pulling it."""
         return begin(self._http, token, ended)
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
-        """A message of a socket's client; the answer is pulled."""
+        """Passes a message of a socket's client; its answer is pulled."""
         self._http.message(token, text, read, write)
         if self._http.staged:
             self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Has what is staged led at the end of the loop's tick."""
+        """Schedules a flush of staged writes at the end of the loop tick."""
         if not self._flush_due:
             self._flush_due = True
             self._pending.loop.call_soon(self._flush)
 
     def answer_of(self, token: int) -> asyncio.Future[Answer]:
-        """The future of an answer that was not there at once."""
+        """The future of an answer that was not there at the call."""
         return self._pending[token]
 
-    def give_up(self, token: int) -> None:
-        """Nobody waits for this answer any more; its slot in the engine is freed."""
+    def cancel_call(self, token: int) -> None:
+        """Stops waiting for an answer, and frees its slot in the engine."""
         stream = self._streams.pop(token, None)
         if self._pending.forget(token) or stream is not None:
             self._http.cancel(token)
@@ -160,7 +160,7 @@ class LoopBridge:
     def _flush(self) -> None:
         self._flush_due = False
         self._http.flush()
-        # What it completed is there already; the eventfd says nothing of it.
+        # Its completions are there already; the eventfd does not signal them.
         self._drain()
 
     def _drain(self) -> None:
@@ -171,14 +171,14 @@ class LoopBridge:
                 self._streams[token].set()
 
     def end_waits(self) -> None:
-        """Whoever waits for records gets what there is; staged writes are led to their end."""
+        """Ends waiting reads with the records that there are, and flushes staged writes."""
         self._http.set_ready(False)
         self._http.flush()
         self._http.close()
         self._drain()
 
     def close(self) -> None:
-        """Stops listening. Whoever still waits is told; what became of a write is not known."""
+        """Stops listening and fails awaited answers; the outcome of their writes is unknown."""
         gone = "the server went down meanwhile"
         self._pending.end(lambda: HttpError(503, "shutting_down", gone))
         for wake in self._streams.values():

@@ -1,4 +1,4 @@
-"""Putting an application together: settings in, components injected."""
+"""Builds an application from settings and components."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from .. import _core
 from ..client import Database
-from .access import Guard, KeyGuard, LoopbackGuard, OpenGuard
+from .access import Cors, Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
-from .cors import Cors
 from .keys import Keys, forget
-from .life import Life, Opened
+from .lifespan import EngineLifespan, Opened
 from .settings import Settings, resolve
 
 
@@ -20,22 +19,22 @@ def create_app(
 ) -> App:
     """An application over `engine`, or over the directory that the settings name.
 
-    An engine that is passed in stays its owner's: it is served, and not closed.
+    An engine that is passed in is served but not closed.
     """
     return build(settings, engine=engine)
 
 
 def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:
-    """The same with the server's URL, which is written into the lock file."""
+    """Builds an application; `url` is written into the lock file."""
     settings = resolve().settings if settings is None else settings
     keys = Keys.parse(settings.api_keys, settings.api_keys_file)
     forget(settings.api_keys)
     settings = replace(settings, api_keys="")
-    return App(make_life(settings, engine, url, keys), make_guard(settings, keys), settings)
+    return App(make_lifespan(settings, engine, url, keys), make_guard(settings, keys), settings)
 
 
 def make_guard(settings: Settings, keys: Keys) -> Guard:
-    """Who may talk to the server under these settings."""
+    """The guard for these settings."""
     if keys:
         return KeyGuard(keys, probes=settings.probe_auth)
     return (
@@ -45,8 +44,8 @@ def make_guard(settings: Settings, keys: Keys) -> Guard:
     )
 
 
-def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:
-    """What opens and closes the engine of an application."""
+def make_lifespan(settings: Settings, engine: Any, url: str, keys: Keys) -> EngineLifespan:
+    """The object that opens and closes the engine of an application."""
 
     recovery = _core.Recovery()
 
@@ -62,7 +61,7 @@ def make_life(settings: Settings, engine: Any, url: str, keys: Keys) -> Life:
             core.close()
 
     def progress() -> float:
-        # What is open already has nothing to recover.
+        # An open engine has nothing to recover.
         return recovery.progress if engine is None else 1.0
 
-    return Life(open_engine, close_engine, version=_core.__version__, progress=progress)
+    return EngineLifespan(open_engine, close_engine, version=_core.__version__, progress=progress)

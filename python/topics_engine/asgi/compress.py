@@ -1,4 +1,4 @@
-"""gzip, both ways: bodies that say so, answers for clients that ask."""
+"""gzip of request bodies and responses."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from .messages import HttpError
 
 SMALLEST = 1024
-"""Answers below this are not worth it."""
+"""Smaller responses are not compressed."""
 THREADED = 256 << 10
-"""Above this the loop would notice: it is done in a thread."""
+"""Larger responses are compressed in a thread, so that they do not block the loop."""
 MAX_RATIO = 200
-"""How many times its size a body may have when it is unpacked, beyond `UNRATED`. JSON of real
-records is packed 5 to 50 times smaller; zlib can do 1 032."""
+"""The largest ratio of a body's size to its compressed size, beyond `UNRATED` bytes. JSON of real
+records compresses 5 to 50 times; zlib allows 1 032."""
 UNRATED = 1 << 20
-AT_ONCE = 1
-"""Bodies that are unpacked at the same time, or are and have not been handed to the core. Each
-thread that makes them has an arena of the allocator, which gives back less than it took."""
+MAX_INFLATED_BODIES = 1
+"""Decompressed bodies in memory at the same time. More threads would mean more arenas of the
+allocator, which return less memory than they took."""
 _GZIP = 31
 _TAKEN, _MADE = 64 << 10, 256 << 10
-"""Bytes of a body that are looked at, and made of them, in one step."""
+"""Compressed and decompressed bytes of one step."""
 
 
 def inflate(body: bytes, limit: int) -> bytes:
-    """What a gzip body holds. Never much more than `limit` bytes are made, unless that is 0."""
+    """Decompresses a gzip body, to little more than `limit` bytes unless that is 0."""
     inflater = zlib.decompressobj(_GZIP)
     pieces: list[bytes] = []
     made = 0
@@ -43,24 +43,26 @@ def inflate(body: bytes, limit: int) -> bytes:
                 break
         pieces.append(inflater.flush())
     except zlib.error as error:
-        raise HttpError(400, "invalid_request", f"the body is not gzip: {error}") from None
+        raise HttpError(400, "invalid_request", f"the body is not valid gzip: {error}") from None
     _check(made + len(pieces[-1]), len(body), limit)
     if not inflater.eof or inflater.unused_data or at + _TAKEN < len(body):
-        raise HttpError(400, "invalid_request", "the body is not one whole gzip member")
+        raise HttpError(400, "invalid_request", "the body must be exactly one complete gzip member")
     return b"".join(pieces)
 
 
 def _check(made: int, taken: int, limit: int) -> None:
     if made > (limit or sys.maxsize):
-        message = f"the body is over the limit of {limit} bytes when it is unpacked: split it"
+        message = f"the decompressed body is over the limit of {limit} bytes: split it"
         raise HttpError(413, "payload_too_large", message, {"max": limit})
     if made > max(UNRATED, MAX_RATIO * taken):
-        message = f"the body unpacks to more than {MAX_RATIO} times its size: send it unpacked"
+        message = (
+            f"the body decompresses to more than {MAX_RATIO} times its size: send it uncompressed"
+        )
         raise HttpError(413, "payload_too_large", message, {"max_ratio": MAX_RATIO})
 
 
 class Body:
-    """The body of a request, and the permit that it holds while it is in memory unpacked."""
+    """The body of a request, and the permit that it holds while it is in memory decompressed."""
 
     __slots__ = ("_permit", "data", "flags")
 
@@ -70,7 +72,7 @@ class Body:
         self._permit = permit
 
     def release(self) -> None:
-        """The core has what it needs of it. Idempotent."""
+        """Drops the body once the core has what it needs. Idempotent."""
         self.data = b""
         if self._permit is not None:
             self._permit.release()
@@ -78,17 +80,15 @@ class Body:
 
 
 class Inflater:
-    """Unpacks bodies off the loop, `AT_ONCE` of them: however many are sent, that is how often one
-    is in memory unpacked.
-    """
+    """Decompresses bodies on threads; at most `MAX_INFLATED_BODIES` are in memory decompressed."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._permits = asyncio.Semaphore(AT_ONCE)
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="topics-inflate")
+        self._permits = asyncio.Semaphore(MAX_INFLATED_BODIES)
+        self._threads = ThreadPoolExecutor(MAX_INFLATED_BODIES, thread_name_prefix="topics-inflate")
 
     async def inflate(self, body: bytes, flags: int) -> Body:
-        """A body as the core takes it."""
+        """Decompresses a body."""
         await self._permits.acquire()
         made = Body(b"", flags, self._permits)
         try:
@@ -101,12 +101,12 @@ class Inflater:
 
 
 def deflate(body: bytes) -> bytes:
-    """A body for a client that takes gzip."""
+    """Compresses a response."""
     return gzip.compress(body, compresslevel=1, mtime=0)
 
 
-def wanted(accept: bytes | None, size: int) -> bool:
-    """Whether an answer of this size goes packed. Never unless the client asks by name."""
+def accepts_gzip(accept: bytes | None, size: int) -> bool:
+    """Whether a response of this size is compressed: only if the client names gzip."""
     if accept is None or size < SMALLEST:
         return False
     for item in accept.lower().split(b","):

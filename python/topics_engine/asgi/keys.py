@@ -1,7 +1,7 @@
-"""Keys of clients: digests, scopes, and the names that are theirs.
+"""API keys: digests, scopes and name prefixes.
 
-`TOPICS_API_KEYS` is `key[:scopes[:prefixes]]`, comma-separated. What is kept of a key is its
-SHA-256 digest; no message, log or repr has more of it.
+`TOPICS_API_KEYS` is `key[:scopes[:prefixes]]`, comma-separated. Only the SHA-256 digest of a key is
+kept; no message, log or repr contains more of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who a request is from: the number of its grant in the core, what it may do, its label."""
+    """The client of a request: the number of its grant in the core, its scopes, its label."""
 
     grant: int
     scopes: frozenset[Scope]
@@ -31,12 +31,12 @@ class Client:
 
 
 ANYONE = Client(0, frozenset(SCOPES), "")
-"""The client of a server without keys."""
+"""The client of every request to a server without keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A digest and what goes with it."""
+    """The digest, scopes and prefixes of a key."""
 
     digest: bytes
     scopes: frozenset[Scope]
@@ -47,14 +47,15 @@ class Key:
 
     @property
     def label(self) -> str:
-        """Names the key without saying it."""
+        """Identifies the key without revealing it."""
         return self.digest.hex()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What became of the keys: how many are new, changed and revoked, and the numbers of the grants
-    that are not valid any more."""
+    """The result of renewing keys: how many are new, changed and revoked, and the grants that
+    ended.
+    """
 
     new: int
     changed: int
@@ -63,10 +64,10 @@ class Renewal:
 
 
 class Keys:
-    """All keys of a server. Empty: it has none.
+    """All API keys of a server; empty if it has none.
 
-    The number of a grant keeps its meaning for as long as the server runs: a request may hold it
-    while keys are renewed.
+    The number of a grant stays valid while the server runs: a request may hold it while keys are
+    renewed.
     """
 
     def __init__(self, keys: tuple[Key, ...] = ()) -> None:
@@ -75,19 +76,19 @@ class Keys:
 
     @classmethod
     def parse(cls, text: str, file: str = "", others: Keys | None = None) -> Keys:
-        """The keys of a setting, those of a file, and others. A malformed entry is an error that
-        does not repeat it."""
+        """Parses the setting and the file, and adds other keys. The error about a malformed entry
+        does not repeat it.
+        """
         keys = [key for key, _ in others._clients] if others is not None else []
         for where, number, entry in (*_entries(text), *_entries_of(file)):
             key = _parse(entry.strip(), where, number)
             if any(key.digest == other.digest for other in keys):
-                raise _refuse(where, number, "the same key stands there twice")
+                raise _refuse(where, number, "the key was given before: remove one of the two")
             keys.append(key)
         return cls(tuple(keys))
 
     def renew(self, other: Keys) -> Renewal:
-        """Takes the keys of another instead. One that is the same but for its scopes or prefixes
-        gets another grant."""
+        """Takes the keys of `other`. A key with changed scopes or prefixes gets a new grant."""
         before = {key.digest: (key, client) for key, client in self._clients}
         clients, new, changed = [], 0, 0
         for key, _ in other._clients:
@@ -113,7 +114,7 @@ class Keys:
         return f"Keys({[key for key, _ in self._clients]!r})"
 
     def find(self, secret: bytes) -> Client | None:
-        """Whose key this is. Compares with every key, each in constant time."""
+        """The client of a secret. Compares with every key, each in constant time."""
         digest = hashlib.sha256(secret).digest()
         found = None
         for key, client in self._clients:
@@ -122,17 +123,17 @@ class Keys:
         return found
 
     def has(self, grant: int) -> bool:
-        """Whether a grant is still that of a key."""
+        """Whether a grant belongs to a current key."""
         return any(client.grant == grant for _, client in self._clients)
 
     def grants(self) -> list[tuple[str, list[str], bool]] | None:
-        """What the core is told: owner, prefixes, administrator, by number."""
+        """The grants for the core, by number: owner, prefixes, administrator."""
         made = [(k.label, list(k.prefixes), "admin" in k.scopes) for k in self._grants]
         return made or None
 
 
 def forget(text: str) -> None:
-    """Takes the keys out of the environment, so that nothing started from here inherits them."""
+    """Removes the keys from the environment, so that child processes do not inherit them."""
     if text and os.environ.get(VARIABLE) == text:
         del os.environ[VARIABLE]
 
@@ -142,7 +143,9 @@ def _entries(text: str) -> list[tuple[str, int, str]]:
 
 
 def _entries_of(file: str) -> list[tuple[str, int, str]]:
-    """Of a file: an entry a line, or several with commas; a line that begins with # is none."""
+    """The entries of a file: lines, or several with commas; lines that begin with # are
+    comments.
+    """
     if not file:
         return []
     try:
@@ -157,8 +160,8 @@ def _entries_of(file: str) -> list[tuple[str, int, str]]:
         for entry in line.split(",")
     ]
     if not entries:
-        # To serve everybody is not what somebody meant who named a file.
-        raise InvalidRequest(f"{VARIABLE}_FILE: there is no key in {file}")
+        # A server without keys is open to all, which the user of this setting did not want.
+        raise InvalidRequest(f"{VARIABLE}_FILE: {file} has no keys: add one, or unset it")
     return [(file, n, entry) for n, entry in enumerate(entries, 1)]
 
 
@@ -167,16 +170,16 @@ def _parse(entry: str, where: str, number: int) -> Key:
     words, colon, names = rest.partition(":")
     if not _KEY.fullmatch(secret):
         raise _refuse(
-            where, number, "a key is 1 to 512 printable characters without a colon or a comma"
+            where, number, "a key must have 1 to 512 printable characters, without a colon or comma"
         )
     scopes = frozenset(_scopes(words, where, number)) if words else frozenset(SCOPES)
     if colon and not names:
-        why = "the prefix is empty; name one, or leave the last colon out for a key of all names"
+        why = "the prefix is empty: name one, or remove the last colon to allow all names"
         raise _refuse(where, number, why)
     prefixes = tuple(names.split("|")) if names else ()
     if not all(_PREFIX.fullmatch(prefix) for prefix in prefixes):
         raise _refuse(
-            where, number, "a prefix is the beginning of a topic's name; | stands between two"
+            where, number, "a prefix must be the beginning of a topic name; separate prefixes by |"
         )
     return Key(hashlib.sha256(secret.encode()).digest(), scopes, prefixes)
 
@@ -190,7 +193,9 @@ def _scopes(words: str, where: str, number: int) -> list[Scope]:
         elif word and all(letter in letters for letter in word):
             found += [letters[letter] for letter in word]
         else:
-            raise _refuse(where, number, f"scopes are {'+'.join(SCOPES)}, or their first letters")
+            raise _refuse(
+                where, number, f"scopes must be {'+'.join(SCOPES)}, or their first letters"
+            )
     return found
 
 

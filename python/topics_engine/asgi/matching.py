@@ -1,4 +1,6 @@
-"""From a path to its route: over the raw, still percent-encoded bytes: a name may hold any."""
+"""Matches a path to its route. Paths stay percent-encoded until then: a name may contain any
+byte.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from .routes import ROUTES, Route
 
 
 class Found(NamedTuple):
-    """A route, the topic, queue or router that the path names, and what else it names: still
-    encoded, with a slash between two.
+    """A route, the encoded name in the path, and the other encoded parameters, joined by a
+    slash.
     """
 
     route: Route
@@ -20,7 +22,7 @@ class Found(NamedTuple):
 
 
 class _Node:
-    """A step of a path: its literal children, its one parameter child, its methods."""
+    """One step of a path: its literal children, its parameter child, its methods."""
 
     __slots__ = ("literal", "methods", "parameter")
 
@@ -48,7 +50,7 @@ class Router:
                 node.methods["HEAD"] = route
 
     def _node(self, path: bytes) -> tuple[_Node, list[bytes]]:
-        """The node of a path and its still encoded parameters; raises 404."""
+        """The node of a path, and its encoded parameters; 404 if there is none."""
         node: _Node | None = self._root
         parameters = []
         for step in path[1:].split(b"/"):
@@ -62,17 +64,17 @@ class Router:
                 break
         if node is None or not node.methods or not path.startswith(b"/"):
             shown = path[:200].decode("latin-1")
-            message = f"nothing is served at {shown}; GET /v0/openapi.json lists what is"
+            message = f"no route at {shown}: GET /v0/openapi.json lists the routes"
             raise HttpError(404, "not_found", message)
         return node, parameters
 
     def match(self, method: str, path: bytes) -> Found:
-        """The route of a request; raises 404 or 405."""
+        """The route of a request; 404 or 405 if there is none."""
         node, parameters = self._node(path)
         route = node.methods.get(method)
         if route is None:
             allowed = ", ".join(sorted(node.methods))
-            message = f"{method} is not possible here, only {allowed}"
+            message = f"this route does not take {method}: use {allowed}"
             raise HttpError(
                 405, "method_not_allowed", message, headers=[(b"allow", allowed.encode())]
             )
@@ -82,12 +84,12 @@ class Router:
         return Found(route, name, b"/".join(part for part in rest if part))
 
     def methods(self, path: bytes) -> list[str]:
-        """The methods that a path has; raises 404."""
+        """The methods of a path; 404 if there is none."""
         return sorted(self._node(path)[0].methods)
 
 
 def raw_path(scope: Scope) -> bytes:
-    """The encoded path below the point where the application is mounted."""
+    """The encoded path below the mount point of the application."""
     path: bytes | None = scope.get("raw_path")
     if path is None:
         path = quote(scope["path"]).encode()
@@ -101,7 +103,7 @@ def raw_path(scope: Scope) -> bytes:
 
 
 def decode_name(encoded: bytes) -> str:
-    """A path parameter as text; what is not valid percent-encoded UTF-8 is refused."""
+    """Decodes a path parameter; 400 if it is not percent-encoded UTF-8."""
     if b"%" not in encoded:
         raw = encoded
     else:
@@ -124,7 +126,7 @@ def decode_name(encoded: bytes) -> str:
 
 
 def decode_part(encoded: bytes) -> str:
-    """What else a path names; only the last of several may have a slash of its own."""
+    """Decodes the other parameters; only the last may contain a slash."""
     *first, last = (decode_name(part) for part in encoded.split(b"/"))
     if any("/" in part for part in first):
         raise _bad_name()

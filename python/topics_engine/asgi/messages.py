@@ -1,6 +1,7 @@
-"""The ASGI messages: what a request is read from and a response is sent with.
+"""Requests and responses over ASGI messages.
 
-Nothing here knows a verb. A failure anywhere below is an `HttpError`, which is also a response.
+This module knows no verbs. An error below the application is an `HttpError`, which is also a
+response.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ OCTETS = b"application/octet-stream"
 ARROW = b"application/vnd.apache.arrow.stream"
 EVENTS = b"text/event-stream"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
-# What a refused body may still send before the connection is closed, so that a client which writes
-# all of its body before it reads gets the answer instead of a reset.
+# What the client of a refused body may still send before the connection is closed. A client that
+# writes its whole body before it reads gets the response instead of a reset.
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
 LINGERING = frozenset({413, 429})
-# Headers of which a second one would be passed over, or would win over the first.
+# Headers that must not be repeated: only one of them would be used.
 SINGLE = (
     b"authorization",
     b"content-encoding",
@@ -47,11 +48,11 @@ MAX_HEADER_BYTES = 64 << 10
 
 
 class Disconnected(Exception):
-    """The client went away; there is nobody to answer."""
+    """The client disconnected; a response cannot be sent."""
 
 
 class Response:
-    """A complete response: status, body, content type and further headers."""
+    """A complete response: status, body, content type and headers."""
 
     __slots__ = ("body", "content_type", "headers", "status")
 
@@ -69,7 +70,7 @@ class Response:
 
 
 class HttpError(Exception):
-    """A refusal with a stable code; `response()` is what the client sees."""
+    """An error with a stable code; `response()` is what the client gets."""
 
     def __init__(
         self,
@@ -90,11 +91,13 @@ class HttpError(Exception):
         if self.detail is not None:
             error["detail"] = self.detail
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
-        return Response(self.status, body, headers=self.headers + when_again(self.status, body))
+        return Response(
+            self.status, body, headers=self.headers + retry_after_headers(self.status, body)
+        )
 
 
-def when_again(status: int, body: bytes) -> list[Header]:
-    """The header of an answer that says to come back: every 429 and 503 has it."""
+def retry_after_headers(status: int, body: bytes) -> list[Header]:
+    """The `Retry-After` header of a 429 or 503; none for another status."""
     if status not in (429, 503):
         return []
     return [(b"retry-after", str(_core.retry_after(body)).encode())]
@@ -104,7 +107,7 @@ CLOSE: Header = (b"connection", b"close")
 
 
 class Budget(Protocol):
-    """Bytes that all requests share."""
+    """A byte limit that all requests share."""
 
     def take(self, size: int) -> bool: ...
     def give(self, size: int) -> None: ...
@@ -112,7 +115,7 @@ class Budget(Protocol):
 
 
 class Request:
-    """One HTTP request: its headers once as a dict, its body on demand."""
+    """One HTTP request: its headers as a dict, its body on demand."""
 
     __slots__ = ("_receive", "body_read", "headers", "method", "received", "scope")
 
@@ -122,23 +125,24 @@ class Request:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.body_read = False
-        # Bytes of its body, of which a `Budget` knows.
+        # Bytes of the body that are counted in the budget.
         self.received = 0
 
     def check_headers(self) -> None:
-        """Refuses header blocks that no client of this API needs."""
+        """Refuses headers that are too large, too many or ambiguous."""
         headers = self.scope["headers"]
         if len(headers) > MAX_HEADERS or sum(map(_header_size, headers)) > MAX_HEADER_BYTES:
-            message = f"at most {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes of them"
+            limits = f"{MAX_HEADERS}, or of {MAX_HEADER_BYTES} bytes"
+            message = f"the headers are over the limit of {limits}: send fewer"
             raise HttpError(431, "headers_too_large", message, headers=[CLOSE])
         if len(headers) > len(self.headers):
             for name in SINGLE:
                 if sum(name == given for given, _ in headers) > 1:
-                    message = f"the header {name.decode()} is there twice: send one"
+                    message = f"the header {name.decode()} was sent twice: send it once"
                     raise HttpError(400, "invalid_request", message)
 
     def refuse_query(self) -> None:
-        """Refuses any parameter: of a route that has none, and is answered here."""
+        """Refuses every query parameter, on a route that has none."""
         query: bytes = self.scope.get("query_string", b"")
         for pair in filter(None, query.split(b"&")):
             raw = unquote_to_bytes(pair.partition(b"=")[0].replace(b"+", b" "))
@@ -154,12 +158,12 @@ class Request:
         length = self.headers.get(b"content-length")
         if length is not None:
             return length.strip() != b"0"
-        # HTTP/2 needs neither header; there, and only there, the first message tells.
+        # HTTP/2 needs neither header; the first message has the body.
         return b"transfer-encoding" in self.headers or self.scope["http_version"] == "2"
 
     async def body(self, limit: int, seconds: float, budget: Budget) -> bytes:
-        """The whole body, at most `limit` bytes unless that is 0, within `seconds`. What came of it
-        is taken from a budget until `release`.
+        """Reads the body: at most `limit` bytes unless that is 0, within `seconds`. `release`
+        returns its bytes to the budget.
         """
         limit = limit or sys.maxsize
         length = self.headers.get(b"content-length", b"").strip()
@@ -186,12 +190,12 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def release(self, budget: Budget) -> None:
-        """Its body is not kept any more."""
+        """Returns the bytes of the body to the budget."""
         budget.give(self.received)
         self.received = 0
 
     async def _next(self) -> bytes:
-        """The next piece of the body; after the last one `body_read` is set."""
+        """The next piece of the body; `body_read` is set after the last one."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
@@ -200,12 +204,12 @@ class Request:
         return piece
 
     async def disconnected(self) -> None:
-        """Returns when the client has gone. Only after the body has been read."""
+        """Returns when the client has disconnected. Call it after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def drain(self) -> None:
-        """Reads and drops what the client still sends, within bounds."""
+        """Reads and drops what the client still sends, within limits."""
         size = 0
         try:
             async with asyncio.timeout(LINGER_SECONDS):
@@ -220,7 +224,7 @@ def _header_size(header: Header) -> int:
 
 
 def body_too_slow(seconds: float) -> HttpError:
-    """The body did not arrive in time."""
+    """The error of a body that did not arrive in time."""
     message = f"the body did not arrive within {seconds:g} s"
     return HttpError(408, "request_timeout", message, headers=[CLOSE])
 
@@ -231,7 +235,7 @@ def _too_large(limit: int) -> HttpError:
 
 
 async def respond(request: Request, response: Response, send: Send) -> None:
-    """Sends a response; one that closes the connection lets the client finish its body first."""
+    """Sends a response; one that closes the connection first lets the client finish its body."""
     body = b"" if request.method == "HEAD" else response.body
     headers = [
         (b"content-type", response.content_type),

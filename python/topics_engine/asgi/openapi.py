@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of routes."""
+"""The OpenAPI 3.1 document, generated from the table of routes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARAMETER = re.compile(r":(\w+)")
 
 @cache
 def status_of(code: str) -> int:
-    """The status of an error's code: the core has the table."""
+    """The HTTP status of an error code, from the core's table."""
     return _core.error_body(code, "")[0]
 
 
@@ -51,7 +51,7 @@ def document(version: str) -> bytes:
 
 
 def describe(version: str) -> dict[str, Any]:
-    """The document."""
+    """The document as a dict."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         path = PARAMETER.sub(r"{\1}", route.path)
@@ -121,7 +121,7 @@ def operation(route: Route) -> dict[str, Any]:
 
 
 def operation_id(route: Route) -> str:
-    """A name of the operation that no other has."""
+    """A unique name of an operation."""
     parts = [part for part in route.path.split("/") if part and part != "v0"]
     return "_".join([route.method.lower(), *(p.lstrip(":").replace(".", "_") for p in parts)])
 
@@ -139,7 +139,7 @@ def _body(route: Route, kind: bytes) -> dict[str, Any]:
 
 
 def schema_of(given: Iterable[Field], *, strict: bool = False) -> dict[str, Any]:
-    """An object of these fields and no other; `null` is one that is absent, unless `strict`."""
+    """The schema of an object with these fields only; unless `strict`, `null` means absent."""
     given = tuple(given)
     properties = {}
     for field in given:
@@ -180,7 +180,7 @@ def schema(field: Field) -> dict[str, Any]:
 
 
 def responses(route: Route) -> dict[str, Any]:
-    """What the route answers with, by status."""
+    """The responses of a route, by status."""
     shown: dict[str, Any] = {"type": "object"}
     if route.answer != "object":
         shown["properties"] = {name: {} for name in route.answer.split()}

@@ -1,4 +1,4 @@
-"""What a route is: a method, a path, the verb behind it, and all that its clients must know."""
+"""A route: method, path, verb, and what its clients need to know."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Field:
     summary: str = ""
     required: bool = False
     of: tuple[Field, ...] = ()
-    """The fields of the objects in it."""
+    """The fields of nested objects."""
 
 
 def fields(*lines: str, **of: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Fields written one to a line: `name!: kind: summary`; `!` marks one that must be there. `of`
-    are, by name, the fields of the objects in a field.
+    """Parses fields, one per line: `name!: kind: summary`; `!` marks a required one. `of` has, by
+    name, the fields of nested objects.
     """
     made = []
     for line in lines:
@@ -54,11 +54,14 @@ def fields(*lines: str, **of: tuple[Field, ...]) -> tuple[Field, ...]:
 class Route:
     """One row of the table.
 
-    `needs` are the scopes that a key must have; none: the route is open, or, of a socket, each
-    message has a scope of its own. `waits` marks a verb that may be held back on purpose; it is
-    given up when the client goes. `streams` marks an answer that is sent as it is made, one of
-    events without end. `offers` are the content types of the answer, the first by default; `takes`
-    those of the body. `codes` are the errors of this verb, beyond those that every route has.
+    Args:
+        needs: scopes that a key must have; none if the route is open, or for the socket, where each
+            message needs its own.
+        waits: the verb may wait; it is cancelled when the client disconnects.
+        streams: the response is sent while it is made; one of events does not end.
+        offers: content types of the response, the first by default.
+        takes: content types of the body.
+        codes: error codes of this verb, in addition to those of every route.
     """
 
     method: str
@@ -88,17 +91,17 @@ class Route:
 
     @property
     def endless(self) -> bool:
-        """Whether the answer ends only with its client, or the server."""
+        """Whether only the client or the server ends the response."""
         return self.streams and ARROW not in self.offers
 
     @property
     def named(self) -> bool:
-        """Whether the path names a topic, queue or router, which prefixes of keys bind."""
+        """Whether the path names a topic, queue or router, which key prefixes restrict."""
         return any(f"/:{letter}/" in f"{self.path}/" for letter in "tqr")
 
     @property
     def all_codes(self) -> frozenset[str]:
-        """Every error that the route may answer with."""
+        """Every error code of the route."""
         return frozenset(self.codes) | _common(self)
 
 

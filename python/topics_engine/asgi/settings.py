@@ -1,7 +1,6 @@
-"""Settings of the server: arguments over TOPICS_* over topics.toml over defaults.
+"""Server settings: arguments over TOPICS_* variables over topics.toml over defaults.
 
-What the engine and its routes are opened with comes from `topics_engine.settings`, by the same rule
-and from the same file. Settings are data; what they configure is passed in beside them.
+Engine settings come from `topics_engine.settings`, by the same rule and from the same file.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def _setting(default: Any, help_text: str, *, repr: bool = True) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every field of the server states its default and what it means."""
+    """The server settings; each field has its default and its meaning."""
 
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(4000, "port to listen on; 0 picks one and prints it")
@@ -52,12 +51,12 @@ class Settings:
 
 
 SERVER: dict[str, Any] = {f.name: f.default for f in fields(Settings) if "help" in f.metadata}
-"""The server's settings by name, with their defaults."""
+"""Server settings by name, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Settings of the server and of the engine, and where each value came from."""
+    """The settings of the server and of the engine, each with its source."""
 
     settings: Settings
     values: Mapping[str, Any]
@@ -69,7 +68,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = None,
 ) -> Resolved:
-    """Settings from all four places. `None` among the arguments means "not given"."""
+    """Resolves settings from all four sources. `None` among the arguments means "not given"."""
     arguments = arguments or {}
     mine = {name: value for name, value in arguments.items() if name in SERVER}
     others = {name: value for name, value in arguments.items() if name not in SERVER}
@@ -80,9 +79,13 @@ def resolve(
     if server["log_level"] not in LOG_LEVELS:
         allowed = ", ".join(LOG_LEVELS)
         source = server.sources["log_level"]
-        raise InvalidRequest(f"log_level ({source}): {server['log_level']!r} is none of {allowed}")
+        raise InvalidRequest(
+            f"log_level ({source}): {server['log_level']!r} is not one of {allowed}"
+        )
     if int(server["port"]) >= 1 << 16:
-        raise InvalidRequest(f"port ({server.sources['port']}): {server['port']} is not a port")
+        raise InvalidRequest(
+            f"port ({server.sources['port']}): {server['port']} is not between 0 and 65535"
+        )
     values: dict[str, Any] = dict(server)
     made = Settings(**values, data_dir=str(engine["data_dir"]), engine=engine.native())
     return Resolved(made, dict(server) | dict(engine), {**server.sources, **engine.sources})

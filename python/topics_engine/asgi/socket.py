@@ -1,4 +1,4 @@
-"""The WebSocket: text messages in, text messages out. What they mean is the core's business."""
+"""The WebSocket: text messages in and out. The core interprets them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from .streaming import END, MORE
 
 DENIED_SECONDS = 0.2
 REVOKED = '{"op":"error","code":"unauthorized","message":"the key of this socket was revoked"}'
-GOING_AWAY, NOT_TEXT, LET_GO = 1001, 1003, 1008
+GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1001, 1003, 1008
 
 
 async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> None:
-    """Refuses a connection before it is one, in the words of every other refusal."""
+    """Refuses a handshake, with the same body as any other refusal."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": LET_GO, "reason": error.code})
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
     response = error.response()
     headers = [(b"content-type", response.content_type), *response.headers]
     start = {"type": "websocket.http.response.start", "status": response.status}
     await send({**start, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body})
-    # uvicorn logs a handshake as unfinished when this ends before the connection does.
+    # uvicorn logs an unfinished handshake if the application returns before the connection ends.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DENIED_SECONDS):
-            # The denial's own end, then the connection's.
+            # The end of the denial, then of the connection.
             await receive()
             await receive()
 
 
-async def converse(
+async def serve_socket(
     bridge: LoopBridge,
     token: int,
     client: Client,
@@ -43,8 +43,11 @@ async def converse(
     stall: float,
     revoked: asyncio.Future[None],
 ) -> None:
-    """Answers a client until it leaves, or its key is revoked. A message is taken when what was to
-    be sent is sent: who does not read is not read from."""
+    """Serves a socket until the client leaves or its key is revoked.
+
+    A message is received only when all pending output was sent, so a client that does not read is
+    not read from.
+    """
     wake = bridge.wake_of(token)
     revoked.add_done_callback(lambda _: wake.set())
     incoming = _next(receive, wake.set)
@@ -53,7 +56,11 @@ async def converse(
             if revoked.done():
                 async with asyncio.timeout(stall):
                     await send({"type": "websocket.send", "text": REVOKED})
-                close = {"type": "websocket.close", "code": LET_GO, "reason": "unauthorized"}
+                close = {
+                    "type": "websocket.close",
+                    "code": POLICY_VIOLATION,
+                    "reason": "unauthorized",
+                }
                 await send(close)
                 return
             if not await _send_all(bridge, token, send, stall):
@@ -67,16 +74,20 @@ async def converse(
                 return
             text = message.get("text")
             if text is None:
-                await send({"type": "websocket.close", "code": NOT_TEXT, "reason": "send text"})
+                await send(
+                    {"type": "websocket.close", "code": UNSUPPORTED_DATA, "reason": "send text"}
+                )
                 return
             scopes = "read" in client.scopes, "write" in client.scopes
             bridge.message(token, text.encode("utf-8", "surrogatepass"), *scopes)
             incoming = _next(receive, wake.set)
     except TimeoutError:
-        await send({"type": "websocket.close", "code": LET_GO, "reason": "nothing was read"})
+        await send(
+            {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "nothing was read"}
+        )
     finally:
         incoming.cancel()
-        bridge.give_up(token)
+        bridge.cancel_call(token)
 
 
 def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
@@ -86,7 +97,7 @@ def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
 
 
 async def _send_all(bridge: LoopBridge, token: int, send: Send, stall: float) -> bool:
-    """Sends what there is; false when that was the last."""
+    """Sends pending output; returns False after the last message."""
     after = MORE
     while after == MORE:
         pulled = bridge.pull(token)

@@ -1,4 +1,6 @@
-"""Answers without end: the core makes the bytes, the connection takes them as it can."""
+"""Streamed responses: the core produces the bytes, the connection sends them at its client's
+pace.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ HEADERS: dict[bytes, tuple[Header, ...]] = {
     ),
     ARROW: ((b"content-type", ARROW), (b"cache-control", b"no-store")),
 }
-PATIENCE = 10
-"""How many times as long a range waits for its client, who may work on what he has; it holds
-little meanwhile."""
+SCAN_STALL_FACTOR = 10
+"""The stall timeout of a range, as a multiple of the setting: its client may process what it has,
+and the server holds little meanwhile."""
 ABORT = "topics.abort"
-WAITING = "topics.waiting"
-"""A server's own limit of how long a client may take nothing, in times of the usual."""
+STALL_LIMIT = "topics.stall_limit"
+"""ASGI extension: sets the server's stall timeout, as a multiple of the default."""
 PUMP = "topics.pump"
 MORE, WAIT, END, FAIL = 0, 1, 2, 3
 
@@ -34,17 +36,17 @@ REVOKED = (
     b"event: error\ndata: "
     b'{"code":401,"error":"unauthorized","message":"the key of this stream was revoked"}\n\n'
 )
-"""The last event of a stream whose key is not valid any more."""
+"""The last event of a stream whose key was revoked."""
 
 
 class Closing(Protocol):
-    """What writes a stream, until it is closed."""
+    """A stream writer that can be closed."""
 
     def close(self) -> None: ...
 
 
 class Stalled(Exception):
-    """The client takes nothing."""
+    """The client has read nothing for too long."""
 
 
 async def send_stream(
@@ -58,9 +60,10 @@ async def send_stream(
     stall: float,
     revoked: asyncio.Future[None],
 ) -> None:
-    """Sends a stream until it ends, its client goes, its key is revoked, or nothing is taken for
-    `stall` seconds."""
-    # The body has been read, or is passed over: what comes next is the client's leaving.
+    """Sends a stream until it ends, the client disconnects, its key is revoked, or the client reads
+    nothing for `stall` seconds.
+    """
+    # The body was read or is ignored: the next message is the disconnect.
     gone = asyncio.ensure_future(request.disconnected())
     wake = bridge.wake_of(token)
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -76,10 +79,10 @@ async def send_stream(
         headers = [*HEADERS[kind], *extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if kind != EVENTS:
-            stall *= PATIENCE
-            own = (request.scope.get("extensions") or {}).get(WAITING)
+            stall *= SCAN_STALL_FACTOR
+            own = (request.scope.get("extensions") or {}).get(STALL_LIMIT)
             if own is not None:
-                own["patience"](PATIENCE)
+                own["set_stall_factor"](SCAN_STALL_FACTOR)
         if opening:
             await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
@@ -90,10 +93,10 @@ async def send_stream(
         if revoked.done() and kind == EVENTS and not gone.done():
             await _send(send, REVOKED, stall)
         if not whole and kind == ARROW and not gone.done():
-            # The client learns it when it asks for the rest.
+            # The client gets the reason when it requests the rest.
             why = "its key was revoked" if revoked.done() else bridge.failure(token)
             log.warning("%s breaks off: %s", request.scope["path"], why)
-            # Whoever looks only at the framing of the response sees it, too.
+            # An incomplete response also shows in its framing.
             if end_connection(request, "close"):
                 return
         if not gone.done():
@@ -102,7 +105,7 @@ async def send_stream(
         end_connection(request, "abort")
     finally:
         gone.cancel()
-        bridge.give_up(token)
+        bridge.cancel_call(token)
 
 
 async def _pull(
@@ -113,7 +116,7 @@ async def _pull(
     wake: Wake,
     stall: float,
 ) -> bool:
-    """Whether the stream came to its end."""
+    """Pulls and sends a stream; returns whether it is complete."""
     while not over.done():
         pulled = bridge.pull(token)
         if pulled is None:
@@ -134,8 +137,7 @@ async def _pumped(
     begin: Callable[..., Closing],
     over: asyncio.Future[None],
 ) -> bool:
-    """The connection's server writes the stream, and ends a client that takes nothing; whether it
-    came to its end."""
+    """Has the server write a stream; returns whether it is complete."""
     ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def end(whole: bool) -> None:
@@ -159,8 +161,9 @@ async def _send(send: Send, piece: bytes, stall: float) -> None:
 
 
 def end_connection(request: Request, how: Literal["abort", "close"]) -> bool:
-    """Ends a connection before its response has ended, where the server offers that: at once, or
-    behind what was sent."""
+    """Ends the connection in the middle of a response, if the server supports it: immediately
+    (`abort`), or after pending bytes were sent (`close`).
+    """
     offered = request.scope.get("extensions") or {}
     if ABORT not in offered:
         return False

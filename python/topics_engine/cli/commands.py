@@ -1,6 +1,4 @@
-"""The commands on topics: each takes a database, here or a server's, the arguments and where to
-print.
-"""
+"""The commands on topics. Each gets a database, the arguments and the output."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import Database, Gap, Record
-from ..client.reading import all_of
+from ..client.read import all_of
 from .exits import Exit
 from .output import Output, Progress
 from .transfer import send
@@ -40,10 +38,10 @@ def create(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def config_item(text: str) -> tuple[str, Any]:
-    """`name=value` of a topic's config; the value is JSON, or else a string."""
+    """Parses `name=value` of a topic's config; the value is JSON, or else a string."""
     name, separator, value = text.partition("=")
     if not name or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -59,13 +57,13 @@ def describe(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def append(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Standard input, a record a line, in batches; a batch that is sent twice is stored once."""
+    """Appends standard input, one record per line, in batches with idempotency keys."""
     out.fields(send(db, args, _records(sys.stdin.buffer, args), "append"))
     return Exit.OK
 
 
 def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
-    """Each line as a record; JSON goes in as it was written."""
+    """The lines as records; JSON is stored as it was written."""
     for number, line in enumerate(stream, 1):
         line = line.rstrip(b"\r\n")
         if args.raw:
@@ -74,16 +72,18 @@ def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
             try:
                 json.loads(line)
             except ValueError as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from None
+                raise ValueError(
+                    f"line {number} is not valid JSON: {error}; use --raw for other text"
+                ) from None
             yield line, False, args.tag, None, None, 0
 
 
 def read(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Records after a seq, to the head or a number of them."""
+    """Prints records after a seq, up to the head or a limit."""
     how: dict[str, Any] = {"limit": args.limit, "match": args.match, "node": args.node}
     if args.after is not None:
         how["after"] = args.after
-    # Where records scroll by, they are the progress.
+    # On a terminal the records themselves show the progress.
     progress = None if out.stream.isatty() else Progress("read", args.limit or 0)
     count = 0
     for batch in db.topic(args.topic).read(**how).batches():
@@ -97,13 +97,13 @@ def read(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def tail(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """The newest records, and with -f what comes after them."""
+    """Prints the newest records; with -f, also new ones."""
     how = {"match": args.match, "skip_nodes": None if args.node is None else [args.node]}
     page = db._backend.read(args.topic, tail=args.lines, limit=args.lines, **how)
     at, head = page.next_from_seq, page.head_seq
     _show(all_of(args.topic, page), out)
     if at < head:
-        # A page is not that long.
+        # One page was not enough.
         rest = db.topic(args.topic).read(at, upto=head, match=args.match, node=args.node)
         for batch in rest.batches():
             _show(batch, out)

@@ -1,4 +1,4 @@
-"""`completion`: what a shell completes, made from the parser itself."""
+"""Shell completion scripts, generated from the argument parser."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SHELLS = ("bash", "zsh", "fish")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What may follow a verb, or the program's name."""
+    """The words that may follow a command, or the program's name."""
 
     path: tuple[str, ...]
     verbs: dict[str, str]
-    """With what each does."""
+    """Subcommands with their summaries."""
     options: dict[str, tuple[str, ...]]
-    """With the values that an option takes, where they are known."""
+    """Options with their choices, if they have any."""
 
     @property
     def key(self) -> str:
@@ -25,7 +25,7 @@ class Node:
 
 
 def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Node]:
-    """A parser and those of its verbs."""
+    """The node of a parser, and those of its subcommands."""
     verbs: dict[str, str] = {}
     options: dict[str, tuple[str, ...]] = {}
     below: dict[str, argparse.ArgumentParser] = {}
@@ -44,7 +44,7 @@ def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """What the shell evaluates: `eval "$(topics completion bash)"`."""
+    """The script for a shell: `eval "$(topics completion bash)"`."""
     found = list(nodes(parser))
     if shell == "fish":
         return _fish(found)

@@ -1,4 +1,4 @@
-"""Exit codes, and which failure is which."""
+"""Exit codes, and advice about errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Exit(IntEnum):
 
 
 def exit_for(failure: BaseException) -> int:
-    """The exit code of a failure, by its stable code."""
+    """The exit code of an error."""
     code = getattr(failure, "code", "")
     if isinstance(failure, NotFound):
         return Exit.NOT_FOUND
@@ -42,7 +42,7 @@ _HINTS = {
 
 
 def advice_for(failure: TopicsError) -> str | None:
-    """What to do about a failure, where that is known."""
+    """What to do about an error, if that is known."""
     if isinstance(failure, Locked):
         if failure.url:
             return f"a server has it open: use --url {failure.url}"

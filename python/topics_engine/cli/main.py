@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit code out."""
+"""The command line `topics`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..errors import InvalidRequest, NotFound
 from ..extras import extra
 from ..settings import variable
 from . import commands, measure, tools, transfer
+from .arguments import positive, resource_arguments
 from .completion import SHELLS, script
 from .exits import Exit, advice_for, exit_for
-from .grammar import part_arguments, positive
-from .output import Output, Waiting, complain
-from .parts import PART_COMMANDS
+from .output import ElapsedTime, Output, print_error
+from .resources import RESOURCE_COMMANDS
 from .transfer import FORMATS
 
 
@@ -43,10 +43,10 @@ def parser() -> argparse.ArgumentParser:
         return verbs.add_parser(name, help=summary, description=summary, parents=[common])
 
     _server_arguments(verb("serve", "serve a data directory over HTTP"))
-    verb("reload", "have the server of a directory read keys, certificate and log level again")
+    verb("reload", "make the server of a directory reload keys, certificate and log level")
     verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
     _topic_arguments(verb)
-    part_arguments(verb, common)
+    resource_arguments(verb, common)
     _transfer_arguments(verb)
     _tool_arguments(verb)
     return top
@@ -73,9 +73,9 @@ def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
         type=commands.config_item,
         help="a config field, such as ttl_ms=60000; may be repeated",
     )
-    verb("describe", "the state and config of a topic").add_argument("topic")
+    verb("describe", "print the state and config of a topic").add_argument("topic")
 
-    append = verb("append", "append standard input, a record a line")
+    append = verb("append", "append standard input, one record per line")
     append.add_argument("topic")
     append.add_argument("--raw", action="store_true", help="lines are bytes, not JSON")
     append.add_argument("--tag", help="tag of every record")
@@ -83,28 +83,37 @@ def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
     append.add_argument("--sync", action="store_true", help="wait until it is durable")
     append.add_argument("--batch", type=positive, default=500, help="records per write (500)")
 
-    for name, summary in (("read", "read records to the head"), ("tail", "the newest records")):
+    for name, summary in (
+        ("read", "print records, up to the head"),
+        ("tail", "print the newest records"),
+    ):
         reader = verb(name, summary)
         reader.add_argument("topic")
         reader.add_argument("--match", help="only records with this tag, or a prefix and *")
         reader.add_argument("--node", help="skip records of this node")
         if name == "read":
             reader.add_argument("--after", type=int, help="begin after this seq")
-            reader.add_argument("--limit", type=positive, help="at most so many records")
+            reader.add_argument("--limit", type=positive, help="most records to print")
         else:
             reader.add_argument("-n", "--lines", type=positive, default=10, help="how many (10)")
-            reader.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
+            reader.add_argument(
+                "-f", "--follow", action="store_true", help="also print new records"
+            )
 
 
 def _tool_arguments(verb) -> None:  # type: ignore[no-untyped-def]
     verb("verify", "check every checksum and index")
-    repair = verb("repair", "give up damaged ranges of a closed directory")
-    repair.add_argument("--yes", action="store_true", help="do it; without, only say what is lost")
-    verb("doctor", "measure the disk or the way to a server, and say what to expect")
-    bench = verb("bench", "a quick append and read figure")
+    repair = verb("repair", "repair a closed directory, dropping damaged ranges")
+    repair.add_argument(
+        "--yes", action="store_true", help="repair; without it, only show what would be lost"
+    )
+    verb("doctor", "measure the disk, or the round trip to a server, and say what to expect")
+    bench = verb("bench", "measure appends and reads")
     bench.add_argument("--records", type=positive, default=100_000)
-    verb("config", "every setting and where it comes from")
-    completion = verb("completion", 'for a shell: eval "$(topics completion bash)"')
+    verb("config", "print every setting and its source")
+    completion = verb(
+        "completion", 'print a shell completion script: eval "$(topics completion bash)"'
+    )
     completion.add_argument("shell", choices=SHELLS)
 
 
@@ -115,7 +124,7 @@ def _transfer_arguments(verb) -> None:  # type: ignore[no-untyped-def]
         command.add_argument("topic")
         command.add_argument("file", nargs="?", default="-", help="- is standard input or output")
         command.add_argument(
-            "--format", choices=FORMATS, help="by the file's ending unless given, else jsonl"
+            "--format", choices=FORMATS, help="format (default: by the file name, else jsonl)"
         )
     export.add_argument("--after", type=int, help="begin after this seq")
     export.add_argument("--upto", type=int, help="end with this seq")
@@ -128,40 +137,40 @@ def _transfer_arguments(verb) -> None:  # type: ignore[no-untyped-def]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; its exit code."""
+    """Runs one command and returns its exit code."""
     args = parser().parse_args(argv)
     try:
         return run(args)
     except errors.TopicsError as failure:
-        complain(f"{failure} ({failure.code})")
+        print_error(f"{failure} ({failure.code})")
         if (advice := advice_for(failure)) is not None:
-            complain(advice)
+            print_error(advice)
         return exit_for(failure)
     except ModuleNotFoundError as missing:
-        complain(str(missing))
+        print_error(str(missing))
         return Exit.FAILED
     except (BindRefused, ValueError) as wrong:
-        complain(str(wrong))
+        print_error(str(wrong))
         return Exit.USAGE
     except BrokenPipeError:
-        # The reader has had enough; nothing more can be said to it, at interpreter exit neither.
+        # The reader closed the pipe: prevent another error when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     except KeyboardInterrupt:
         return 130
     except OSError as failure:
-        complain(str(failure))
+        print_error(str(failure))
         return Exit.FAILED
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output(json_lines=args.json)
     if args.url and args.data_dir:
-        raise InvalidRequest("--url and --data-dir: a command works on one of them")
-    resolved = resolve(_given(args))
+        raise InvalidRequest("--url and --data-dir were both given: use one of them")
+    resolved = resolve(_setting_arguments(args))
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
-    if args.command in HERE:
-        return HERE[args.command](args, resolved, url, out)
+    if args.command in LOCAL_COMMANDS:
+        return LOCAL_COMMANDS[args.command](args, resolved, url, out)
     settings = resolved.settings
     if not url and args.command == "doctor":
         out.fields(measure.doctor(Path(settings.data_dir)))
@@ -173,62 +182,66 @@ def run(args: argparse.Namespace) -> int:
         return COMMANDS[verb](db, args, out)
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings among the arguments."""
+def _setting_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that are settings."""
     return {name: getattr(args, name, None) for name in ARGUMENTS}
 
 
 ARGUMENTS = ("data_dir", "host", "port", "tls_cert", "tls_key")
-"""Settings that are arguments of a command."""
+"""Settings that are arguments of commands."""
 
 CREATES = {"create", "append", "import", "bench"}
-"""What may make a directory that is not there yet; a mistyped path is an error for the others."""
+"""Commands that may create the data directory; for others a missing one is an error."""
 
-PATIENCE = 10.0
-"""Seconds for which a server that is not there, or refuses for now, is tried again."""
+DEADLINE = 10.0
+"""Seconds for which a call to an unavailable server is retried."""
 
 
 def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
-    """The server at `url`, or the directory."""
+    """Connects to the server at `url`, or opens the directory."""
     if url:
         from ..remote import connect as connect_to
 
         where = url if "//" in url else f"http://{url}"
-        return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=PATIENCE)
+        return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=DEADLINE)
     if not create and not Path(settings.data_dir).is_dir():
-        message = f"{settings.data_dir} is not a directory, and no --url was given"
+        message = f"{settings.data_dir} is not a directory: give --data-dir or --url"
         raise NotFound(message)
     return Database(_core.Engine.open(settings.data_dir, settings.engine))
 
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     with extra("server", "serve"):
-        from .serve import serve as until_told
+        from ..server.serve import serve as run_server
 
-    def read_again() -> Settings:
-        return resolve(_given(args)).settings
+    def read_settings() -> Settings:
+        return resolve(_setting_arguments(args)).settings
 
     settings = resolved.settings
     from_environment = resolved.sources["api_keys"].startswith("environment")
-    return until_told(
+    failure = run_server(
         settings,
-        read_again,
+        read_settings,
         fixed_keys=settings.api_keys if from_environment else "",
         hints=args.hints,
         access_log=args.access_log,
     )
+    if failure is None:
+        return Exit.OK
+    print_error(str(failure))
+    return exit_for(failure)
 
 
 def reload(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     if url:
-        raise InvalidRequest("a reload is of a server on this machine: give its --data-dir")
-    from .reload import tell
-
-    return tell(resolved.settings.data_dir, out)
+        raise InvalidRequest(
+            "reload works on a server of this machine: use --data-dir instead of --url"
+        )
+    return tools.reload(resolved.settings.data_dir, out)
 
 
 def config(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
-    """The settings of an engine and a server here, and those of the command line."""
+    """Prints the settings of engine, server and command line, with their sources."""
     rows = [
         _setting(name, value, resolved.sources[name], variable(name))
         for name, value in resolved.values.items()
@@ -253,8 +266,8 @@ def _setting(name: str, value: Any, source: str, variable: str) -> dict[str, Any
 def repair(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     if url:
         raise InvalidRequest(
-            "a repair is of a closed directory: stop the server, then run "
-            "`topics repair --data-dir DIRECTORY` where it is"
+            "repair works on a closed directory: stop the server, then run "
+            "`topics repair --data-dir DIRECTORY` on its machine"
         )
     return tools.repair(resolved.settings, out, sure=args.yes)
 
@@ -275,19 +288,19 @@ def doctor(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def verify(db: Database, args: argparse.Namespace, out: Output) -> int:
-    with Waiting("verify"):
+    with ElapsedTime("verify"):
         found = json.loads(db._backend.verify())
     return tools.report(found, out)
 
 
-HERE = {
+LOCAL_COMMANDS = {
     "serve": serve,
     "reload": reload,
     "config": config,
     "repair": repair,
     "completion": completion,
 }
-"""What needs neither a server nor an open directory."""
+"""Commands that need neither a server nor an open directory."""
 
 COMMANDS: dict[str, commands.Command] = {
     "ls": commands.ls,
@@ -301,5 +314,5 @@ COMMANDS: dict[str, commands.Command] = {
     "bench": bench,
     "doctor": doctor,
     "verify": verify,
-    **PART_COMMANDS,
+    **RESOURCE_COMMANDS,
 }

@@ -1,4 +1,4 @@
-"""`doctor` and `bench`: what this machine's disk does, and what the engine makes of it."""
+"""`doctor` and `bench`: measure the disk, the way to a server, and the engine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def sync_latencies(folder: Path, rounds: int = 400, size: int = 170) -> list[float]:
-    """Seconds of each `fdatasync` after a write over bytes that are already there.
+    """Seconds of each `fdatasync` after an overwrite.
 
-    The file is filled first: its size and extents are on the disk, and a sync flushes data alone.
+    The file is filled first, so that its size and extents are on disk and a sync flushes data only.
     """
     payload = os.urandom(size)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".topics-doctor-") as file:
@@ -45,14 +45,14 @@ def sync_latencies(folder: Path, rounds: int = 400, size: int = 170) -> list[flo
         taken: list[float] = []
         progress = Progress("doctor", rounds)
         while len(taken) < rounds:
-            taken.append(_taken(once))
+            taken.append(_seconds_of(once))
             progress.show(len(taken))
         progress.end()
     return taken
 
 
 def nearest_folder(path: Path) -> Path:
-    """The directory itself, or the nearest one above it that exists."""
+    """The directory, or its nearest existing parent."""
     path = path.absolute()
     while not path.is_dir():
         path = path.parent
@@ -60,7 +60,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 def file_system(path: Path) -> str:
-    """Type and device of the file system that holds `path`."""
+    """Type and device of the file system of `path`."""
     best = ("", "unknown")
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -72,7 +72,7 @@ def file_system(path: Path) -> str:
 
 
 def doctor(data_dir: Path, rounds: int = 400) -> dict[str, Any]:
-    """Facts about the machine, the disk's real sync latency, and what follows from it."""
+    """Facts about the machine, the disk's sync latency, and advice."""
     folder = nearest_folder(data_dir)
     taken = sync_latencies(folder, rounds)
     p50, p99 = percentile(taken, 0.5), percentile(taken, 0.99)
@@ -93,7 +93,7 @@ def doctor(data_dir: Path, rounds: int = 400) -> dict[str, Any]:
 
 
 def advice(p50: float, p99: float) -> str:
-    """What to expect of durability class `fsync` on such a disk."""
+    """What to expect of durability class `fsync` on this disk."""
     if p50 < 20e-6:
         return "syncs return at once: a RAM disk, or a device that ignores flushes; do not trust it"
     if p50 > 5e-3:
@@ -106,14 +106,14 @@ def advice(p50: float, p99: float) -> str:
 
 
 def of_server(db: Database, rounds: int = 200) -> dict[str, Any]:
-    """Facts about a server, how long a request to it takes, and what its syncs have taken."""
+    """Facts about a server, its round-trip time, and its sync latency."""
     caller = db._backend.caller  # type: ignore[attr-defined]
     health = caller.json("GET", "/v0/health")
     ready = caller.json("GET", "/v0/ready")
     progress = Progress("doctor", rounds)
     trips = []
     for done in range(rounds):
-        trips.append(_taken(lambda: caller.call("GET", "/v0/health")))
+        trips.append(_seconds_of(lambda: caller.call("GET", "/v0/health")))
         progress.show(done)
     progress.end()
     p50, p99 = percentile(trips, 0.5), percentile(trips, 0.99)
@@ -134,7 +134,7 @@ def of_server(db: Database, rounds: int = 200) -> dict[str, Any]:
 
 
 def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the metrics says how the server is."""
+    """The metrics that show the health of a server."""
     syncs = metrics["fsync"]
     return {
         "fsyncs": syncs["count"],
@@ -147,7 +147,7 @@ def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def advice_on_server(facts: Mapping[str, Any]) -> str:
-    """What to do about a server, and what to expect of it."""
+    """What to do about this server, and what to expect of it."""
     if facts.get("read_only_shards"):
         return "its disk has refused a sync: look at the disk, then start the server anew"
     if facts.get("corrupt_records"):
@@ -165,7 +165,7 @@ ROUNDS = 500
 
 
 def bench(db: Database, records: int) -> dict[str, Any]:
-    """Appends and reads through the client, into a topic that is deleted afterwards."""
+    """Measures appends and reads on a topic that is deleted afterwards."""
     topic = db.topic(f"topics-bench-{secrets.token_hex(4)}", durability="disk")
     topic.create()
     batch = [RECORD] * 1000
@@ -196,19 +196,19 @@ def bench(db: Database, records: int) -> dict[str, Any]:
 def _timed(
     what: str, rounds: int, verb: Callable[[], object], seconds: float = math.inf
 ) -> list[float]:
-    """Seconds of each call; no more of them than fit into so many seconds."""
+    """Seconds of each call, for at most `seconds` in total."""
     progress = Progress(what, rounds)
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while len(taken) < rounds and (not taken or time.perf_counter() < until):
-        taken.append(_taken(verb))
+        taken.append(_seconds_of(verb))
         progress.show(len(taken))
     progress.end()
     return taken
 
 
 def _read(topic: Topic) -> tuple[int, float]:
-    """Records that were read, and the seconds that took."""
+    """The number of records read, and the seconds it took."""
     progress = Progress("read", topic.state().count)
     start, read = time.perf_counter(), 0
     for batch in topic.read(after=0).batches():
@@ -219,8 +219,8 @@ def _read(topic: Topic) -> tuple[int, float]:
     return read, taken
 
 
-def _taken(verb: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+def _seconds_of(verb: Callable[[], object]) -> float:
+    """Seconds of a call."""
     start = time.perf_counter()
     verb()
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What a command prints: a table for a person, JSON lines for a program."""
+"""The output of commands: tables on a terminal, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 
 class Output:
-    """Decides once how to speak: colour and tables only on a terminal."""
+    """Chooses the format once: colours and tables on a terminal only."""
 
     def __init__(self, *, json_lines: bool, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stdout
@@ -36,7 +36,7 @@ class Output:
         self.stream.flush()
 
     def rows(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """A table of `columns`, or every row whole as a JSON line."""
+        """Prints a table of `columns`, or each row as a JSON line."""
         if self.json_lines:
             for row in rows:
                 self.line(json.dumps(row, ensure_ascii=False))
@@ -57,7 +57,7 @@ class Output:
             self.line(aligned(line))
 
     def fields(self, answer: Mapping[str, Any]) -> None:
-        """One thing: its fields below each other, or one JSON line."""
+        """Prints the fields of one object, or one JSON line."""
         if self.json_lines:
             self.line(json.dumps(answer, ensure_ascii=False))
             return
@@ -71,7 +71,7 @@ class Output:
                 self.line(f"{self.paint(name.ljust(width + 2), BOLD)}  {cell(value)}")
 
     def record(self, record: Record, note: str = "") -> None:
-        """One record: a JSON line, or cut to the terminal's width."""
+        """Prints a record, cut to the terminal's width, or as a JSON line."""
         if self.json_lines:
             self.line(record_text(record))
             return
@@ -84,7 +84,7 @@ class Output:
         self.line(self.paint(head, DIM) + shown)
 
     def tombstone(self, lost: Gap) -> None:
-        """A loss, in band."""
+        """Prints a gap."""
         if self.json_lines:
             told = {"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason}
             self.line(json.dumps({"tombstone": told | {"missed_estimate": lost.missed_estimate}}))
@@ -94,7 +94,7 @@ class Output:
 
 
 def record_text(record: Record, more: Mapping[str, Any] | None = None) -> str:
-    """A record as a server sends it; its payload is the text that was written."""
+    """A record as a server sends it, with the payload as it was written."""
     named = {"$seq": record.seq, "$ts": record.ts, "$node": record.node, "$tag": record.tag}
     fields: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if record.meta is not None:
@@ -108,7 +108,7 @@ def data_text(record: Record) -> str:
     """The payload: JSON as it was written, or base64 in quotes."""
     if record.binary:
         return f'"{base64.b64encode(record.stored).decode()}"'
-    # Line ends in stored JSON are whitespace between its tokens.
+    # Line ends in stored JSON are only whitespace between tokens.
     return record.stored.decode().replace("\n", " ").replace("\r", " ")
 
 
@@ -126,21 +126,21 @@ def cell(value: Any) -> str:
 
 
 def when(ts: int) -> str:
-    """A record's time, UTC."""
+    """The time of a record, in UTC."""
     return datetime.fromtimestamp(ts / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def complain(message: str) -> None:
-    """An error for a person, on stderr."""
+def print_error(message: str) -> None:
+    """Prints an error on stderr."""
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     prefix = f"\x1b[{RED}mtopics:\x1b[0m" if colour else "topics:"
     print(f"{prefix} {message}", file=sys.stderr)
 
 
 class Progress:
-    """A bar on stderr for what takes more than a second; silent when stderr is no terminal.
+    """A progress bar on stderr, after one second; silent if stderr is not a terminal.
 
-    With no total it says how much was done, and how fast.
+    Without a total it shows the count and the rate.
     """
 
     def __init__(self, what: str, total: int = 0, stream: TextIO | None = None) -> None:
@@ -155,7 +155,7 @@ class Progress:
         self.line(f"{self._bar(done)}{done:>9,} {done / max(seconds, 1e-9):>9,.0f}/s {note}")
 
     def line(self, told: str) -> None:
-        """Shows this, if it is time to."""
+        """Shows a text, at most ten times per second."""
         now = time.monotonic()
         if not self._stream.isatty() or now - self._started < 1 or now - self._last < 0.1:
             return
@@ -179,8 +179,8 @@ class Progress:
             self._stream.flush()
 
 
-class Waiting:
-    """Seconds on stderr, in a `with` block that waits for something that tells no progress."""
+class ElapsedTime:
+    """Shows elapsed seconds on stderr, in a block without progress."""
 
     def __init__(self, what: str, stream: TextIO | None = None, every: float = 0.5) -> None:
         self._progress = Progress(what, 0, stream)
@@ -192,7 +192,7 @@ class Waiting:
         while not self._over.wait(self._every):
             self._progress.line(f"{time.monotonic() - began:,.0f} s")
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> ElapsedTime:
         self._thread.start()
         return self
 

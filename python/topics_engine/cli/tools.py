@@ -1,8 +1,11 @@
-"""`verify` and `repair`: tools over a data directory."""
+"""`verify`, `repair` and `reload`: tools over a data directory."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,19 +13,19 @@ from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
 from .exits import Exit
-from .output import GREEN, RED, Output, Progress, Waiting
+from .output import GREEN, RED, ElapsedTime, Output, Progress, print_error
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
 
 def verify(data_dir: str, out: Output) -> int:
-    """Every checksum of a directory, also while an engine has it open. Changes nothing."""
-    _must_exist(data_dir)
+    """Checks every checksum of a directory, open or closed. Changes nothing."""
+    _require_directory(data_dir)
     return report(_verified(data_dir), out)
 
 
 class Checked:
-    """How far a verification is."""
+    """Shows the progress of a verification."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
@@ -49,7 +52,7 @@ def _verified(data_dir: str) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any], out: Output) -> int:
-    """Prints what a verification found; the exit code says whether it is whole."""
+    """Prints the result of a verification, and returns the exit code."""
     if out.json_lines:
         out.fields(found)
     else:
@@ -62,24 +65,26 @@ def report(found: dict[str, Any], out: Output) -> int:
 
 
 def repair(settings: Settings, out: Output, *, sure: bool) -> int:
-    """Says what would be lost, and with `sure` gives it up.
+    """Prints what a repair would lose; with `sure`, repairs.
 
-    What can be made again from other files is; the rest becomes gaps of the topics. The damaged
-    files are kept in `damaged/`.
+    Files that other files have the data of are rebuilt. The rest becomes gaps. The damaged files
+    are kept in `damaged/`.
     """
     data_dir = settings.data_dir
-    _must_exist(data_dir)
+    _require_directory(data_dir)
     found = _verified(data_dir)
     report(found, out)
     if found["ok"]:
         return Exit.OK
-    with Waiting("repair"):
+    with ElapsedTime("repair"):
         plan = json.loads(_core.repair(data_dir, settings.engine))
     show_plan(plan, out)
     if not sure:
-        out.line("nothing was changed: run again with --yes to give up what is listed above")
+        out.line(
+            "nothing was changed: run again with --yes to repair, and lose what is listed above"
+        )
         return Exit.CORRUPT
-    with Waiting("repair"):
+    with ElapsedTime("repair"):
         done = json.loads(_core.repair(data_dir, settings.engine, apply=True))
     for name in done["kept"]:
         out.line(f"kept: {name}")
@@ -87,7 +92,7 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
 
 
 def show_plan(plan: dict[str, Any], out: Output) -> None:
-    """What would be lost: ranges of the log, then of the topics."""
+    """Prints what would be lost: ranges of the log, then of topics."""
     if out.json_lines:
         out.fields(plan)
         return
@@ -95,8 +100,8 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
         out.line("no record would be lost")
     losses = [{**loss, "lsns": "{}…{}".format(*loss["lsns"])} for loss in plan["losses"]]
     for title, columns, rows in (
-        ("made again from what is left", PROBLEM_COLUMNS, plan["files"]),
-        ("given up", ["file", "offset", "lsns"], losses),
+        ("rebuilt from other files", PROBLEM_COLUMNS, plan["files"]),
+        ("lost", ["file", "offset", "lsns"], losses),
         ("records lost, at most", ["topic", "from", "to", "reason"], plan["gaps"]),
     ):
         if rows:
@@ -104,6 +109,37 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
             out.rows(columns, rows)
 
 
-def _must_exist(data_dir: str) -> None:
+def reload(data_dir: str, out: Output) -> int:
+    """Sends SIGHUP to the server of a directory on this machine."""
+    _require_directory(data_dir)
+    holder = _holder(Path(data_dir) / ".topics.lock")
+    if holder is None:
+        print_error(f"no server has {data_dir} open: start one with `topics serve`")
+        return Exit.FAILED
+    pid, url = holder
+    os.kill(pid, signal.SIGHUP)
+    out.fields({"told": pid, "url": url})
+    return Exit.OK
+
+
+def _holder(path: Path) -> tuple[int, str] | None:
+    """The process and URL of the server that has a directory open, by its lock file.
+
+    An unlocked file names a process that has ended; a locked one without a URL names an engine
+    without a server, which SIGHUP would kill.
+    """
+    try:
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid, url, *_ = [*lock.read().splitlines(), "", ""]
+                return (int(pid), url) if pid.isdigit() and url else None
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _require_directory(data_dir: str) -> None:
     if not Path(data_dir).is_dir():
         raise NotFound(f"{data_dir} is not a directory")

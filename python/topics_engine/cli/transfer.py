@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import EARLIEST, Database, Record
-from ..client.columns import rows_of
+from ..client.encoding import rows_of
 from ..errors import InvalidRequest
 from ..extras import extra
-from ..remote.leasing import matcher
 from ..remote.page import Page
+from ..remote.queue import matcher
 from .exits import Exit
 from .output import Output, Progress
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("jsonl", "arrow", "parquet")
 ENDINGS = {".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".parquet": "parquet"}
-# What one write has at most, and what one request for columns has about.
+# Bytes of a write at most, and of a request for columns approximately.
 BATCH_BYTES, PART_BYTES = 4 << 20, 32 << 20
 PIECE = 1 << 20
 
 
 def export(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Every record between two seqs, with what was lost of them, to a file or standard output."""
+    """Exports the records and gaps of a topic to a file or standard output."""
     going = Export(db, args)
     write = going.lines if _kind(args) == "jsonl" else going.columns
-    with _written(args.file) as sink:
+    with _output_file(args.file) as sink:
         count, lost = write(sink)
     going.progress.end()
     if args.file != "-":
@@ -51,8 +51,8 @@ def _kind(args: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _written(file: str) -> Iterator[BinaryIO]:
-    """Where it goes; a file is there whole, or as it was."""
+def _output_file(file: str) -> Iterator[BinaryIO]:
+    """Opens the output; a file is replaced only when it is complete."""
     if file == "-":
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -70,7 +70,7 @@ def _written(file: str) -> Iterator[BinaryIO]:
 
 
 class Export:
-    """A range of a topic on its way into a file."""
+    """The export of a range of a topic."""
 
     def __init__(self, db: Database, args: argparse.Namespace) -> None:
         self._db = db
@@ -82,7 +82,7 @@ class Export:
         self.progress = Progress("export", max(0, self._upto - self._after))
 
     def lines(self, sink: BinaryIO) -> tuple[int, int]:
-        """JSON lines; how many records and gaps."""
+        """Writes JSON lines; returns the numbers of records and gaps."""
         args, count = self._args, 0
         text = io.TextIOWrapper(sink, "utf-8")
         lines = Output(json_lines=True, stream=text)
@@ -98,12 +98,12 @@ class Export:
                     lines.tombstone(item)
             self.progress.show(read.cursor - self._after)
         text.flush()
-        # The sink is closed by who opened it.
+        # The caller closes the sink.
         text.detach()
         return count, len(read.gaps)
 
     def columns(self, sink: BinaryIO) -> tuple[int, int]:
-        """Arrow or Parquet; how many records and gaps."""
+        """Writes Arrow or Parquet; returns the numbers of records and gaps."""
         writer, schema, count, lost = None, None, 0, 0
         for batch in self._batches():
             if writer is None:
@@ -124,12 +124,12 @@ class Export:
         if _kind(self._args) == "parquet":
             return _pyarrow("pyarrow.parquet").ParquetWriter(sink, schema)
         arrow = _pyarrow("pyarrow")
-        # A pipe is read from its beginning.
+        # A pipe cannot seek, which the file format needs.
         made = arrow.ipc.new_stream if self._args.file == "-" else arrow.ipc.new_file
         return made(sink, schema)
 
     def _batches(self) -> Iterator[Any]:
-        """The range, one of its parts after the other; first a batch of nothing."""
+        """The range in batches; the first one is empty and has the schema."""
         arrow, args = _pyarrow("pyarrow"), self._args
         asked: dict[str, Any] = {"topic_id": self._topic_id}
         if args.node is not None:
@@ -154,13 +154,13 @@ class Export:
 
     def _mixed(self) -> ValueError:
         return ValueError(
-            f"{self._args.topic} has JSON and binary records, which one column does not hold: "
-            "export it as jsonl"
+            f"topic {self._args.topic!r} has both JSON and binary records, "
+            "which one column cannot hold: use --format jsonl"
         )
 
 
 def import_(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Appends what `export` wrote: payloads, tags, nodes and meta, in their order."""
+    """Appends the output of `export`: payloads, tags, nodes and meta, in order."""
     kind = _kind(args)
     skipped: list[int] = [0]
     with contextlib.ExitStack() as open_files:
@@ -176,7 +176,7 @@ def import_(db: Database, args: argparse.Namespace, out: Output) -> int:
 def send(
     db: Database, args: argparse.Namespace, records: Iterator[NewRow], what: str
 ) -> dict[str, Any]:
-    """Appends in batches, each with a key: one that is sent twice is stored once."""
+    """Appends in batches with idempotency keys."""
     run = secrets.token_hex(8)
     progress = Progress(what, 0)
     first, last, count = None, 0, 0
@@ -194,7 +194,7 @@ def send(
 
 
 def batches(records: Iterator[NewRow], most: int) -> Iterator[list[NewRow]]:
-    """So many records at most, and so many bytes."""
+    """Groups records into batches of at most `most` records and `BATCH_BYTES` bytes."""
     batch: list[NewRow] = []
     size = 0
     for record in records:
@@ -208,7 +208,7 @@ def batches(records: Iterator[NewRow], most: int) -> Iterator[list[NewRow]]:
 
 
 def _lines(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
-    """The lines of `export` and `read`; payloads are kept as they are written there."""
+    """Parses the output of `export` and `read`; payloads are stored as they are written there."""
     number = 0
     while lines := source.readlines(PIECE):
         some = []
@@ -226,24 +226,24 @@ def _lines(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> It
 
 
 def _is_gap(line: bytes, number: int) -> bool:
-    """Refuses what is no line of an export."""
+    """Whether a line is a gap; raises if it is neither a gap nor a record."""
     try:
         fields = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"line {number} is not JSON: {error}") from None
+        raise ValueError(f"line {number} is not valid JSON: {error}") from None
     if isinstance(fields, dict):
         if "tombstone" in fields:
             return True
         if "data" in fields or "data_b64" in fields:
             return False
     raise ValueError(
-        f'line {number} is no record {{"data": …}} as `topics export` writes them: '
-        "`topics append` takes payloads alone"
+        f'line {number} is not a record {{"data": …}} as `topics export` writes it: '
+        "use `topics append` for lines that are payloads"
     )
 
 
 def _arrow(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
-    """A file or a stream of Arrow."""
+    """Reads an Arrow file or stream."""
     arrow = _pyarrow("pyarrow")
     buffered = io.BufferedReader(source) if isinstance(source, io.RawIOBase) else source
     magic = buffered.peek(6)[:6] if hasattr(buffered, "peek") else b""

@@ -3,7 +3,7 @@
 from .consumer import Consumer, ConsumerBatch, ConsumerInfo
 from .database import Database, open_database, verify
 from .queue import Job, PeekedJob, Queue, Work
-from .reading import Read
+from .read import Read
 from .router import Router
 from .topic import Topic
 from .transaction import Committed, Transaction
@@ -23,7 +23,7 @@ from .values import (
     TopicState,
     Verification,
 )
-from .watching import Watch
+from .watch import Watch
 
 __all__ = [
     "EARLIEST",

@@ -1,7 +1,8 @@
-"""What the handles stand on: verbs that take and give bytes, stated in `_core.pyi`.
+"""The backend protocol that the handles call: verbs over bytes, as `_core.pyi` states them.
 
-The native engine is one backend, a connection to a server (`topics_engine.remote`) is the other.
-What is an object of its own in the native module is made here, so that no handle asks which it has.
+`_core.Engine` is one backend; `remote.backend.HttpBackend` is the other. The functions here create
+the parts that are classes of their own in the native module, so that no handle checks the backend's
+type.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from .._core import _Told as Told
     from .._core import _WatchStart as WatchStart
 
-    class Flow(Protocol):
-        """A stream of jobs, as `_core.Work` has it."""
+    class JobStream(Protocol):
+        """A stream of jobs, like `_core.Work`."""
 
         def next(self, wait: float = 0.0) -> _Jobs | None: ...
         def close(self) -> None: ...
 
-    class Leases(Protocol):
-        """The jobs of a queue, as `_core.Queue` has them."""
+    class QueueBackend(Protocol):
+        """The jobs of a queue, like `_core.Queue`."""
 
         def claim(
             self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
@@ -62,10 +63,10 @@ if TYPE_CHECKING:
             limit: int | None = None,
             dry_run: bool = False,
         ) -> int: ...
-        def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Flow: ...
+        def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> JobStream: ...
 
-    class Place(Protocol):
-        """A consumer, as `_core.Consumer` has it."""
+    class ConsumerBackend(Protocol):
+        """A consumer, like `_core.Consumer`."""
 
         @property
         def mode(self) -> str: ...
@@ -86,8 +87,8 @@ if TYPE_CHECKING:
         ) -> int: ...
         def drop(self) -> bool: ...
 
-    class Transacting(Protocol):
-        """Transactions, as `_core.Transactions` has them."""
+    class TransactionBackend(Protocol):
+        """Transactions, like `_core.Transactions`."""
 
         def transact(
             self,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
         def forget(self, writer: str) -> bool: ...
 
     class Backend(_Verbs, Protocol):
-        """Verbs, here or elsewhere."""
+        """The verbs of an embedded engine or of a server."""
 
         def check(self) -> None: ...
         def scan_range(self, topic: str, request: bytes) -> Stream: ...
@@ -112,15 +113,16 @@ if TYPE_CHECKING:
         def delete_consumer(self, topic: str, name: str) -> bool: ...
 
 
-patience: ContextVar[float] = ContextVar("patience", default=math.inf)
-"""Seconds after which a call to a server is given up, below its deadline: who looks in passing does
-not wait for one that is not there.
+call_timeout: ContextVar[float] = ContextVar("call_timeout", default=math.inf)
+"""Seconds that a call to a server may take, below its deadline. `repr` sets it, so that showing a
+handle does not block on an unreachable server.
 """
 
 
-class Elsewhere:
-    """A backend, or a part of one, whose verbs wait for a server and not for this process's disk:
-    it makes its own queues, consumers and transactions.
+class RemoteBackend:
+    """Marks a backend, or a part of one, whose verbs wait for a server instead of the local disk.
+
+    It creates its own queues, consumers and transactions.
     """
 
     __slots__ = ()
@@ -135,58 +137,58 @@ def append_table(
     node: str | None,
     key: str | None,
 ) -> Acked:
-    """Appends the rows of an Arrow table: as columns, where they travel and need no config."""
-    from .columns import rows_of
+    """Appends the rows of an Arrow table; a remote append without config sends columns."""
+    from .encoding import rows_of
 
     if isinstance(backend, _core.Engine) or config is not None:
         rows = rows_of(table, tag)
         return backend.append(topic, rows, node=node, key=key, config=config)
-    acked: Acked = _elsewhere(backend).append_table(topic, table, tag, node, key)
+    acked: Acked = _remote(backend).append_table(topic, table, tag, node, key)
     return acked
 
 
 def scan_of(backend: Backend, topic: str, limit: int | None, **how: Any) -> Stream:
-    """A range as an Arrow stream. Here it is made as it is taken; of a server it comes whole, so it
-    is told how many records will be taken.
+    """A range as an Arrow stream. The native stream is lazy; a remote one is fetched whole, so the
+    server is told the limit.
     """
     if isinstance(backend, _core.Engine):
         return backend.scan(topic, **how)
-    found: Stream = _elsewhere(backend).scan(topic, limit=limit, **how)
+    found: Stream = _remote(backend).scan(topic, limit=limit, **how)
     return found
 
 
-def queue_of(backend: Backend, name: str) -> Leases:
+def queue_of(backend: Backend, name: str) -> QueueBackend:
     """The jobs of a queue."""
     if isinstance(backend, _core.Engine):
         return _core.Queue(backend, name)
-    made: Leases = _elsewhere(backend).queue(name)
+    made: QueueBackend = _remote(backend).queue(name)
     return made
 
 
 def consumer_of(
     backend: Backend, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-) -> Place:
-    """A consumer, which is made if it is not there."""
+) -> ConsumerBackend:
+    """A consumer, which is created if it does not exist."""
     if isinstance(backend, _core.Engine):
         return _core.Consumer(backend, topic, name, mode, start, auto_commit)
-    made: Place = _elsewhere(backend).consumer(topic, name, mode, start, auto_commit)
+    made: ConsumerBackend = _remote(backend).consumer(topic, name, mode, start, auto_commit)
     return made
 
 
-def transactions_of(backend: Backend) -> Transacting:
-    """Where transactions happen."""
+def transactions_of(backend: Backend) -> TransactionBackend:
+    """The transactions of the backend."""
     if isinstance(backend, _core.Engine):
         return _core.Transactions(backend)
-    made: Transacting = _elsewhere(backend).transactions()
+    made: TransactionBackend = _remote(backend).transactions()
     return made
 
 
 def every_consumer(
     backend: Backend, topic: str | None = None
 ) -> list[tuple[str, str, str, int, int, int]]:
-    """The consumers of a topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
+    """The consumers of one topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
     if topic is None and not isinstance(backend, _core.Engine):
-        found: list[tuple[str, str, str, int, int, int]] = _elsewhere(backend).every_consumer()
+        found: list[tuple[str, str, str, int, int, int]] = _remote(backend).every_consumer()
         return found
     names = [topic] if topic is not None else _topics(backend)
     return [(name, *found) for name in names for found in backend.consumers(name)]
@@ -201,29 +203,29 @@ def _topics(backend: Backend) -> list[str]:
             return names
 
 
-def _elsewhere(backend: Backend) -> Any:
-    assert isinstance(backend, Elsewhere)
+def _remote(backend: Backend) -> Any:
+    assert isinstance(backend, RemoteBackend)
     return backend
 
 
 __all__ = [
     "Acked",
     "Backend",
-    "Elsewhere",
-    "Flow",
-    "Leases",
+    "ConsumerBackend",
+    "JobStream",
     "NewRow",
     "Page",
-    "Place",
+    "QueueBackend",
+    "RemoteBackend",
     "Source",
     "Stream",
     "Told",
-    "Transacting",
+    "TransactionBackend",
     "WatchStart",
     "append_table",
+    "call_timeout",
     "consumer_of",
     "every_consumer",
-    "patience",
     "queue_of",
     "scan_of",
     "transactions_of",

@@ -1,19 +1,24 @@
-"""Things that are used in a `with` block."""
+"""Closable handles, and cancel scopes that wake the calls of a closed iterator."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TypeVar
 
 Self = TypeVar("Self", bound="Closing")
 
 
 class Closing:
-    """Closed at the end of a `with` block."""
+    """A handle that the end of a `with` block closes."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Closes it. Idempotent."""
         raise NotImplementedError
 
     def __enter__(self: Self) -> Self:
@@ -21,3 +26,55 @@ class Closing:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class CancelScope:
+    """A group of calls that are cancelled together. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._wakers: dict[object, Callable[[], object]] = {}
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Wakes every call of the scope; later calls fail immediately. Idempotent."""
+        if self._pid != os.getpid():
+            # The waiting calls belong to the parent process of this fork.
+            self.is_cancelled = True
+            return
+        with self._lock:
+            self.is_cancelled = True
+            for waker in self._wakers.values():
+                waker()
+
+    def add_waker(self, waker: Callable[[], object]) -> object:
+        """Registers a function that `cancel` calls; if the scope is cancelled already, calls it
+        now.
+
+        The waker must not block and may be called twice. Returns the key for `remove_waker`.
+        """
+        key = object()
+        with self._lock:
+            self._wakers[key] = waker
+            if self.is_cancelled:
+                waker()
+        return key
+
+    def remove_waker(self, key: object) -> None:
+        """Unregisters a waker."""
+        with self._lock:
+            del self._wakers[key]
+
+    @contextlib.contextmanager
+    def activate(self) -> Iterator[None]:
+        """Makes this the `current_scope` of the block."""
+        before = current_scope.set(self)
+        try:
+            yield
+        finally:
+            current_scope.reset(before)
+
+
+current_scope: ContextVar[CancelScope | None] = ContextVar("current_scope", default=None)
+"""The scope of the calls that the current thread or task makes."""

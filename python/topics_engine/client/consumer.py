@@ -1,4 +1,4 @@
-"""Durable consumers: readers whose position the engine keeps."""
+"""Consumers: readers whose cursor the engine stores."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
-from .reading import Item, all_of
+from .read import Item, all_of
 
 if TYPE_CHECKING:
-    from .backend import Backend, Page, Place
+    from .backend import Backend, ConsumerBackend, Page
 
 Mode = Literal["at_least_once", "at_most_once"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerBatch:
-    """What one read handed out: a gap first, if there is one, then records."""
+    """What one read returned: a gap first, if there is one, then records."""
 
     items: list[Item]
     next_from_seq: int
-    """What `commit` takes when all of it is done."""
+    """The seq to `commit` when the whole batch is done."""
     head_seq: int
     lag: int
     lag_ms: int
@@ -35,7 +35,7 @@ class ConsumerBatch:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer as lists show it."""
+    """A consumer in a list."""
 
     topic: str
     name: str
@@ -48,11 +48,11 @@ class ConsumerInfo:
 
 
 class Consumer:
-    """A reader of a topic with a stored cursor; a new handle begins where the cursor is stored."""
+    """A reader of a topic with a stored cursor. A new handle begins at that cursor."""
 
     __slots__ = ("_backend", "_native", "name", "topic")
 
-    def __init__(self, backend: Backend, native: Place, topic: str, name: str) -> None:
+    def __init__(self, backend: Backend, native: ConsumerBackend, topic: str, name: str) -> None:
         self._backend = backend
         self._native = native
         self.topic = topic
@@ -64,7 +64,7 @@ class Consumer:
 
     @property
     def cursor(self) -> int:
-        """The stored cursor."""
+        """The stored cursor, as this handle knows it."""
         return self._native.cursor
 
     def read(
@@ -77,9 +77,30 @@ class Consumer:
         match: str | None = None,
         fail_if_busy: bool = False,
     ) -> ConsumerBatch:
-        """Records from the cursor on until a budget is reached; at least one if there is any.
+        """Reads records after the handle's position, until a limit is reached.
 
-        `checkpoint=False` peeks. `wait` is how many seconds to wait for the first record.
+        Args:
+            max_bytes: most bytes of payloads (default: 1 MiB); at least one record is returned.
+            max_records: most records (default: 2000).
+            checkpoint: move the position (default: True); False peeks.
+            wait: most seconds to wait for the first record (default: 0).
+            match: only records with this tag; `"eu:*"` selects tags by prefix.
+            fail_if_busy: raise `Conflict` instead of waiting while another reader reads from an
+                `at_most_once` consumer (default: False).
+
+        Returns:
+            A batch; empty if there is nothing to read.
+
+        Raises:
+            NotFound: the consumer was deleted.
+            Conflict: the consumer is busy, and `fail_if_busy` is True.
+
+        Example:
+            ```python
+            batch = billing.read(wait=5)
+            handle(batch)
+            billing.commit(batch.next_from_seq)
+            ```
         """
         page = self._native.read(max_bytes, max_records, checkpoint, wait, match, fail_if_busy)
         return batch_of(self.topic, page)
@@ -87,13 +108,17 @@ class Consumer:
     def peek(
         self, *, max_bytes: int = 1 << 20, max_records: int = 2000, match: str | None = None
     ) -> ConsumerBatch:
-        """What `read` would hand out now; the cursor stays."""
+        """Returns what `read` would return now, and keeps the position."""
         return self.read(
             max_bytes=max_bytes, max_records=max_records, checkpoint=False, match=match
         )
 
     def commit(self, seq: int) -> None:
-        """Everything up to a seq is done; a smaller one than before changes nothing."""
+        """Stores the cursor. A smaller seq than before changes nothing.
+
+        Args:
+            seq: everything up to and with it is done.
+        """
         self._native.commit(seq)
 
     def seek(
@@ -103,13 +128,22 @@ class Consumer:
         ts: int | datetime | None = None,
         to: Literal["start", "end"] | None = None,
     ) -> int:
-        """Sets the cursor, forwards or back."""
+        """Sets the cursor, forwards or back. Give exactly one argument.
+
+        Args:
+            seq: the new cursor.
+            ts: just before the first record at or after this time: epoch ms or an aware `datetime`.
+            to: the `"start"` or the `"end"` of the topic.
+
+        Returns:
+            The new cursor.
+        """
         if isinstance(ts, datetime):
             ts = int(ts.timestamp() * 1000)
         return self._native.seek(seq=seq, ts=ts, to=to)
 
     def drop(self) -> bool:
-        """Deletes the consumer and its cursor; false when there was none."""
+        """Deletes the consumer and its cursor; returns False if it does not exist."""
         return self._native.drop()
 
     def __repr__(self) -> str:
@@ -117,6 +151,6 @@ class Consumer:
 
 
 def batch_of(topic: str, page: Page) -> ConsumerBatch:
-    """What a page says."""
+    """The batch of a page."""
     items = all_of(topic, page)
     return ConsumerBatch(items, page.next_from_seq, page.head_seq, page.lag, page.lag_ms)

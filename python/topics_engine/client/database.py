@@ -1,4 +1,4 @@
-"""An open data directory, or a connection to a server."""
+"""The handle of an open data directory, or of a connection to a server."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from .router import Router
 from .topic import Topic
 from .transaction import Transaction
 from .values import RouterInfo, Start, TopicInfo, Verification
-from .watching import Watch
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .backend import Backend
-    from .reading import OnGap
+    from .read import OnGap
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class Database(Closing):
-    """Topics, in this process or of a server; thread-safe. Use it in a `with` block, or `close`
-    it.
+    """Topics of an embedded engine or of a server.
+
+    Made by `te.open` and `te.connect`. Use it in a `with` block, or call `close`. Thread-safe.
     """
 
     def __init__(self, backend: Backend, resolved: settings.Resolved | None = None) -> None:
         self._backend = backend
         self.settings = resolved
-        """What it was opened with, and where each value came from."""
+        """Its settings, each with its source; `None` for a connection."""
         _open.add(self)
 
     @property
@@ -47,20 +48,44 @@ class Database(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, here or because this process is a fork."""
+        """Whether it is closed, or belongs to the parent process of a fork."""
         return self._backend.closed
 
     def topic(self, name: str, **config: Any) -> Topic:
-        """A handle. The config applies when the topic is created, by a write at the latest."""
+        """Returns a handle of a topic. Sends nothing.
+
+        Args:
+            name: the name of the topic.
+            config: topic options, for example `durability="fsync"`. They apply when the topic is
+                created, by `create` or by the first write.
+
+        Example:
+            ```python
+            orders = db.topic("orders", durability="fsync", ttl_ms=86_400_000)
+            ```
+        """
         return Topic(self._backend, name, config)
 
     def queue(self, /, name: str, **config: Any) -> Queue:
-        """A handle of a queue, which is created if it is not there."""
+        """Returns a handle of a queue, and creates the queue if it does not exist.
+
+        Args:
+            name: the name of the queue.
+            config: topic options, for example `max_deliveries=5, dead_letter="jobs.dead"`.
+
+        Raises:
+            Conflict: a topic of this name exists and differs in a named option.
+
+        Example:
+            ```python
+            jobs = db.queue("jobs", lease_ms=30_000)
+            ```
+        """
         queue = Queue(self._backend, name, config)
         try:
             queue.create()
         except Forbidden:
-            # Only an administrator's key makes one; others use what is there.
+            # Creating a queue needs scope `admin`; other keys use an existing one.
             if queue.state().type != "queue":
                 raise
         return queue
@@ -70,14 +95,23 @@ class Database(Closing):
         return (info for info in self.topics(prefix) if info.type == "queue")
 
     def redrive(self, /, topic: str, **how: Any) -> int:
-        """Moves the dead letters of a topic back to where they came from; see `Queue.redrive`."""
+        """Moves the dead letters of a topic back to their queues; see `Queue.redrive`."""
         return Queue(self._backend, topic, {}).redrive(**how)
 
     def __getitem__(self, name: str) -> Topic:
         return self.topic(name)
 
     def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
-        """The topics whose names begin with `prefix`, in name order."""
+        """The topics whose names begin with `prefix`, in name order, fetched in pages of 1000.
+
+        Args:
+            prefix: only names that begin with it (default: all).
+
+        Example:
+            ```python
+            names = [info.topic for info in db.topics("orders.")]
+            ```
+        """
         after: str | None = None
         while True:
             page = json.loads(self._backend.list(prefix, after, 1000))["topics"]
@@ -98,14 +132,30 @@ class Database(Closing):
         lenient: bool = False,
         limit: int = 256,
     ) -> Watch:
-        """Follows topics: an iterator that waits for what comes next.
+        """Follows topics: returns an iterator that waits for new records.
 
-        `topics` maps names to cursors, `EARLIEST` or `TAIL`; names alone begin at the tail. A name
-        that ends with `*` is a pattern: topics created later join from their start. Records of the
-        nodes named are skipped, and those without a tag that `match` selects. `events` adds
-        `CaughtUp` and `TopicDeleted`. `strong` waits until records are synced, whatever their
-        class. Unknown topics are `NotFound`, unless `lenient`: then they join when they are
-        created.
+        Args:
+            topics: names, or a mapping of names to where to begin: a cursor (records after this
+                seq), `EARLIEST` or `TAIL`. Names without a start begin at `TAIL`. A name that ends
+                with `*` is a pattern; topics created later join it from their first record.
+            node: skip records of this node, or of these nodes.
+            match: only records with this tag; `"eu:*"` selects tags by prefix.
+            events: also yield `CaughtUp` and `TopicDeleted` (default: False).
+            gaps: what to do about lost records: `"yield"` a `Gap` (default), `"raise"` `DataLoss`,
+                or `"skip"` them.
+            strong: yield records only once they are synced, whatever the class of their topic.
+            lenient: let topics that do not exist join when they are created, instead of raising.
+            limit: most records per event (default: 256).
+
+        Raises:
+            NotFound: a topic does not exist, and `lenient` is False.
+            InvalidRequest: an argument is wrong.
+
+        Example:
+            ```python
+            with db.watch({"orders": 0}) as watch:
+                for item in watch: ...
+            ```
         """
         return Watch(self._backend, topics, node, match, events, gaps, strong, lenient, limit)
 
@@ -122,14 +172,38 @@ class Database(Closing):
         allow_cycle: bool = False,
         guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once",
     ) -> Router:
-        """A handle. With `source` and `dest`, creates the router or updates it: what is written to
-        the source from now on is copied to the destination, those records whose tag `match`
-        selects, if it is given.
+        """Returns a handle of a router; with `source` and `dest`, creates or updates the router.
+
+        A router copies every record that is written to its source from now on to its destination.
+
+        Args:
+            name: the name of the router.
+            source: the topic that is copied from.
+            dest: the topic that is copied to.
+            preserve_node: copy the node of each record (default: True).
+            preserve_tag: copy the tag of each record (default: True).
+            match: copy only records with this tag; `"eu:*"` selects tags by prefix.
+            create_dest: create the destination if it does not exist (default: True).
+            allow_cycle: allow a cycle of routers (default: False).
+            guarantee: `"at_least_once"` (default) or `"exactly_once"`.
+
+        Raises:
+            Conflict: the router would close a cycle.
+            NotFound: the source does not exist.
+
+        Example:
+            ```python
+            db.router("audit", source="orders", dest="orders.audit")
+            ```
         """
         if guarantee not in ("at_least_once", "exactly_once"):
-            raise InvalidRequest(f"a router is at_least_once or exactly_once, not {guarantee!r}")
+            raise InvalidRequest(
+                f"guarantee must be 'at_least_once' or 'exactly_once', not {guarantee!r}"
+            )
         if (source is None) != (dest is None):
-            raise InvalidRequest("a router is made with a source and a dest")
+            raise InvalidRequest(
+                "a router needs both source and dest: give both, or neither for a handle"
+            )
         if source is not None and dest is not None:
             self._backend.create_router(
                 name,
@@ -152,28 +226,46 @@ class Database(Closing):
     def transaction(
         self, writer: str | None = None, epoch: int | None = None, *, key: str | None = None
     ) -> Transaction:
-        """A block at whose end rows are appended, cursors moved and jobs acked: all of it,
-        durably, or nothing. An exception in the block aborts.
+        """Returns a block at whose end rows are appended, cursors moved and jobs acked, all or
+        nothing.
 
-        A `writer` has epochs that rise: the last one again changes nothing and answers as the first
-        time, an older one is a `Conflict`, none given is the next. Without a writer, an idempotency
-        `key` does the same for two minutes. Where the disk failed on the way (`Unavailable`),
-        repeat: what was decided is finished, and not done twice.
+        The result is durable. An exception inside the block aborts it. After `Unavailable`, repeat
+        the same transaction: what was decided is finished and not done twice.
+
+        Args:
+            writer: the name of a transaction writer, whose epochs increase.
+            epoch: the epoch of this transaction. A repeat of the last epoch changes nothing and
+                returns the first answer; an older one raises `Conflict`. Default: the next one.
+            key: without a writer, an idempotency key that is remembered for two minutes.
+
+        Raises:
+            Conflict: `expect_head`, an epoch or a lease does not hold.
+
+        Example:
+            ```python
+            with db.transaction() as tx:
+                tx.append("out", rows)
+                tx.ack(job)
+            ```
         """
         return Transaction(transactions_of(self._backend), writer, epoch, key)
 
     def forget_writer(self, writer: str) -> bool:
-        """Forgets a transaction writer: its next commit may have any epoch, and what it has staged
-        is given up. What it published stays. False when there is none.
+        """Forgets a transaction writer, so that its next commit may have any epoch.
+
+        Transactions that it has staged are aborted; what it has published stays.
+
+        Returns:
+            False if there is no such writer.
         """
         return transactions_of(self._backend).forget(writer)
 
     def sync(self) -> None:
-        """Returns when everything acked before is durable."""
+        """Waits until everything that was acked before is durable."""
         self._backend.sync()
 
     def checkpoint(self) -> None:
-        """Moves what the log holds into segments."""
+        """Copies the records of the write-ahead log into segments."""
         self._backend.checkpoint()
 
     def verify(self) -> Verification:
@@ -181,25 +273,37 @@ class Database(Closing):
         return Verification.from_json(self._backend.verify())
 
     def metrics(self) -> Mapping[str, Any]:
-        """What the engine counts."""
+        """Returns the counters and gauges of the engine, as `GET /v0/metrics` has them."""
         found: dict[str, Any] = json.loads(self._backend.metrics(json=True))
         return found
 
     def scan(self, topic: str, **asked: Any) -> Any:
-        """A range as an Arrow stream, for `pyarrow.RecordBatchReader.from_stream`, `polars` and the
-        like: `from_seq`, `to_seq`, `columns` and the other fields of `POST /v0/topics/:t/scan`.
+        """Returns a range of a topic as an Arrow stream, for
+        `pyarrow.RecordBatchReader.from_stream`.
+
+        Args:
+            topic: the name of the topic.
+            asked: the fields of `POST /v0/topics/:t/scan`: `from_seq`, `to_seq`, `columns`, ….
         """
         return self._backend.scan_range(topic, json.dumps(asked).encode())
 
     def split(self, topic: str, **asked: Any) -> dict[str, Any]:
-        """A range in parts of about one size, from the index alone: the fields and the answer of
-        `POST /v0/topics/:t/split`.
+        """Splits a range of a topic into parts of about equal size, from the index alone.
+
+        Args:
+            topic: the name of the topic.
+            asked: the fields of `POST /v0/topics/:t/split`: `from_seq`, `to_seq`, `max_bytes`, ….
+
+        Returns:
+            The answer of that route.
         """
         found: dict[str, Any] = json.loads(self._backend.split(topic, json.dumps(asked).encode()))
         return found
 
     def close(self) -> None:
-        """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
+        """Syncs and closes. Every waiting call raises `Closed`, and so does every later one.
+        Idempotent.
+        """
         self._backend.close()
         _open.discard(self)
 
@@ -213,13 +317,28 @@ class Database(Closing):
 def open_database(
     path: str | os.PathLike[str] | None = None, *, read_only: bool = False, **given: Any
 ) -> Database:
-    """Opens a data directory, creating it when missing.
+    """Opens a data directory in this process.
 
-    `read_only` opens one that is there and that nobody writes to, in whatever state it was left.
-    Nothing in it changes, every write is refused, and other processes may read it at the same time.
+    Settings are arguments over `TOPICS_*` variables over `topics.toml` over defaults; `.settings`
+    of the result has each value with its source.
 
-    `path` is the setting `data_dir`. Settings are arguments over `TOPICS_*` over `topics.toml` over
-    defaults; `.settings` of the result says what holds and why.
+    Args:
+        path: the directory, created if it does not exist (default: the setting `data_dir`,
+            `./topics-data`).
+        read_only: open an existing directory that no process writes to, without changing it.
+            Several processes may do so at the same time.
+        given: settings by name, for example `max_open_files=256`.
+
+    Raises:
+        Locked: another process, or this one, has the directory open.
+        Corrupt: a file does not match its checksum.
+        InvalidRequest: a setting is unknown or has a wrong value.
+
+    Example:
+        ```python
+        with te.open("./topics-data") as db:
+            db.topic("orders").append({"id": 1})
+        ```
     """
     if path is not None:
         given["data_dir"] = os.fspath(path)
@@ -229,14 +348,18 @@ def open_database(
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Checks every byte of a data directory, closed or open. Nothing is changed."""
+    """Checks every byte of a data directory, open or closed. Changes nothing.
+
+    Args:
+        path: the directory.
+    """
     return Verification.from_json(_core.verify(os.fspath(path)))
 
 
 @atexit.register
 def close_all() -> None:
-    """The interpreter ends."""
+    """Closes every open database when the interpreter ends."""
     for db in list(_open):
-        # There is nobody left to tell; the log has what was acked.
+        # Nothing can handle an error at exit; acked records are in the log.
         with contextlib.suppress(Exception):
             db.close()

@@ -1,13 +1,20 @@
-"""Python values as the bytes that are stored."""
+"""Python values and Arrow tables as the records that are stored."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRequest
+from ..extras import extra
+
+if TYPE_CHECKING:
+    from .backend import NewRow
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..errors import InvalidRequest
 from .values import New
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ _ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", "
 
 
 def dump(value: Any) -> bytes:
-    """JSON text. Half surrogate pairs, which UTF-8 cannot hold, are kept as escapes."""
+    """Encodes a value as JSON. Lone surrogates, which UTF-8 cannot encode, become escapes."""
     try:
         return _plain(value).encode()
     except UnicodeEncodeError:
@@ -31,7 +38,7 @@ def rows(
     meta: Mapping[str, str] | None,
     ttl_ms: int,
 ) -> list[NewRow]:
-    """The records of an append: a list or tuple is a batch, anything else is one record."""
+    """The records of an append: a list or tuple is a batch, any other value is one record."""
     items = value if isinstance(value, list | tuple) else (value,)
     common = None if meta is None else dump(meta)
     return [_row(index, item, tag, common, ttl_ms) for index, item in enumerate(items)]
@@ -56,5 +63,42 @@ def _row(index: int, item: Any, tag: str | None, meta: bytes | None, ttl_ms: int
         return dump(item), False, tag, node, meta, ttl_ms
     except (TypeError, ValueError, RecursionError) as error:
         detail = {"field": "data", "index": index}
-        message = f"records[{index}].data is no JSON value: {error}"
+        message = f"records[{index}].data cannot be encoded as JSON: {error}"
         raise InvalidRequest(message, detail=detail) from error
+
+
+COLUMNS = ("data", "tag", "node", "meta")
+
+
+def written(table: Any) -> Any:
+    """The columns of a table that are stored, as a `pyarrow.Table`."""
+    with extra("arrow", "append of a table"):
+        import pyarrow
+
+    if isinstance(table, pyarrow.RecordBatchReader):
+        table = table.read_all()
+    elif not isinstance(table, pyarrow.Table):
+        table = pyarrow.table(table)
+    if "data" not in table.column_names:
+        message = f"the table has no column 'data', only {table.column_names}"
+        raise InvalidRequest(message, detail={"field": "data"})
+    return table.select([name for name in COLUMNS if name in table.column_names])
+
+
+def rows_of(table: Any, tag: str | None) -> list[NewRow]:
+    """The rows of a table as records."""
+    table = written(table)
+    found = {name: table[name].to_pylist() for name in table.column_names}
+    none = [None] * len(table)
+    columns = (found.get(name, none) for name in COLUMNS)
+    return [_row(index, tag, *row) for index, row in enumerate(zip(*columns, strict=True))]
+
+
+def _row(index: int, common: str | None, data: Any, tag: Any, node: Any, meta: Any) -> NewRow:
+    if not isinstance(data, str | bytes):
+        what = "null" if data is None else type(data).__name__
+        message = f"records[{index}].data must be text or bytes, not {what}"
+        raise InvalidRequest(message, detail={"field": "data", "index": index})
+    raw = data.encode() if isinstance(data, str) else data
+    packed = None if meta is None else dump(dict(meta))
+    return raw, isinstance(data, bytes), common if tag is None else tag, node, packed, 0

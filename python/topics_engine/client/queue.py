@@ -1,4 +1,4 @@
-"""Leased queues: jobs are claimed for a time, then done or given back."""
+"""Job queues: a worker leases a job for a time, then acks it or gives it back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from ..errors import Conflict, TopicsError
 from .backend import queue_of
 from .closing import Closing
-from .reading import records_of
+from .read import records_of
 from .topic import Topic
 from .values import Record
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._core import _Jobs
-    from .backend import Backend, Flow, Leases
+    from .backend import Backend, JobStream, QueueBackend
 
 
-# How long one wait for jobs is.
+# Seconds of one wait for jobs; the iterator repeats it.
 LONGEST = 3600.0
 
 JobState = Literal["ready", "leased", "delayed", "dead"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class QueueItem:
     """A job and its record."""
 
     record: Record
@@ -44,16 +44,16 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class PeekedJob(Held):
-    """A job as it is, leased to nobody by the look."""
+class PeekedJob(QueueItem):
+    """A job in any state, as `Queue.peek` returns it. Peeking leases nothing."""
 
     state: JobState
     deliveries: int
     node: str | None
-    """Who holds it."""
+    """The worker that has the lease."""
     lease_id: int | None
     deadline: int | None
-    """When the lease runs out, epoch ms."""
+    """When the lease expires, epoch ms."""
     visible_at: int | None
     """When a delayed job can be claimed, epoch ms."""
     lane: int
@@ -61,49 +61,67 @@ class PeekedJob(Held):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leased(Held):
-    """A job that is leased to a node."""
+class LeasedJob(QueueItem):
+    """A job that is leased to a worker."""
 
     lease_id: int
     deadline: int
-    """When the lease runs out, epoch ms."""
+    """When the lease expires, epoch ms."""
     deliveries: int
     node: str
     lease_ms: int
-    _queue: Leases = field(repr=False)
-    _settled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _queue: QueueBackend = field(repr=False)
+    _acked: threading.Event = field(default_factory=threading.Event, repr=False)
     """Set when a transaction has acked it."""
 
-    def _held(self) -> tuple[str, list[int], list[int]]:
+    def _lease(self) -> tuple[str, list[int], list[int]]:
         return self.node, [self.seq], [self.lease_id]
 
-    def _lost(self) -> Conflict:
-        return Conflict(f"job {self.seq}: the lease ran out before the work was done")
+    def _lease_lost(self) -> Conflict:
+        return Conflict(f"job {self.seq}: the lease expired before the ack: use a longer lease_ms")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job(Leased):
-    """A job that is leased to a node. `with job:` acks it, or gives it back on an exception.
+class Job(LeasedJob):
+    """A job that is leased to a worker. `with job:` acks it, or nacks it on an exception.
 
-    While the block runs the lease is renewed at a third of its time. A job that a transaction
-    acked within the block is done.
+    Inside the block a thread renews the lease at a third of its time. A job that a transaction
+    acked inside the block is not acked again.
     """
 
     _ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def ack(self) -> bool:
-        """Done: the job is deleted. False when the lease is another's by now."""
-        done, _, _ = self._queue.ack(*self._held())
+        """Acks the job: it is done, and deleted.
+
+        Returns:
+            False if the lease has expired; another worker may have the job.
+        """
+        done, _, _ = self._queue.ack(*self._lease())
         return bool(done)
 
     def nack(self, delay_ms: int | None = None) -> bool:
-        """Gives the job back, by default after the queue's backoff."""
-        done, _, _ = self._queue.nack(*self._held(), delay_ms)
+        """Gives the job back.
+
+        Args:
+            delay_ms: milliseconds until it can be claimed again (default: the queue's backoff).
+
+        Returns:
+            False if the lease has expired.
+        """
+        done, _, _ = self._queue.nack(*self._lease(), delay_ms)
         return bool(done)
 
     def extend(self, lease_ms: int | None = None) -> bool:
-        """The lease runs out so long from now."""
-        done, _, _ = self._queue.extend(*self._held(), lease_ms)
+        """Renews the lease.
+
+        Args:
+            lease_ms: milliseconds from now (default: the queue's lease).
+
+        Returns:
+            False if the lease has expired.
+        """
+        done, _, _ = self._queue.extend(*self._lease(), lease_ms)
         return bool(done)
 
     def __enter__(self) -> Job:
@@ -113,12 +131,12 @@ class Job(Leased):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._ended.set()
-        if self._settled.is_set():
+        if self._acked.is_set():
             return
         if kind is not None:
             self.nack()
         elif not self.ack():
-            raise self._lost()
+            raise self._lease_lost()
 
     def _renew(self) -> None:
         while not self._ended.wait(self.lease_ms / 3000):
@@ -130,14 +148,14 @@ class Job(Leased):
 
 
 class Work(Closing, Iterator[Job]):
-    """Follows a queue: jobs are leased as there is room for them; closing gives them back.
+    """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back.
 
-    Iterating waits, and hears Ctrl-C while it does. Not thread-safe, but for `close`, which ends
-    the iteration from any thread.
+    Waiting is interrupted by Ctrl-C. Not thread-safe, but `close` may be called from any thread and
+    ends the iteration.
     """
 
-    def __init__(self, queue: Queue, node: str, flow: Flow) -> None:
-        self._queue, self._node, self._flow = queue, node, flow
+    def __init__(self, queue: Queue, node: str, stream: JobStream) -> None:
+        self._queue, self._node, self._stream = queue, node, stream
         self._jobs: deque[Job] = deque()
         self._closed = False
 
@@ -146,7 +164,7 @@ class Work(Closing, Iterator[Job]):
 
     def __next__(self) -> Job:
         while not self._jobs and not self._closed:
-            found = self._flow.next(LONGEST)
+            found = self._stream.next(LONGEST)
             if found is None:
                 self._closed = True
             else:
@@ -156,16 +174,16 @@ class Work(Closing, Iterator[Job]):
         return self._jobs.popleft()
 
     def close(self) -> None:
-        """Ends it: what was not acked is given back. Idempotent."""
+        """Ends the iteration and gives unacked jobs back. Idempotent."""
         self._closed = True
-        self._flow.close()
+        self._stream.close()
 
     def __repr__(self) -> str:
         return f"<Work of {self._queue.name!r} as {self._node!r}{', closed' * self._closed}>"
 
 
 class Queue(Topic):
-    """A queue by name; thread-safe. What a topic does it does too."""
+    """A queue by name. Thread-safe. It has the methods of a topic, too."""
 
     __slots__ = ("_native",)
 
@@ -176,11 +194,43 @@ class Queue(Topic):
     def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:
-        """Leases up to `max` jobs to a node, waiting up to `wait` seconds for the first."""
+        """Leases jobs to a worker.
+
+        Args:
+            node: the name of the worker.
+            max: most jobs to lease (default: 1).
+            lease_ms: milliseconds until the lease expires (default: the queue's `lease_ms`).
+            wait: most seconds to wait for the first job (default: 0).
+
+        Returns:
+            The jobs; an empty list if there are none.
+
+        Raises:
+            Conflict: the topic is not a queue.
+
+        Example:
+            ```python
+            for job in jobs.claim("worker-1", max=16, wait=5):
+                with job: work(job.data)
+            ```
+        """
         return jobs_of(Job, self, node, self._native.claim(node, max, lease_ms, wait))
 
     def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
-        """Follows the queue: up to `max` jobs are leased at a time; closing it gives them back."""
+        """Follows the queue: returns an iterator over jobs as they are leased.
+
+        Args:
+            node: the name of the worker.
+            max: most jobs that are leased at the same time (default: 1).
+            lease_ms: milliseconds until a lease expires (default: the queue's `lease_ms`).
+
+        Example:
+            ```python
+            with jobs.work("worker-1", max=4) as work:
+                for job in work:
+                    with job: handle(job.data)
+            ```
+        """
         return Work(self, node, self._native.work(node, max, lease_ms))
 
     def redrive(
@@ -192,12 +242,33 @@ class Queue(Topic):
         limit: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Revives dead jobs, or moves them to another queue; returns how many."""
+        """Makes dead jobs ready again, or moves dead letters back to their queues.
+
+        Args:
+            to: a queue to move them to (default: where each came from).
+            match: only jobs with this tag; `"eu:*"` selects tags by prefix.
+            seqs: only these jobs.
+            limit: most jobs to move (default: all).
+            dry_run: only count them (default: False).
+
+        Returns:
+            How many jobs were moved.
+
+        Example:
+            ```python
+            db.redrive("jobs.dead", limit=100)
+            ```
+        """
         wanted = None if seqs is None else list(seqs)
         return self._native.redrive(to, match, wanted, limit, dry_run)
 
     def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
-        """The jobs as they are, at most `max` of each state; first what claims would get next."""
+        """Returns jobs without leasing them, those that a claim would get next first.
+
+        Args:
+            max: most jobs of each state (default: 100).
+            state: only jobs of this state (default: all).
+        """
         seen, page = self._native.peek(state, max)
         records = records_of(self.name, page)
         return [
@@ -206,7 +277,7 @@ class Queue(Topic):
         ]
 
 
-J = TypeVar("J", bound=Leased)
+J = TypeVar("J", bound=LeasedJob)
 
 
 def jobs_of(kind: type[J], queue: Queue, node: str, found: _Jobs) -> list[J]:

@@ -1,4 +1,4 @@
-"""A router's handle."""
+"""The handle of a router."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Router:
-    """A router by name; thread-safe. It copies what is written to its source, as it is written."""
+    """A router by name. Thread-safe. It copies records from its source to its destination."""
 
     __slots__ = ("_backend", "name")
 
@@ -21,11 +21,15 @@ class Router:
         self.name = name
 
     def state(self) -> RouterInfo:
-        """What it is, and how far."""
+        """Returns the router's options and its progress.
+
+        Raises:
+            NotFound: the router does not exist.
+        """
         return RouterInfo.from_fields(json.loads(self._backend.router(self.name)))
 
     def drop(self) -> bool:
-        """Deletes it; what it copied stays. False when there was none."""
+        """Deletes the router; copied records stay. Returns False if it does not exist."""
         return self._backend.delete_router(self.name)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""How handles look, in a terminal and in a notebook."""
+"""The text and HTML forms of handles, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..errors import Closed, NotFound, TopicsError
-from .backend import patience
+from .backend import call_timeout
 from .values import Record, TopicInfo, TopicState
 
 if TYPE_CHECKING:
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from .topic import Topic
 
 ROWS, MOST_TOPICS = 10, 100
-PATIENCE = 1.0
+REPR_TIMEOUT = 1.0
 
 
 @contextlib.contextmanager
-def in_passing() -> Iterator[None]:
-    """A look must not hold up who looks."""
-    before = patience.set(PATIENCE)
+def _short_timeout() -> Iterator[None]:
+    """Limits the calls in the block, so that showing a handle does not block for long."""
+    before = call_timeout.set(REPR_TIMEOUT)
     try:
         yield
     finally:
-        patience.reset(before)
+        call_timeout.reset(before)
 
 
 def topic_text(topic: Topic) -> str:
-    """One line."""
+    """A topic in one line."""
     return _topic_line(topic, _state(topic))
 
 
 def _state(topic: Topic) -> TopicState | str:
-    """What it is, or why that is not known."""
+    """The state of a topic, or why it is unknown."""
     try:
-        with in_passing():
+        with _short_timeout():
             return topic.state()
     except NotFound:
         return "not created yet"
@@ -58,13 +58,13 @@ def _topic_line(topic: Topic, state: TopicState | str) -> str:
 
 
 def topic_html(topic: Topic) -> str:
-    """The newest rows and how fast they come."""
+    """The newest records of a topic and its rate."""
     state = _state(topic)
     title = f"<b>{escape(_topic_line(topic, state)[1:-1])}</b>"
     if isinstance(state, str):
         return title
     try:
-        with in_passing():
+        with _short_timeout():
             records = [item for item in topic.tail(ROWS) if isinstance(item, Record)]
     except TopicsError:
         return title
@@ -89,16 +89,16 @@ def _row(record: Record) -> str:
 
 
 def database_text(db: Database) -> str:
-    """One line."""
+    """A database in one line."""
     return _database_line(db, _listed(db))
 
 
 def _listed(db: Database) -> list[TopicInfo] | str:
-    """The topics, or why they are not known."""
+    """The topics, or why they are unknown."""
     if db.closed:
         return "closed"
     try:
-        with in_passing():
+        with _short_timeout():
             return list(db.topics())
     except TopicsError as error:
         return error.code
@@ -112,7 +112,7 @@ def _database_line(db: Database, topics: list[TopicInfo] | str) -> str:
 
 
 def database_html(db: Database) -> str:
-    """The topics."""
+    """The topics of a database as a table."""
     topics = _listed(db)
     title = f"<b>{escape(_database_line(db, topics)[1:-1])}</b>"
     if isinstance(topics, str):
@@ -127,7 +127,7 @@ def database_html(db: Database) -> str:
 
 
 def size(n: int) -> str:
-    """Bytes for people."""
+    """A number of bytes with its unit."""
     value = float(n)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

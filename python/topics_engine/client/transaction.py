@@ -10,19 +10,19 @@ from ..errors import Conflict, InvalidRequest
 from .encoding import rows
 
 if TYPE_CHECKING:
-    from .backend import NewRow, Transacting
-    from .queue import Leased
+    from .backend import NewRow, TransactionBackend
+    from .queue import LeasedJob
 
 
 class Named(Protocol):
-    """A handle of a topic."""
+    """A handle that has the name of a topic."""
 
     @property
     def name(self) -> str: ...
 
 
 class OfTopic(Named, Protocol):
-    """A handle of a topic's consumer."""
+    """A handle of a consumer, with the name of its topic."""
 
     @property
     def topic(self) -> str: ...
@@ -30,20 +30,21 @@ class OfTopic(Named, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer to a transaction: all of it is durable."""
+    """The result of a transaction. All of it is durable."""
 
     epoch: int
-    """The writer's epoch; 0 without a writer."""
+    """The epoch of the writer; 0 without a writer."""
     deduped: bool
-    """Whether this epoch, or key, had been committed before; then nothing was done."""
+    """Whether this epoch, or key, was committed before; then nothing was done now."""
     topics: Mapping[str, tuple[int, int]]
-    """First and last seq of the rows that each topic got."""
+    """First and last seq of the rows of each topic."""
 
 
 class Transaction:
-    """What happens when the block ends: all of it or, on an exception, nothing.
+    """Collects rows, commits and acks; the end of the `with` block sends them, all or nothing.
 
-    Nothing is staged before. Topics that get rows take no other writes while the commit runs.
+    Nothing is sent before, and an exception sends nothing. Topics that get rows accept no other
+    writes while the commit runs.
     """
 
     __slots__ = (
@@ -59,7 +60,7 @@ class Transaction:
     )
 
     def __init__(
-        self, native: Transacting, writer: str | None, epoch: int | None, key: str | None
+        self, native: TransactionBackend, writer: str | None, epoch: int | None, key: str | None
     ) -> None:
         self._native = native
         self._options = (writer, epoch, key)
@@ -67,10 +68,10 @@ class Transaction:
         self._heads: dict[str, int] = {}
         self._commits: list[tuple[str, str, int]] = []
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
-        self._jobs: list[Leased] = []
+        self._jobs: list[LeasedJob] = []
         self._ended = False
         self.result: Committed | None = None
-        """What the commit answered, once it has."""
+        """The result, once the block has ended."""
 
     def append(
         self,
@@ -83,26 +84,47 @@ class Transaction:
         ttl_ms: int = 0,
         expect_head: int | None = None,
     ) -> None:
-        """Adds rows: a list or tuple is a batch, anything else one record.
+        """Adds rows: a list or tuple is a batch, any other value is one record.
 
-        With `expect_head` the transaction happens only if that is the topic's head when its rows
-        get their seqs. A topic that is missing is created.
+        Args:
+            topic: the name or a handle of the topic, which is created if it does not exist.
+            data: the rows, as in `Topic.append`.
+            tag: the tag of rows without one.
+            node: the origin label of the rows.
+            meta: headers of rows without any.
+            ttl_ms: milliseconds after which the rows expire; 0 is never (default).
+            expect_head: commit only if this is the head of the topic when the rows get their seqs.
+
+        Raises:
+            Conflict: another `expect_head` was given for the topic.
+            InvalidRequest: the block has ended.
         """
         self._check_open()
         name = topic if isinstance(topic, str) else topic.name
         if expect_head is not None and self._heads.setdefault(name, expect_head) != expect_head:
-            raise Conflict(f"topic {name!r}: {self._heads[name]} and {expect_head} as its head")
+            raise Conflict(
+                f"topic {name!r}: expect_head is both {self._heads[name]} and {expect_head}"
+            )
         encoded = rows(data, tag, meta, ttl_ms)
         if encoded:
             self._rows.append((name, encoded, node))
 
     def commit(self, consumer: OfTopic, seq: int) -> None:
-        """Moves a stored cursor forwards; one that is further on stays."""
+        """Moves the stored cursor of a consumer forwards; a cursor that is further on stays.
+
+        Args:
+            consumer: the consumer's handle.
+            seq: everything up to and with it is done.
+        """
         self._check_open()
         self._commits.append((consumer.topic, consumer.name, seq))
 
-    def ack(self, *jobs: Leased) -> None:
-        """Acks jobs. The transaction happens only if all of them are still held."""
+    def ack(self, *jobs: LeasedJob) -> None:
+        """Acks jobs. The transaction commits only if every lease is still valid.
+
+        Args:
+            jobs: the leased jobs.
+        """
         self._check_open()
         for job in jobs:
             self._acks.append((job.record.topic, job.node, [job.seq], [job.lease_id]))
@@ -114,15 +136,17 @@ class Transaction:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            self._happen()
+            self._send()
         self._ended = True
 
     def _check_open(self) -> None:
-        """Refuses what would have no effect: the block has ended, committed or not."""
+        """Raises after the end of the block, where a call would have no effect."""
         if self._ended:
-            raise InvalidRequest("the transaction has ended; begin another with db.transaction()")
+            raise InvalidRequest(
+                "this transaction has ended: begin another one with db.transaction()"
+            )
 
-    def _happen(self) -> None:
+    def _send(self) -> None:
         self._check_open()
         self._ended = True
         writer, epoch, key = self._options
@@ -137,4 +161,4 @@ class Transaction:
         )
         self.result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
         for job in self._jobs:
-            job._settled.set()
+            job._acked.set()

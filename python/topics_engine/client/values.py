@@ -1,4 +1,4 @@
-"""What goes in and comes out: frozen values."""
+"""The values that calls take and return. All are frozen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 
 class Start(Enum):
-    """Where a read may begin besides after a seq."""
+    """Where a read may begin, besides after a seq."""
 
     EARLIEST = "earliest"
     TAIL = "tail"
@@ -21,16 +21,16 @@ class Start(Enum):
 
 
 EARLIEST: Final = Start.EARLIEST
-"""What is kept, without a gap for what is not."""
+"""The first record that is kept; no gap is reported for older ones."""
 TAIL: Final = Start.TAIL
-"""The head: only what comes from now on."""
+"""The head: only records that are written from now on."""
 
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A record to append, where its options differ from others', or `data` is a list itself."""
+    """A record to append with options of its own, or with a list as its payload."""
 
     data: Any
     tag: str | None = None
@@ -38,17 +38,17 @@ class New:
     meta: Mapping[str, str] | None = None
     ttl_ms: int = 0
     lane: int | None = None
-    """Of a job: 0 to 9, default 5; a lower lane is claimed first."""
+    """Of a job: 0 to 9 (default: 5); lower lanes are claimed first."""
     group: str | None = None
-    """Of a job: one of a group is leased at a time, in seq order."""
+    """Of a job: at most one job of a group is leased at a time, in seq order."""
     delay_ms: int = 0
     deliver_at: int = 0
-    """Of a job: invisible to claims for so long, or until this time (epoch ms)."""
+    """Of a job: no claim gets it for `delay_ms`, or until `deliver_at` (epoch ms)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Record:
-    """A record as it was committed. `data` is decoded each time it is asked for."""
+    """A record as it was committed. `data` is decoded at each access."""
 
     topic: str
     seq: int
@@ -57,17 +57,17 @@ class Record:
     tag: str | None
     meta: Mapping[str, str] | None = field(hash=False)
     stored: bytes
-    """The payload's bytes: JSON text, or raw when `binary`."""
+    """The bytes of the payload: JSON text, or raw bytes if `binary`."""
     binary: bool
 
     @property
     def data(self) -> Any:
-        """The payload: `bytes` when it was written as bytes, else what its JSON says."""
+        """The payload: `bytes` if it was written as bytes, else the decoded JSON."""
         return self.stored if self.binary else json.loads(self.stored)
 
     @property
     def raw(self) -> memoryview:
-        """The stored bytes, read-only; valid after close, deletion and eviction."""
+        """The stored bytes, read-only. Valid after close, deletion and eviction."""
         return memoryview(self.stored)
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records `first` to `last` are missing involuntarily. The range is authoritative."""
+    """Records `first` to `last` of a topic were lost. The range is exact."""
 
     topic: str
     first: int
@@ -91,7 +91,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Everything of the topic up to `seq` was delivered; what follows comes as it is written."""
+    """Everything of the topic up to `seq` was delivered; what follows is delivered as it is
+    written.
+    """
 
     topic: str
     seq: int
@@ -99,7 +101,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The topic is gone. A later one of its name joins the watch from its start."""
+    """The topic was deleted. A new one of its name joins the watch from its first record."""
 
     topic: str
 
@@ -120,7 +122,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The answer to a delete: how many records it removed, and the topic after."""
+    """The answer to a delete: how many records were removed, and the topic afterwards."""
 
     deleted: int
     earliest_seq: int
@@ -131,7 +133,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic at one moment."""
+    """The state of a topic at one moment."""
 
     topic: str
     topic_id: int
@@ -163,7 +165,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A line of the list of topics."""
+    """A topic in a list."""
 
     topic: str
     type: Literal["log", "queue"]
@@ -182,7 +184,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class RouterInfo:
-    """A router: what it was asked to be, and how far it is."""
+    """The options of a router, and its progress."""
 
     router: str
     source: str
@@ -196,7 +198,7 @@ class RouterInfo:
     forwarded_total: int
     lag: int
     stopped_by: str | None
-    """The code of the error that it waits to pass, if any."""
+    """The code of the error that stops it for now, if any."""
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> RouterInfo:
@@ -209,7 +211,7 @@ class RouterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a check of every byte found."""
+    """The result of a check of every byte. It is true if there are no problems."""
 
     ok: bool
     files: int

@@ -1,4 +1,4 @@
-"""The clients of a server: the same handles over HTTP."""
+"""The client of a server: the same handles over HTTP."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from ..client.database import Database
 from ..extras import extra
-from .wire import Options, Verify
+from .transport import Options, Verify
 
-__all__ = ["Options", "Verify", "connect", "over_loops"]
+__all__ = ["Options", "Verify", "connect", "connect_async"]
 
 
 def connect(
@@ -22,28 +22,46 @@ def connect(
     heartbeat: float = 5.0,
     verify: Verify = True,
 ) -> Database:
-    """A server's topics, with the handles of an open directory.
+    """Connects to a server and returns the handles that `te.open` returns. Sends nothing yet.
 
-    `key` is sent with every request. A call is answered within `deadline` seconds, or raises: what
-    failed on the way is repeated meanwhile, with pauses that grow, where a repeat does no harm; an
-    attempt of which nothing came for `timeout` seconds, besides what the call was told to wait, is
-    given up. Each kind of
-    request keeps `pool` connections. Streams are dead when nothing came in two and a half times
-    `heartbeat`. `verify` is of TLS: True, False, a file of authorities or an `ssl.SSLContext`.
+    A call that fails on the way is repeated, with growing pauses, where a repeat is safe.
+
+    Args:
+        url: the server, for example `"http://127.0.0.1:4000"`.
+        key: the API key; it is sent with every request.
+        deadline: seconds within which a call succeeds or raises (default: 30).
+        timeout: seconds without a byte after which one attempt fails (default: 10), in addition
+            to what the call itself waits.
+        connect_timeout: seconds to establish a connection (default: 5).
+        pool: connections that are kept of each kind of request (default: 16).
+        heartbeat: seconds between heartbeats of a stream (default: 5); a stream without a byte
+            for two and a half times as long is reopened.
+        verify: how to check the TLS certificate: True (default), False, a file of certificate
+            authorities, or an `ssl.SSLContext`.
+
+    Raises:
+        InvalidRequest: an argument is wrong.
+        ModuleNotFoundError: the extra is not installed (`pip install 'topics-engine[client]'`).
+
+    Example:
+        ```python
+        with te.connect("http://127.0.0.1:4000", "secret") as db:
+            db.topic("orders").append({"id": 1})
+        ```
     """
     with extra("client", "connect"):
-        from .backend import Remote
-        from .threads import ThreadWire
+        from .backend import HttpBackend
+        from .sync_transport import SyncTransport
 
     options = Options(url, key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
-    return Database(Remote(ThreadWire(options), options, at_once=True))
+    return Database(HttpBackend(SyncTransport(options), options, may_block=True))
 
 
-def over_loops(url: str, key: str | None, **given: Any) -> Database:
-    """The same for calls that are spawned in tasks; `topics_engine.aio` makes handles of it."""
+def connect_async(url: str, key: str | None, **given: Any) -> Database:
+    """The same over asyncio: calls run in greenlets of tasks, and `aio` wraps the handles."""
     with extra("client", "aio.connect"):
-        from .backend import Remote
-        from .loops import LoopWire
+        from .async_transport import AsyncTransport
+        from .backend import HttpBackend
 
     options = Options(url, key, **given)
-    return Database(Remote(LoopWire(options), options, at_once=False))
+    return Database(HttpBackend(AsyncTransport(options), options, may_block=False))

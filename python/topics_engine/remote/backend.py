@@ -1,4 +1,4 @@
-"""The verbs that the handles stand on, asked of a server."""
+"""The backend of a server: each verb is a request."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..client.backend import Elsewhere
-from ..client.columns import written
-from ..client.reading import PAGE_RECORDS
-from .ahead import Ahead
-from .caller import ARROW, Caller, Left, encoded, given, of_topic, with_query
-from .consuming import Cursor
-from .leasing import LONGEST, Leases, matcher
-from .page import Page, body_of_rows
-from .transacting import Transactions
-from .watching import Asked, Source
-from .wire import Options, Wire, closed, forked
+from ..client.backend import RemoteBackend
+from ..client.encoding import written
+from ..client.read import PAGE_RECORDS
+from .caller import ARROW, Caller, WaitBudget, encode_json, topic_path, with_query, without_none
+from .consumer import RemoteConsumer
+from .page import Page, Prefetcher, body_of_rows
+from .queue import LONGEST, RemoteQueue, matcher
+from .transaction import RemoteTransactions
+from .transport import Options, Transport, closed, forked
+from .watch import RemoteWatch, WatchOptions
 
 if TYPE_CHECKING:
     from .._core import _Acked, _NewRow, _Stream, _WatchStart
 
 
 _How = tuple[int, int, tuple[str, ...], str | None, bool]
-"""Limit, bytes, nodes that are skipped, match, whether only what was synced."""
+"""Limit, bytes, skipped nodes, match, strong."""
 
 
-class Remote(Elsewhere):
-    """A server. Thread-safe, if the wire is."""
+class HttpBackend(RemoteBackend):
+    """A server. Thread-safe if its transport is."""
 
-    def __init__(self, wire: Wire, options: Options, *, at_once: bool) -> None:
-        self.caller = Caller(wire, options)
+    def __init__(self, transport: Transport, options: Options, *, may_block: bool) -> None:
+        self.caller = Caller(transport, options)
         self.options = options
-        # Whether every call may wait: under asyncio making a handle may not.
-        self._at_once = at_once
+        # Whether creating a handle may block; under asyncio it may not.
+        self._may_block = may_block
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self._ahead: Ahead[Page] = Ahead()
+        self._prefetcher: Prefetcher[Page] = Prefetcher()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self.cursors: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
 
     @property
     def path(self) -> str:
@@ -61,7 +60,7 @@ class Remote(Elsewhere):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.caller.wire.close()
+            self.caller.transport.close()
 
     def append(
         self,
@@ -76,7 +75,7 @@ class Remote(Elsewhere):
         config: bytes | None = None,
         disable_backpressure: bool = True,
     ) -> _Acked:
-        fields = given(
+        fields = without_none(
             node=node,
             idempotency_key=key or self.caller.key(),
             expect_head=expect_head,
@@ -85,9 +84,9 @@ class Remote(Elsewhere):
             disable_backpressure=disable_backpressure,
         )
         raw = b'"config":%b,' % config if config is not None else b""
-        body = body_of_rows(records, (encoded(fields) or b"{}")[1:-1] + b"," + raw)
-        path = of_topic(topic)
-        answer = self.caller.call("POST", path, body, hot=True, patient=disable_backpressure)
+        body = body_of_rows(records, (encode_json(fields) or b"{}")[1:-1] + b"," + raw)
+        path = topic_path(topic)
+        answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
         return _acked(json.loads(answer), named=key is not None)
 
     def append_batch(
@@ -105,7 +104,7 @@ class Remote(Elsewhere):
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
-        path = with_query(of_topic(topic), tag=tag, node=node, key=key or self.caller.key())
+        path = with_query(topic_path(topic), tag=tag, node=node, key=key or self.caller.key())
         body = sink.getvalue().to_pybytes()
         answer = json.loads(self.caller.call("POST", path, body, content=ARROW))
         return _acked(answer, named=key is not None)
@@ -132,18 +131,18 @@ class Remote(Elsewhere):
         how = (limit, max_bytes, nodes, match, strong)
         page = None
         if topic_id is not None and after is not None and not wait:
-            page = self._ahead.take((topic, after, upto, topic_id, *how))
+            page = self._prefetcher.take((topic, after, upto, topic_id, *how))
         if page is None:
             start: dict[str, Any] = {"from_seq": after if after is not None else "earliest"}
             if tail is not None:
-                start = given(tail=tail, before_seq=before)
+                start = without_none(tail=tail, before_seq=before)
             page = self._page(topic, start, upto, topic_id, wait, *how)
         if topic_id is not None and upto is not None and limit == PAGE_RECORDS:
-            self._read_on(topic, page, upto, how)
+            self._prefetch(topic, page, upto, how)
         return page
 
-    def _read_on(self, topic: str, page: Page, upto: int, how: _How) -> None:
-        """Fetches what a read that goes on will ask for."""
+    def _prefetch(self, topic: str, page: Page, upto: int, how: _How) -> None:
+        """Starts to fetch the page that a continuing read will request next."""
         after, topic_id = page.next_from_seq, page.topic_id
         if after >= upto or page.caught_up or page.tombstone is not None:
             return
@@ -153,7 +152,7 @@ class Remote(Elsewhere):
         def fetch() -> Page:
             return self._page(topic, start, upto, topic_id, 0.0, *how)
 
-        self._ahead.begin(key, lambda: self.caller.wire.begin(fetch))
+        self._prefetcher.begin(key, lambda: self.caller.transport.begin(fetch))
 
     def _page(
         self,
@@ -168,7 +167,7 @@ class Remote(Elsewhere):
         match: str | None,
         strong: bool,
     ) -> Page:
-        body = given(
+        body = without_none(
             limit=min(limit, 1000) or None,
             max_batch_bytes=min(max_bytes, 8 << 20),
             node=list(nodes) or None,
@@ -178,18 +177,18 @@ class Remote(Elsewhere):
             include_tags=True,
             wait_ms=round(wait * 1000) or None,
         )
-        path = of_topic(topic, "diff")
-        raw = encoded(start | body)
+        path = topic_path(topic, "diff")
+        raw = encode_json(start | body)
         return Page(self.caller.call("POST", path, raw, hot=not wait, wait=wait), upto=upto)
 
     def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
-        left = Left(timeout)
+        budget = WaitBudget(timeout)
         while True:
-            wait = left.at_most(LONGEST)
+            wait = budget.next_wait(LONGEST)
             page = self.read(topic, after=seq, limit=1, max_bytes=1, wait=wait)
             if page.head_seq > seq:
                 return True
-            if left.over:
+            if budget.is_spent:
                 return False
 
     def watch(
@@ -206,25 +205,25 @@ class Remote(Elsewhere):
         queue_frames: int = 1024,
         queue_bytes: int = 16777216,
         stall_ms: int | None = None,
-    ) -> Source:
-        asked = Asked(tuple(skip_nodes or ()), match, limit, max_batch_bytes, strong)
-        source = Source(self, topics, patterns, lenient, asked)
-        if self._at_once:
+    ) -> RemoteWatch:
+        asked = WatchOptions(tuple(skip_nodes or ()), match, limit, max_batch_bytes, strong)
+        source = RemoteWatch(self, topics, patterns, lenient, asked)
+        if self._may_block:
             source.begin()
         return source
 
     def seek(self, topic: str, ts: int) -> int:
-        return int(self.caller.json("POST", of_topic(topic, "seek"), {"ts": ts})["seq"])
+        return int(self.caller.json("POST", topic_path(topic, "seek"), {"ts": ts})["seq"])
 
     def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
-        body = encoded(given(before_seq=before_seq, match=matcher(match)))
-        return self.caller.call("POST", of_topic(topic, "delete"), body)
+        body = encode_json(without_none(before_seq=before_seq, match=matcher(match)))
+        return self.caller.call("POST", topic_path(topic, "delete"), body)
 
     def create(self, topic: str, config: bytes | None = None) -> bytes:
-        return self.caller.call("PUT", of_topic(topic), config or b"{}")
+        return self.caller.call("PUT", topic_path(topic), config or b"{}")
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
-        path = with_query(of_topic(topic), if_empty=if_empty or None)
+        path = with_query(topic_path(topic), if_empty=if_empty or None)
         return self.caller.call("DELETE", path)
 
     def create_router(
@@ -253,11 +252,10 @@ class Remote(Elsewhere):
         return json.dumps({"routers": self._pages("/v0/routers", "routers", prefix)}).encode()
 
     def state(self, topic: str, touch: bool = False) -> bytes:
-        return self.caller.call("GET", with_query(of_topic(topic), touch=touch))
+        return self.caller.call("GET", with_query(topic_path(topic), touch=touch))
 
     def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes:
-        # The handles page by the name that was last, the server by what it says itself: here one
-        # page is all there is.
+        # Handles page by the last name, the server by a token; so the first page has everything.
         if after is not None:
             return b'{"topics":[]}'
         return json.dumps({"topics": self._pages("/v0/topics", "topics", prefix)}).encode()
@@ -289,31 +287,31 @@ class Remote(Elsewhere):
         return self.caller.call("GET", "/v0/metrics", accept=accept)
 
     def scan(self, topic: str, **how: Any) -> _Stream:
-        from .scanning import scan
+        from .scan import scan
 
         return scan(self.caller, topic, **how)
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:
-        from .scanning import scan_range
+        from .scan import scan_range
 
         return scan_range(self.caller, topic, request)
 
     def split(self, topic: str, request: bytes) -> bytes:
-        return self.caller.call("POST", of_topic(topic, "split"), request)
+        return self.caller.call("POST", topic_path(topic, "split"), request)
 
-    def queue(self, name: str) -> Leases:
-        return Leases(self, name)
+    def queue(self, name: str) -> RemoteQueue:
+        return RemoteQueue(self, name)
 
     def consumer(
         self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-    ) -> Cursor:
-        cursor = Cursor(self, topic, name, mode, start, auto_commit)
+    ) -> RemoteConsumer:
+        cursor = RemoteConsumer(self, topic, name, mode, start, auto_commit)
         with self._lock:
             self.cursors.add(cursor)
         return cursor
 
     def consumers(self, topic: str) -> Any:
-        found = self._pages(of_topic(topic, "consumers"), "consumers", None)
+        found = self._pages(topic_path(topic, "consumers"), "consumers", None)
         return [(c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"]) for c in found]
 
     def every_consumer(self) -> Any:
@@ -322,11 +320,11 @@ class Remote(Elsewhere):
         return [tuple(c[name] for name in names) for c in found]
 
     def delete_consumer(self, topic: str, name: str) -> bool:
-        path = of_topic(topic, "consumers", name)
+        path = topic_path(topic, "consumers", name)
         return bool(self.caller.json("DELETE", path)["deleted"])
 
-    def transactions(self) -> Transactions:
-        return Transactions(self)
+    def transactions(self) -> RemoteTransactions:
+        return RemoteTransactions(self)
 
 
 def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
@@ -337,11 +335,11 @@ def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
         answer["head_seq"],
         answer["count"],
         answer["created"],
-        # A repeat by this client, with a key of its own, is the write that was asked for.
+        # A dedup of this client's own retry is not a dedup for the caller.
         named and answer["deduped"],
         answer["durability"],
     )
 
 
 def _of_router(name: str) -> str:
-    return of_topic(name).replace("/v0/topics/", "/v0/routers/", 1)
+    return topic_path(name).replace("/v0/topics/", "/v0/routers/", 1)

@@ -1,11 +1,11 @@
-"""What is asked of a server, again where that is safe, within a deadline.
+"""Requests with a deadline, and with retries where they are safe.
 
-| what happened | then |
+| outcome of an attempt | next |
 |---|---|
-| nothing was sent: no connection | again |
-| sent, and no answer | again where a repeat does no harm: `repeatable` |
-| 429 and 503, by `Retry-After` | again, but for caps that waiting does not lift |
-| 502, 504, 408 | as with no answer |
+| nothing was sent: no connection | retry |
+| sent, but no response | retry if the request is `repeatable` |
+| 429 and 503, with `Retry-After` | retry, except for caps that do not clear by waiting |
+| 502, 504, 408 | like no response |
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from .. import errors
-from ..client.backend import patience
+from ..client.backend import call_timeout
 from ..errors import TopicsError, Unavailable
-from .wire import Answer, Lane, NoAnswer, Options, Stream, Wire
+from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-# Caps, which time does not lift; what other limits refuse may be tried again.
+# Limits that do not clear by waiting; a refusal by any other limit is retried.
 CAPS = frozenset(
     "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions max_consumers"
     " max_txn_writers max_txn_writers_per_key".split()
@@ -38,31 +38,31 @@ EVENTS = "text/event-stream"
 log = logging.getLogger("topics_engine.remote")
 
 
-class Doubt:
-    """Whether an attempt before the one that was answered may have been carried out."""
+class CallStatus:
+    """Whether an attempt without a response may have been executed before the final one."""
 
-    __slots__ = ("there",)
+    __slots__ = ("outcome_unknown",)
 
     def __init__(self) -> None:
-        self.there = False
+        self.outcome_unknown = False
 
 
 class Caller:
-    """Requests with errors as exceptions, and patience."""
+    """Sends requests, retries them within a deadline, and raises errors as exceptions."""
 
-    def __init__(self, wire: Wire, options: Options) -> None:
-        self.wire = wire
+    def __init__(self, transport: Transport, options: Options) -> None:
+        self.transport = transport
         self.options = options
         self._run = secrets.token_urlsafe(9)
         self._writes = count()
 
     def key(self) -> str:
-        """An idempotency key that nobody else has."""
+        """A unique idempotency key."""
         return f"{self._run}.{next(self._writes):x}"
 
     def json(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
-        """The decoded answer to a body that is encoded here."""
-        found: dict[str, Any] = json.loads(self.call(method, path, encoded(body), **how))
+        """Encodes a JSON body, sends the request and decodes the response."""
+        found: dict[str, Any] = json.loads(self.call(method, path, encode_json(body), **how))
         return found
 
     def call(
@@ -75,36 +75,43 @@ class Caller:
         wait: float = 0.0,
         long: bool = False,
         repeatable: bool = True,
-        patient: bool = True,
+        retry_refusals: bool = True,
         content: str = JSON,
         accept: str = JSON,
-        doubt: Doubt | None = None,
+        status: CallStatus | None = None,
     ) -> bytes:
-        """The body of the answer. `wait` is what the server was told to wait; a `long` call takes
-        as long as it takes; one that is not `patient` takes a refusal as its answer.
+        """Sends a request and returns the body of the response.
+
+        Args:
+            hot: use the connections for short reads and writes.
+            wait: seconds that the server may wait before it responds.
+            long: the call may take as long as it needs.
+            repeatable: retry an attempt whose outcome is unknown.
+            retry_refusals: retry 429 and 503.
+            status: is told whether an attempt's outcome is unknown.
         """
-        lane = Lane.WAIT if wait or long else Lane.HOT if hot else Lane.PLAIN
+        kind = PoolKind.WAIT if wait or long else PoolKind.HOT if hot else PoolKind.PLAIN
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content
         attempt = 86_400.0 if long else self.options.timeout + wait
-        until = time.monotonic() + min(self.options.deadline + wait, patience.get())
+        until = time.monotonic() + min(self.options.deadline + wait, call_timeout.get())
 
         def once(left: float) -> Answer:
             timeout = attempt if long else max(0.001, min(attempt, left))
-            return self.wire.request(lane, method, path, headers, body, timeout)
+            return self.transport.request(kind, method, path, headers, body, timeout)
 
-        return self._until(until, once, repeatable, patient, doubt).body
+        return self._until(until, once, repeatable, retry_refusals, status).body
 
     def partly(self, path: str, body: bytes, take: Callable[[Answer], bool]) -> None:
-        """Has columns taken, as far as they come; again where `take` finds nothing new in them."""
+        """Fetches columns, passes them to `take`, and retries while `take` returns False."""
         headers = {"Accept": ARROW, "Content-Type": JSON}
         until = time.monotonic() + self.options.deadline
 
         def once(left: float) -> Answer:
             timeout = max(0.001, min(self.options.timeout, left))
-            request = self.wire.request
-            answer = request(Lane.PLAIN, "POST", path, headers, body, timeout, partly=True)
+            request = self.transport.request
+            answer = request(PoolKind.PLAIN, "POST", path, headers, body, timeout, partly=True)
             if answer.status < 400 and not take(answer):
                 raise NoAnswer("the stream broke off", sent=True)
             return answer
@@ -119,12 +126,12 @@ class Caller:
         until: float,
         repeatable: bool = True,
     ) -> Stream:
-        """A response of events; raises what a refusal says."""
+        """Opens a stream of events."""
         found: list[Stream] = []
 
         def once(left: float) -> Answer:
             timeout = max(0.001, min(self.options.timeout, left))
-            opened = self.wire.stream(path, {"Accept": EVENTS, **headers}, timeout, idle)
+            opened = self.transport.stream(path, {"Accept": EVENTS, **headers}, timeout, idle)
             if isinstance(opened, Answer):
                 return opened
             found.append(opened)
@@ -138,8 +145,8 @@ class Caller:
         until: float,
         once: Any,
         repeatable: bool,
-        patient: bool,
-        doubt: Doubt | None,
+        retry_refusals: bool,
+        status: CallStatus | None,
     ) -> Answer:
         pause = FIRST_PAUSE
         while True:
@@ -151,20 +158,24 @@ class Caller:
             except NoAnswer as none:
                 error = self._unreachable(none)
                 again = not none.lasting and (repeatable or not none.sent)
-                in_doubt, cause = none.sent, none
+                outcome_unknown, cause = none.sent, none
             else:
                 if answer.status < 400:
                     return answer
                 error, after = failure(answer)
-                in_doubt = answer.status in (408, 502, 504)
-                again = repeatable if in_doubt else patient and passing(answer.status, error)
-            if doubt is not None and in_doubt:
-                doubt.there = True
+                outcome_unknown = answer.status in (408, 502, 504)
+                again = (
+                    repeatable
+                    if outcome_unknown
+                    else retry_refusals and is_transient(answer.status, error)
+                )
+            if status is not None and outcome_unknown:
+                status.outcome_unknown = True
             wait = max(after, pause * random.uniform(0.5, 1.0))
             if not again or time.monotonic() + wait >= until:
                 raise error from cause
             log.debug("again in %.3f s: %s", wait, error)
-            self.wire.sleep(wait)
+            self.transport.sleep(wait)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _unreachable(self, none: NoAnswer) -> Unavailable:
@@ -173,15 +184,15 @@ class Caller:
         return Unavailable(f"{self.options.url}: {none}", "unreachable", detail)
 
 
-def passing(status: int, error: TopicsError) -> bool:
-    """Whether a refusal is one that time lifts."""
+def is_transient(status: int, error: TopicsError) -> bool:
+    """Whether waiting may clear a refusal."""
     if status == 429:
         return error.detail.get("limit") not in CAPS
     return status == 503
 
 
 def failure(answer: Answer) -> tuple[TopicsError, float]:
-    """The exception that an answer means, and how many seconds it says to wait."""
+    """The exception of an error response, and the seconds to wait before a retry."""
     code, message, detail = "unknown", "", {}
     told_after = answer.headers.get("retry-after", "")
     try:
@@ -193,25 +204,25 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
     if told_after.isdigit() and answer.status in (429, 503):
         detail.setdefault("retry_after_ms", int(told_after) * 1000)
     if answer.status in (408, 502, 503, 504):
-        # The server is going down, or another is in between: this client is open.
+        # The server or a proxy is unavailable; `Closed` would mean that this client is closed.
         error: TopicsError = Unavailable(message, code, detail)
     else:
         error = errors.make(code, message, detail)
     return error, float(detail.get("retry_after_ms", 0)) / 1000
 
 
-def encoded(body: Any) -> bytes | None:
-    """A JSON body."""
+def encode_json(body: Any) -> bytes | None:
+    """Encodes a JSON body."""
     return None if body is None else json.dumps(body, separators=(",", ":")).encode()
 
 
-def of_topic(topic: str, *rest: str) -> str:
+def topic_path(topic: str, *rest: str) -> str:
     """A path below a topic."""
     return "/".join(("/v0/topics", *(quote(part, safe="") for part in (topic, *rest))))
 
 
 def with_query(path: str, **query: Any) -> str:
-    """The path with what is not `None` in its query."""
+    """Appends those parameters to a path that are not `None`."""
     given = {name: _word(value) for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -220,23 +231,23 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def given(**fields: Any) -> dict[str, Any]:
-    """Those that are not `None`."""
+def without_none(**fields: Any) -> dict[str, Any]:
+    """The fields that are not `None`."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class Left:
-    """What is left of a wait that is made of shorter ones."""
+class WaitBudget:
+    """The time left of a long wait that is made of several requests."""
 
     def __init__(self, seconds: float | None) -> None:
         self._until = None if seconds is None else time.monotonic() + max(0.0, seconds)
 
-    def at_most(self, longest: float) -> float:
-        """Seconds that the next of them may take."""
+    def next_wait(self, longest: float) -> float:
+        """Seconds that the next request may wait."""
         if self._until is None:
             return longest
         return min(longest, max(0.0, self._until - time.monotonic()))
 
     @property
-    def over(self) -> bool:
+    def is_spent(self) -> bool:
         return self._until is not None and time.monotonic() >= self._until

@@ -1,4 +1,4 @@
-"""Server-sent events, and the stream that they come by."""
+"""Server-sent events, and the connection that delivers them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .wire import Stream, closed
+from .transport import Stream, closed
 
-# Heartbeats that may fail to come before a stream is dead.
+# Heartbeat periods of silence after which a stream counts as dead.
 SILENT_PERIODS = 2.5
 
 
@@ -22,7 +22,7 @@ class Event(NamedTuple):
 
 
 class Parser:
-    """Bytes in, events out. What is not whole yet waits for the rest."""
+    """Splits bytes into events; keeps an incomplete event for the next piece."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -48,12 +48,12 @@ def _event(block: bytes) -> Event | None:
     return Event(kind, b"\n".join(data), id_) if data else None
 
 
-class Line:
-    """The stream of the moment: opened when there is none, dropped when it ends or falls silent."""
+class SseConnection:
+    """The current stream: opened on demand, dropped when it ends or is silent for too long."""
 
     def __init__(self, open_stream: Callable[[float], Stream], heartbeat: float) -> None:
         self._open = open_stream
-        self._patience = heartbeat * SILENT_PERIODS
+        self._silence_limit = heartbeat * SILENT_PERIODS
         self._stream: Stream | None = None
         self._parser = Parser()
         self._heard = 0.0
@@ -62,42 +62,43 @@ class Line:
 
     @property
     def events(self) -> deque[Event]:
-        """What came and was not taken."""
+        """Events that were received and not taken."""
         return self._events
 
     def wait(self, until: float | None) -> bool:
-        """Waits for an event; false when there is none at that time. Opens the stream if need be,
-        which may raise what a refusal says.
+        """Waits for an event; returns False if none has come by `until`.
+
+        Opens the stream if necessary, which raises the error of a refusal.
         """
         while not self._events:
             if self._stream is None:
                 self._parser = Parser()
-                self._stream = self._open(self._patience)
+                self._stream = self._open(self._silence_limit)
                 self._heard = time.monotonic()
             if self._closed:
-                # Also where it was closed while the stream was being opened.
+                # `close` may have run while the stream was being opened.
                 self.drop()
                 raise closed()
             now = time.monotonic()
-            silent = self._heard + self._patience - now
+            silent = self._heard + self._silence_limit - now
             left = silent if until is None else min(silent, max(0.0, until - now))
             piece = self._stream.read(max(0.0, left))
             if piece:
                 self._heard = time.monotonic()
                 self._events.extend(self._parser.feed(piece))
-            elif piece is not None or time.monotonic() - self._heard >= self._patience:
+            elif piece is not None or time.monotonic() - self._heard >= self._silence_limit:
                 self.drop()
             elif until is not None and time.monotonic() >= until:
                 return False
         return True
 
     def close(self) -> None:
-        """Ends the stream, and whoever waits. From anywhere."""
+        """Ends the stream and every wait. Callable from any thread."""
         self._closed = True
         self.drop()
 
     def drop(self) -> None:
-        """Ends the stream; the next wait opens another."""
+        """Ends the stream; the next wait opens another one."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()

@@ -1,8 +1,8 @@
-"""Calls that give the event loop back while they wait, without being coroutines.
+"""Plain functions that yield to the event loop while they wait.
 
-`spawn` runs a plain function in a greenlet of the task that awaits it. What the function waits for
-by `wait` is awaited by that task: the same code serves a client that blocks and one that does not.
-No thread is involved, and a cancellation comes out of `wait` as it would out of an `await`.
+`spawn` runs a function in a greenlet of the task that awaits it. A `wait` inside the function
+switches to the task, which awaits the awaitable. So the same code serves the sync and the asyncio
+client, without threads; a cancellation is raised by `wait`, as an `await` would raise it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Call(greenlet.greenlet):  # type: ignore[misc]
-    """A function on its way, in the context of the task that awaits it."""
+    """A running function, in the context of the task that awaits it."""
 
     def __init__(self, run: Callable[[], Any]) -> None:
         driver = greenlet.getcurrent()
@@ -27,14 +27,14 @@ class Call(greenlet.greenlet):  # type: ignore[misc]
 
 
 async def spawn(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a function that may `wait`."""
+    """Runs a function that may call `wait`, and returns its result."""
     call = Call(lambda: verb(*args, **kwargs))
     found: Any = call.switch()
     while not call.dead:
         try:
             value = await found
         except BaseException:
-            # To where the function waits, a cancellation too.
+            # Raised in the function's `wait`; a cancellation, too.
             found = call.throw(*sys.exc_info())
         else:
             found = call.switch(value)
@@ -42,9 +42,9 @@ async def spawn(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def wait(awaitable: Awaitable[T]) -> T:
-    """What comes of an awaitable, in a function that was spawned."""
+    """Awaits an awaitable from a spawned function."""
     call = greenlet.getcurrent()
     if not isinstance(call, Call) or call.parent is None:
-        raise RuntimeError("an asyncio client is used outside of its event loop")
+        raise RuntimeError("this asyncio client was called outside of a task: await its methods")
     found: T = call.parent.switch(awaitable)
     return found

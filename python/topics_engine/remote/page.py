@@ -1,11 +1,12 @@
-"""Answers with records, as the handles want them."""
+"""Responses with records, and the prefetcher of pages."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .. import _core
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Page:
-    """What a read returned; payloads as they were stored."""
+    """The records of a read, with payloads as they were stored."""
 
     __slots__ = ("_fields", "_rows", "more", "next_from_seq")
 
@@ -28,7 +29,7 @@ class Page:
             self.next_from_seq = upto
 
     def cut(self, max_bytes: int) -> None:
-        """Leaves out what goes beyond so many bytes of payload, but for the first record."""
+        """Drops the records beyond `max_bytes` of payload, but keeps the first."""
         size = 0
         for n, row in enumerate(self._rows):
             size += len(row[5])
@@ -92,7 +93,7 @@ class Page:
 
 
 def lost_of(lost: dict[str, Any]) -> _Lost:
-    """A tombstone."""
+    """The tuple of a tombstone."""
     return (
         lost["gap_from"],
         lost["gap_to"],
@@ -104,7 +105,7 @@ def lost_of(lost: dict[str, Any]) -> _Lost:
 
 
 def jobs_of(body: bytes, member: str) -> _Jobs:
-    """Claimed jobs."""
+    """The jobs of a claim."""
     page = Page(body, member)
     leases = [json.loads(more) for more in page.more]
     found = [
@@ -116,7 +117,7 @@ def jobs_of(body: bytes, member: str) -> _Jobs:
 
 
 def body_of_rows(rows: Sequence[_NewRow], fields: bytes = b"") -> bytes:
-    """A write's body; `fields` are its other members, if any, each with a comma behind."""
+    """The body of a write; `fields` are its other members, each followed by a comma."""
     return b'{%b"records":[%b]}' % (fields, b",".join(map(_record, rows)))
 
 
@@ -136,3 +137,40 @@ def _record(row: _NewRow) -> bytes:
         parts += [b',"meta":', meta]
     parts.append(b"}")
     return b"".join(parts)
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+MAX_CALLS = 8
+# An older page is fetched again: it may have records that were deleted since.
+FRESH_SECONDS = 2.0
+
+
+class PendingCall(Protocol[T_co]):
+    """A call that runs in the background."""
+
+    def result(self) -> T_co: ...
+
+
+class Prefetcher(Generic[T]):
+    """Calls that run in the background, by what they fetch. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, tuple[float, PendingCall[T]]] = {}
+
+    def begin(self, key: Hashable, begin: Callable[[], PendingCall[T]]) -> None:
+        """Starts a call, unless too many were started and never taken."""
+        now = time.monotonic()
+        for known, (since, _) in list(self._calls.items()):
+            if now - since > FRESH_SECONDS:
+                self._calls.pop(known, None)
+        if len(self._calls) < MAX_CALLS:
+            self._calls[key] = now, begin()
+
+    def take(self, key: Hashable) -> T | None:
+        """Waits for the result of a call; `None` if there is none, or it is too old."""
+        since, call = self._calls.pop(key, (0.0, None))
+        if call is None or time.monotonic() - since > FRESH_SECONDS:
+            return None
+        return call.result()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 # What is made without waiting for anything.
 AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "transaction"}

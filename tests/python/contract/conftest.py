@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,10 +13,10 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.faulty_server import Faulty, in_front_of
+from support.server import Server
 
 from .adapter import CLIENTS, SHARED, Awaited, Open
-from .faulty import Faulty, in_front_of
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,11 +43,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.startswith("TOPICS_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+def _isolated(isolated: None) -> None:
+    pass
 
 
 def sync_client(url: str, **how: Any) -> Any:

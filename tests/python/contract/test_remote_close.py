@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import topics_engine as te
+from support.faulty_server import Faulty, Hang, Refuse
 
 from .adapter import Awaited, all_of, datas, plain
-from .faulty import Faulty, Hang, Refuse
 from .test_remote_faults import NOT_READY
 
 # Longer than any test: what ends before that was woken.

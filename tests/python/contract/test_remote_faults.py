@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.faulty_server import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
+from support.server import Server
 
 from .adapter import all_of, datas, eventually, plain, take
-from .faulty import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
 
 NOT_READY = b'{"error":{"code":"not_ready","message":"recovering","detail":{}}}'
 
@@ -179,23 +179,23 @@ async def test_a_long_read_asks_for_each_page_once(faulty: Faulty, connect: Any,
 
 
 def test_what_was_fetched_ahead_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    from topics_engine.remote import ahead
+    from topics_engine.remote import page
 
     class Done:
         def result(self) -> str:
             return "page"
 
     now = [100.0]
-    monkeypatch.setattr(ahead.time, "monotonic", lambda: now[0])
-    pages: ahead.Ahead[str] = ahead.Ahead()
+    monkeypatch.setattr(page.time, "monotonic", lambda: now[0])
+    pages: page.Prefetcher[str] = page.Prefetcher()
     pages.begin("a", Done)
     assert (pages.take("a"), pages.take("a")) == ("page", None)
     pages.begin("a", Done)
-    now[0] += ahead.FRESH_SECONDS + 0.1
+    now[0] += page.FRESH_SECONDS + 0.1
     assert pages.take("a") is None
     for i in range(20):
         pages.begin(i, Done)
-    assert [pages.take(i) for i in range(20)].count("page") == ahead.MOST
+    assert [pages.take(i) for i in range(20)].count("page") == page.MAX_CALLS
 
 
 async def test_connections_are_kept(faulty: Faulty, connect: Any, name: str) -> None:

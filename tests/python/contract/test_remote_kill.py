@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 from .adapter import all_of, datas
 

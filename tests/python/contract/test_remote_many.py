@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.server import Server
 
 from .adapter import datas, take
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from benches.demo.server import Server
+from support.faulty_server import Break, Faulty, Hang, Refuse, in_front_of
+from support.server import Server
 
 from .adapter import eventually
-from .faulty import Break, Faulty, Hang, Refuse, in_front_of
 
 SYNC_WAITS = {
     "head": "t.wait(1)",

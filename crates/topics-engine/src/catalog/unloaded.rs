@@ -12,7 +12,7 @@ use std::sync::Arc;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use topics_env::sync::{Mutex, RwLock};
 use topics_storage::segment::SegmentMeta;
-use topics_storage::snapshot::{Glance, ReplayPos, Table};
+use topics_storage::snapshot::{ReplayPos, Table, TopicHeader};
 
 use super::TopicTable;
 use super::ids::Ids;
@@ -57,8 +57,8 @@ impl Sleeper {
     }
 
     /// What the entry says.
-    pub(crate) fn glance(&self) -> Result<Glance<'_>> {
-        Ok(self.all.table.glance(self.i)?)
+    pub(crate) fn topic_header(&self) -> Result<TopicHeader<'_>> {
+        Ok(self.all.table.topic_header(self.i)?)
     }
 
     /// Its id.
@@ -139,13 +139,14 @@ impl TopicTable {
         let (mut bytes, mut last) = (0, 0);
         let mut busy = Vec::new();
         for i in 0..all.table.len() {
-            let glance = all.table.glance(i)?;
-            if known != glance.config {
-                (known, plain) = (glance.config, is_plain(&TopicConfig::decode(glance.config)?));
+            let topic_header = all.table.topic_header(i)?;
+            if known != topic_header.config {
+                (known, plain) =
+                    (topic_header.config, is_plain(&TopicConfig::decode(topic_header.config)?));
             }
-            bytes += glance.live_bytes;
-            last = last.max(glance.topic_id);
-            if !(plain && glance.replay.layout == layout && is_quiet(&glance)) {
+            bytes += topic_header.live_bytes;
+            last = last.max(topic_header.topic_id);
+            if !(plain && topic_header.replay.layout == layout && is_quiet(&topic_header)) {
                 busy.push(i);
             }
         }
@@ -216,7 +217,7 @@ impl TopicTable {
     /// though the snapshot has it, and wakes nobody.
     pub(crate) fn reflects(&self, id: u64, here: ReplayPos) -> Result<bool> {
         match self.sleeper(id) {
-            Some(sleeper) => Ok(here <= sleeper.glance()?.replay),
+            Some(sleeper) => Ok(here <= sleeper.topic_header()?.replay),
             None => Ok(false),
         }
     }
@@ -310,7 +311,7 @@ fn is_plain(c: &TopicConfig) -> bool {
 }
 
 /// Whether the entry says all there is: live records in segments, from the floor to the head.
-fn is_quiet(g: &Glance<'_>) -> bool {
+fn is_quiet(g: &TopicHeader<'_>) -> bool {
     let floor = g.delete_below.max(g.evict_floor).max(1);
     let mut next = floor;
     for m in &g.segments {
@@ -338,7 +339,7 @@ pub(crate) fn summary(base: &Base, found: &Found) -> Result<TopicSummary> {
 }
 
 fn of_asleep(sleeper: &Sleeper, now: u64) -> Result<TopicSummary> {
-    let g = sleeper.glance()?;
+    let g = sleeper.topic_header()?;
     let config = TopicConfig::decode(g.config)?;
     let floor = g.delete_below.max(g.evict_floor).max(1);
     Ok(TopicSummary {

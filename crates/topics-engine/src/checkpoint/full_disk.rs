@@ -2,13 +2,13 @@
 //!
 //! One live record keeps the log from its file on, dead ones a segment until it is written anew.
 //! Both need room for what is live, before they give any. The reserve has it, and the log, which
-//! waits for room too, may take none until the reserve is whole again ([`SpaceHold`]).
+//! waits for room too, may take none until the reserve is whole again ([`AllocationPause`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use topics_storage::segment::SegmentMeta;
-use topics_storage::wal::{FileKey, LogFile, SpaceHold};
+use topics_storage::wal::{AllocationPause, EndedFile, FileKey};
 
 use super::Store;
 use super::round::{Copied, copy};
@@ -37,7 +37,7 @@ struct Reach {
 pub(crate) fn copy_what_fits(
     core: &Arc<Store>,
     spared: &Spared,
-    held: &mut Option<SpaceHold>,
+    held: &mut Option<AllocationPause>,
 ) -> Result<bool> {
     if !core.short_of_space() {
         match copy(core, spared, Copied::Synced) {
@@ -45,12 +45,12 @@ pub(crate) fn copy_what_fits(
             outcome => return outcome.map(|()| false).map_err(|(e, _)| e),
         }
     }
-    *held = Some(core.wal.hold_space());
+    *held = Some(core.wal.pause_allocation());
     let mut written = copy(core, spared, Copied::Deletes);
     if let Err((e, bytes)) = &written
         && e.is_full()
     {
-        core.disk.checkpoints.give_way(*bytes)?;
+        core.disk.checkpoints.release_reserve(*bytes)?;
         written = copy(core, spared, Copied::Deletes);
     }
     match written {
@@ -70,7 +70,7 @@ fn move_what_fits(core: &Arc<Store>, spared: &Spared) -> Result<bool> {
             return Ok(false);
         }
         if core.disk.checkpoints.free() < reach.takes {
-            core.disk.checkpoints.give_way(reach.takes)?;
+            core.disk.checkpoints.release_reserve(reach.takes)?;
         }
         match copy(core, spared, Copied::Upto(&reach.upto)) {
             Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),
@@ -93,10 +93,10 @@ fn reach(core: &Arc<Store>, spared: &Spared, part: u64) -> Result<Reach> {
             ends += state.moving(shard as u32, events, suspect, &mut live);
         }
     });
-    let mut room = (core.disk.checkpoints.room()? / part).saturating_sub(ends);
+    let mut room = (core.disk.checkpoints.free_with_reserve()? / part).saturating_sub(ends);
     let mut reach = Reach { upto: vec![0; core.wal.shards()], takes: ends };
     let mut shards: Vec<usize> = (0..core.wal.shards()).filter(|s| !spared.has(*s)).collect();
-    let files: Vec<Vec<LogFile>> =
+    let files: Vec<Vec<EndedFile>> =
         (0..core.wal.shards()).map(|s| core.wal.ended_files(s)).collect();
     while let Some((at, best)) = shards
         .iter()
@@ -120,7 +120,7 @@ struct Step {
 }
 
 /// The step that gives most, of those that there is room for and that lose nothing.
-fn best(files: &[LogFile], live: &HashMap<FileKey, u64>, room: u64) -> Option<Step> {
+fn best(files: &[EndedFile], live: &HashMap<FileKey, u64>, room: u64) -> Option<Step> {
     let (mut takes, mut gives, mut best) = (0_u64, 0_u64, None::<Step>);
     for f in files {
         takes += live.get(&f.key).copied().unwrap_or(0);
@@ -186,8 +186,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn file(key: u32, last_lsn: u64) -> LogFile {
-        LogFile { key: FileKey(key), last_lsn, bytes: 100 }
+    fn file(key: u32, last_lsn: u64) -> EndedFile {
+        EndedFile { key: FileKey(key), last_lsn, bytes: 100 }
     }
 
     #[test]

@@ -65,11 +65,11 @@ fn rewrite_or_give(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate)
     if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
         return outcome;
     }
-    let _held = core.wal.hold_space();
-    if candidate.takes > core.disk.checkpoints.room()? {
+    let _held = core.wal.pause_allocation();
+    if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
         return outcome;
     }
-    core.disk.checkpoints.give_way(candidate.takes)?;
+    core.disk.checkpoints.release_reserve(candidate.takes)?;
     let outcome = rewrite(core, topic, candidate);
     core.disk.checkpoints.refill(&core.wal);
     outcome
@@ -82,7 +82,7 @@ fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
             let state = topic.state.read();
             let o = &core.options;
             let found = if core.short_of_space() {
-                state.worth_most(core.disk.checkpoints.room()?)
+                state.worth_most(core.disk.checkpoints.free_with_reserve()?)
             } else {
                 state.reclaimable(o.segment_max_events, o.segment_max_bytes)
             };

@@ -8,7 +8,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, FrameError};
 use topics_storage::segment::{Round, SegmentWriter};
-use topics_storage::wal::SpaceHold;
+use topics_storage::wal::AllocationPause;
 
 use super::Store;
 use super::full_disk;
@@ -93,7 +93,7 @@ fn poisoned(e: &Error) -> bool {
 fn write(
     core: &Arc<Store>,
     everything: bool,
-    held: &mut Option<SpaceHold>,
+    held: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64, bool)> {
     let spared = Spared::find(core)?;
     let mut moved = false;
@@ -342,7 +342,7 @@ impl Copier<'_> {
 }
 
 fn aside(core: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
-    topics_storage::dir::set_aside(&core.env, &Paths::new(&core.dir), name, bytes)
+    topics_storage::dir::quarantine(&core.env, &Paths::new(&core.dir), name, bytes)
 }
 
 fn verified<'a>(

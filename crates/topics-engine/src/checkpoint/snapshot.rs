@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
-use topics_storage::snapshot::{Draft, ShardSnap, SnapshotBody};
-use topics_storage::wal::{Batch, Commit, Level, Placed};
+use topics_storage::snapshot::{ShardSnap, SnapshotBody, SnapshotBuilder};
+use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
 
 use super::Store;
 use crate::catalog::unloaded::Found;
@@ -78,7 +78,7 @@ pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)>
         shards: vec![ShardSnap::default(); shards],
         ..SnapshotBody::default()
     };
-    let mut draft = Draft::begin(&body, core.disk.checkpoints.bytes())?;
+    let mut draft = SnapshotBuilder::begin(&body, core.disk.checkpoints.bytes())?;
     // First the positions, then the states: each state reflects at least its position.
     let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
     let mut broken = Vec::new();
@@ -142,7 +142,12 @@ pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)>
 
 /// Of topics that are closed until the next open, whose memory may not be what the log says, the
 /// snapshot says what the one before did, and their shards are replayed from there.
-fn keep_closed(core: &Store, ids: &[u64], draft: &mut Draft, replay: &mut [u64]) -> Result<()> {
+fn keep_closed(
+    core: &Store,
+    ids: &[u64],
+    draft: &mut SnapshotBuilder,
+    replay: &mut [u64],
+) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -189,6 +194,6 @@ fn mark(core: &Arc<Store>, snapshot: u64) -> u64 {
 struct Mark;
 
 impl Commit for Mark {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
 }

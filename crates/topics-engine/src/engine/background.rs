@@ -140,7 +140,7 @@ impl Core {
             }
         };
         let run = move || {
-            topics_env::real::give_way();
+            topics_env::real::lower_priority();
             guards.run_loop("maintenance", turns);
         };
         let thread = thread::Builder::new().name("topics-maintain".into()).spawn(run);

@@ -33,7 +33,7 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     shortage_is_no_failure(background::lower_all(core), "reserved seqs are not given back")?;
     for shard in 0..core.wal.shards() {
         core.wal.sync(shard)?;
-        if let Err(e) = core.wal.rest(shard) {
+        if let Err(e) = core.wal.shrink_before_close(shard) {
             log::warn!("the next open reads more of the log than it needs: {e}");
         }
     }

@@ -259,7 +259,7 @@ impl Engine {
     /// measurements.
     #[doc(hidden)]
     pub fn hold_syncs(&self, window: Duration) {
-        self.core.wal.set_commit_window(window.as_nanos() as u64);
+        self.core.wal.set_commit_delay(window.as_nanos() as u64);
     }
 
     /// What segments have met since the open: records that failed their checksum, and uses of a

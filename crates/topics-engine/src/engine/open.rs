@@ -62,7 +62,6 @@ fn recover(
         opening.store().id,
         opening.generation(),
         segment_options(&options, &env),
-        None,
     );
     let (base, host) = base(env.clone(), dir, options, segments.clone(), progress);
     let target = Target { base: &base, table: &host.table, ids: &host.ids };
@@ -194,14 +193,14 @@ pub(crate) struct Plan {
 /// Says what `salvage` would give up.
 pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
-    let mut opening = Opening::look(env.clone(), paths.clone(), std::process::id(), wal)
+    let mut opening = Opening::inspect(env.clone(), paths.clone(), std::process::id(), wal)
         .map_err(|e| at(dir, e))?;
     let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());
     // Segments that would be written anew are, in memory.
     let env = env.clone().read_only();
     let set = segment_options(&options, &env);
-    let segments = Segments::new(env.clone(), paths, id, generation, set, None);
+    let segments = Segments::new(env.clone(), paths, id, generation, set);
     let options = Options { recovery: RecoveryMode::Repair, ..options };
     let (base, host) = base(env, dir, options, segments, Arc::default());
     let target = Target { base: &base, table: &host.table, ids: &host.ids };

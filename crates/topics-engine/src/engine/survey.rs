@@ -60,13 +60,13 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
             Found::Awake(topic) => add_awake(core, &mut all, topic, wanted),
             Found::Asleep(sleeper) => {
                 // What sleeps has neither jobs nor consumers.
-                let glance = sleeper.glance()?;
-                if known.0 != glance.config {
-                    let class = TopicConfig::decode(glance.config)?.durability as usize;
-                    known = (glance.config.to_vec(), class);
+                let topic_header = sleeper.topic_header()?;
+                if known.0 != topic_header.config {
+                    let class = TopicConfig::decode(topic_header.config)?.durability as usize;
+                    known = (topic_header.config.to_vec(), class);
                 }
                 all.by_class[known.1] += 1;
-                all.records += glance.live_count;
+                all.records += topic_header.live_count;
                 (None, 0, Vec::new())
             }
         };

@@ -12,7 +12,7 @@ use topics_storage::format::frame::{self, Frame, FrameType};
 use topics_storage::format::record::{self, Body};
 use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
-use topics_storage::wal::{FileKey, Placed};
+use topics_storage::wal::{FileKey, PlacedBatch};
 
 use super::Topic;
 use super::events::{Base, FrameTopic, LoggedFrame};
@@ -42,7 +42,7 @@ pub(crate) struct Placement<'a> {
 
 impl<'a> Placement<'a> {
     /// What was placed by a log of this layout.
-    pub(crate) fn new(layout: u64, p: &Placed<'a>) -> Self {
+    pub(crate) fn new(layout: u64, p: &PlacedBatch<'a>) -> Self {
         Self {
             shard: p.shard as u32,
             file: p.file,

@@ -9,7 +9,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame;
 use topics_storage::format::record::{self, TxnPart};
-use topics_storage::wal::{FRONT, Level, Ticket};
+use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::Transactions;
 use crate::ctx::Wait;
@@ -27,7 +27,7 @@ use crate::types::error::{Error, Result};
 use crate::types::queue::Held;
 use crate::{consumer, queue};
 
-/// Encoded rows of one topic, not sealed, behind [`FRONT`] bytes: as a write has them, so that
+/// Encoded rows of one topic, not sealed, behind [`GROUP_HEADROOM`] bytes: as a write has them, so that
 /// neither a check nor the publishing copies them.
 #[derive(Debug, Default)]
 pub(crate) struct PartRows {
@@ -40,8 +40,8 @@ impl PartRows {
     pub fn expecting(len: usize) -> Self {
         let mut records = Vec::new();
         // Without the room the buffer grows as it needs to.
-        if records.try_reserve_exact(FRONT + len).is_ok() {
-            records.resize(FRONT, 0);
+        if records.try_reserve_exact(GROUP_HEADROOM + len).is_ok() {
+            records.resize(GROUP_HEADROOM, 0);
         }
         Self { records, count: 0 }
     }
@@ -49,8 +49,8 @@ impl PartRows {
     /// Adds encoded rows.
     pub fn add(&mut self, frames: &[u8], count: u64) {
         if self.records.is_empty() {
-            self.records.reserve(FRONT + frames.len());
-            self.records.resize(FRONT, 0);
+            self.records.reserve(GROUP_HEADROOM + frames.len());
+            self.records.resize(GROUP_HEADROOM, 0);
         }
         self.records.extend_from_slice(frames);
         self.count += count;
@@ -67,7 +67,7 @@ impl PartRows {
     }
 
     fn frames(&self) -> &[u8] {
-        self.records.get(FRONT..).unwrap_or_default()
+        self.records.get(GROUP_HEADROOM..).unwrap_or_default()
     }
 }
 

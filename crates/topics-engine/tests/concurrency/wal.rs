@@ -14,7 +14,8 @@ use topics_storage::format::frame::{self, Flags, Frame, FrameType};
 use topics_storage::format::record::Start;
 use topics_storage::format::wal_file::{self, WalFileHeader};
 use topics_storage::wal::{
-    Batch, Commit, FRONT, FileKey, Level, Placed, ShardStart, Ticket, Wal, WalFile, WalOptions,
+    Batch, Commit, FileKey, GROUP_HEADROOM, Level, PlacedBatch, ShardStart, Ticket, Wal, WalFile,
+    WalOptions,
 };
 
 use crate::world::{LONG, Time, choose, empty, flip, join};
@@ -43,7 +44,7 @@ impl Told {
 struct One(Arc<Told>, u64);
 
 impl Commit for One {
-    fn apply(&self, p: &Placed<'_>) {
+    fn apply(&self, p: &PlacedBatch<'_>) {
         let mut all = self.0.applied.lock();
         assert!(all.iter().all(|a| a.0 != self.1), "{} is applied twice", self.1);
         all.push((self.1, p.file, u64::from(p.offset), p.bytes.len() as u64));
@@ -112,13 +113,13 @@ impl Log {
     }
 
     fn stage(&self, seq: u64, level: Level, bytes: usize) -> Result<Ticket, StorageError> {
-        let mut records = vec![0; FRONT];
+        let mut records = vec![0; GROUP_HEADROOM];
         let data = vec![b'x'; bytes];
         let f = Frame::control(FrameType::Append, 0, 0, 0, &data);
         frame::encode(&mut records, &Frame { flags: Flags::default(), ..f });
         let batch = Batch {
             records,
-            front: FRONT,
+            headroom: GROUP_HEADROOM,
             first_seq: seq,
             topic_id: 9,
             ..Batch::control(Vec::new(), 5, level, Arc::new(One(self.told.clone(), seq)))
@@ -260,7 +261,7 @@ pub fn close() {
     let log = Log::open(|o| o.background = flip());
     if flip() {
         // Whoever holds a sync back for company is not helped by time.
-        log.wal.set_commit_window(LONG.as_nanos() as u64);
+        log.wal.set_commit_delay(LONG.as_nanos() as u64);
     }
     let calls = Arc::new(Mutex::new(Vec::new()));
     let staged = Arc::new(Mutex::new(Vec::new()));
@@ -326,7 +327,7 @@ pub fn room() {
 /// Syncs that are held back for company, for an hour: somebody who needs one now ends it.
 pub fn gathered() {
     let log = Log::open(|o| o.background = flip());
-    log.wal.set_commit_window(LONG.as_nanos() as u64);
+    log.wal.set_commit_delay(LONG.as_nanos() as u64);
     let left = Arc::new(AtomicU64::new(WRITERS * EACH));
     let one = |w: u64| {
         let (log, left) = (log.clone(), left.clone());

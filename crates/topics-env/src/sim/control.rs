@@ -26,7 +26,7 @@ pub enum Violation {
 
 /// The call after which a deferred sync or rename takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Past {
+pub enum DeferUntil {
     /// The next mutating call.
     Call,
     /// So many mutating calls.
@@ -66,7 +66,7 @@ impl SimFs {
     pub fn kill_image(&self) -> DiskImage {
         let state = self.state.lock();
         DiskImage {
-            tree: state.seen.clone(),
+            tree: state.visible.clone(),
             cache: Some(Arc::new(state.disk.clone())),
             boot: state.boot,
             mount: state.mount,
@@ -179,8 +179,8 @@ impl SimFs {
     }
 
     /// How many files may be open at once; `None` lifts the limit. Those that are open stay so.
-    pub fn set_descriptors(&self, most: Option<usize>) {
-        self.state.lock().descriptors = most;
+    pub fn set_fd_limit(&self, most: Option<usize>) {
+        self.state.lock().fd_limit = most;
     }
 
     /// How many files are open.
@@ -211,7 +211,8 @@ impl SimFs {
         let state = self.state.lock();
         let mut at = ROOT;
         for name in path.split('/').filter(|n| !n.is_empty()) {
-            let (seen, kept) = (state.seen.lookup(at, name), state.disk.durable.lookup(at, name));
+            let (seen, kept) =
+                (state.visible.lookup(at, name), state.disk.durable.lookup(at, name));
             let pending = state.disk.pending.iter().any(|p| p.op.touches_name(at, name));
             match seen {
                 Some(ino) if kept == seen && !pending => at = ino,
@@ -226,14 +227,14 @@ impl SimFs {
             Op::SetLen { ino, len } => *ino == at && *len < end,
             _ => false,
         });
-        let files = (state.seen.file(at), state.disk.durable.file(at));
+        let files = (state.visible.file(at), state.disk.durable.file(at));
         matches!(files, (Some(s), Some(d)) if !changed && s.same_range(d, offset, len))
     }
 
     /// Lets the next sync or rename of this thread take effect only after such a call that
     /// follows it; the caller is told at once that it succeeded.
-    pub fn defer_next(&self, past: Past) {
-        self.state.lock().arm(past);
+    pub fn defer_next(&self, until: DeferUntil) {
+        self.state.lock().arm(until);
     }
 
     /// Lets a deferred sync or rename happen now.

@@ -149,8 +149,8 @@ impl CrashCursor {
 
     /// The disk that this survival leaves here.
     pub fn image(&self, survival: Survival) -> DiskImage {
-        let reference = self.settle(Survival::KeepAll).tree.hash();
-        let mut image = self.settle(survival);
+        let reference = self.image_after(Survival::KeepAll).tree.hash();
+        let mut image = self.image_after(survival);
         image.lost = image.hash() != reference;
         image
     }
@@ -160,15 +160,15 @@ impl CrashCursor {
         DiskImage::with_failed_write_back(&self.disk, seed, (self.boot, self.mount))
     }
 
-    fn settle(&self, survival: Survival) -> DiskImage {
+    fn image_after(&self, survival: Survival) -> DiskImage {
         if let Survival::FailedWriteBack { seed } = survival
             && let Some(image) = self.failed_write_back(seed)
         {
             return image;
         }
         let mut fates = self.fates(survival);
-        self.disk.close_names(&mut fates);
-        let tree = self.disk.settle(&fates);
+        self.disk.complete_names(&mut fates);
+        let tree = self.disk.tree_after_crash(&fates);
         let (boot, mount) = (self.boot + 1, self.mount + 1);
         let (lost, unreported, unreported_fs) = (false, Arc::default(), false);
         DiskImage { tree, cache: None, boot, mount, lost, unreported, unreported_fs }
@@ -177,11 +177,11 @@ impl CrashCursor {
     /// Every distinct state here, in an order that depends on nothing but journal, seed and
     /// options.
     pub fn states(&self, seed: u64, options: &CrashOptions, visit: &mut dyn FnMut(CrashState)) {
-        let kept = self.settle(Survival::KeepAll);
+        let kept = self.image_after(Survival::KeepAll);
         let reference = kept.hash();
         let mut met = BTreeSet::new();
         for survival in self.survivals(seed, options) {
-            let mut image = self.settle(survival);
+            let mut image = self.image_after(survival);
             let hash = image.hash();
             if met.insert(hash) {
                 image.lost = hash != reference;

@@ -419,7 +419,7 @@ impl DiskImage {
         if failed.is_empty() {
             return None;
         }
-        let tree = disk.settle(&vec![Fate::Keep; disk.pending.len()]);
+        let tree = disk.tree_after_crash(&vec![Fate::Keep; disk.pending.len()]);
         let (cache, unreported) = (Some(Arc::new(disk)), Arc::new(failed));
         Some(Self { tree, cache, boot, mount, lost: true, unreported, unreported_fs: true })
     }
@@ -433,7 +433,7 @@ impl DiskImage {
     fn written_back(mut self) -> Self {
         (self.unreported, self.unreported_fs) = (Arc::default(), false);
         if let Some(cache) = self.cache.take() {
-            self.tree = cache.settle(&vec![Fate::Keep; cache.pending.len()]);
+            self.tree = cache.tree_after_crash(&vec![Fate::Keep; cache.pending.len()]);
         }
         self
     }

@@ -72,7 +72,7 @@ impl CallKind {
     ];
 
     /// The calls that need a descriptor: a file system whose sync does has been looked at before.
-    pub const OPENING: [Self; 5] =
+    pub const NEEDS_FD: [Self; 5] =
         [Self::Open, Self::Create, Self::List, Self::SyncDir, Self::Lock];
 
     /// Whether it is a sync.
@@ -152,7 +152,7 @@ impl FaultKind {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct PlannedFault {
     filter: CallFilter,
     /// Matching calls still to let pass.
     pass: usize,
@@ -163,14 +163,14 @@ struct Plan {
 /// Counts calls and decides which of them fail.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    plans: Vec<Plan>,
+    plans: Vec<PlannedFault>,
     counts: BTreeMap<CallKind, usize>,
     fired: usize,
 }
 
 impl Faults {
     pub(super) fn plan(&mut self, filter: CallFilter, nth: usize, forever: bool, kind: FaultKind) {
-        self.plans.push(Plan { filter, pass: nth.saturating_sub(1), forever, kind });
+        self.plans.push(PlannedFault { filter, pass: nth.saturating_sub(1), forever, kind });
     }
 
     pub(super) fn clear(&mut self) {

@@ -73,7 +73,7 @@ pub(super) struct SimFile {
 impl SimFile {
     /// Whether its path still names it.
     fn is_named(&self) -> bool {
-        self.state.lock().seen.resolve(&self.path) == Some(self.ino)
+        self.state.lock().visible.resolve(&self.path) == Some(self.ino)
     }
 
     fn writable(&self) -> io::Result<()> {
@@ -92,7 +92,7 @@ impl File for SimFile {
         let mut state = self.state.lock();
         let short = state.call(CallKind::Read, &self.path)?.is_some();
         let wanted = if short { buf.len().div_ceil(2) } else { buf.len() };
-        Ok(state.seen.file(self.ino).ok_or(Errno::BADF)?.read(&mut buf[..wanted], offset))
+        Ok(state.visible.file(self.ino).ok_or(Errno::BADF)?.read(&mut buf[..wanted], offset))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
@@ -103,7 +103,7 @@ impl File for SimFile {
             Some(FaultKind::ZeroProgress) => 0,
             Some(_) => buf.len().div_ceil(2),
         };
-        let n = state.room(self.ino, offset, wanted)?;
+        let n = state.writable_len(self.ino, offset, wanted)?;
         if n > 0 {
             let data = Arc::from(&buf[..n]);
             state.mutate(Op::Write { ino: self.ino, offset, data }, &self.path);
@@ -118,7 +118,7 @@ impl File for SimFile {
     fn len(&self) -> io::Result<u64> {
         let mut state = self.state.lock();
         state.call(CallKind::Stat, &self.path)?;
-        Ok(state.seen.file(self.ino).ok_or(Errno::BADF)?.len())
+        Ok(state.visible.file(self.ino).ok_or(Errno::BADF)?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -133,7 +133,7 @@ impl File for SimFile {
         self.writable()?;
         let mut state = self.state.lock();
         state.call(CallKind::Allocate, &self.path)?;
-        if state.room(self.ino, 0, len as usize)? < len as usize {
+        if state.writable_len(self.ino, 0, len as usize)? < len as usize {
             return Err(Errno::NOSPC.into());
         }
         state.mutate(Op::Allocate { ino: self.ino, len }, &self.path);
@@ -143,13 +143,13 @@ impl File for SimFile {
     fn links(&self) -> io::Result<u64> {
         let mut state = self.state.lock();
         state.call(CallKind::Stat, &self.path)?;
-        Ok(state.seen.links(self.ino))
+        Ok(state.visible.links(self.ino))
     }
 
     fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
         let mut state = self.state.lock();
         state.call(CallKind::Map, &self.path)?;
-        let file = state.seen.file(self.ino).ok_or(Errno::BADF)?;
+        let file = state.visible.file(self.ino).ok_or(Errno::BADF)?;
         if len > file.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -43,17 +43,17 @@ impl Fs for SimFs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let path = normal(path)?;
         let mut state = self.state.lock();
-        let found = state.seen.resolve(&path);
+        let found = state.visible.resolve(&path);
         let creates = match mode {
             OpenMode::Read | OpenMode::Write => false,
             OpenMode::CreateNew => true,
             OpenMode::Truncate => found.is_none(),
         };
-        state.opening(if creates { CallKind::Create } else { CallKind::Open }, &path)?;
+        state.call_with_fd(if creates { CallKind::Create } else { CallKind::Open }, &path)?;
         let ino = match found {
             Some(_) if creates => return Err(Errno::EXIST.into()),
             Some(ino) => {
-                let len = state.seen.file(ino).ok_or(Errno::ISDIR)?.len();
+                let len = state.visible.file(ino).ok_or(Errno::ISDIR)?.len();
                 if mode == OpenMode::Truncate && len > 0 {
                     state.mutate(Op::SetLen { ino, len: 0 }, &path);
                 }
@@ -61,7 +61,7 @@ impl Fs for SimFs {
             }
             None if creates => {
                 let (dir, name) = state.parent(&path)?;
-                state.room_for_name()?;
+                state.check_space_for_name()?;
                 state.create(dir, name, false, &path)
             }
             None => return Err(Errno::NOENT.into()),
@@ -73,11 +73,11 @@ impl Fs for SimFs {
         let path = normal(path)?;
         let mut state = self.state.lock();
         state.call(CallKind::CreateDir, &path)?;
-        if state.seen.resolve(&path).is_some() {
+        if state.visible.resolve(&path).is_some() {
             return Err(Errno::EXIST.into());
         }
         let (dir, name) = state.parent(&path)?;
-        state.room_for_name()?;
+        state.check_space_for_name()?;
         state.create(dir, name, true, &path);
         Ok(())
     }
@@ -86,18 +86,18 @@ impl Fs for SimFs {
         let (from, to) = (normal(from)?, normal(to)?);
         let mut state = self.state.lock();
         state.call(CallKind::Rename, &to)?;
-        let ino = state.seen.resolve(&from).ok_or(Errno::NOENT)?;
+        let ino = state.visible.resolve(&from).ok_or(Errno::NOENT)?;
         let (from_dir, from_name) = state.parent(&from)?;
         let (to_dir, to_name) = state.parent(&to)?;
-        let target = state.seen.lookup(to_dir, to_name);
+        let target = state.visible.lookup(to_dir, to_name);
         if target == Some(ino) {
             return Ok(());
         }
-        let is_dir = |i: Ino| state.seen.dir(i).is_some();
+        let is_dir = |i: Ino| state.visible.dir(i).is_some();
         match target {
             Some(t) if is_dir(t) && !is_dir(ino) => return Err(Errno::ISDIR.into()),
             Some(t) if !is_dir(t) && is_dir(ino) => return Err(Errno::NOTDIR.into()),
-            Some(t) if state.seen.dir(t).is_some_and(|d| !d.is_empty()) => {
+            Some(t) if state.visible.dir(t).is_some_and(|d| !d.is_empty()) => {
                 return Err(Errno::NOTEMPTY.into());
             }
             _ => {}
@@ -120,8 +120,8 @@ impl Fs for SimFs {
         let mut state = self.state.lock();
         state.call(CallKind::RemoveFile, &path)?;
         let (dir, name) = state.parent(&path)?;
-        let ino = state.seen.lookup(dir, name).ok_or(Errno::NOENT)?;
-        state.seen.file(ino).ok_or(Errno::ISDIR)?;
+        let ino = state.visible.lookup(dir, name).ok_or(Errno::NOENT)?;
+        state.visible.file(ino).ok_or(Errno::ISDIR)?;
         state.mutate(Op::Remove { at: (dir, Name::from(name)), ino }, &path);
         Ok(())
     }
@@ -131,8 +131,8 @@ impl Fs for SimFs {
         let mut state = self.state.lock();
         state.call(CallKind::RemoveDir, &path)?;
         let (dir, name) = state.parent(&path)?;
-        let ino = state.seen.lookup(dir, name).ok_or(Errno::NOENT)?;
-        if !state.seen.dir(ino).ok_or(Errno::NOTDIR)?.is_empty() {
+        let ino = state.visible.lookup(dir, name).ok_or(Errno::NOENT)?;
+        if !state.visible.dir(ino).ok_or(Errno::NOTDIR)?.is_empty() {
             return Err(Errno::NOTEMPTY.into());
         }
         state.mutate(Op::Remove { at: (dir, Name::from(name)), ino }, &path);
@@ -142,12 +142,12 @@ impl Fs for SimFs {
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         let path = normal(dir)?;
         let mut state = self.state.lock();
-        state.opening(CallKind::List, &path)?;
+        state.call_with_fd(CallKind::List, &path)?;
         let ino = state.dir(&path)?;
-        let names = state.seen.dir(ino).into_iter().flatten();
+        let names = state.visible.dir(ino).into_iter().flatten();
         let entry = |(name, &ino): (&Name, &Ino)| DirEntry {
             name: name.to_string(),
-            is_dir: state.seen.dir(ino).is_some(),
+            is_dir: state.visible.dir(ino).is_some(),
         };
         Ok(names.map(entry).collect())
     }
@@ -170,23 +170,23 @@ impl Fs for SimFs {
         let path = normal(path)?;
         let mut state = self.state.lock();
         state.call(CallKind::Stat, &path)?;
-        Ok(state.seen.resolve(&path).is_some())
+        Ok(state.visible.resolve(&path).is_some())
     }
 
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
         let io = |e: Errno| LockError::Io(e.into());
         let path = normal(path).map_err(LockError::Io)?;
         let mut state = self.state.lock();
-        state.opening(CallKind::Lock, &path).map_err(LockError::Io)?;
-        let ino = match state.seen.resolve(&path) {
+        state.call_with_fd(CallKind::Lock, &path).map_err(LockError::Io)?;
+        let ino = match state.visible.resolve(&path) {
             Some(ino) => ino,
             None => {
                 let (dir, name) = state.parent(&path).map_err(LockError::Io)?;
-                state.room_for_name().map_err(LockError::Io)?;
+                state.check_space_for_name().map_err(LockError::Io)?;
                 state.create(dir, name, false, &path)
             }
         };
-        let held = state.seen.file(ino).ok_or_else(|| io(Errno::ISDIR))?.bytes();
+        let held = state.visible.file(ino).ok_or_else(|| io(Errno::ISDIR))?.bytes();
         if state.shared.contains_key(&ino) || !state.locks.insert(ino) {
             return Err(LockError::Held(held));
         }
@@ -200,8 +200,8 @@ impl Fs for SimFs {
     fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let path = normal(path).map_err(LockError::Io)?;
         let mut state = self.state.lock();
-        state.opening(CallKind::Lock, &path).map_err(LockError::Io)?;
-        let found = state.seen.resolve(&path);
+        state.call_with_fd(CallKind::Lock, &path).map_err(LockError::Io)?;
+        let found = state.visible.resolve(&path);
         let ino = found.ok_or_else(|| LockError::Io(Errno::NOENT.into()))?;
         if state.shared.contains_key(&ino) || !state.locks.insert(ino) {
             return Err(LockError::Held(Vec::new()));
@@ -213,11 +213,11 @@ impl Fs for SimFs {
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let path = normal(path).map_err(LockError::Io)?;
         let mut state = self.state.lock();
-        state.opening(CallKind::Lock, &path).map_err(LockError::Io)?;
-        let found = state.seen.resolve(&path);
+        state.call_with_fd(CallKind::Lock, &path).map_err(LockError::Io)?;
+        let found = state.visible.resolve(&path);
         let ino = found.ok_or_else(|| LockError::Io(Errno::NOENT.into()))?;
         if state.locks.contains(&ino) {
-            let held = state.seen.file(ino).map(|f| f.bytes()).unwrap_or_default();
+            let held = state.visible.file(ino).map(|f| f.bytes()).unwrap_or_default();
             return Err(LockError::Held(held));
         }
         *state.shared.entry(ino).or_default() += 1;
@@ -244,8 +244,8 @@ impl Fs for SimFs {
         Ok(self.state.lock().mount)
     }
 
-    fn descriptors(&self) -> Option<u64> {
-        self.state.lock().descriptors.map(|n| n as u64)
+    fn fd_limit(&self) -> Option<u64> {
+        self.state.lock().fd_limit.map(|n| n as u64)
     }
 
     fn backend(&self) -> &'static str {

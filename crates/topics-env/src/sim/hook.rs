@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Past, SimFs};
+use super::{DeferUntil, SimFs};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Hook, Site, Verdict};
@@ -77,7 +77,7 @@ impl Hook for Mutant {
         match (&self.reorder, site) {
             (None, _) | (_, Site::Check(_)) => Verdict::Skip,
             (Some(fs), _) => {
-                fs.defer_next(relying(site));
+                fs.defer_next(must_follow(site));
                 Verdict::Run
             }
         }
@@ -85,24 +85,24 @@ impl Hook for Mutant {
 }
 
 /// The call that must not precede this sync or rename.
-fn relying(site: Site) -> Past {
-    let (Site::Sync(name) | Site::SyncDir(name)) = site else { return Past::Call };
+fn must_follow(site: Site) -> DeferUntil {
+    let (Site::Sync(name) | Site::SyncDir(name)) = site else { return DeferUntil::Call };
     match name {
         // Names on the way to the logs: acks rest on them, and so does what a snapshot says.
-        _ if name.starts_with("dir.") && name != "dir.damaged" => Past::Rename("snapshot."),
-        "store.file" if matches!(site, Site::SyncDir(_)) => Past::Rename("snapshot."),
+        _ if name.starts_with("dir.") && name != "dir.damaged" => DeferUntil::Rename("snapshot."),
+        "store.file" if matches!(site, Site::SyncDir(_)) => DeferUntil::Rename("snapshot."),
         // An ack of the group behind it: before that the file after is made ready.
-        "wal.start" => Past::Calls(14),
+        "wal.start" => DeferUntil::Calls(14),
         // The ack of a stage, after the rename and the sync of the folder.
-        "txn.stage" if matches!(site, Site::Sync(_)) => Past::Calls(3),
+        "txn.stage" if matches!(site, Site::Sync(_)) => DeferUntil::Calls(3),
         // A round's syncs precede the rename of its snapshot, not one another.
-        _ if name.starts_with("segment.") => Past::Rename("snapshot."),
+        _ if name.starts_with("segment.") => DeferUntil::Rename("snapshot."),
         // `CURRENT` names it.
-        "recovery.wal.dir" | "wal.file.dir" => Past::Rename("CURRENT"),
+        "recovery.wal.dir" | "wal.file.dir" => DeferUntil::Rename("CURRENT"),
         // The log is trimmed.
-        "snapshot.dir" | "dir.damaged" => Past::Remove(".log"),
+        "snapshot.dir" | "dir.damaged" => DeferUntil::Remove(".log"),
         // So is the first log, where the damage is.
-        _ if name.starts_with("damaged.") => Past::Remove("-0000000001.log"),
-        _ => Past::Call,
+        _ if name.starts_with("damaged.") => DeferUntil::Remove("-0000000001.log"),
+        _ => DeferUntil::Call,
     }
 }

@@ -176,7 +176,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    fn settle(&self, tree: &mut Tree, fate: Fate) {
+    fn apply_survivors(&self, tree: &mut Tree, fate: Fate) {
         match (self.lost, fate) {
             (false, fate) => self.op.apply(tree, fate),
             (true, Fate::Drop | Fate::Bytes) => {}
@@ -202,7 +202,7 @@ impl DiskState {
     pub(super) fn step(&mut self, op: &Op) {
         match op {
             Op::Sync(scope) | Op::SyncFailed(scope, PageFate::Kept) => self.sync(*scope),
-            Op::SyncFailed(scope, PageFate::Lost | PageFate::Reverted) => self.lose(*scope),
+            Op::SyncFailed(scope, PageFate::Lost | PageFate::Reverted) => self.drop_covered(*scope),
             _ => {
                 if let Op::Create { ino, is_dir, .. } = op {
                     self.durable.insert(*ino, Node::empty(*is_dir));
@@ -213,10 +213,10 @@ impl DiskState {
     }
 
     /// The tree after a crash in which call `i` of the pending ones had the fate `fates[i]`.
-    pub(super) fn settle(&self, fates: &[Fate]) -> Tree {
+    pub(super) fn tree_after_crash(&self, fates: &[Fate]) -> Tree {
         let mut tree = self.durable.clone();
         for (pending, fate) in self.pending.iter().zip(fates) {
-            pending.settle(&mut tree, *fate);
+            pending.apply_survivors(&mut tree, *fate);
         }
         tree
     }
@@ -253,7 +253,7 @@ impl DiskState {
 
     /// Makes fates possible: names of one inode change in order, so a surviving change implies
     /// the earlier ones of that inode (an inode never has the names of two moments).
-    pub(super) fn close_names(&self, fates: &mut [Fate]) {
+    pub(super) fn complete_names(&self, fates: &mut [Fate]) {
         let mut kept = BTreeSet::new();
         for (pending, fate) in self.pending.iter().zip(fates).rev() {
             if let Some(ino) = pending.op.name_of() {
@@ -275,7 +275,7 @@ impl DiskState {
             let covered = covered[index];
             index += 1;
             if covered {
-                p.settle(durable, Fate::Keep);
+                p.apply_survivors(durable, Fate::Keep);
                 unnamed |= matches!(p.op, Op::Remove { .. } | Op::Rename { .. });
             }
             !covered
@@ -309,7 +309,7 @@ impl DiskState {
         out
     }
 
-    fn lose(&mut self, scope: Scope) {
+    fn drop_covered(&mut self, scope: Scope) {
         let covered = self.covered(scope);
         let mut index = 0;
         self.pending.retain_mut(|p| {
@@ -325,10 +325,14 @@ impl DiskState {
     /// Forgets files that no durable and no pending name leads to: no crash brings them back.
     fn forget_unnamed(&mut self) {
         let named = self.durable.named();
-        let coming: BTreeSet<Ino> = self.pending.iter().filter_map(|p| p.op.name_of()).collect();
+        let pending_names: BTreeSet<Ino> =
+            self.pending.iter().filter_map(|p| p.op.name_of()).collect();
         let nameless = &self.nameless;
         let alive = |ino| {
-            ino == ROOT || named.contains(&ino) || coming.contains(&ino) || nameless.contains(&ino)
+            ino == ROOT
+                || named.contains(&ino)
+                || pending_names.contains(&ino)
+                || nameless.contains(&ino)
         };
         self.durable.retain(alive);
         self.pending.retain(|p| p.op.data_of().is_none_or(alive));

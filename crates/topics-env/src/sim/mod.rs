@@ -24,7 +24,7 @@ mod state;
 mod tests;
 
 pub use clock::{SimClock, SimRng};
-pub use control::{Past, SimFs, Violation};
+pub use control::{DeferUntil, SimFs, Violation};
 pub use crash::{CrashCursor, CrashOptions, CrashState, DataFate, Survival};
 pub use disk::DiskImage;
 pub use fault::{CallFilter, CallKind, FaultKind};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::control::{Past, Violation};
+use super::control::{DeferUntil, Violation};
 use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
 use super::fault::{CallKind, FaultKind, Faults};
 use super::journal::{DiskState, Fate, Op, PageFate, Scope};
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct State {
     /// What the process sees.
-    pub(super) seen: Tree,
+    pub(super) visible: Tree,
     pub(super) disk: DiskState,
     /// What the disk was when the journal began.
     pub(super) base: DiskState,
@@ -41,13 +41,13 @@ pub(super) struct State {
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
     /// How many files may be open at once.
-    pub(super) descriptors: Option<usize>,
+    pub(super) fd_limit: Option<usize>,
     free: Option<u64>,
     /// Threads whose next sync or rename is to be deferred, and past what.
-    armed: Vec<(ThreadId, Past)>,
+    deferring: Vec<(ThreadId, DeferUntil)>,
     deferred: Option<Entry>,
     /// What takes effect after some calls, a rename or a removal.
-    deferred_past: Vec<(Past, Entry)>,
+    deferred_until: Vec<(DeferUntil, Entry)>,
 }
 
 impl State {
@@ -58,7 +58,7 @@ impl State {
         };
         Self {
             next_ino: image.tree.next_ino().max(disk.durable.next_ino()),
-            seen: image.tree.clone(),
+            visible: image.tree.clone(),
             base: disk.clone(),
             disk,
             journal: Vec::new(),
@@ -71,11 +71,11 @@ impl State {
             unreported: (*image.unreported).clone(),
             unreported_fs: image.unreported_fs,
             opens: BTreeMap::new(),
-            descriptors: None,
+            fd_limit: None,
             free: None,
-            armed: Vec::new(),
+            deferring: Vec::new(),
             deferred: None,
-            deferred_past: Vec::new(),
+            deferred_until: Vec::new(),
         }
     }
 
@@ -101,9 +101,13 @@ impl State {
     }
 
     /// [`Self::call`] of a call that needs a descriptor, be it for a moment.
-    pub(super) fn opening(&mut self, kind: CallKind, path: &str) -> io::Result<Option<FaultKind>> {
+    pub(super) fn call_with_fd(
+        &mut self,
+        kind: CallKind,
+        path: &str,
+    ) -> io::Result<Option<FaultKind>> {
         let fault = self.call(kind, path)?;
-        if self.descriptors.is_some_and(|most| self.open_files() >= most) {
+        if self.fd_limit.is_some_and(|most| self.open_files() >= most) {
             return Err(Errno::MFILE.into());
         }
         Ok(fault)
@@ -112,51 +116,51 @@ impl State {
     /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
     pub(super) fn mutate(&mut self, op: Op, path: &Name) {
         let due = self.deferred.take();
-        let met = |past: &mut Past| match (past, &op) {
-            (Past::Calls(left), _) => {
+        let met = |until: &mut DeferUntil| match (until, &op) {
+            (DeferUntil::Calls(left), _) => {
                 *left = left.saturating_sub(1);
                 *left == 0
             }
-            (Past::Rename(text), Op::Rename { .. }) => {
+            (DeferUntil::Rename(text), Op::Rename { .. }) => {
                 path.rsplit_once(" to ").is_some_and(|(_, to)| to.contains(*text))
             }
-            (Past::Remove(text), Op::Remove { .. }) => path.contains(*text),
+            (DeferUntil::Remove(text), Op::Remove { .. }) => path.contains(*text),
             _ => false,
         };
-        let past: Vec<_> = self.deferred_past.extract_if(.., |d| met(&mut d.0)).collect();
+        let until: Vec<_> = self.deferred_until.extract_if(.., |d| met(&mut d.0)).collect();
         self.commit(Entry { op, path: path.clone() });
         if let Some(entry) = due {
             self.commit(entry);
         }
-        past.into_iter().for_each(|(_, e)| self.commit(e));
+        until.into_iter().for_each(|(_, e)| self.commit(e));
     }
 
     fn commit(&mut self, entry: Entry) {
         if let Op::Rename { from, ino, .. } = &entry.op
-            && self.seen.lookup(from.0, &from.1) != Some(*ino)
+            && self.visible.lookup(from.0, &from.1) != Some(*ino)
         {
             return; // a deferred rename whose source is gone
         }
         let before = entry.op.data_of().map_or(0, |ino| self.blocks(ino));
         let replaced = match &entry.op {
-            Op::Rename { to, .. } => self.seen.lookup(to.0, &to.1),
+            Op::Rename { to, .. } => self.visible.lookup(to.0, &to.1),
             Op::Remove { ino, .. } => Some(*ino),
             Op::Create { ino, is_dir, .. } => {
-                self.seen.insert(*ino, Node::empty(*is_dir));
+                self.visible.insert(*ino, Node::empty(*is_dir));
                 None
             }
             _ => None,
         };
-        entry.op.apply(&mut self.seen, Fate::Keep);
+        entry.op.apply(&mut self.visible, Fate::Keep);
         if let (Some(free), Some(ino)) = (self.free, entry.op.data_of()) {
             self.free = Some((free + before * PAGE as u64).saturating_sub(self.used(ino)));
         }
-        let ghost = match entry.op {
-            Op::SyncFailed(scope, PageFate::Reverted) => self.doomed(scope),
+        let reverted = match entry.op {
+            Op::SyncFailed(scope, PageFate::Reverted) => self.files_losing_pages(scope),
             _ => BTreeSet::new(),
         };
         self.disk.step(&entry.op);
-        ghost.into_iter().for_each(|ino| self.revert(ino));
+        reverted.into_iter().for_each(|ino| self.revert(ino));
         if let Some(ino) = replaced {
             self.drop_unused(ino);
         }
@@ -164,7 +168,7 @@ impl State {
     }
 
     /// Files whose pending bytes a failing sync of `scope` covers.
-    fn doomed(&self, scope: Scope) -> BTreeSet<Ino> {
+    fn files_losing_pages(&self, scope: Scope) -> BTreeSet<Ino> {
         let pending = self.disk.pending.iter().filter_map(|p| p.op.data_of());
         match scope {
             Scope::File(ino) => pending.filter(|&i| i == ino).collect(),
@@ -175,11 +179,11 @@ impl State {
 
     /// Reads return the durable bytes again; the length in memory stays.
     fn revert(&mut self, ino: Ino) {
-        let Some(len) = self.seen.file(ino).map(|f| f.len()) else { return };
+        let Some(len) = self.visible.file(ino).map(|f| f.len()) else { return };
         if let Some(durable) = self.disk.durable.file(ino) {
             let mut content = (**durable).clone();
             content.set_len(len);
-            self.seen.insert(ino, Node::File(Arc::new(content)));
+            self.visible.insert(ino, Node::File(Arc::new(content)));
         }
     }
 
@@ -187,23 +191,23 @@ impl State {
     /// caller is told that it succeeded.
     pub(super) fn mutate_or_defer(&mut self, op: Op, path: &Name) {
         let me = thread::current().id();
-        match self.armed.iter().position(|&(t, _)| t == me) {
+        match self.deferring.iter().position(|&(t, _)| t == me) {
             Some(at) => {
                 let entry = Entry { op, path: path.clone() };
-                match self.armed.remove(at).1 {
-                    Past::Call => {
+                match self.deferring.remove(at).1 {
+                    DeferUntil::Call => {
                         self.flush();
                         self.deferred = Some(entry);
                     }
-                    past => self.deferred_past.push((past, entry)),
+                    until => self.deferred_until.push((until, entry)),
                 }
             }
             None => self.mutate(op, path),
         }
     }
 
-    pub(super) fn arm(&mut self, past: Past) {
-        self.armed.push((thread::current().id(), past));
+    pub(super) fn arm(&mut self, until: DeferUntil) {
+        self.deferring.push((thread::current().id(), until));
     }
 
     /// Lets a deferred call happen now.
@@ -215,7 +219,7 @@ impl State {
 
     pub(super) fn sync(&mut self, kind: CallKind, scope: Scope, path: &Name) -> io::Result<()> {
         let fault = match scope {
-            Scope::Dir(_) => self.opening(kind, path)?,
+            Scope::Dir(_) => self.call_with_fd(kind, path)?,
             Scope::File(_) | Scope::All => self.call(kind, path)?,
         };
         match fault {
@@ -258,21 +262,21 @@ impl State {
         if name.is_empty() {
             return Err(Errno::INVAL.into());
         }
-        let dir = self.seen.resolve(dir).ok_or(Errno::NOENT)?;
-        self.seen.dir(dir).ok_or(Errno::NOTDIR)?;
+        let dir = self.visible.resolve(dir).ok_or(Errno::NOENT)?;
+        self.visible.dir(dir).ok_or(Errno::NOTDIR)?;
         Ok((dir, name))
     }
 
     pub(super) fn dir(&self, path: &str) -> io::Result<Ino> {
-        let ino = self.seen.resolve(path).ok_or(Errno::NOENT)?;
-        self.seen.dir(ino).ok_or(Errno::NOTDIR)?;
+        let ino = self.visible.resolve(path).ok_or(Errno::NOENT)?;
+        self.visible.dir(ino).ok_or(Errno::NOTDIR)?;
         Ok(ino)
     }
 
     /// How many of `len` bytes at `offset` there is room for; an error when there is none.
-    pub(super) fn room(&self, ino: Ino, offset: u64, len: usize) -> io::Result<usize> {
+    pub(super) fn writable_len(&self, ino: Ino, offset: u64, len: usize) -> io::Result<usize> {
         let Some(free) = self.free else { return Ok(len) };
-        let file = self.seen.file(ino).ok_or(Errno::BADF)?;
+        let file = self.visible.file(ino).ok_or(Errno::BADF)?;
         let pages = free / PAGE as u64;
         let mut fits = len as u64;
         while fits > 0 && file.missing_blocks(offset, fits) > pages {
@@ -283,7 +287,7 @@ impl State {
     }
 
     /// Room for one more name.
-    pub(super) fn room_for_name(&self) -> io::Result<()> {
+    pub(super) fn check_space_for_name(&self) -> io::Result<()> {
         if self.free.is_some_and(|free| free < PAGE as u64) {
             return Err(Errno::NOSPC.into());
         }
@@ -299,7 +303,7 @@ impl State {
     }
 
     fn blocks(&self, ino: Ino) -> u64 {
-        if self.free.is_none() { 0 } else { self.seen.file(ino).map_or(0, |f| f.blocks()) }
+        if self.free.is_none() { 0 } else { self.visible.file(ino).map_or(0, |f| f.blocks()) }
     }
 
     fn used(&self, ino: Ino) -> u64 {
@@ -322,10 +326,10 @@ impl State {
 
     /// Gives back the space of a file that has neither a name nor a handle.
     fn drop_unused(&mut self, ino: Ino) {
-        if ino != ROOT && !self.opens.contains_key(&ino) && self.seen.links(ino) == 0 {
+        if ino != ROOT && !self.opens.contains_key(&ino) && self.visible.links(ino) == 0 {
             let used = self.used(ino);
             self.free = self.free.map(|free| free + used);
-            self.seen.remove(ino);
+            self.visible.remove(ino);
         }
     }
 }

@@ -207,8 +207,8 @@ fn the_reserve_grows_and_is_given_up() {
     assert_eq!(len(), 2 << 20);
     fs.set_free_space(Some(0));
     assert!(!reserve::ensure(&env, &paths(), 8 << 20, 0).unwrap());
-    reserve::release(&env, &paths()).unwrap();
-    reserve::release(&env, &paths()).unwrap();
+    reserve::release_all(&env, &paths()).unwrap();
+    reserve::release_all(&env, &paths()).unwrap();
     assert!(!env.fs.exists(&paths().reserve()).unwrap());
     let file = env.fs.open(&paths().meta().join("x"), OpenMode::CreateNew).unwrap();
     file.write_all_at(&[1; 1 << 20], 0).unwrap();

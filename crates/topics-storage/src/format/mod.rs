@@ -1,6 +1,7 @@
-//! The only room that knows offsets, magic numbers and endianness of the log.
+//! Offsets, magic numbers and endianness of the log, known nowhere else.
 //!
 //! * [`frame`]: the length-prefixed, checksummed unit.
+//! * [`codec`]: how structures are encoded.
 //! * [`attrs`]: a record's optional attributes.
 //! * [`record`]: the bodies of control frames, a file per family.
 //! * [`wal_file`]: names and headers of WAL files, `CURRENT`.
@@ -9,6 +10,7 @@
 #![doc = include_str!("../../FORMAT.md")]
 
 pub mod attrs;
+pub mod codec;
 pub mod frame;
 pub mod health;
 pub mod record;

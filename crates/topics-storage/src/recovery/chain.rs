@@ -7,7 +7,7 @@ use topics_env::{Env, File, OpenMode};
 use super::Mode;
 use crate::dir::Paths;
 use crate::format::wal_file::{self, WalFileHeader};
-use crate::wal::scan::{self, Begin, FoundGroup};
+use crate::wal::scan::{self, FileStart, FoundGroup};
 use crate::{Result, StorageError};
 
 /// A WAL file at or below `CURRENT`.
@@ -40,7 +40,7 @@ pub(crate) struct Folder {
     pub files: Vec<LogFile>,
     pub unreadable: Vec<Unreadable>,
     /// Names that no later open needs: above `CURRENT`, temporary.
-    pub stray: Vec<String>,
+    pub orphans: Vec<String>,
     /// The highest generation in any name of the folder, stray ones included: a name that is to
     /// be removed must never be given again.
     pub generation: u64,
@@ -90,7 +90,7 @@ impl Folder {
             .collect();
         logs.sort();
         let temporary = names.iter().filter(|e| e.name.ends_with(".tmp"));
-        folder.stray = temporary.map(|e| e.name.clone()).collect();
+        folder.orphans = temporary.map(|e| e.name.clone()).collect();
         folder.generation = names.iter().filter_map(|e| generation(&e.name)).max().unwrap_or(0);
         let logs = match current {
             Some(current) => folder.named(env, paths, store_id, (logs, current), known, mode)?,
@@ -125,7 +125,7 @@ impl Folder {
         let Some(current) = current else {
             let used = self.holds_groups(env, paths, &logs)?;
             if env.check("recovery.current.missing", !known && !used) {
-                self.stray.extend(logs.drain(..).map(|(_, _, n)| n));
+                self.orphans.extend(logs.drain(..).map(|(_, _, n)| n));
             } else if mode == Mode::Strict {
                 return Err(StorageError::Missing { what: folder_name(shard, "CURRENT") });
             }
@@ -142,7 +142,7 @@ impl Folder {
         let above = logs.split_off(last + 1);
         let stale = self.is_stale(env, paths, store_id, &logs[last], &above)?;
         if env.check("recovery.current.stale", !stale) {
-            self.stray.extend(above.into_iter().map(|(_, _, n)| n));
+            self.orphans.extend(above.into_iter().map(|(_, _, n)| n));
         } else if mode == Mode::Strict {
             let detail = "a file above the one that it names was in use".into();
             let file = folder_name(shard, "CURRENT");
@@ -168,8 +168,8 @@ impl Folder {
             Err(e) => return Err(e),
         };
         let (first_lsn, found) = match scan::read_start(env, &file, &header, &shown)? {
-            Begin::At(lsn) => (Some(lsn), None),
-            Begin::Nothing(found) => (None, found),
+            FileStart::At(lsn) => (Some(lsn), None),
+            FileStart::Empty(found) => (None, found),
         };
         self.files.push(LogFile { name: log.2, header, file, first_lsn, found });
         Ok(())
@@ -207,7 +207,7 @@ impl Folder {
             if header.prior != 0 {
                 let begun = matches!(
                     scan::read_start(env, &file, &header, &shown)?,
-                    Begin::At(_) | Begin::Nothing(Some(_))
+                    FileStart::At(_) | FileStart::Empty(Some(_))
                 );
                 if begun || (header.generation, header.prior) > (current.0, current.1) {
                     return Ok(true);
@@ -239,7 +239,7 @@ impl Folder {
             shard,
             files: Vec::new(),
             unreadable: Vec::new(),
-            stray: Vec::new(),
+            orphans: Vec::new(),
             generation: 0,
             bad_current: false,
             lost_end: None,

@@ -35,7 +35,7 @@ pub(super) fn rewrite(env: &Env, paths: &Paths, folder: &Folder, extent: Extent)
     match rewrite_once(env, paths, folder, extent) {
         Err(StorageError::Full { .. }) => {
             let len = folder.files[extent.file].file.len().unwrap_or(0);
-            reserve::give(env, paths, len.saturating_sub(extent.offset))?;
+            reserve::release_part(env, paths, len.saturating_sub(extent.offset))?;
             rewrite_once(env, paths, folder, extent)
         }
         outcome => outcome,
@@ -141,7 +141,7 @@ impl NewFile {
         let full = |made: &Result<Self>| matches!(made, Err(StorageError::Full { .. }));
         let mut made = attempt(least);
         if full(&made) {
-            reserve::give(env, paths, least)?;
+            reserve::release_part(env, paths, least)?;
             made = attempt(least);
         }
         let mut size = SMALL.min(least);
@@ -297,7 +297,7 @@ impl NewFile {
         }
         match wal_file::write_current(env, &self.dir, &self.name) {
             Err(StorageError::Full { .. }) => {
-                reserve::give(env, paths, 0)?;
+                reserve::release_part(env, paths, 0)?;
                 wal_file::write_current(env, &self.dir, &self.name)
             }
             written => written,

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use topics_env::Env;
 
 use super::chain::{Folder, folder_name};
-use super::links::{FIRST, Link, given_up, links};
-use super::plan::{Extent, Reflected, ShardPlan, Watch};
+use super::links::{FIRST, Link, is_declared_lost, links};
+use super::plan::{Extent, Reflected, ScanObserver, ShardPlan};
 use super::{Loss, Mode};
 use crate::format::frame::FrameType;
 use crate::format::record::Group;
 use crate::format::wal_file::WAL_HEADER;
-use crate::wal::scan::{self, Scan, Stop};
+use crate::wal::scan::{self, Scan, ScanEnd};
 use crate::{Result, StorageError};
 
 /// More frames than a shard's log ever held above its newest snapshot: at least 190 GB of them. Where
@@ -38,7 +38,7 @@ pub(crate) fn decide(
     folder: &Folder,
     reflected: Reflected,
     mode: Mode,
-    watch: &mut dyn Watch,
+    observer: &mut dyn ScanObserver,
 ) -> Result<ShardPlan> {
     let links = links(folder, reflected.durable_lsn);
     check_unreadable(folder, &links, reflected, mode)?;
@@ -62,12 +62,12 @@ pub(crate) fn decide(
         }
         lost_end.get_or_insert(no_start);
     }
-    let mut walk = Walk {
+    let mut log_scan = LogScan {
         env,
         folder,
         reflected,
         mode,
-        watch,
+        observer,
         proven,
         tails: VecDeque::new(),
         complete: reflected.replay_lsn,
@@ -81,16 +81,16 @@ pub(crate) fn decide(
             continue;
         }
         if !std::mem::replace(&mut entered, true) {
-            walk.enter(n, link)?;
+            log_scan.enter(n, link)?;
         }
-        walk.file(n, link)?;
+        log_scan.file(n, link)?;
     }
     let after = links.last().map_or(0, |l| l.file + 1);
     let unreadable = folder.unreadable.iter().find(|u| u.at >= after);
     if let Some(e) = unreadable.map(|u| u.error.clone()).or(lost_end) {
-        walk.lost_end(&e);
+        log_scan.lost_end(&e);
     }
-    walk.finish()
+    log_scan.finish()
 }
 
 /// A file that cannot be read at all is needed unless the one after it begins at or below the
@@ -112,23 +112,23 @@ fn check_unreadable(
     Ok(())
 }
 
-struct Walk<'a> {
+struct LogScan<'a> {
     env: &'a Env,
     folder: &'a Folder,
     reflected: Reflected,
     mode: Mode,
-    watch: &'a mut dyn Watch,
+    observer: &'a mut dyn ScanObserver,
     proven: u64,
     tails: VecDeque<Tail>,
     /// The last lsn that does not leave a batch unfinished.
     complete: u64,
-    /// Where the frame after it begins in the file being walked.
+    /// Where the frame after it begins in the file being scanned.
     complete_at: u64,
     last_kind: Option<FrameType>,
     plan: ShardPlan,
 }
 
-impl Walk<'_> {
+impl LogScan<'_> {
     /// The first file must hold the replay position, or nothing below it.
     fn enter(&mut self, n: usize, link: &Link) -> Result<()> {
         let expected = self.reflected.replay_lsn + 1;
@@ -147,15 +147,16 @@ impl Walk<'_> {
         let missing = if link.lost_start { self.no_start(link) } else { cut };
         let range = (expected, link.first - 1);
         let later = self.plan.links.get(n..).unwrap_or_default();
-        if !self.reflected.known && !given_up(self.env, self.folder, later, range)? {
+        if !self.reflected.known && !is_declared_lost(self.env, self.folder, later, range)? {
             // The log was trimmed, and there is no snapshot of what it said.
             return Err(missing);
         }
-        let stop = Stop { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
-        self.give_up((n, link), &stop, link.first - 1, (0, 0), Some(missing))
+        let stop =
+            ScanEnd { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
+        self.declare_lost((n, link), &stop, link.first - 1, (0, 0), Some(missing))
     }
 
-    /// Walks one file until the lsn at which its successor begins, or to its end.
+    /// Scans one file until the lsn at which its successor begins, or to its end.
     fn file(&mut self, n: usize, link: &Link) -> Result<()> {
         let log = &self.folder.files[link.file];
         let (shown, until) = (self.folder.shown(log), link.until);
@@ -172,9 +173,13 @@ impl Walk<'_> {
                 let whole = self.complete.max(self.reflected.replay_lsn) + 1 >= u;
                 return match self.env.check("recovery.batch", whole) {
                     true => Ok(()),
-                    false => {
-                        self.give_up((n, link), &at, u - 1, (self.complete_at, at.offset), None)
-                    }
+                    false => self.declare_lost(
+                        (n, link),
+                        &at,
+                        u - 1,
+                        (self.complete_at, at.offset),
+                        None,
+                    ),
                 };
             }
             let resume = scan::find_group(&log.file, &log.header, &shown, at.offset, at.lsn)?;
@@ -200,7 +205,7 @@ impl Walk<'_> {
             };
             let len = log.file.len().map_err(|e| StorageError::io(format!("read {shown}"), e))?;
             let end = resume.as_ref().map_or(len, |g| g.offset);
-            self.give_up((n, link), &at, to, (self.complete_at, end), None)?;
+            self.declare_lost((n, link), &at, to, (self.complete_at, end), None)?;
             self.complete = to;
             match resume {
                 Some(g) => {
@@ -232,7 +237,7 @@ impl Walk<'_> {
 
     fn take(&mut self, loss: Loss) {
         self.no_copy_below(loss.to_lsn);
-        self.watch.lost(&loss);
+        self.observer.lost(&loss);
         self.plan.losses.push(loss);
     }
 
@@ -277,7 +282,7 @@ impl Walk<'_> {
     }
 
     /// Reads valid frames; returns where they stop.
-    fn frames(&mut self, index: usize, scan: &mut Scan, until: Option<u64>) -> Result<Stop> {
+    fn frames(&mut self, index: usize, scan: &mut Scan, until: Option<u64>) -> Result<ScanEnd> {
         let mut extent: Option<Extent> = None;
         let stop = loop {
             if until.is_some_and(|u| scan.next_lsn() >= u) && self.void() {
@@ -306,7 +311,7 @@ impl Walk<'_> {
                 self.complete = f.lsn;
                 self.complete_at = f.offset + f.raw.len() as u64;
             }
-            self.watch.frame(index, &f);
+            self.observer.frame(index, &f);
         };
         self.plan.extents.extend(extent.filter(|e| e.last_lsn > self.reflected.replay_lsn));
         Ok(stop)
@@ -331,7 +336,7 @@ impl Walk<'_> {
     }
 
     /// What lies between link `n` and the next and cannot be read, where the log breaks off there.
-    fn blame(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
+    fn root_cause(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
         let Some(link) = self.plan.links.get(n) else { return Ok(None) };
         let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first));
         let Some(next) = next else { return Ok(None) };
@@ -346,7 +351,7 @@ impl Walk<'_> {
     }
 
     /// The layouts between what precedes a lost range in the log and what follows it.
-    fn layouts_of(&self, (n, link): (usize, &Link), at: &Stop, to: u64) -> (u64, u64) {
+    fn layouts_of(&self, (n, link): (usize, &Link), at: &ScanEnd, to: u64) -> (u64, u64) {
         let layout = |l: &Link| self.folder.files[l.file].header.layout;
         let next = self.plan.links.get(n + 1).filter(|l| l.first <= to + 1);
         // What precedes the first file is not there.
@@ -356,10 +361,10 @@ impl Walk<'_> {
 
     /// Gives the lsns up to `to` up. A batch that the damage touches is dropped whole: what of it
     /// precedes the damage too. `bytes` hold what is given up.
-    fn give_up(
+    fn declare_lost(
         &mut self,
         (n, link): (usize, &Link),
-        at: &Stop,
+        at: &ScanEnd,
         to: u64,
         bytes: (u64, u64),
         error: Option<StorageError>,
@@ -384,12 +389,12 @@ impl Walk<'_> {
             return Ok(());
         }
         let later = self.plan.links.get(n..).unwrap_or_default();
-        loss.announced = given_up(self.env, self.folder, later, range)?;
+        loss.announced = is_declared_lost(self.env, self.folder, later, range)?;
         let reached_end = link.until == Some(to + 1);
-        let blame = if reached_end { self.blame(n, link.until)? } else { None };
-        let blame = error.or(blame);
+        let root_cause = if reached_end { self.root_cause(n, link.until)? } else { None };
+        let root_cause = error.or(root_cause);
         if self.mode == Mode::Strict && !loss.announced {
-            return Err(blame.unwrap_or_else(|| StorageError::Corrupt {
+            return Err(root_cause.unwrap_or_else(|| StorageError::Corrupt {
                 file: loss.file,
                 offset: at.offset,
                 detail: format!(
@@ -399,7 +404,7 @@ impl Walk<'_> {
                 ),
             }));
         }
-        if let Some(StorageError::Corrupt { file, offset, .. }) = blame {
+        if let Some(StorageError::Corrupt { file, offset, .. }) = root_cause {
             (loss.file, loss.offset, loss.bytes) = (file, offset, (0, u64::MAX));
         }
         self.take(loss);

@@ -5,7 +5,7 @@
 
 use topics_env::{Env, OpenMode};
 
-use super::aside::keep;
+use super::quarantine::quarantine_file;
 use super::survey;
 use crate::dir::{Paths, STORE_NAME, STORE_VERSION, Store, list_dir, show};
 use crate::format::wal_file::{self, WalFileHeader};
@@ -55,7 +55,7 @@ pub(crate) fn open_or_restore(env: &Env, paths: &Paths) -> Result<Store> {
     let Some(Identity { store, damage: Some(damage) }) = find(env, paths)? else {
         return Store::open_or_create(env, paths).map(|(store, _)| store);
     };
-    keep(env, paths, &paths.meta().join(STORE_NAME), "meta/STORE")?;
+    quarantine_file(env, paths, &paths.meta().join(STORE_NAME), "meta/STORE")?;
     store.restore(env, paths)?;
     log::error!("{damage}; it was made again from what the other files say");
     Ok(store)

@@ -52,7 +52,7 @@ pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
 }
 
 /// Whether one of these files says that an earlier recovery gave all of these lsns up.
-pub(crate) fn given_up(
+pub(crate) fn is_declared_lost(
     env: &Env,
     folder: &Folder,
     links: &[Link],

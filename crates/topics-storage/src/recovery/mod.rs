@@ -10,7 +10,6 @@
 //! No old WAL file is changed, so a crash anywhere in here leaves the same input; recovering again
 //! gives the same state.
 
-pub mod aside;
 pub(crate) mod chain;
 mod copy;
 pub(crate) mod decide;
@@ -18,6 +17,7 @@ pub(crate) mod identity;
 pub(crate) mod links;
 pub(crate) mod plan;
 mod progress;
+pub mod quarantine;
 mod replay;
 pub(crate) mod survey;
 mod tail;
@@ -33,7 +33,7 @@ use topics_env::Env;
 use self::chain::Folder;
 use self::copy::NewFile;
 use self::decide::decide;
-use self::plan::{NoWatch, Reflected, ShardPlan};
+use self::plan::{NoObserver, Reflected, ShardPlan};
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
@@ -41,7 +41,7 @@ use crate::checkpoint::Checkpoints;
 use crate::dir::{DirLock, Paths, Store, create_dir, reserve, show};
 use crate::format::wal_file::{self, WalFileHeader};
 use crate::segment::{SegmentOptions, Segments};
-use crate::snapshot::{self, Loaded, SnapshotBody, Table};
+use crate::snapshot::{self, LoadedSnapshots, SnapshotBody, Table};
 use crate::wal::{FileKey, WalOptions};
 use crate::{Result, StorageError};
 
@@ -100,7 +100,7 @@ struct Shard {
     /// Keys of the folder's files, in order.
     keys: Vec<FileKey>,
     /// Files that cannot be read, of which a copy was set aside.
-    copied_aside: Vec<String>,
+    quarantined: Vec<String>,
     /// The file that this generation begins.
     new: Option<(FileKey, NewFile)>,
     /// The file that a new layout begins.
@@ -111,9 +111,9 @@ struct Shard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// Change it.
-    Change(Mode),
+    ReadWrite(Mode),
     /// Read it as `salvage` would, and change nothing.
-    Look,
+    ReadOnly,
 }
 
 /// A directory being opened.
@@ -122,7 +122,7 @@ pub struct Opening {
     paths: Paths,
     lock: DirLock,
     store: Store,
-    loaded: Loaded,
+    loaded: LoadedSnapshots,
     shards: Vec<Shard>,
     options: WalOptions,
     /// The layout on disk: the generation that began with its shard count, and the count.
@@ -131,7 +131,7 @@ pub struct Opening {
     boot: ([u8; 16], u64),
     next_key: u32,
     /// Nothing may be changed.
-    dry: bool,
+    read_only: bool,
     /// What is wrong with `meta/STORE`, where nothing may be changed.
     store_damage: Option<StorageError>,
 }
@@ -146,7 +146,7 @@ impl Opening {
         mode: Mode,
     ) -> Result<Self> {
         let lock = DirLock::acquire(&env, &paths, pid)?;
-        let mut opening = Self::new(env, paths, lock, options, Access::Change(mode))?;
+        let mut opening = Self::new(env, paths, lock, options, Access::ReadWrite(mode))?;
         opening.read_shards(mode)?;
         opening.find_layout()?;
         opening.copy_tails()?;
@@ -155,13 +155,13 @@ impl Opening {
 
     /// Reads a directory as `salvage` would and changes nothing but the lock file: for
     /// [`Self::replay`], [`Self::losses`] and [`Self::reports`]. [`Self::finish`] refuses.
-    pub fn look(env: Env, paths: Paths, pid: u32, options: WalOptions) -> Result<Self> {
+    pub fn inspect(env: Env, paths: Paths, pid: u32, options: WalOptions) -> Result<Self> {
         let meta = paths.meta();
         if identity::find(&env, &paths)?.is_none() {
             return Err(StorageError::Missing { what: show(&meta.join("STORE")) });
         }
         let lock = DirLock::acquire(&env, &paths, pid)?;
-        let mut opening = Self::new(env, paths, lock, options, Access::Look)?;
+        let mut opening = Self::new(env, paths, lock, options, Access::ReadOnly)?;
         opening.read_shards(Mode::Salvage)?;
         opening.find_layout()?;
         Ok(opening)
@@ -183,13 +183,13 @@ impl Opening {
         );
         let mut store_damage = None;
         let store = match access {
-            Access::Change(Mode::Strict) => Store::open_or_create(&env, &paths)?.0,
-            Access::Change(Mode::Salvage) => {
+            Access::ReadWrite(Mode::Strict) => Store::open_or_create(&env, &paths)?.0,
+            Access::ReadWrite(Mode::Salvage) => {
                 // An engine that lost its lock file still has the lock of a damaged STORE.
                 lock.lock_store_if_there(&env, &paths)?;
                 identity::open_or_restore(&env, &paths)?
             }
-            Access::Look => {
+            Access::ReadOnly => {
                 lock.lock_store_if_there(&env, &paths)?;
                 let found = identity::find(&env, &paths)?;
                 let found = found.ok_or_else(|| Store::missing(&paths))?;
@@ -197,22 +197,27 @@ impl Opening {
                 found.store
             }
         };
-        if access != Access::Look {
+        if access != Access::ReadOnly {
             lock.lock_store(&env, &paths)?;
             for dir in [paths.wal(), paths.topics(), paths.txn()] {
                 create_dir(&env, "dir.names", &dir)?;
             }
         }
         let keep = |n: u64| {
-            aside::keep(&env, &paths, &paths.snapshot(n), &format!("meta/snapshot.{n}.bin"))
+            quarantine::quarantine_file(
+                &env,
+                &paths,
+                &paths.snapshot(n),
+                &format!("meta/snapshot.{n}.bin"),
+            )
         };
         let mut view = env.clone();
         match access {
-            Access::Change(Mode::Strict) => {}
-            Access::Change(Mode::Salvage) => {
+            Access::ReadWrite(Mode::Strict) => {}
+            Access::ReadWrite(Mode::Salvage) => {
                 snapshot::restore_names(&view, &paths, store.id, keep)?;
             }
-            Access::Look => {
+            Access::ReadOnly => {
                 view = view.read_only();
                 snapshot::restore_names(&view, &paths, store.id, |_| Ok(()))?;
             }
@@ -220,7 +225,7 @@ impl Opening {
         let loaded = snapshot::load_newest(&view, &paths, store.id)?;
         for (n, e) in &loaded.rejected {
             log::warn!("snapshot {n} is invalid, an older one is used: {e}");
-            if access == Access::Change(Mode::Salvage) {
+            if access == Access::ReadWrite(Mode::Salvage) {
                 keep(*n)?;
             }
         }
@@ -236,7 +241,7 @@ impl Opening {
             generation: 0,
             boot,
             next_key: 0,
-            dry: access == Access::Look,
+            read_only: access == Access::ReadOnly,
             store_damage,
         })
     }
@@ -273,7 +278,7 @@ impl Opening {
 
     /// Everything known about the snapshots on disk.
     #[must_use]
-    pub fn snapshots(&self) -> &Loaded {
+    pub fn snapshots(&self) -> &LoadedSnapshots {
         &self.loaded
     }
 
@@ -331,8 +336,8 @@ impl Opening {
     fn read_shards(&mut self, mode: Mode) -> Result<()> {
         let mut found: Vec<(Folder, Reflected)> = Vec::new();
         let (env, paths) = (self.env.clone(), self.paths.clone());
-        let (boot, dry) = (self.boot, self.dry);
-        let mut proof = tail::TailProof { env, paths, boot, dry, fs_synced: None };
+        let (boot, read_only) = (self.boot, self.read_only);
+        let mut proof = tail::TailProof { env, paths, boot, read_only, fs_synced: None };
         for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
             if self.retire(wanted.shard)? {
                 continue;
@@ -349,16 +354,16 @@ impl Opening {
             let (env, paths) = (&self.env, &self.paths);
             // First: what a failed write-back takes must not be read before.
             let tail_intact = proof.is_intact(&folder);
-            let plan = decide(env, &folder, reflected, mode, &mut NoWatch);
-            let plan = plan.map_err(|e| self.blame(e))?;
-            let copied_aside = match mode {
-                _ if self.dry => Vec::new(),
+            let plan = decide(env, &folder, reflected, mode, &mut NoObserver);
+            let plan = plan.map_err(|e| self.root_cause(e))?;
+            let quarantined = match mode {
+                _ if self.read_only => Vec::new(),
                 Mode::Strict => Vec::new(),
-                Mode::Salvage => aside::set_aside(env, paths, &folder, &plan),
+                Mode::Salvage => quarantine::quarantine_losses(env, paths, &folder, &plan),
             };
             let keys = folder.files.iter().map(|_| self.key()).collect();
             let (new, next) = (None, None);
-            self.shards.push(Shard { folder, plan, tail_intact, keys, copied_aside, new, next });
+            self.shards.push(Shard { folder, plan, tail_intact, keys, quarantined, new, next });
         }
         self.check_topics_known()?;
         if mode == Mode::Strict {
@@ -401,12 +406,12 @@ impl Opening {
         if !there && !lost && self.loaded.numbers.is_empty() {
             return Ok(());
         }
-        Err(self.blame(StorageError::Missing { what: show(&self.paths.wal()) }))
+        Err(self.root_cause(StorageError::Missing { what: show(&self.paths.wal()) }))
     }
 
     /// What is missing from a log that was trimmed is what the snapshots said: where none is valid,
     /// nothing can be given up by its range.
-    fn blame(&self, e: StorageError) -> StorageError {
+    fn root_cause(&self, e: StorageError) -> StorageError {
         let StorageError::Missing { what } = &e else { return e };
         if self.loaded.newest.is_some() {
             return e;
@@ -441,7 +446,7 @@ impl Opening {
         }
         let dir = paths.shard(shard);
         let io = |e| StorageError::io(format!("remove {}", dir.display()), e);
-        if !self.dry && env.fs.exists(&dir).map_err(io)? {
+        if !self.read_only && env.fs.exists(&dir).map_err(io)? {
             for e in crate::dir::list_dir(env, &dir)? {
                 env.fs.remove_file(&dir.join(e.name)).map_err(io)?;
             }
@@ -548,9 +553,9 @@ impl Opening {
             let files = folder.files.iter().enumerate();
             let unused = files.filter(|(i, log)| !holds(*i) && log.found.is_none());
             let unused = unused.map(|(_, log)| (&log.name, header));
-            let stray = folder.stray.iter().map(|name| (name, header));
+            let orphans = folder.orphans.iter().map(|name| (name, header));
             let last = plan.tail.as_ref().map(|(i, stop)| (&folder.files[*i].name, stop.offset));
-            for (name, len) in unused.chain(stray).chain(last) {
+            for (name, len) in unused.chain(orphans).chain(last) {
                 let path = self.paths.shard(folder.shard).join(name);
                 if let Err(e) = self.truncate(&path, len) {
                     log::warn!("{} cannot be cut: {e}", path.display());
@@ -576,8 +581,7 @@ impl Opening {
         }
         let (env, paths, id) = (&self.env, &self.paths, self.store.id);
         let options = SegmentOptions::default();
-        let segments =
-            Segments::new(env.clone(), paths.clone(), id, self.generation, options, None);
+        let segments = Segments::new(env.clone(), paths.clone(), id, self.generation, options);
         let topics = segments.list_topics()?.into_iter().collect();
         let checkpoints = Checkpoints::new(env.clone(), paths.clone(), id, segments, &self.loaded);
         checkpoints.sweep(&topics).map(drop)
@@ -600,7 +604,7 @@ impl Opening {
                 plan: ShardPlan::first(last),
                 tail_intact: false,
                 keys: Vec::new(),
-                copied_aside: Vec::new(),
+                quarantined: Vec::new(),
                 new: None,
                 next: None,
             });

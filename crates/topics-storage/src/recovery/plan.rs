@@ -2,7 +2,7 @@
 
 use super::Loss;
 use super::links::Link;
-use crate::wal::scan::{Scanned, Stop};
+use crate::wal::scan::{ScanEnd, ScannedFrame};
 
 /// Valid, contiguous frames of one file.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct ShardPlan {
     /// Damage that costs nothing, because the snapshot reflects it.
     pub passed: Vec<Loss>,
     /// The file in which the log ends, and where.
-    pub tail: Option<(usize, Stop)>,
+    pub tail: Option<(usize, ScanEnd)>,
 }
 
 impl ShardPlan {
@@ -80,15 +80,15 @@ pub(crate) struct Reflected {
 }
 
 /// Sees what a walk meets, in its order.
-pub(crate) trait Watch {
+pub(crate) trait ScanObserver {
     /// A valid frame, of a file by its index in [`Folder::files`].
-    fn frame(&mut self, _file: usize, _frame: &Scanned<'_>) {}
+    fn frame(&mut self, _file: usize, _frame: &ScannedFrame<'_>) {}
     /// A range that is given up. Frames of it may have been seen: those of a batch that the damage
     /// touches.
     fn lost(&mut self, _loss: &Loss) {}
 }
 
 /// Looks at nothing.
-pub(crate) struct NoWatch;
+pub(crate) struct NoObserver;
 
-impl Watch for NoWatch {}
+impl ScanObserver for NoObserver {}

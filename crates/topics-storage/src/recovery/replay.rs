@@ -10,9 +10,9 @@ use super::{Opening, RecoveryProgress, Shard};
 use crate::dir::{DirLock, Store};
 use crate::format::frame::FrameType;
 use crate::format::wal_file::WalFileHeader;
-use crate::snapshot::{Loaded, ShardSnap};
+use crate::snapshot::{LoadedSnapshots, ShardSnap};
 use crate::wal::scan::Scan;
-use crate::wal::{FileKey, Placed, ShardStart, Wal, WalFile};
+use crate::wal::{FileKey, PlacedBatch, ShardStart, Wal, WalFile};
 use crate::{Result, StorageError};
 
 /// What an open leaves to run on.
@@ -31,11 +31,11 @@ pub struct Opened {
     /// Shards outside the layout whose folders are still there, with their last lsn.
     pub outside: Vec<ShardSnap>,
     /// The snapshots that the open found.
-    pub snapshots: Loaded,
+    pub snapshots: LoadedSnapshots,
 }
 
 /// Kept frames of one file.
-struct Part {
+struct ReplaySpan {
     shard: usize,
     key: FileKey,
     extent: Extent,
@@ -54,11 +54,11 @@ impl Shard {
         self.plan.links.iter().find(|l| l.file == file).map_or(0, |l| l.first)
     }
 
-    fn parts(&self) -> Vec<Part> {
-        let mut parts = Vec::new();
+    fn replay_spans(&self) -> Vec<ReplaySpan> {
+        let mut spans = Vec::new();
         for extent in &self.plan.extents {
             let log = &self.folder.files[extent.file];
-            parts.push(Part {
+            spans.push(ReplaySpan {
                 shard: self.folder.shard as usize,
                 key: self.keys[extent.file],
                 extent: *extent,
@@ -98,7 +98,7 @@ impl Shard {
                     )
                 }
             };
-            parts.push(Part {
+            spans.push(ReplaySpan {
                 shard: self.folder.shard as usize,
                 key,
                 extent: Extent { offset, ..from },
@@ -110,7 +110,7 @@ impl Shard {
                 layout: log.header.layout,
             });
         }
-        parts
+        spans
     }
 }
 
@@ -123,19 +123,19 @@ impl Opening {
     pub fn replay(
         &self,
         progress: &RecoveryProgress,
-        mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
+        mut apply: impl FnMut(u64, &PlacedBatch<'_>) -> Result<()>,
     ) -> Result<()> {
-        let mut parts: Vec<Part> = self.shards.iter().flat_map(Shard::parts).collect();
-        parts.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
-        progress.plan(parts.iter().map(|p| p.extent.frames()).sum());
+        let mut spans: Vec<ReplaySpan> = self.shards.iter().flat_map(Shard::replay_spans).collect();
+        spans.sort_by_key(|p| (p.generation, p.shard, p.extent.first_lsn));
+        progress.plan(spans.iter().map(|p| p.extent.frames()).sum());
         let mut before = 0;
-        for part in &parts {
-            replay_part(&self.env, part, |frames, placed| {
-                apply(part.layout, placed)?;
+        for span in &spans {
+            replay_span(&self.env, span, |frames, placed| {
+                apply(span.layout, placed)?;
                 progress.reached(before + frames);
                 Ok(())
             })?;
-            before += part.extent.frames();
+            before += span.extent.frames();
             progress.reached(before);
         }
         Ok(())
@@ -144,7 +144,7 @@ impl Opening {
     /// Ends the open: `lost` are the control frames (encoded, not sealed) that say, per shard, what
     /// was lost. Returns the live log.
     pub fn finish(mut self, lost: &[(u32, Vec<u8>)]) -> Result<Opened> {
-        if self.dry {
+        if self.read_only {
             return Err(StorageError::Closed);
         }
         // Shard 0 last: its file says that the layout is complete.
@@ -162,17 +162,17 @@ impl Opening {
             self.layout = (self.generation, shards);
             self.begin_layout()?;
         }
-        self.remove_stray()?;
+        self.remove_orphans()?;
         let outside = self.outside();
         let mut starts = Vec::new();
-        let mut elsewhere = Vec::new();
+        let mut outside_files = Vec::new();
         for shard in self.shards {
             let inside = shard.folder.shard < shards;
             let start = shard.start();
             if inside {
                 starts.push(start);
             } else {
-                elsewhere.extend(start.files);
+                outside_files.extend(start.files);
             }
         }
         let wal = Wal::start(
@@ -180,7 +180,7 @@ impl Opening {
             self.paths.clone(),
             self.options.clone(),
             starts,
-            elsewhere,
+            outside_files,
         )?;
         wal.watch_lock(self.lock.watch());
         Ok(Opened {
@@ -240,16 +240,16 @@ impl Opening {
 
     /// Removes what nothing names any more: files above the old `CURRENT`, temporary ones, files that
     /// hold nothing. What `salvage` cannot read goes once a copy is set aside.
-    fn remove_stray(&self) -> Result<()> {
+    fn remove_orphans(&self) -> Result<()> {
         for shard in &self.shards {
             let dir = self.paths.shard(shard.folder.shard);
-            let mut names: Vec<&str> = shard.folder.stray.iter().map(String::as_str).collect();
+            let mut names: Vec<&str> = shard.folder.orphans.iter().map(String::as_str).collect();
             // `CURRENT` of a shard that got no new file names one of these.
             if shard.new.is_some() {
                 let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
                 let files = shard.folder.files.iter().enumerate();
                 names.extend(files.filter(|(i, _)| !holds(*i)).map(|(_, f)| f.name.as_str()));
-                names.extend(shard.copied_aside.iter().map(String::as_str));
+                names.extend(shard.quarantined.iter().map(String::as_str));
             }
             for name in names {
                 let path = dir.join(name);
@@ -288,21 +288,21 @@ impl Shard {
 }
 
 /// Gives every batch to `apply`, with how many frames of the part it ends.
-fn replay_part(
+fn replay_span(
     env: &Env,
-    part: &Part,
-    mut apply: impl FnMut(u64, &Placed<'_>) -> Result<()>,
+    span: &ReplaySpan,
+    mut apply: impl FnMut(u64, &PlacedBatch<'_>) -> Result<()>,
 ) -> Result<()> {
-    let first = part.extent.first_lsn;
-    let mut scan = Scan::new(env, part.file.clone(), &part.header, &part.shown, first)?;
-    scan.seek(part.extent.offset, first);
+    let first = span.extent.first_lsn;
+    let mut scan = Scan::new(env, span.file.clone(), &span.header, &span.shown, first)?;
+    scan.seek(span.extent.offset, first);
     let mut batch = Vec::new();
     let (mut offset, mut first_lsn) = (0, 0);
-    while scan.next_lsn() <= part.extent.last_lsn {
+    while scan.next_lsn() <= span.extent.last_lsn {
         let Some(f) = scan.next_frame()? else {
             let stop = scan.stop();
             return Err(StorageError::Corrupt {
-                file: part.shown.clone(),
+                file: span.shown.clone(),
                 offset: stop.offset,
                 detail: format!("lsn {} no longer reads as it did ({})", stop.lsn, stop.why),
             });
@@ -317,12 +317,12 @@ fn replay_part(
         if f.frame.flags.batch_more() {
             continue;
         }
-        let placed = Placed {
-            shard: part.shard,
-            file: part.key,
+        let placed = PlacedBatch {
+            shard: span.shard,
+            file: span.key,
             offset: u32::try_from(offset).unwrap_or(u32::MAX),
             first_lsn,
-            file_first_lsn: part.first_lsn,
+            file_first_lsn: span.first_lsn,
             bytes: &batch,
         };
         apply(scan.next_lsn() - first, &placed)?;

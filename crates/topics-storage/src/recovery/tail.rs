@@ -20,7 +20,7 @@ pub(crate) struct TailProof {
     /// The boot and the mount.
     pub boot: ([u8; 16], u64),
     /// Nothing is changed, and `HEALTH` is believed.
-    pub dry: bool,
+    pub read_only: bool,
     /// What the sync of the file system said: it tells an error once, and the error may concern any
     /// shard.
     pub fs_synced: Option<bool>,
@@ -49,7 +49,7 @@ impl TailProof {
         }
         // An error is reported once, and belongs to the open that can act on it. A reader sees what
         // is in the page cache, as readers of a running engine do.
-        if self.dry || env.is_read_only() {
+        if self.read_only || env.is_read_only() {
             return true;
         }
         let outcome = self.sync(folder, health);

@@ -97,7 +97,7 @@ impl Block {
     }
 
     /// Room for `len` more bytes; returns where they begin.
-    pub(super) fn room(&mut self, len: usize) -> usize {
+    pub(super) fn extend_zeroed(&mut self, len: usize) -> usize {
         let at = self.used;
         if self.buf.len() < at + len {
             self.buf.resize(at + len, 0);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use topics_env::{File, OpenMode};
 
-use super::core::io_error;
 use super::index::IDX_MAGIC;
 use super::layout::{DATA_HEADER, SIDE_HEADER, check_side_header, corrupt};
-use super::{Part, SegmentMeta, SegmentName, Segments, TopicKey};
+use super::open::io_error;
+use super::{FileKind, SegmentMeta, SegmentName, Segments, TopicKey};
 use crate::dir::{le_u64, show};
 use crate::{Result, StorageError};
 
 /// A file with what was not written to it yet.
 #[derive(Debug)]
-pub struct Out {
+pub struct BufferedFile {
     pub file: Arc<dyn File>,
     pub path: PathBuf,
     /// Where the buffer goes.
@@ -22,7 +22,7 @@ pub struct Out {
     pub buf: Vec<u8>,
 }
 
-impl Out {
+impl BufferedFile {
     pub fn flush(&mut self) -> Result<()> {
         if !self.buf.is_empty() {
             self.file
@@ -37,18 +37,18 @@ impl Out {
 
 /// A file that a round must make durable.
 #[derive(Debug)]
-pub struct Written {
+pub struct UnsyncedFile {
     pub file: Arc<dyn File>,
     pub name: SegmentName,
-    pub part: Part,
+    pub kind: FileKind,
     /// Whether its name is new.
     pub created: bool,
 }
 
 /// Creates a file of a segment, and the topic's folder when it needs one; the round makes the
 /// names durable.
-pub fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
-    let path = segs.paths.segment(name, part);
+pub fn create_file(segs: &Segments, name: &SegmentName, kind: FileKind) -> Result<BufferedFile> {
+    let path = segs.paths.segment(name, kind);
     let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let dir = segs.paths.topic(name.topic_id);
@@ -63,13 +63,13 @@ pub fn create_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Ou
         other => other,
     };
     let file = file.map_err(|e| io_error(&path, e))?;
-    Ok(Out { file, path, at: 0, buf: Vec::new() })
+    Ok(BufferedFile { file, path, at: 0, buf: Vec::new() })
 }
 
-pub fn open_file(segs: &Segments, name: &SegmentName, part: Part) -> Result<Out> {
-    let path = segs.paths.segment(name, part);
+pub fn open_file(segs: &Segments, name: &SegmentName, kind: FileKind) -> Result<BufferedFile> {
+    let path = segs.paths.segment(name, kind);
     let file = segs.env.fs.open(&path, OpenMode::Write).map_err(|e| io_error(&path, e))?;
-    Ok(Out { file, path, at: 0, buf: Vec::new() })
+    Ok(BufferedFile { file, path, at: 0, buf: Vec::new() })
 }
 
 /// The salt of the files that a writer goes on in; `None`: one of the headers is damaged.
@@ -77,8 +77,8 @@ pub fn salts_agree(
     segs: &Segments,
     topic: TopicKey,
     meta: &SegmentMeta,
-    data: &Out,
-    idx: &Out,
+    data: &BufferedFile,
+    idx: &BufferedFile,
 ) -> Result<Option<u64>> {
     let (mut head, mut side) = ([0; DATA_HEADER], [0; SIDE_HEADER]);
     for (out, buf) in [(data, &mut head[..]), (idx, &mut side[..])] {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 use topics_env::OpenMode;
 
-use super::core::{Core, io_error};
 use super::layout::parse_frame;
-use super::scan::{Found, scan, start};
+use super::open::{OpenSegment, io_error};
+use super::scan::{ScanItem, scan, start};
 use super::tags::{TagMap, TagsFile};
-use super::{AttrRow, AttrsTable, Part, Segment, deleted};
+use super::{AttrRow, AttrsTable, FileKind, Segment, deleted};
 use crate::dir::{read_file, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
@@ -41,18 +41,18 @@ impl Segment {
         if m.span() == 0 || ts > m.last_ts {
             return Ok((m.last_seq + 1, 0));
         }
-        let core = self.core();
-        let index = core.index(&self.segs, m, m.last_seq)?;
+        let open = self.open_segment();
+        let index = open.index(&self.segs, m, m.last_seq)?;
         let (mut scratch, mut out) = (Vec::new(), Vec::new());
         let (mut lo, mut hi, mut looked) = (m.first_seq, m.last_seq + 1, 0);
         while hi - lo > 256 {
             looked += 1;
             let mid = lo + (hi - lo) / 2;
-            self.load(&core, &index, mid, mid, &mut scratch, &mut out)?;
+            self.load(&open, &index, mid, mid, &mut scratch, &mut out)?;
             if out[0].ts < ts { lo = mid + 1 } else { hi = mid }
         }
         if lo < hi {
-            self.load(&core, &index, lo, hi - 1, &mut scratch, &mut out)?;
+            self.load(&open, &index, lo, hi - 1, &mut scratch, &mut out)?;
             looked += hi - lo;
             lo += out.partition_point(|e| e.ts < ts) as u64;
         }
@@ -84,7 +84,7 @@ impl Segment {
         if !m.sealed {
             return self.scan_tags(tag);
         }
-        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Tags);
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Tags);
         let env = &self.segs.env;
         let file = env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
         TagsFile::open(env, &*file, &path, self.salt()?, m.file_no)?.lookup(tag, m.first_seq)
@@ -104,7 +104,7 @@ impl Segment {
     pub(super) fn scan_frames(&self, mut f: impl FnMut(&Frame<'_>)) -> Result<()> {
         let (data, salt) = self.data()?;
         scan(&data, salt, self.meta(), start(self.meta()), |found| {
-            if let Found::Record(_, _, bytes) = found
+            if let ScanItem::Record(_, _, bytes) = found
                 && let Some(frame) = parse_frame(bytes, self.topic().topic_id)
             {
                 f(&frame);
@@ -137,18 +137,18 @@ impl Segment {
     pub fn deleted(&self) -> Result<Arc<RoaringBitmap>> {
         let m = self.meta();
         let Some(name) = m.del_name(self.topic().topic_id) else { return Ok(Arc::default()) };
-        let core = self.core();
-        let mut slot = core.deleted.lock();
+        let open = self.open_segment();
+        let mut slot = open.deleted.lock();
         if let Some((no, dead)) = &*slot
             && *no == m.del_no
         {
             return Ok(dead.clone());
         }
-        let path = self.segs.paths.segment(&name, Part::Del);
+        let path = self.segs.paths.segment(&name, FileKind::Del);
         let Some(bytes) = read_file(&self.segs.env, &path, u64::MAX)? else {
             return Err(StorageError::Missing { what: show(&path) });
         };
-        let salt = core.salt(&self.segs, m)?;
+        let salt = open.salt(&self.segs, m)?;
         let dead =
             deleted::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.del_no)?;
         let dead = Arc::new(dead);
@@ -162,12 +162,12 @@ impl Segment {
         if !m.has_attrs || m.span() == 0 {
             return Ok(Arc::default());
         }
-        let core = self.core();
-        let mut slot = core.attrs.lock();
+        let open = self.open_segment();
+        let mut slot = open.attrs.lock();
         if let Some(table) = slot.upgrade().filter(|_| m.sealed) {
             return Ok(table);
         }
-        let table = match self.load_attrs(&core) {
+        let table = match self.load_attrs(&open) {
             Ok(table) => table,
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 if m.sealed {
@@ -182,12 +182,12 @@ impl Segment {
         Ok(table)
     }
 
-    fn load_attrs(&self, core: &Core) -> Result<AttrsTable> {
+    fn load_attrs(&self, open: &OpenSegment) -> Result<AttrsTable> {
         let m = self.meta();
-        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Attrs);
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Attrs);
         let bytes = if m.sealed { read_file(&self.segs.env, &path, u64::MAX)? } else { None };
         let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
-        let salt = core.salt(&self.segs, m)?;
+        let salt = open.salt(&self.segs, m)?;
         AttrsTable::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.file_no)
     }
 }

@@ -1,7 +1,6 @@
 //! Names of segments and what is known about one without opening it.
 
-use bincode::{Decode, Encode};
-
+use crate::format::codec::{Decode, Encode};
 use crate::format::frame::Flags;
 
 /// A topic's identity.
@@ -15,7 +14,7 @@ pub struct TopicKey {
 
 /// A file of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Part {
+pub enum FileKind {
     /// The records.
     Data,
     /// Where each record lies.
@@ -28,8 +27,8 @@ pub enum Part {
     Attrs,
 }
 
-impl Part {
-    /// Every part.
+impl FileKind {
+    /// Every kind of file.
     pub const ALL: [Self; 5] = [Self::Data, Self::Idx, Self::Del, Self::Tags, Self::Attrs];
 
     /// Where it is synced, for faults.
@@ -68,20 +67,20 @@ pub struct SegmentName {
 
 impl SegmentName {
     /// The name of one of its files, without the folder.
-    pub fn file(&self, part: Part) -> String {
-        format!("seg-{:020}.{:016x}.{}", self.first_seq, self.file_no, part.extension())
+    pub fn file(&self, kind: FileKind) -> String {
+        format!("seg-{:020}.{:016x}.{}", self.first_seq, self.file_no, kind.extension())
     }
 }
 
 /// Reads a file name that [`SegmentName::file`] made.
-pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, Part)> {
+pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, FileKind)> {
     let mut fields = name.strip_prefix("seg-")?.split('.');
     let first_seq = fields.next()?.parse().ok()?;
     let file_no = u64::from_str_radix(fields.next()?, 16).ok()?;
     let ext = fields.next()?;
-    let part = Part::ALL.into_iter().find(|p| p.extension() == ext)?;
+    let kind = FileKind::ALL.into_iter().find(|p| p.extension() == ext)?;
     let found = SegmentName { topic_id, first_seq, file_no };
-    (found.file(part) == name).then_some((found, part))
+    (found.file(kind) == name).then_some((found, kind))
 }
 
 /// What the snapshot says about a segment. Times are milliseconds since the Unix epoch.
@@ -111,7 +110,8 @@ pub struct SegmentMeta {
     pub earliest_expires: u64,
     /// Whether it is never appended to again.
     pub sealed: bool,
-    /// Whether its `.data` lies in the cold tier.
+    /// Whether its `.data` lies outside the directory. Part of the format; this version writes
+    /// `false` and reads no such segment.
     pub cold: bool,
     /// Whether a record in it has a tag.
     pub has_tags: bool,
@@ -145,18 +145,18 @@ impl SegmentMeta {
         (self.del_no != 0).then(|| SegmentName { file_no: self.del_no, ..self.name(topic_id) })
     }
 
-    /// The files that this entry keeps, `.data` last; whether `.data` is the cold one is `cold`.
-    pub fn files(&self, topic_id: u64) -> Vec<(SegmentName, Part)> {
+    /// The files that this entry names, `.data` last.
+    pub fn files(&self, topic_id: u64) -> Vec<(SegmentName, FileKind)> {
         let name = self.name(topic_id);
-        let mut out = vec![(name, Part::Idx)];
+        let mut out = vec![(name, FileKind::Idx)];
         if self.sealed && self.has_tags {
-            out.push((name, Part::Tags));
+            out.push((name, FileKind::Tags));
         }
         if self.sealed && self.has_attrs {
-            out.push((name, Part::Attrs));
+            out.push((name, FileKind::Attrs));
         }
-        out.extend(self.del_name(topic_id).map(|n| (n, Part::Del)));
-        out.push((self.data_name(topic_id), Part::Data));
+        out.extend(self.del_name(topic_id).map(|n| (n, FileKind::Del)));
+        out.push((self.data_name(topic_id), FileKind::Data));
         out
     }
 }

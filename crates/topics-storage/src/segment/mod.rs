@@ -2,9 +2,9 @@
 //!
 //! * [`SegmentMeta`]: what the snapshot says about one; an untouched segment costs only this.
 //! * [`Segments`]: what all segments of an engine share; gives out readers.
-//! * [`Segment`]: reads one segment, active or sealed, hot or cold.
+//! * [`Segment`]: reads one segment, active or sealed.
 //! * [`SegmentWriter`] and [`Round`]: what a checkpoint writes, and how it becomes durable.
-//! * [`Round::rewrite`], [`Round::merge`], [`Segment::relocate`]: new files for old records.
+//! * [`Round::rewrite`], [`Round::merge`]: new files for old records.
 //!
 //! The layouts are in `layout`, `index`, `tags`, `attrs` and `deleted`; `FORMAT.md`
 //! describes them byte by byte.
@@ -12,7 +12,6 @@
 mod attrs;
 mod block;
 mod copy;
-mod core;
 mod deleted;
 mod files;
 mod index;
@@ -20,6 +19,7 @@ mod layout;
 mod lookup;
 mod lru;
 mod meta;
+mod open;
 mod reader;
 mod round;
 mod salvage;
@@ -33,9 +33,9 @@ mod writer;
 pub use attrs::{AttrOrder, AttrRow, AttrsTable};
 pub use block::{Block, Frozen, Item};
 pub use lookup::TagMatch;
-pub use meta::{IdxEntry, Part, SegmentMeta, SegmentName, TopicKey, parse_file_name};
+pub use meta::{FileKind, IdxEntry, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 pub use reader::Segment;
-pub use round::{Round, carry_over};
+pub use round::Round;
 pub use salvage::DamagedSegment;
 pub use shared::{SegmentOptions, Segments};
 pub use tags::TagMap;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::block::{Block, Slot};
-use super::core::{Core, Data, Index};
 use super::index::{entry_at, is_chain};
 use super::layout::{DATA_HEADER, FRAME_FIXED, corrupt, frame_ts, verify_frame};
+use super::open::{Data, Index, OpenSegment};
 use super::{IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
@@ -27,7 +27,7 @@ pub struct Segment {
 
 /// What one read asks for: `seqs` in `lo..=hi`, until `budget` bytes of frames; the first record
 /// even beyond it, unless there is `any` yet.
-struct Want<I> {
+struct ReadRequest<I> {
     lo: u64,
     hi: u64,
     seqs: I,
@@ -50,23 +50,23 @@ impl Segment {
         self.topic
     }
 
-    pub(super) fn core(&self) -> Arc<Core> {
-        self.segs.core(self.topic, self.meta.file_no)
+    pub(super) fn open_segment(&self) -> Arc<OpenSegment> {
+        self.segs.open_segment(self.topic, self.meta.file_no)
     }
 
     /// The salt that ties its files together.
     pub(super) fn salt(&self) -> Result<u64> {
-        self.core().salt(&self.segs, &self.meta)
+        self.open_segment().salt(&self.segs, &self.meta)
     }
 
     /// Opens its `.data` and says which salt its frames have.
     pub(super) fn data(&self) -> Result<(Arc<Data>, u64)> {
-        self.core().data_and_salt(&self.segs, &self.meta)
+        self.open_segment().data_and_salt(&self.segs, &self.meta)
     }
 
     /// Checks the header of its `.data`, which reads can do without while the `.idx` has the salt.
     pub fn check_header(&self) -> Result<()> {
-        self.core().data(&self.segs, &self.meta)?.salt.clone().map(drop)
+        self.open_segment().data(&self.segs, &self.meta)?.salt.clone().map(drop)
     }
 
     /// The index entries of `from..=to` (clipped to the segment), the first for `from`. They are
@@ -76,23 +76,23 @@ impl Segment {
         if from > to {
             return Ok(Vec::new());
         }
-        let core = self.core();
-        let index = core.index(&self.segs, &self.meta, to)?;
+        let open = self.open_segment();
+        let index = open.index(&self.segs, &self.meta, to)?;
         let (mut scratch, mut out) = (Vec::new(), Vec::new());
-        self.load(&core, &index, from, to, &mut scratch, &mut out)?;
+        self.load(&open, &index, from, to, &mut scratch, &mut out)?;
         Ok(out)
     }
 
     pub(super) fn load(
         &self,
-        core: &Core,
+        open: &OpenSegment,
         index: &Index,
         from: u64,
         to: u64,
         scratch: &mut Vec<u8>,
         out: &mut Vec<IdxEntry>,
     ) -> Result<()> {
-        let path = core.idx_path(&self.segs, &self.meta);
+        let path = open.idx_path(&self.segs, &self.meta);
         let base = self.meta.first_seq;
         let io = |e| StorageError::io(show(&path), e);
         if index.load(from - base, to - base, scratch, out).map_err(io)? {
@@ -122,7 +122,8 @@ impl Segment {
             let end = to.min(at + most.min(ENTRIES) - 1);
             let seqs = (at..=end).filter(|&s| !dead(s));
             let any = out.slots.len() > begin;
-            let (next, bytes) = self.fill(&Want { lo: at, hi: end, seqs, budget, any }, out)?;
+            let (next, bytes) =
+                self.fill(&ReadRequest { lo: at, hi: end, seqs, budget, any }, out)?;
             let stopped = next <= end;
             at = next;
             budget = budget.saturating_sub(bytes);
@@ -149,7 +150,7 @@ impl Segment {
             let part = &seqs[done..done + near];
             let (lo, hi) = (first, part[near - 1]);
             let (seqs, any) = (part.iter().copied(), out.slots.len() > begin);
-            let (next, bytes) = self.fill(&Want { lo, hi, seqs, budget, any }, out)?;
+            let (next, bytes) = self.fill(&ReadRequest { lo, hi, seqs, budget, any }, out)?;
             done += part.partition_point(|&s| s < next);
             budget = budget.saturating_sub(bytes);
             if next <= hi || budget == 0 {
@@ -162,30 +163,36 @@ impl Segment {
     /// Appends what is wanted. Returns the next seq and the bytes of the frames.
     fn fill<I: Iterator<Item = u64> + Clone>(
         &self,
-        want: &Want<I>,
+        request: &ReadRequest<I>,
         out: &mut Block,
     ) -> Result<(u64, usize)> {
-        let core = self.core();
+        let open = self.open_segment();
         let before = (out.slots.len(), out.used);
         let mut trust = 0;
         loop {
-            let index = match core.index(&self.segs, &self.meta, trust) {
+            let index = match open.index(&self.segs, &self.meta, trust) {
                 Ok(index) => index,
                 // Neither the index nor the records can be read: every seq is damaged.
                 Err(StorageError::Corrupt { file, .. }) => {
-                    for seq in want.seqs.clone() {
+                    for seq in request.seqs.clone() {
                         self.segs.count_corrupt(&file, seq, 0);
                         out.corrupt(seq);
                     }
-                    return Ok((want.hi + 1, 0));
+                    return Ok((request.hi + 1, 0));
                 }
                 Err(e) => return Err(e),
             };
-            let trusted = index.trusted_to >= want.hi;
-            if self.load_checked(&core, &index, want.lo, want.hi, out)? {
-                let next = out.pick(want.lo, want.hi, want.seqs.clone(), want.budget, want.any);
+            let trusted = index.trusted_to >= request.hi;
+            if self.load_checked(&open, &index, request.lo, request.hi, out)? {
+                let next = out.pick(
+                    request.lo,
+                    request.hi,
+                    request.seqs.clone(),
+                    request.budget,
+                    request.any,
+                );
                 let picks = std::mem::take(&mut out.picks);
-                let sound = self.fetch(&core, trusted, &picks, out);
+                let sound = self.fetch(&open, trusted, &picks, out);
                 let bytes = picks.iter().map(|(_, e)| e.len as usize).sum();
                 out.picks = picks;
                 if sound? {
@@ -195,7 +202,7 @@ impl Segment {
             // Once more, with an index that was compared with the records.
             out.slots.truncate(before.0);
             out.used = before.1;
-            trust = want.hi;
+            trust = request.hi;
         }
     }
 
@@ -203,7 +210,7 @@ impl Segment {
     /// whether they and their neighbours are a chain.
     fn load_checked(
         &self,
-        core: &Core,
+        open: &OpenSegment,
         index: &Index,
         lo: u64,
         hi: u64,
@@ -211,11 +218,11 @@ impl Segment {
     ) -> Result<bool> {
         let (scratch, entries) = (&mut out.scratch, &mut out.entries);
         if index.trusted_to >= hi {
-            return self.load(core, index, lo, hi, scratch, entries).map(|()| true);
+            return self.load(open, index, lo, hi, scratch, entries).map(|()| true);
         }
         let m = &self.meta;
         let (from, to) = (lo.max(m.first_seq + 1) - 1, (hi + 1).min(m.last_seq));
-        match self.load(core, index, from, to, scratch, entries) {
+        match self.load(open, index, from, to, scratch, entries) {
             Err(StorageError::Corrupt { .. }) => return Ok(false),
             other => other?,
         }
@@ -229,7 +236,7 @@ impl Segment {
     /// Reads and checks what was picked; `false`: an index that was not checked is in doubt.
     fn fetch(
         &self,
-        core: &Core,
+        open: &OpenSegment,
         trusted: bool,
         picks: &[(u64, IdxEntry)],
         out: &mut Block,
@@ -237,7 +244,7 @@ impl Segment {
         if picks.is_empty() {
             return Ok(true);
         }
-        let (data, salt) = match core.data_and_salt(&self.segs, &self.meta) {
+        let (data, salt) = match open.data_and_salt(&self.segs, &self.meta) {
             Ok(found) => found,
             Err(StorageError::Corrupt { file, .. }) => {
                 for (seq, e) in picks {
@@ -255,7 +262,7 @@ impl Segment {
             let begin = u64::from(run[0].1.offset);
             let end = run.iter().map(|(_, e)| u64::from(e.offset) + u64::from(e.len)).max();
             let end = end.unwrap_or(begin).min(self.meta.data_len).max(begin);
-            let base = out.room((end - begin) as usize);
+            let base = out.extend_zeroed((end - begin) as usize);
             data.read(&mut out.buf[base..out.used], begin)?;
             for (seq, e) in run {
                 let at = base + (u64::from(e.offset) - begin) as usize;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 use topics_env::OpenMode;
 
-use super::copy::{Copier, Source};
-use super::core::io_error;
-use super::files::Written;
-use super::{Part, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
+use super::copy::{Copier, CopySource};
+use super::files::UnsyncedFile;
+use super::open::io_error;
+use super::{FileKind, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
 use crate::{Result, StorageError};
 
@@ -20,14 +20,14 @@ use crate::{Result, StorageError};
 pub struct Round {
     segs: Arc<Segments>,
     /// Files to sync, each through the descriptor that wrote it.
-    files: Vec<Written>,
+    files: Vec<UnsyncedFile>,
     dirs: BTreeSet<PathBuf>,
     /// One sync of the file system at the end; no descriptors are held. So it is from
     /// [`super::SegmentOptions::max_unsynced`] files on.
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
-    created: Vec<(SegmentName, Part)>,
+    created: Vec<(SegmentName, FileKind)>,
     /// Why it cannot succeed any more.
     broken: Option<StorageError>,
     /// Whether its files are what was written to them: nothing was synced in vain.
@@ -62,9 +62,9 @@ impl Round {
         Ok(meta)
     }
 
-    fn keep(&mut self, written: Written) -> Result<()> {
+    fn keep(&mut self, written: UnsyncedFile) -> Result<()> {
         if written.created {
-            self.created.push((written.name, written.part));
+            self.created.push((written.name, written.kind));
             self.dirs.insert(self.segs.paths.topic(written.name.topic_id));
         }
         if self.wide {
@@ -90,8 +90,8 @@ impl Round {
 
     fn sync_files(&mut self) -> Result<()> {
         for written in std::mem::take(&mut self.files) {
-            if let Err(e) = self.segs.env.sync(written.part.sync_site(), &*written.file) {
-                let path = self.segs.paths.segment(&written.name, written.part);
+            if let Err(e) = self.segs.env.sync(written.kind.sync_site(), &*written.file) {
+                let path = self.segs.paths.segment(&written.name, written.kind);
                 let e = StorageError::io(show(&path), e);
                 self.broken = Some(e.clone());
                 return Err(e);
@@ -112,7 +112,7 @@ impl Round {
         };
         self.done = synced.is_ok();
         if self.done {
-            self.segs.made(&self.created);
+            self.segs.add_new_files(&self.created);
         }
         // Without a descriptor nothing was synced, and so nothing in vain.
         self.sound = matches!(synced, Err(StorageError::NoDescriptor { .. }));
@@ -156,19 +156,18 @@ impl Round {
     ) -> Result<u64> {
         let del_no = self.segs.next_file_no();
         let name = SegmentName { topic_id, first_seq, file_no: del_no };
-        let path = self.segs.paths.segment(&name, Part::Del);
+        let path = self.segs.paths.segment(&name, FileKind::Del);
         let bytes = deleted::encode(dead, first_seq, salt, del_no)?;
         let io = |e| io_error(&path, e);
         let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
         // Kept before it is written, so that a half-written one is removed with the round.
         let written = file.write_all_at(&bytes, 0).map_err(io);
-        self.keep(Written { file, name, part: Part::Del, created: true })?;
+        self.keep(UnsyncedFile { file, name, kind: FileKind::Del, created: true })?;
         written.map(|()| del_no)
     }
 
     /// Copies a sealed segment without its dead records (offsets from the first seq), which
-    /// become holes, under a new file number. Deletes made meanwhile are the caller's to carry
-    /// over: [`carry_over`] says which.
+    /// become holes, under a new file number. The caller adds the deletes made meanwhile.
     pub fn rewrite(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<SegmentMeta> {
         self.merge(&[(segment.clone(), Arc::new(dead.clone()))])
     }
@@ -185,7 +184,7 @@ impl Round {
                     what: format!("a sealed segment that begins at {}", writer.next_seq()),
                 });
             }
-            Copier::new(&mut writer).copy(&Source { segment, dead: Some(dead) })?;
+            Copier::new(&mut writer).copy(&CopySource { segment, dead: Some(dead) })?;
         }
         writer.seal()?;
         self.add(writer)
@@ -200,8 +199,8 @@ impl Drop for Round {
         if !self.sound {
             self.segs.suspect(&self.file_nos);
         }
-        for (name, part) in &self.created {
-            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *part));
+        for (name, kind) in &self.created {
+            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *kind));
         }
         // A folder whose name a failed sync lost would be seen, and never be durable: an empty one
         // is made anew when it is needed.
@@ -210,9 +209,4 @@ impl Drop for Round {
         }
         self.file_nos.iter().for_each(|no| self.segs.forget(*no));
     }
-}
-
-/// The deletes to write for a segment that was rewritten without `then`, when `now` are deleted.
-pub fn carry_over(then: &RoaringBitmap, now: &RoaringBitmap) -> RoaringBitmap {
-    now - then
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 
 use super::block::{Block, Item};
-use super::copy::{Copier, Source};
-use super::{Part, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
+use super::copy::{Copier, CopySource};
+use super::{FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
 use crate::dir::show;
-use crate::recovery::aside::keep;
+use crate::recovery::quarantine::quarantine_file;
 use crate::{Result, StorageError};
 
 /// Bytes of frames that are read at a time.
@@ -67,7 +67,7 @@ impl Segments {
             }
         };
         let first = damaged.min().map(|offset| {
-            let data = self.paths.segment(&meta.data_name(topic.topic_id), Part::Data);
+            let data = self.paths.segment(&meta.data_name(topic.topic_id), FileKind::Data);
             let seq = meta.first_seq + u64::from(offset);
             let at = segment.entries(seq, seq).ok().and_then(|e| e.first().map(|e| e.offset));
             let detail = format!("record {seq} fails its checksum");
@@ -100,7 +100,7 @@ impl Segment {
             .and_then(|_| self.tag_seqs(TagMatch::Prefix(b""), m.last_seq))
             .and_then(|_| self.attrs());
         let found = damage(looked.map(drop))?;
-        let idx = self.segs.paths.segment(&m.name(self.topic().topic_id), Part::Idx);
+        let idx = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Idx);
         let detail = "this file, or .tags or .attrs beside it, is damaged or missing";
         let rebuilt = self.segs.damage_counts().1 > before;
         Ok(found.or_else(|| rebuilt.then(|| StorageError::corrupt(show(&idx), 0, detail))))
@@ -129,12 +129,12 @@ impl Segment {
 
 impl DamagedSegment {
     /// Copies the files that are there into `damaged/`.
-    pub fn keep(&self) -> Result<()> {
+    pub fn quarantine(&self) -> Result<()> {
         let (segs, id) = (&self.segment.segs, self.segment.topic().topic_id);
-        for (name, part) in self.segment.meta().files(id) {
-            let path = segs.paths.segment(&name, part);
-            let shown = format!("topics/{id}/{}", name.file(part));
-            keep(&segs.env, &segs.paths, &path, &shown)?;
+        for (name, kind) in self.segment.meta().files(id) {
+            let path = segs.paths.segment(&name, kind);
+            let shown = format!("topics/{id}/{}", name.file(kind));
+            quarantine_file(&segs.env, &segs.paths, &path, &shown)?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl DamagedSegment {
         let mut writer = SegmentWriter::create(segs, self.segment.topic(), old.first_seq)?;
         match &self.holes {
             Some(holes) => {
-                let source = Source { segment: &self.segment, dead: Some(holes) };
+                let source = CopySource { segment: &self.segment, dead: Some(holes) };
                 Copier::new(&mut writer).copy(&source)?;
             }
             None => (0..old.span()).try_for_each(|_| writer.hole_at(old.first_ts))?,

@@ -1,7 +1,7 @@
 //! Reading `.data` from its beginning, without an index.
 
-use super::core::Data;
 use super::layout::{DATA_HEADER, FRAME_FIXED, frame_ts, verify_frame};
+use super::open::Data;
 use super::{IdxEntry, SegmentMeta};
 use crate::Result;
 use crate::dir::{le_u32, le_u64};
@@ -32,7 +32,7 @@ impl Window<'_> {
 }
 
 /// What lies at a place of `.data`.
-pub enum Found<'a> {
+pub enum ScanItem<'a> {
     /// A record: its seq, its offset, its frame.
     Record(u64, u32, &'a [u8]),
     /// Bytes that belong to no record: some of the seqs from the first number on, below the
@@ -47,14 +47,14 @@ pub fn scan(
     salt: u64,
     meta: &SegmentMeta,
     from: (u64, u64),
-    mut f: impl FnMut(Found<'_>) -> Result<()>,
+    mut f: impl FnMut(ScanItem<'_>) -> Result<()>,
 ) -> Result<()> {
     let end = meta.data_len;
     let mut w = Window { data, end, base: 0, buf: Vec::new() };
     let (mut at, mut next) = from;
     while at < end {
         if let Some((seq, len)) = frame_at(&mut w, at, next, meta.last_seq, salt)? {
-            f(Found::Record(seq, at as u32, &w.bytes(at, len)?[..len]))?;
+            f(ScanItem::Record(seq, at as u32, &w.bytes(at, len)?[..len]))?;
             at += len as u64;
             next = seq + 1;
             continue;
@@ -66,7 +66,7 @@ pub fn scan(
             after = frame_at(&mut w, at, next, meta.last_seq, salt)?;
         }
         let below = after.map_or(meta.last_seq + 1, |(seq, _)| seq);
-        f(Found::Damage(next, below, bad as u32, (at - bad) as u32))?;
+        f(ScanItem::Damage(next, below, bad as u32, (at - bad) as u32))?;
     }
     Ok(())
 }
@@ -109,14 +109,14 @@ pub fn rebuild_entries(data: &Data, salt: u64, meta: &SegmentMeta) -> Result<Vec
     };
     scan(data, salt, meta, start(meta), |found| {
         match found {
-            Found::Record(seq, offset, frame) => {
+            ScanItem::Record(seq, offset, frame) => {
                 fill(&mut out, seq, end, ts);
                 ts = frame_ts(frame);
                 let len = frame.len() as u32;
                 out.push(IdxEntry { offset, len, ts, flags: frame[4] });
                 end = offset + len;
             }
-            Found::Damage(from, below, offset, len) => {
+            ScanItem::Damage(from, below, offset, len) => {
                 fill(&mut out, from, end, ts);
                 out.extend((from..below).map(|_| IdxEntry { offset, len, ts, flags: 0 }));
                 end = offset + len;

@@ -5,14 +5,13 @@ use std::sync::{Arc, Weak};
 
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use topics_env::{Env, Keeper, no_descriptor};
+use topics_env::{Env, FdReclaimer, is_fd_exhausted};
 
-use super::core::Core;
 use super::layout::DataHeader;
 use super::lru::Lru;
-use super::{Part, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
+use super::open::OpenSegment;
+use super::{FileKind, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 use crate::dir::{Paths, list_dir, show};
-use crate::tier::SegmentStore;
 use crate::{Result, StorageError};
 
 /// Settings of segments. They decide about future seals only: boundaries are read from files.
@@ -49,16 +48,15 @@ pub struct Segments {
     pub(super) env: Env,
     pub(super) paths: Paths,
     pub(super) options: SegmentOptions,
-    pub(super) cold: Option<Arc<dyn SegmentStore>>,
     store_id: [u8; 16],
     next_no: AtomicU64,
-    cores: Mutex<Lru<Core>>,
+    open_segments: Mutex<Lru<OpenSegment>>,
     /// Files in which bytes may lie that no sync covered.
     suspects: Mutex<HashSet<u64>>,
     /// Active files that this process wrote from their first byte.
     fresh: Mutex<HashSet<u64>>,
     /// Files that rounds made durable and no snapshot has been looked at for.
-    made: Mutex<Vec<(SegmentName, Part)>>,
+    new_files: Mutex<Vec<(SegmentName, FileKind)>>,
     sync_fs: AtomicU8,
     /// How many syncs of the file system have failed. The kernel reports an error to one of them
     /// only, so it counts against every round that was under way.
@@ -67,8 +65,6 @@ pub struct Segments {
     rebuilt: AtomicU64,
     /// Nothing is opened any more.
     closed: AtomicBool,
-    /// Reads of the cold tier.
-    pub(super) cold_reads: Arc<AtomicU64>,
 }
 
 impl Segments {
@@ -80,30 +76,27 @@ impl Segments {
         store_id: [u8; 16],
         generation: u64,
         mut options: SegmentOptions,
-        cold: Option<Arc<dyn SegmentStore>>,
     ) -> Arc<Self> {
         options.max_bytes = options.max_bytes.min(SegmentOptions::MAX_BYTES);
         options.max_events = options.max_events.clamp(1, u64::from(u32::MAX));
         let this = Arc::new(Self {
             env,
             paths,
-            cold,
             store_id,
             next_no: AtomicU64::new((generation << 32) + 1),
-            cores: Mutex::new(Lru::new((options.max_open / 2).max(1))),
+            open_segments: Mutex::new(Lru::new((options.max_open / 2).max(1))),
             suspects: Mutex::default(),
             fresh: Mutex::default(),
-            made: Mutex::default(),
+            new_files: Mutex::default(),
             sync_fs: AtomicU8::new(UNKNOWN),
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            cold_reads: Arc::default(),
             options,
         });
-        let keeper: Weak<Self> = Arc::downgrade(&this);
-        this.env.when_short(keeper);
+        let reclaimer: Weak<Self> = Arc::downgrade(&this);
+        this.env.on_fd_exhaustion(reclaimer);
         this
     }
 
@@ -120,18 +113,20 @@ impl Segments {
     /// Checks that the files that `metas` name are there and not shorter than named
     /// (`lengths`: by opening each; otherwise by the folder's listing only). A missing or short
     /// `.data` or `.del` is damage; `.idx`, `.tags` and `.attrs` are made again when they are
-    /// needed. Cold files are not looked at.
+    /// needed. Segments outside the directory are skipped.
     pub fn check_named(&self, topic: TopicKey, metas: &[SegmentMeta], lengths: bool) -> Result<()> {
         let id = topic.topic_id;
         let here: HashSet<_> = self.list_files(id)?.into_iter().collect();
         for meta in metas {
-            let data = (!meta.cold).then(|| (meta.data_name(id), Part::Data));
-            for (name, part) in data.into_iter().chain(meta.del_name(id).map(|n| (n, Part::Del))) {
-                let path = self.paths.segment(&name, part);
-                if !self.env.check("segment.named", here.contains(&(name, part))) {
+            let data = (!meta.cold).then(|| (meta.data_name(id), FileKind::Data));
+            for (name, kind) in
+                data.into_iter().chain(meta.del_name(id).map(|n| (n, FileKind::Del)))
+            {
+                let path = self.paths.segment(&name, kind);
+                if !self.env.check("segment.named", here.contains(&(name, kind))) {
                     return Err(StorageError::Missing { what: show(&path) });
                 }
-                if !lengths || part != Part::Data {
+                if !lengths || kind != FileKind::Data {
                     continue;
                 }
                 let len = self
@@ -139,7 +134,7 @@ impl Segments {
                     .fs
                     .open(&path, topics_env::OpenMode::Read)
                     .and_then(|f| f.len())
-                    .map_err(|e| super::core::io_error(&path, e))?;
+                    .map_err(|e| super::open::io_error(&path, e))?;
                 if !self.env.check("segment.length", len >= meta.data_len) {
                     return Err(StorageError::Corrupt {
                         file: show(&path),
@@ -159,16 +154,16 @@ impl Segments {
     }
 
     /// The segment files in a topic's folder.
-    pub fn list_files(&self, topic_id: u64) -> Result<Vec<(SegmentName, Part)>> {
+    pub fn list_files(&self, topic_id: u64) -> Result<Vec<(SegmentName, FileKind)>> {
         let names = list_dir(&self.env, &self.paths.topic(topic_id))?;
         Ok(names.iter().filter_map(|e| parse_file_name(topic_id, &e.name)).collect())
     }
 
     /// Unlinks hot files (those that are not there are no error). Readers keep what they opened.
-    pub fn remove_files(&self, files: &[(SegmentName, Part)]) -> Result<()> {
-        for (name, part) in files {
-            remove_if_there(&self.env, &self.paths.segment(name, *part))?;
-            if matches!(part, Part::Data | Part::Idx) {
+    pub fn remove_files(&self, files: &[(SegmentName, FileKind)]) -> Result<()> {
+        for (name, kind) in files {
+            remove_if_there(&self.env, &self.paths.segment(name, *kind))?;
+            if matches!(kind, FileKind::Data | FileKind::Idx) {
                 self.forget(name.file_no);
             }
         }
@@ -199,11 +194,6 @@ impl Segments {
         (self.corrupt.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
     }
 
-    /// Reads of the cold tier since the start.
-    pub fn cold_reads(&self) -> u64 {
-        self.cold_reads.load(Ordering::Relaxed)
-    }
-
     pub(super) fn count_corrupt(&self, file: &str, seq: u64, offset: u32) {
         self.corrupt.fetch_add(1, Ordering::Relaxed);
         log::error!("{file} is damaged at offset {offset}: the record {seq} fails its checksum");
@@ -215,11 +205,11 @@ impl Segments {
         log::warn!("{why}; what it says is read from the records");
     }
 
-    pub(super) fn core(&self, topic: TopicKey, file_no: u64) -> Arc<Core> {
+    pub(super) fn open_segment(&self, topic: TopicKey, file_no: u64) -> Arc<OpenSegment> {
         if self.is_closed() {
-            return Arc::new(Core::new(topic));
+            return Arc::new(OpenSegment::new(topic));
         }
-        self.cores.lock().get_or_insert(file_no, || Arc::new(Core::new(topic)))
+        self.open_segments.lock().get_or_insert(file_no, || Arc::new(OpenSegment::new(topic)))
     }
 
     /// Closes every file, but for those of reads that are under way; no read opens one from here
@@ -227,7 +217,7 @@ impl Segments {
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // They are closed after the lock is free.
-        let all = self.cores.lock().take_all();
+        let all = self.open_segments.lock().take_all();
         drop(all);
     }
 
@@ -237,7 +227,7 @@ impl Segments {
 
     /// Drops the descriptors of a segment, unless a read has them.
     pub(super) fn forget(&self, file_no: u64) {
-        let _ = self.cores.lock().remove(file_no);
+        let _ = self.open_segments.lock().remove(file_no);
         self.fresh.lock().remove(&file_no);
     }
 
@@ -262,15 +252,15 @@ impl Segments {
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
     }
 
-    pub(crate) fn made(&self, files: &[(SegmentName, Part)]) {
-        self.made.lock().extend(files);
+    pub(crate) fn add_new_files(&self, files: &[(SegmentName, FileKind)]) {
+        self.new_files.lock().extend(files);
     }
 
     /// The files that rounds made durable since the last call, a topic's together.
-    pub(crate) fn take_made(&self) -> Vec<(SegmentName, Part)> {
-        let mut made = std::mem::take(&mut *self.made.lock());
-        made.sort_unstable();
-        made
+    pub(crate) fn take_new_files(&self) -> Vec<(SegmentName, FileKind)> {
+        let mut new_files = std::mem::take(&mut *self.new_files.lock());
+        new_files.sort_unstable();
+        new_files
     }
 
     pub(super) fn set_fresh(&self, file_no: u64, fresh: bool) {
@@ -291,7 +281,7 @@ impl Segments {
         match self.sync_fs.load(Ordering::Relaxed) {
             UNKNOWN => {
                 let tried = self.env.fs.sync_fs(self.paths.root());
-                if !tried.as_ref().is_err_and(no_descriptor) {
+                if !tried.as_ref().is_err_and(is_fd_exhausted) {
                     self.sync_fs.store(if tried.is_ok() { YES } else { NO }, Ordering::Relaxed);
                 }
                 tried.is_ok()
@@ -311,7 +301,7 @@ impl Segments {
         let dir = self.paths.topics();
         let outcome = self.env.sync_fs("segment.sync-fs", &dir);
         if let Err(e) = &outcome
-            && !no_descriptor(e)
+            && !is_fd_exhausted(e)
         {
             *failed += 1;
             if e.kind() == std::io::ErrorKind::Unsupported {
@@ -324,11 +314,11 @@ impl Segments {
     }
 }
 
-impl Keeper for Segments {
+impl FdReclaimer for Segments {
     /// What is checked is checked again at the next read.
-    fn give_back(&self) {
+    fn reclaim_fds(&self) {
         // They are closed after the lock is free.
-        let all = self.cores.lock().take_all();
+        let all = self.open_segments.lock().take_all();
         if !all.is_empty() {
             log::debug!("no file descriptor is left: {} segments are closed", all.len());
         }

@@ -20,8 +20,8 @@ use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::TagMatch;
-use super::core::{io_error, read_up_to};
 use super::layout::{SIDE_HEADER, VERSION, check_side_header, corrupt, side_header};
+use super::open::{io_error, read_up_to};
 use crate::dir::{le_u32, le_u64, show};
 use crate::{Result, StorageError};
 

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use super::copy::{Copier, Source};
-use super::core::io_error;
-use super::files::{Out, Written, create_file, open_file, salts_agree};
+use super::copy::{Copier, CopySource};
+use super::files::{BufferedFile, UnsyncedFile, create_file, open_file, salts_agree};
 use super::index::{
     ENTRY, IDX_MAGIC, decode_entries, encode_entry, encode_footer, entry_at, is_chain, whole_sum,
 };
 use super::layout::{DATA_HEADER, SIDE_HEADER, corrupt, encode_frame, frame_len, side_header};
+use super::open::io_error;
 use super::tags::encode as encode_tags;
-use super::{AttrRow, AttrsTable, IdxEntry, Part, SegmentMeta, SegmentName, Segments, TopicKey};
+use super::{
+    AttrRow, AttrsTable, FileKind, IdxEntry, SegmentMeta, SegmentName, Segments, TopicKey,
+};
 use crate::dir::{create_temp, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
@@ -26,10 +28,10 @@ pub struct SegmentWriter {
     topic: TopicKey,
     meta: SegmentMeta,
     salt: u64,
-    data: Out,
-    idx: Out,
+    data: BufferedFile,
+    idx: BufferedFile,
     /// Files finished beside `.data` and `.idx`.
-    side: Vec<Written>,
+    side: Vec<UnsyncedFile>,
     created: bool,
     /// Whether bytes may have reached a file that no round has taken over.
     dirty: bool,
@@ -51,8 +53,8 @@ impl SegmentWriter {
     ) -> Result<Self> {
         let file_no = segs.next_file_no();
         let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
-        let data = create_file(segs, &name, Part::Data)?;
-        let idx = create_file(segs, &name, Part::Idx).inspect_err(|_| {
+        let data = create_file(segs, &name, FileKind::Data)?;
+        let idx = create_file(segs, &name, FileKind::Idx).inspect_err(|_| {
             let _ = segs.env.fs.remove_file(&data.path);
         })?;
         let mut this = Self {
@@ -92,12 +94,12 @@ impl SegmentWriter {
             return Self::remake(segs, topic, meta);
         }
         let name = meta.name(topic.topic_id);
-        let data = open_file(segs, &name, Part::Data)?;
-        let idx = match open_file(segs, &name, Part::Idx) {
+        let data = open_file(segs, &name, FileKind::Data)?;
+        let idx = match open_file(segs, &name, FileKind::Idx) {
             Err(StorageError::Missing { .. }) => return Self::remake(segs, topic, meta),
             other => other?,
         };
-        let io = |out: &Out| {
+        let io = |out: &BufferedFile| {
             let name = show(&out.path);
             move |e| StorageError::io(name, e)
         };
@@ -132,7 +134,7 @@ impl SegmentWriter {
     pub fn remake(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         let source = segs.segment(topic, *meta);
         let mut this = Self::create_with(segs, topic, meta.first_seq, source.salt()?)?;
-        Copier::new(&mut this).copy(&Source { segment: &source, dead: None })?;
+        Copier::new(&mut this).copy(&CopySource { segment: &source, dead: None })?;
         this.meta = SegmentMeta {
             file_no: this.meta.file_no,
             data_no: this.meta.file_no,
@@ -143,8 +145,8 @@ impl SegmentWriter {
     }
 
     fn cut(&mut self, data_len: u64, idx_len: u64) -> Result<()> {
-        for (out, len, part) in
-            [(&mut self.data, data_len, Part::Data), (&mut self.idx, idx_len, Part::Idx)]
+        for (out, len, kind) in
+            [(&mut self.data, data_len, FileKind::Data), (&mut self.idx, idx_len, FileKind::Idx)]
         {
             let io = |e| StorageError::io(show(&out.path), e);
             let have = out.file.len().map_err(io)?;
@@ -152,7 +154,7 @@ impl SegmentWriter {
                 return Err(corrupt(
                     &show(&out.path),
                     have,
-                    format!("the snapshot names {len} bytes of .{}", part.extension()),
+                    format!("the snapshot names {len} bytes of .{}", kind.extension()),
                 ));
             }
             if have > len {
@@ -298,11 +300,11 @@ impl SegmentWriter {
             let (tags, attrs) = this.scan_side()?;
             let (first, no) = (self.meta.first_seq, self.meta.file_no);
             if self.meta.has_tags {
-                self.write_side(Part::Tags, &encode_tags(&tags, first, self.salt, no))?;
+                self.write_side(FileKind::Tags, &encode_tags(&tags, first, self.salt, no))?;
             }
             if self.meta.has_attrs {
                 let table = AttrsTable::new(attrs).encode(first, self.salt, no);
-                self.write_side(Part::Attrs, &table)?;
+                self.write_side(FileKind::Attrs, &table)?;
             }
         }
         self.meta.sealed = true;
@@ -318,18 +320,18 @@ impl SegmentWriter {
         is_chain(&entries, Some(DATA_HEADER as u64), Some(self.meta.data_len))
     }
 
-    fn write_side(&mut self, part: Part, bytes: &[u8]) -> Result<()> {
+    fn write_side(&mut self, kind: FileKind, bytes: &[u8]) -> Result<()> {
         let name = self.meta.name(self.topic.topic_id);
-        let path = self.segs.paths.segment(&name, part);
+        let path = self.segs.paths.segment(&name, kind);
         let io = |e| io_error(&path, e);
         let file = create_temp(&self.segs.env, &path).map_err(io)?;
         let written = file.write_all_at(bytes, 0).map_err(io);
-        self.side.push(Written { file, name, part, created: true });
+        self.side.push(UnsyncedFile { file, name, kind, created: true });
         written
     }
 
     /// Writes what is buffered and hands the files over to a round, which must sync them.
-    pub(super) fn finish(&mut self) -> Result<(SegmentMeta, Vec<Written>)> {
+    pub(super) fn finish(&mut self) -> Result<(SegmentMeta, Vec<UnsyncedFile>)> {
         self.flush()?;
         self.dirty = false;
         if self.meta.sealed {
@@ -337,8 +339,8 @@ impl SegmentWriter {
         }
         let mut files = std::mem::take(&mut self.side);
         let name = self.meta.name(self.topic.topic_id);
-        for (out, part) in [(&self.data, Part::Data), (&self.idx, Part::Idx)] {
-            files.push(Written { file: out.file.clone(), name, part, created: self.created });
+        for (out, kind) in [(&self.data, FileKind::Data), (&self.idx, FileKind::Idx)] {
+            files.push(UnsyncedFile { file: out.file.clone(), name, kind, created: self.created });
         }
         Ok((self.meta, files))
     }
@@ -366,7 +368,7 @@ impl Drop for SegmentWriter {
         }
         for written in &self.side {
             let _ =
-                self.segs.env.fs.remove_file(&self.segs.paths.segment(&written.name, written.part));
+                self.segs.env.fs.remove_file(&self.segs.paths.segment(&written.name, written.kind));
         }
     }
 }

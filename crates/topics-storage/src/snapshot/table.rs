@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use bincode::BorrowDecode;
 use topics_env::sync::OnceLock;
 
-use super::{
-    GapSnap, IdempotencySnap, ReplayPos, Section, SnapshotBody, TopicSnap, decode_limited,
-};
+use super::{GapSnap, IdempotencySnap, ReplayPos, Section, SnapshotBody, TopicSnap};
 use crate::dir::le_u64;
+use crate::format::codec::{BorrowDecode, borrow_fixed, decode_fixed};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
@@ -24,7 +22,7 @@ pub struct Snapshot {
     pub body: SnapshotBody,
     /// The topics.
     pub topics: Table,
-    /// Bytes of the largest segment that is not in the cold tier.
+    /// Bytes of the largest segment.
     pub largest: u64,
 }
 
@@ -39,7 +37,7 @@ impl Snapshot {
 
 /// A topic's entry, read where it lies.
 #[derive(Clone, Debug, PartialEq, Eq, BorrowDecode)]
-pub struct Glance<'a> {
+pub struct TopicHeader<'a> {
     /// Its id.
     pub topic_id: u64,
     /// Its epoch.
@@ -111,15 +109,15 @@ impl Table {
         starts.push(at);
         let mut largest = 0;
         for i in 0..count {
-            let mut walk = Walk { bytes: &bytes, at, largest };
-            walk.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
-            (at, largest) = (walk.at, walk.largest);
+            let mut scanner = EntryScanner { bytes: &bytes, at, largest };
+            scanner.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
+            (at, largest) = (scanner.at, scanner.largest);
             starts.push(at);
         }
         Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), largest })
     }
 
-    /// Bytes of the largest segment that is not in the cold tier.
+    /// Bytes of the largest segment.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }
@@ -156,16 +154,15 @@ impl Table {
     }
 
     /// An entry, read where it lies.
-    pub fn glance(&self, i: usize) -> Result<Glance<'_>> {
+    pub fn topic_header(&self, i: usize) -> Result<TopicHeader<'_>> {
         let entry = self.entry(i);
-        let found = bincode::borrow_decode_from_slice(entry, super::CODEC.with_limit::<LIMIT>());
-        self.whole(i, entry.len(), found.map_err(|e| e.to_string()))
+        self.whole(i, entry.len(), borrow_fixed(entry))
     }
 
     /// An entry, decoded.
     pub fn topic(&self, i: usize) -> Result<TopicSnap> {
         let entry = self.entry(i);
-        self.whole(i, entry.len(), decode_limited(entry))
+        self.whole(i, entry.len(), decode_fixed(entry))
     }
 
     fn whole<T>(
@@ -218,8 +215,6 @@ impl Table {
     }
 }
 
-/// The most that a decoded entry may take.
-const LIMIT: usize = 1 << 32;
 /// Where the name begins in an entry, behind id, epoch and length.
 const NAME: usize = 24;
 /// The shortest entry: numbers and six empty lists.
@@ -228,19 +223,19 @@ const MIN: usize = NAME + 8 + 57 + 8 + 32 + 8 + 8 + 8;
 /// What a record takes in an `.idx`.
 const IDX_ENTRY: u64 = 20;
 
-/// Bytes of the largest segment of an entry that is not in the cold tier.
+/// Bytes of the largest segment of an entry.
 pub(super) fn largest_in(entry: &[u8]) -> u64 {
-    let mut walk = Walk { bytes: entry, at: 0, largest: 0 };
-    walk.topic().map_or(0, |()| walk.largest)
+    let mut scanner = EntryScanner { bytes: entry, at: 0, largest: 0 };
+    scanner.topic().map_or(0, |()| scanner.largest)
 }
 
-struct Walk<'a> {
+struct EntryScanner<'a> {
     bytes: &'a [u8],
     at: usize,
     largest: u64,
 }
 
-impl Walk<'_> {
+impl EntryScanner<'_> {
     fn pass(&mut self, n: usize) -> Option<()> {
         self.at = self.at.checked_add(n).filter(|at| *at <= self.bytes.len())?;
         Some(())

@@ -56,11 +56,11 @@ fn put(env: &Env, n: u64) {
 }
 
 fn save(env: &Env, n: u64) -> Result<u64> {
-    write(env, &paths(), n, &mut Encoded::of(&body(n))?, || Ok(()))
+    write(env, &paths(), n, &mut EncodedSnapshot::of(&body(n))?, || Ok(()))
 }
 
 /// The newest snapshot, whole.
-fn newest(found: Loaded) -> Option<(u64, SnapshotBody)> {
+fn newest(found: LoadedSnapshots) -> Option<(u64, SnapshotBody)> {
     found.newest.map(|(n, s)| (n, s.whole().unwrap()))
 }
 
@@ -157,8 +157,9 @@ fn a_lying_length_allocates_nothing() {
 fn an_abandoned_snapshot_leaves_the_old_one() {
     let (env, _fs) = world(None);
     put(&env, 1);
-    let failed =
-        write(&env, &paths(), 2, &mut Encoded::of(&body(2)).unwrap(), || Err(StorageError::Closed));
+    let failed = write(&env, &paths(), 2, &mut EncodedSnapshot::of(&body(2)).unwrap(), || {
+        Err(StorageError::Closed)
+    });
     assert!(matches!(failed, Err(StorageError::Closed)));
     assert_eq!(list(&env, &paths()).unwrap(), [1]);
     assert_eq!(env.fs.list(&paths().meta()).unwrap().len(), 1);
@@ -379,16 +380,19 @@ fn topics_are_found_by_name_and_id_without_decoding_the_others() {
     for (i, t) in all.topics.iter().enumerate() {
         assert_eq!((table.named(&t.name), table.by_id(t.topic_id)), (Some(i), Some(i)));
         assert_eq!(&table.topic(i).unwrap(), t);
-        let glance = table.glance(i).unwrap();
-        assert_eq!((glance.topic_id, glance.name, glance.head), (t.topic_id, &*t.name, t.head));
-        assert_eq!((&glance.segments, &glance.gaps), (&t.segments, &t.gaps));
-        assert_eq!((glance.config, glance.live_bytes), (&t.config[..], t.live_bytes));
+        let topic_header = table.topic_header(i).unwrap();
+        assert_eq!(
+            (topic_header.topic_id, topic_header.name, topic_header.head),
+            (t.topic_id, &*t.name, t.head)
+        );
+        assert_eq!((&topic_header.segments, &topic_header.gaps), (&t.segments, &t.gaps));
+        assert_eq!((topic_header.config, topic_header.live_bytes), (&t.config[..], t.live_bytes));
     }
     assert_eq!((table.named("topic"), table.named("topic-9"), table.by_id(3)), (None, None, None));
     // What is passed on as it was encoded is the same.
-    let mut draft = Draft::begin(&all, 100).unwrap();
-    (0..table.len()).for_each(|i| draft.entry(table.entry(i)));
-    assert_eq!(draft.finish(&all).unwrap().file(5), encode(5, &all).unwrap());
+    let mut builder = SnapshotBuilder::begin(&all, 100).unwrap();
+    (0..table.len()).for_each(|i| builder.entry(table.entry(i)));
+    assert_eq!(builder.finish(&all).unwrap().file(5), encode(5, &all).unwrap());
     all.topics.reverse();
     let found = decode(&env, "f", 5, STORE, encode(5, &all).unwrap()).unwrap();
     assert!(!found.topics.is_sorted());

@@ -2,14 +2,14 @@
 //! that left room for the Group frame), then seq, ts, `batch_more` and the outer checksum of every
 //! frame in place.
 
-use super::FRONT;
-use super::state::Queued;
+use super::GROUP_HEADROOM;
+use super::state::QueuedBatch;
 use crate::StorageError;
 use crate::format::frame;
 use crate::format::record::Group;
 
 /// A group ready to be written.
-pub(super) struct Built {
+pub(super) struct BuiltGroup {
     pub bytes: Vec<u8>,
     /// Where each batch lies.
     pub spans: Vec<Span>,
@@ -31,11 +31,11 @@ pub(super) struct Span {
 /// Builds a group of `taken` that begins at `lsn` of the file with this salt. A batch that is not
 /// a sequence of whole frames is a bug, and must not reach the disk.
 pub(super) fn build(
-    taken: &mut [Queued],
+    taken: &mut [QueuedBatch],
     salt: u64,
     lsn: u64,
     synced_lsn: u64,
-) -> Result<Built, StorageError> {
+) -> Result<BuiltGroup, StorageError> {
     let total: usize = taken.iter().map(|q| q.bytes).sum();
     let mut bytes = match whole(taken) {
         Some(records) => records,
@@ -68,19 +68,19 @@ pub(super) fn build(
     group.encode_frame(&mut head);
     frame::seal(&mut head, salt, lsn);
     bytes[..Group::FRAME_LEN].copy_from_slice(&head);
-    Ok(Built { bytes, spans, frames, next_lsn })
+    Ok(BuiltGroup { bytes, spans, frames, next_lsn })
 }
 
 /// The buffer of the only batch, when it has its frames where the group's file wants them.
-fn whole(taken: &mut [Queued]) -> Option<Vec<u8>> {
+fn whole(taken: &mut [QueuedBatch]) -> Option<Vec<u8>> {
     let [q] = taken else { return None };
     let b = &mut q.batch;
-    let fits = b.front == FRONT && b.head.is_empty() && b.tail.is_empty();
+    let fits = b.headroom == GROUP_HEADROOM && b.head.is_empty() && b.tail.is_empty();
     fits.then(|| std::mem::take(&mut b.records))
 }
 
 /// One buffer with room for the Group frame and a copy of everything.
-fn together(taken: &[Queued], total: usize) -> Vec<u8> {
+fn together(taken: &[QueuedBatch], total: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(total + Group::FRAME_LEN);
     bytes.resize(Group::FRAME_LEN, 0);
     for q in taken {

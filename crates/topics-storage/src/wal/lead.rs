@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use topics_env::WriteSyncError;
 
-use super::group::{Built, build};
+use super::group::{BuiltGroup, build};
 use super::shard::{Guard, Shard};
-use super::state::{Effect, Placement, Queued, State, Unsynced};
+use super::state::{Effect, QueuedBatch, State, Unsynced, WrittenBatch};
 use super::{Level, WalFile};
 use crate::StorageError;
 
@@ -18,8 +18,8 @@ const GROUP_BYTES: usize = 4 << 20;
 const SYNC_AHEAD: u64 = 4 << 20;
 
 /// A group on its way to the file.
-struct Write {
-    taken: Vec<Queued>,
+struct GroupWrite {
+    taken: Vec<QueuedBatch>,
     file: Arc<WalFile>,
     offset: u64,
     /// Whether the sync is linked to the write; the syncing flag is held then.
@@ -27,15 +27,15 @@ struct Write {
 }
 
 /// A group that is in the file.
-struct Written {
+struct WrittenGroup {
     group: Arc<Vec<u8>>,
-    built: Built,
+    built: BuiltGroup,
     /// How long a linked write took.
     took: u64,
 }
 
 /// Why a group is not in the file.
-enum Fault {
+enum GroupError {
     /// It could not be made.
     Build(StorageError),
     /// It was not, or not wholly, written.
@@ -53,9 +53,9 @@ impl Shard {
         if st.failure_waits() {
             st = self.finish_file(st);
         }
-        while st.must_succeed() {
+        while st.needs_rotation() {
             let need = st.needed();
-            let (guard, moved) = self.succeed(st, need);
+            let (guard, moved) = self.rotate(st, need);
             st = guard;
             match moved {
                 Ok(()) => break,
@@ -65,11 +65,11 @@ impl Shard {
         let taken = st.take(GROUP_BYTES);
         let (Some(file), false) = (st.file.clone(), taken.is_empty()) else {
             st.leading = false;
-            return self.settle(st);
+            return self.drain_effects(st);
         };
-        let linked = !st.syncing && self.links(&st, &taken, own);
+        let linked = !st.syncing && self.should_link_sync(&st, &taken, own);
         st.syncing |= linked;
-        let mut write = Write { taken, file, offset: st.offset, linked };
+        let mut write = GroupWrite { taken, file, offset: st.offset, linked };
         st = self.write(st, &mut write);
         if !self.background() && st.wants_file() {
             st = self.prepare(st);
@@ -81,7 +81,12 @@ impl Shard {
     /// one, and nobody else waits for anything. The two run on other threads, one after the other,
     /// which costs a lone caller less than two calls and many callers the time in which the next
     /// group would have been written.
-    fn links(&self, st: &State, taken: &[Queued], own: Option<(u64, Level)>) -> bool {
+    fn should_link_sync(
+        &self,
+        st: &State,
+        taken: &[QueuedBatch],
+        own: Option<(u64, Level)>,
+    ) -> bool {
         let Some((n, Level::Synced)) = own else { return false };
         let alone = st.outcomes.waiters.is_empty() && st.queue.is_empty();
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
@@ -97,14 +102,14 @@ impl Shard {
             st.leading = true;
             return st;
         }
-        let first: Vec<Queued> = st.queue.pop_front().into_iter().collect();
+        let first: Vec<QueuedBatch> = st.queue.pop_front().into_iter().collect();
         let [ordinary, freeing] = [false, true].map(|frees| st.largest_writable(frees));
-        let largest = |q: &Queued| if q.batch.frees_space { freeing } else { ordinary };
+        let largest = |q: &QueuedBatch| if q.batch.frees_space { freeing } else { ordinary };
         st.fail(first, |q| q.bytes > largest(q), error);
         st
     }
 
-    fn write<'a>(&'a self, mut st: Guard<'a>, w: &mut Write) -> Guard<'a> {
+    fn write<'a>(&'a self, mut st: Guard<'a>, w: &mut GroupWrite) -> Guard<'a> {
         let (lsn, synced) = (st.next_lsn, st.synced_lsn);
         let outcome = self.unlocked(&mut st, || self.write_group(w, lsn, synced));
         if w.linked {
@@ -119,59 +124,59 @@ impl Shard {
         match outcome {
             Ok(written) => {
                 publish(&mut st, w, written);
-                self.call_for_pages(&st);
-                self.settle(st)
+                self.request_prefault(&st);
+                self.drain_effects(st)
             }
-            Err(Fault::Build(e)) => {
+            Err(GroupError::Build(e)) => {
                 log::error!("shard {}: {e}", self.id);
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
-                self.settle(st)
+                self.drain_effects(st)
             }
-            Err(Fault::Write(e @ StorageError::Full { .. })) => {
+            Err(GroupError::Write(e @ StorageError::Full { .. })) => {
                 // The file may hold a part of the group: the shard goes on in the next one only.
                 st.broken = true;
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
-                self.settle(st)
+                self.drain_effects(st)
             }
-            Err(Fault::Write(e) | Fault::Sync(e)) => self.poison(st, &w.taken, &e),
+            Err(GroupError::Write(e) | GroupError::Sync(e)) => self.poison(st, &w.taken, &e),
         }
     }
 
     fn write_group(
         &self,
-        w: &mut Write,
+        w: &mut GroupWrite,
         lsn: u64,
         synced: u64,
-    ) -> std::result::Result<Written, Fault> {
+    ) -> std::result::Result<WrittenGroup, GroupError> {
         let env = &self.shared.env;
         let mut built =
-            build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(Fault::Build)?;
+            build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(GroupError::Build)?;
         let mut took = 0;
         if w.linked {
             let started = env.clock.mono_ns();
             env.write_sync("wal.group", &*w.file.file, &built.bytes, w.offset).map_err(
                 |e| match e {
-                    WriteSyncError::Write(e) => Fault::Write(io("write", &w.file, e)),
-                    WriteSyncError::Sync(e) => Fault::Sync(io("sync", &w.file, e)),
+                    WriteSyncError::Write(e) => GroupError::Write(io("write", &w.file, e)),
+                    WriteSyncError::Sync(e) => GroupError::Sync(io("sync", &w.file, e)),
                 },
             )?;
             took = env.clock.mono_ns().saturating_sub(started);
-            self.shared.check_lock().map_err(Fault::Sync)?;
+            self.shared.check_lock().map_err(GroupError::Sync)?;
         } else {
             let done = w.file.file.write_all_at(&built.bytes, w.offset);
-            done.map_err(|e| Fault::Write(io("write", &w.file, e)))?;
+            done.map_err(|e| GroupError::Write(io("write", &w.file, e)))?;
         }
         let group = Arc::new(std::mem::take(&mut built.bytes));
         self.cache.write().push(w.file.key, w.offset as u32, group.clone());
-        Ok(Written { group, built, took })
+        Ok(WrittenGroup { group, built, took })
     }
 }
 
 /// The group's write has returned: positions move, commits are told in order.
-fn publish(st: &mut State, w: &Write, written: Written) {
-    let Written { group, built, took } = written;
+fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
+    let WrittenGroup { group, built, took } = written;
     for (q, span) in w.taken.iter().zip(&built.spans) {
-        let p = Placement {
+        let p = WrittenBatch {
             commit: q.batch.commit.clone(),
             file: w.file.key,
             file_first_lsn: w.file.first_lsn,
@@ -180,11 +185,11 @@ fn publish(st: &mut State, w: &Write, written: Written) {
             last_lsn: span.last_lsn,
             group: group.clone(),
             range: (span.from, span.to),
-            room: (q.batch.level == Level::Synced).then_some(q.room),
+            reserved: (q.batch.level == Level::Synced).then_some(q.reserved),
         };
         st.queued_bytes -= q.bytes;
-        if p.room.is_none() {
-            st.release_room(Some(q.room));
+        if p.reserved.is_none() {
+            st.release_reserved(Some(q.reserved));
         }
         match q.batch.level {
             Level::Synced => st.unsynced.push_back(Unsynced::Batch(p)),
@@ -206,7 +211,7 @@ fn publish(st: &mut State, w: &Write, written: Written) {
         st.counters.synced(took);
         st.sync_offset = st.offset;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
-        st.covered(ticket, lsn);
+        st.on_synced(ticket, lsn);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The write-ahead log: shards, group commit, succession of files.
+//! The write-ahead log: shards, group commit, rotation of files.
 //!
 //! * `state`: what a shard knows, and the order in which commits are told.
 //! * `outcome`: what is known about tickets, and who wants to know.
@@ -6,22 +6,22 @@
 //! * `group`: making one group of staged batches.
 //! * `lead`: what a leader does: one group, one write.
 //! * `sync`: making it durable; the shard's thread; the close.
-//! * `succession`: from one file to the next.
-//! * `ahead`: pages for what is written next.
+//! * `rotation`: from one file to the next.
+//! * `prefault`: reads reserved space before it is written, so that its pages are in memory.
 //! * `space`: keeping the free space of a full disk for a checkpoint.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
-mod ahead;
 mod cache;
 mod group;
 mod lead;
 mod outcome;
+mod prefault;
+mod rotation;
 pub mod scan;
 mod shard;
 mod space;
 mod state;
-mod succession;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -38,7 +38,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::shard::Shard;
 pub use self::shard::StagingPermit;
-pub use self::space::{LogFile, SpaceHold};
+pub use self::space::{AllocationPause, EndedFile};
 use crate::dir::{LockWatch, Paths};
 use crate::format::health::HealthFile;
 use crate::format::record::Group;
@@ -73,13 +73,13 @@ pub struct Ticket {
 /// that fails takes every later one of its topic with it.
 pub trait Commit: Send + Sync {
     /// The batch is committed at its level; its frames are finished and lie where `placed` says.
-    fn apply(&self, placed: &Placed<'_>);
+    fn apply(&self, placed: &PlacedBatch<'_>);
     /// The batch was not logged, or nothing is known about it any more.
     fn failed(&self, error: &StorageError);
 }
 
 /// The room that [`Batch::records`] may leave for the frame that opens a group.
-pub const FRONT: usize = Group::FRAME_LEN;
+pub const GROUP_HEADROOM: usize = Group::FRAME_LEN;
 
 /// A batch for the log. The frames are encoded, not sealed.
 pub struct Batch {
@@ -87,9 +87,9 @@ pub struct Batch {
     pub head: Vec<u8>,
     /// Append frames; topic, seq and ts are set when the group is written.
     pub records: Vec<u8>,
-    /// Bytes of `records` before its first frame: [`FRONT`], or 0. With them a batch that is a
+    /// Bytes of `records` before its first frame: [`GROUP_HEADROOM`], or 0. With them a batch that is a
     /// group of its own is written from where it was encoded.
-    pub front: usize,
+    pub headroom: usize,
     /// Control frames after the records.
     pub tail: Vec<u8>,
     /// Seq of the first Append frame.
@@ -113,7 +113,7 @@ impl Batch {
         Self {
             head,
             records: Vec::new(),
-            front: 0,
+            headroom: 0,
             tail: Vec::new(),
             first_seq: 0,
             ts,
@@ -132,13 +132,13 @@ impl Batch {
 
     /// The Append frames.
     fn frames(&self) -> &[u8] {
-        self.records.get(self.front..).unwrap_or(&[])
+        self.records.get(self.headroom..).unwrap_or(&[])
     }
 }
 
 /// Where finished frames lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed<'a> {
+pub struct PlacedBatch<'a> {
     /// The shard.
     pub shard: usize,
     /// The file.
@@ -242,7 +242,7 @@ struct Shared {
     /// The next key: files of all shards share one sequence.
     next_key: AtomicU32,
     /// Least time from one sync to the next while several wait for it, ns.
-    commit_window: AtomicU64,
+    commit_delay: AtomicU64,
     /// The lock of the directory: looked at after each sync, before it acks anything.
     lock: std::sync::OnceLock<LockWatch>,
 }
@@ -259,7 +259,7 @@ impl Shared {
 pub struct Wal {
     shards: Vec<Arc<Shard>>,
     /// Files of shards outside the layout, for reads.
-    elsewhere: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
+    outside_files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
@@ -271,19 +271,18 @@ impl Wal {
         paths: Paths,
         options: WalOptions,
         starts: Vec<ShardStart>,
-        elsewhere: Vec<WalFile>,
+        outside_files: Vec<WalFile>,
     ) -> Result<Self> {
         let background = options.background;
         let linked = env.fs.backend() != "posix";
-        let known = starts.iter().flat_map(|s| &s.files).chain(&elsewhere);
+        let known = starts.iter().flat_map(|s| &s.files).chain(&outside_files);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
-        let commit_window = AtomicU64::new(0);
+        let commit_delay = AtomicU64::new(0);
         let lock = std::sync::OnceLock::new();
-        let shared =
-            Arc::new(Shared { env, paths, options, linked, next_key, commit_window, lock });
-        let elsewhere: BTreeMap<_, _> =
-            elsewhere.into_iter().map(|f| (f.key, Arc::new(f))).collect();
-        let elsewhere = RwLock::new(elsewhere);
+        let shared = Arc::new(Shared { env, paths, options, linked, next_key, commit_delay, lock });
+        let outside_files: BTreeMap<_, _> =
+            outside_files.into_iter().map(|f| (f.key, Arc::new(f))).collect();
+        let outside_files = RwLock::new(outside_files);
         let mut shards = Vec::with_capacity(starts.len());
         for (i, start) in starts.into_iter().enumerate() {
             shards.push(Arc::new(Shard::new(shared.clone(), i, start)?));
@@ -292,7 +291,7 @@ impl Wal {
         if background {
             for shard in &shards {
                 for (what, run) in
-                    [("wal-sync", Shard::run as fn(&Shard)), ("wal-ahead", Shard::run_ahead)]
+                    [("wal-sync", Shard::run as fn(&Shard)), ("wal-ahead", Shard::run_prefault)]
                 {
                     let shard = shard.clone();
                     let name = format!("topics-{}-{}", what.trim_start_matches("wal-"), shard.id);
@@ -302,7 +301,7 @@ impl Wal {
                 }
             }
         }
-        Ok(Self { shards, elsewhere, threads: Mutex::new(threads) })
+        Ok(Self { shards, outside_files, threads: Mutex::new(threads) })
     }
 
     /// From now on nothing is acked once this lock is lost: a shard that notices, at its next sync,
@@ -390,17 +389,17 @@ impl Wal {
     /// The least time, in ns, from the beginning of one sync to that of the next while more than
     /// one waits for it: under pressure a sync covers more. A lone caller never waits for it, nor
     /// does [`Self::sync`]. 0: none.
-    pub fn set_commit_window(&self, ns: u64) {
+    pub fn set_commit_delay(&self, ns: u64) {
         if let Some(shard) = self.shards.first() {
-            shard.shared.commit_window.store(ns, Ordering::Relaxed);
+            shard.shared.commit_delay.store(ns, Ordering::Relaxed);
         }
     }
 
     /// For how long after `since`, monotonic ns, the last sync of the shard that was held back under
     /// pressure waited before it began.
     #[must_use]
-    pub fn held_since(&self, shard: usize, since: u64) -> u64 {
-        self.shards[shard].held_since(since)
+    pub fn delayed_since(&self, shard: usize, since: u64) -> u64 {
+        self.shards[shard].delayed_since(since)
     }
 
     /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not
@@ -436,7 +435,7 @@ impl Wal {
     pub fn file(&self, shard: usize, key: FileKey) -> Option<Arc<WalFile>> {
         let here = self.shards.get(shard).and_then(|s| s.file(key));
         here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
-            .or_else(|| self.elsewhere.read().get(&key).cloned())
+            .or_else(|| self.outside_files.read().get(&key).cloned())
     }
 
     /// Removes files whose last lsn is at or below `lsn`, never the one in use; the names.
@@ -446,8 +445,8 @@ impl Wal {
 
     /// Makes the file in use a small one, before the last checkpoints of a clean close. An error
     /// costs only the time that the next open takes.
-    pub fn rest(&self, shard: usize) -> Result<()> {
-        self.shards[shard].rest()
+    pub fn shrink_before_close(&self, shard: usize) -> Result<()> {
+        self.shards[shard].shrink_before_close()
     }
 
     /// Bytes of all files, the preallocated part included.
@@ -485,8 +484,8 @@ impl Wal {
         for shard in &self.shards {
             shard.release_files();
         }
-        let elsewhere = std::mem::take(&mut *self.elsewhere.write());
-        drop(elsewhere);
+        let outside_files = std::mem::take(&mut *self.outside_files.write());
+        drop(outside_files);
     }
 }
 
@@ -515,7 +514,7 @@ pub struct Counters {
     /// The same as a histogram: the `i`-th counts syncs below `2^(i + 8)` ns, the last all others.
     pub sync_times: [u64; SYNC_BUCKETS],
     /// Syncs that waited for company before they began.
-    pub gathered: u64,
+    pub delayed_syncs: u64,
     /// Files begun.
     pub rotations: u64,
     /// Batches staged now.
@@ -549,7 +548,7 @@ impl Counters {
             syncs: self.syncs + o.syncs,
             sync_ns: self.sync_ns + o.sync_ns,
             sync_times: std::array::from_fn(|i| self.sync_times[i] + o.sync_times[i]),
-            gathered: self.gathered + o.gathered,
+            delayed_syncs: self.delayed_syncs + o.delayed_syncs,
             rotations: self.rotations + o.rotations,
             staged: self.staged + o.staged,
             staged_bytes: self.staged_bytes + o.staged_bytes,

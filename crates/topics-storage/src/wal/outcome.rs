@@ -137,7 +137,7 @@ impl Outcomes {
     }
 
     /// Whether more than one waits for a sync, `own` of them among neither waiters nor callbacks.
-    pub fn company(&self, own: usize) -> bool {
+    pub fn has_several_syncs(&self, own: usize) -> bool {
         let blocked = self.waiters.iter().filter(|w| w.level == Level::Synced);
         let calls = self.callbacks[1].values().flatten().map(|_| ());
         blocked.map(|_| ()).chain(calls).nth(1usize.saturating_sub(own)).is_some()

@@ -13,7 +13,7 @@ const BLOCK: usize = 256 << 10;
 
 /// A verified frame and where it lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Scanned<'a> {
+pub struct ScannedFrame<'a> {
     /// Its lsn.
     pub lsn: u64,
     /// Its offset in the file.
@@ -26,7 +26,7 @@ pub struct Scanned<'a> {
 
 /// Where valid frames end.
 #[derive(Clone, Debug)]
-pub struct Stop {
+pub struct ScanEnd {
     /// The lsn that a frame here would have.
     pub lsn: u64,
     /// The offset.
@@ -93,13 +93,13 @@ impl Scan {
 
     /// Where the valid frames ended.
     #[must_use]
-    pub fn stop(&self) -> Stop {
-        Stop { lsn: self.lsn, offset: self.base + self.pos as u64, why: self.why }
+    pub fn stop(&self) -> ScanEnd {
+        ScanEnd { lsn: self.lsn, offset: self.base + self.pos as u64, why: self.why }
     }
 
     /// The next frame; `None` where they end. An I/O error is an error, never an end. A frame of an
     /// unknown type whose checksum is right stops the scan with an error.
-    pub fn next_frame(&mut self) -> Result<Option<Scanned<'_>>> {
+    pub fn next_frame(&mut self) -> Result<Option<ScannedFrame<'_>>> {
         let size = match self.size()? {
             Ok(size) => size,
             Err(why) => {
@@ -129,7 +129,7 @@ impl Scan {
         };
         self.pos += size;
         self.lsn += 1;
-        Ok(Some(Scanned { lsn, offset, frame, raw }))
+        Ok(Some(ScannedFrame { lsn, offset, frame, raw }))
     }
 
     /// Brings the next frame into the buffer; its size, or why there is none.
@@ -174,11 +174,11 @@ impl Scan {
 
 /// How a file begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum FileStart {
     /// With a Start that names the first lsn.
     At(u64),
     /// Without one: it holds nothing, unless its first valid Group, if any, says otherwise.
-    Nothing(Option<FoundGroup>),
+    Empty(Option<FoundGroup>),
 }
 
 /// Reads how a file begins.
@@ -187,15 +187,15 @@ pub fn read_start(
     file: &Arc<dyn File>,
     header: &WalFileHeader,
     shown: &str,
-) -> Result<Begin> {
+) -> Result<FileStart> {
     if let Some(lsn) = start_of(env, file, header, shown)? {
-        return Ok(Begin::At(lsn));
+        return Ok(FileStart::At(lsn));
     }
     let found = find_group(file, header, shown, WAL_HEADER as u64, 0)?;
     // Beside a running log the file may have been begun meanwhile.
     match found.is_some().then(|| start_of(env, file, header, shown)).transpose()?.flatten() {
-        Some(lsn) => Ok(Begin::At(lsn)),
-        None => Ok(Begin::Nothing(found)),
+        Some(lsn) => Ok(FileStart::At(lsn)),
+        None => Ok(FileStart::Empty(found)),
     }
 }
 

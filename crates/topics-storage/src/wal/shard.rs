@@ -2,7 +2,7 @@
 //!
 //! One small mutex guards the state. Leading (writing groups), syncing, making the next file and
 //! draining effects are flags in it, each held by one thread at a time; the lock is never held
-//! across I/O or a commit. Whoever gives a flag back calls [`Shard::settle`], which wakes those
+//! across I/O or a commit. Whoever gives a flag back calls [`Shard::drain_effects`], which wakes those
 //! that wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use topics_env::sync::{Condvar, Instant, Mutex, MutexGuard, RwLock, thread, thre
 
 use super::cache::TailCache;
 use super::outcome::{Callback, Waiter};
-use super::state::{Effect, Queued, State, Thread};
+use super::state::{Effect, QueuedBatch, State, Thread};
 use super::{
     Batch, Commit, Counters, FileKey, Level, Positions, ShardStart, Shared, Ticket, WalFile,
 };
@@ -44,15 +44,15 @@ pub(super) struct Shard {
     /// The shard's thread.
     pub wake: Condvar,
     /// The thread that makes pages ahead.
-    pub pages: Condvar,
+    pub prefault_wake: Condvar,
     /// Whoever waits for company before a sync.
-    pub company: Condvar,
+    pub delay_wake: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     pub cache: RwLock<TailCache>,
     /// Bytes of all files, the preallocated part included.
     pub disk_bytes: AtomicU64,
     /// When the last sync that was held back began, monotonic.
-    pub held_to: AtomicU64,
+    pub last_delay_end: AtomicU64,
 }
 
 /// Permission to stage one batch; released when dropped. Its owner must not wait for anything but
@@ -83,23 +83,23 @@ impl Drop for StagingPermit {
             return;
         }
         let mut st = self.shard.state.lock();
-        st.room_bytes -= self.bytes;
-        st.room_batches -= 1;
+        st.reserved_bytes -= self.bytes;
+        st.reserved_batches -= 1;
         st.wake_permit_waiter();
     }
 }
 
 /// Poisons the shard if the thread unwinds while it holds a flag: what it was at is half done, and
 /// must not leave the others waiting for ever.
-struct Unwind<'a>(&'a Shard);
+struct PoisonOnPanic<'a>(&'a Shard);
 
-impl Drop for Unwind<'_> {
+impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let shard = self.0;
-            let abandon = || shard.abandon("a thread panicked in the log");
+            let poison = || shard.poison_after_panic("a thread panicked in the log");
             // A second panic must not end the process.
-            let _ = shard.shared.env.guards.run("wal", || format!("shard {}", shard.id), abandon);
+            let _ = shard.shared.env.guards.run("wal", || format!("shard {}", shard.id), poison);
         }
     }
 }
@@ -122,12 +122,12 @@ impl Shard {
             state: Mutex::new(state),
             flags: Condvar::new(),
             wake: Condvar::new(),
-            pages: Condvar::new(),
-            company: Condvar::new(),
+            prefault_wake: Condvar::new(),
+            delay_wake: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
-            held_to: AtomicU64::new(0),
+            last_delay_end: AtomicU64::new(0),
         })
     }
 
@@ -137,25 +137,25 @@ impl Shard {
 
     /// Leads one group: see [`Self::lead_group`]. A panic poisons the shard.
     pub fn lead<'a>(&'a self, st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
-        self.unwinding(|| self.lead_group(st, own))
+        self.poison_on_panic(|| self.lead_group(st, own))
     }
 
     /// Syncs what has been written: see [`Self::sync_written`]. A panic poisons the shard.
     pub fn run_sync<'a>(&'a self, st: Guard<'a>) -> Guard<'a> {
-        self.unwinding(|| self.sync_written(st))
+        self.poison_on_panic(|| self.sync_written(st))
     }
 
     /// Runs what takes the lock along; the lock is free again when a panic gets here.
-    fn unwinding<R>(&self, f: impl FnOnce() -> R) -> R {
-        let unwind = Unwind(self);
+    fn poison_on_panic<R>(&self, f: impl FnOnce() -> R) -> R {
+        let guard = PoisonOnPanic(self);
         let r = f();
-        std::mem::forget(unwind);
+        std::mem::forget(guard);
         r
     }
 
     /// A thread panicked in the middle of something: the shard is poisoned, its flags are free,
     /// everybody is told.
-    fn abandon(&self, what: &str) {
+    fn poison_after_panic(&self, what: &str) {
         let error = StorageError::Poisoned { detail: what.to_owned() };
         let mut st = self.state.lock();
         st.release_flags();
@@ -166,7 +166,7 @@ impl Shard {
     pub fn thread(&self, name: &'static str, run: fn(&Self)) {
         let at = || format!("shard {}", self.id);
         if let Err(panicked) = self.shared.env.guards.run(name, at, || run(self)) {
-            self.abandon(&format!("the thread {name}: {panicked}"));
+            self.poison_after_panic(&format!("the thread {name}: {panicked}"));
         }
     }
 
@@ -174,9 +174,9 @@ impl Shard {
     pub fn unlocked<R>(&self, st: &mut Guard<'_>, f: impl FnOnce() -> R) -> R {
         MutexGuard::unlocked(st, || {
             // Dropped here, while the lock is free, if `f` panics.
-            let unwind = Unwind(self);
+            let guard = PoisonOnPanic(self);
             let r = f();
-            std::mem::forget(unwind);
+            std::mem::forget(guard);
             r
         })
     }
@@ -191,8 +191,8 @@ impl Shard {
         this.refusal(&st, true)?;
         let mut waited = Duration::ZERO;
         if st.permit_waiters.is_empty() && this.has_capacity(&st, bytes) {
-            st.room_bytes += bytes;
-            st.room_batches += 1;
+            st.reserved_bytes += bytes;
+            st.reserved_batches += 1;
         } else {
             let began = Instant::now();
             let deadline = began + wait.ok_or(StorageError::Staging)?;
@@ -206,8 +206,8 @@ impl Shard {
     /// when nothing else is staged.
     fn has_capacity(&self, st: &State, bytes: usize) -> bool {
         let options = &self.shared.options;
-        let fits = st.room_bytes + bytes <= options.staging_bytes || st.room_batches == 0;
-        fits && st.room_batches < options.staging_batches
+        let fits = st.reserved_bytes + bytes <= options.staging_bytes || st.reserved_batches == 0;
+        fits && st.reserved_batches < options.staging_batches
     }
 
     /// Waits at the end of the queue of those who want a permit. Only the first of them is admitted,
@@ -245,8 +245,8 @@ impl Shard {
         };
         st.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
         if outcome.is_ok() {
-            st.room_bytes += bytes;
-            st.room_batches += 1;
+            st.reserved_bytes += bytes;
+            st.reserved_batches += 1;
         }
         // The next one may fit too, or has to learn why nobody is admitted.
         st.wake_permit_waiter();
@@ -280,7 +280,7 @@ impl Shard {
         if let Err(e) = self.refusal(&st, batch.frees_space) {
             if st.no_space {
                 st.retry_space = true;
-                self.kick(&mut st);
+                self.wake_thread(&mut st);
             }
             // The permit is released without the lock.
             drop(st);
@@ -296,19 +296,19 @@ impl Shard {
     }
 
     /// Puts a batch into the queue; its room has been taken.
-    pub fn enqueue(&self, st: &mut State, batch: Batch, room: usize) -> Ticket {
+    pub fn enqueue(&self, st: &mut State, batch: Batch, reserved: usize) -> Ticket {
         st.last_ticket += 1;
         let n = st.last_ticket;
         let bytes = batch.bytes();
         st.queued_bytes += bytes;
         let unwaited = batch.level == Level::Staged;
-        st.queue.push_back(Queued { n, batch, bytes, room });
+        st.queue.push_back(QueuedBatch { n, batch, bytes, reserved });
         let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
         st.lead_wanted |= crowded;
         // Nobody waits for a batch of level `Staged`: the thread has to notice it. It notices
         // the others too if their owners neither wait nor drive.
         if st.thread == Thread::Idle || (st.thread == Thread::Waiting && (unwaited || crowded)) {
-            self.kick(st);
+            self.wake_thread(st);
         }
         if !self.background() {
             // Nobody else may write it.
@@ -318,7 +318,7 @@ impl Shard {
     }
 
     /// Wakes the shard's thread.
-    pub fn kick(&self, st: &mut State) {
+    pub fn wake_thread(&self, st: &mut State) {
         if self.background() && st.thread != Thread::Busy {
             st.thread = Thread::Busy;
             self.wake.notify_one();
@@ -341,7 +341,7 @@ impl Shard {
             return self.lead(st, Some((n, level)));
         }
         if st.alive() && st.needs_sync(n, level) && !st.syncing {
-            return self.sync_together(st);
+            return self.sync_with_delay(st);
         }
         WAKE.with(|wake| {
             st.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
@@ -352,7 +352,7 @@ impl Shard {
     }
 
     /// Runs what is to be done without the lock, in order, then wakes whoever waits for it.
-    pub fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub fn drain_effects<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         while !st.draining && !st.effects.is_empty() {
             let effects = st.begin_drain();
             // The commits are dropped in there, without the lock.
@@ -366,15 +366,16 @@ impl Shard {
                 return self.poison(st, &[], &StorageError::Poisoned { detail });
             }
         }
-        if st.gathering && (!st.alive() || st.closing || st.sync_wanted) {
-            self.company.notify_all();
+        if st.delaying && (!st.alive() || st.closing || st.sync_wanted) {
+            self.delay_wake.notify_all();
         }
         let woken = st.take_woken();
         let due = st.outcomes.due();
-        let wanted = st.lead_wanted || (!st.syncing && (st.sync_wanted || st.sync_called_for()));
+        let wanted =
+            st.lead_wanted || (!st.syncing && (st.sync_wanted || st.callback_needs_sync()));
         let unwatched = st.thread == Thread::Idle && (st.dirty() || !st.queue.is_empty());
         if wanted || unwatched || (st.wants_file() && st.thread == Thread::Idle) {
-            self.kick(&mut st);
+            self.wake_thread(&mut st);
         }
         self.flags.notify_all();
         st.wake_permit_waiter();
@@ -384,7 +385,7 @@ impl Shard {
                     w.notify_one();
                 }
                 for (done, outcome) in due {
-                    self.tell("callback", || done(outcome));
+                    self.run_guarded("callback", || done(outcome));
                 }
             });
         }
@@ -396,9 +397,10 @@ impl Shard {
         let mut first = None;
         for effect in effects {
             let panicked = match effect {
-                Effect::Apply(p) => self.tell("commit", || p.apply(self.id)),
+                Effect::Apply(p) => self.run_guarded("commit", || p.apply(self.id)),
                 Effect::Fail(f) => {
-                    let told = |c: &Arc<dyn Commit>| self.tell("commit", || c.failed(&f.error));
+                    let told =
+                        |c: &Arc<dyn Commit>| self.run_guarded("commit", || c.failed(&f.error));
                     f.commits.iter().filter_map(told).reduce(|first, _| first)
                 }
                 Effect::Written(_) | Effect::Synced(_) => None,
@@ -408,7 +410,7 @@ impl Shard {
         first
     }
 
-    fn tell(&self, what: &'static str, f: impl FnOnce()) -> Option<Panicked> {
+    fn run_guarded(&self, what: &'static str, f: impl FnOnce()) -> Option<Panicked> {
         self.shared.env.guards.run(what, || format!("shard {}", self.id), f).err()
     }
 
@@ -421,7 +423,7 @@ impl Shard {
         st.outcomes.call(n, level, done);
         if level == Level::Synced {
             st.lead_wanted = true;
-            self.kick(&mut st);
+            self.wake_thread(&mut st);
         }
     }
 
@@ -429,10 +431,10 @@ impl Shard {
         let mut st = self.state.lock();
         let n = st.last_ticket;
         while st.is_queued(n) && !st.leading && st.alive() {
-            if self.background() && (st.must_succeed() || st.failure_waits()) {
+            if self.background() && (st.needs_rotation() || st.failure_waits()) {
                 // Going on in the next file, or behind a failure, syncs: not on the caller's thread.
                 st.lead_wanted = true;
-                self.kick(&mut st);
+                self.wake_thread(&mut st);
                 return;
             }
             st = self.lead(st, None);
@@ -445,7 +447,7 @@ impl Shard {
         }
         let mut st = self.state.lock();
         st.lead_wanted = true;
-        self.kick(&mut st);
+        self.wake_thread(&mut st);
     }
 
     pub fn sync_all(&self) -> Result<u64> {
@@ -472,7 +474,7 @@ impl Shard {
                 return Ok(st.synced_lsn);
             }
             if synced || st.syncing {
-                self.hurry(&mut st);
+                self.cancel_delay(&mut st);
                 self.flags.wait(&mut st);
             } else {
                 st = self.run_sync(st);
@@ -486,12 +488,12 @@ impl Shard {
     }
 
     /// For how long after `since`, monotonic, the last sync that was held back waited.
-    pub fn held_since(&self, since: u64) -> u64 {
+    pub fn delayed_since(&self, since: u64) -> u64 {
         // Hardly any sync is held back: nothing is locked to learn that.
-        if self.held_to.load(Ordering::Relaxed) <= since {
+        if self.last_delay_end.load(Ordering::Relaxed) <= since {
             return 0;
         }
-        let (from, to) = self.state.lock().last_hold;
+        let (from, to) = self.state.lock().last_delay;
         to.saturating_sub(from.max(since))
     }
 
@@ -512,7 +514,7 @@ impl Shard {
     pub fn poison<'a>(
         &'a self,
         mut st: Guard<'a>,
-        taken: &[Queued],
+        taken: &[QueuedBatch],
         error: &StorageError,
     ) -> Guard<'a> {
         let first = st.poisoned.is_none();
@@ -533,7 +535,7 @@ impl Shard {
         {
             self.unlocked(&mut st, || health.fail(&self.shared.env));
         }
-        self.settle(st)
+        self.drain_effects(st)
     }
 
     pub fn is_closed(&self) -> bool {

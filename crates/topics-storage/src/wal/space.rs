@@ -10,26 +10,26 @@ use super::{FileKey, Wal};
 use crate::StorageError;
 
 /// Why no file is made ready now.
-pub(super) fn held() -> StorageError {
+pub(super) fn allocation_paused() -> StorageError {
     StorageError::Full { detail: "the space that is left is for a checkpoint".into() }
 }
 
 /// While it lives the log makes no file ready and grows none; afterwards it tries again.
 #[derive(Debug)]
-pub struct SpaceHold(Vec<Arc<Shard>>);
+pub struct AllocationPause(Vec<Arc<Shard>>);
 
-impl Drop for SpaceHold {
+impl Drop for AllocationPause {
     fn drop(&mut self) {
         for shard in &self.0 {
-            shard.state.lock().held -= 1;
-            shard.space_came_back();
+            shard.state.lock().allocation_pauses -= 1;
+            shard.retry_prepare();
         }
     }
 }
 
 /// A file of the log that is not written any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogFile {
+pub struct EndedFile {
     /// Its key.
     pub key: FileKey,
     /// The last lsn in it.
@@ -41,25 +41,25 @@ pub struct LogFile {
 impl Wal {
     /// Keeps the log from taking free space. Groups go on in the files that are there.
     #[must_use]
-    pub fn hold_space(&self) -> SpaceHold {
+    pub fn pause_allocation(&self) -> AllocationPause {
         for shard in &self.shards {
             let mut st = shard.state.lock();
-            st.held += 1;
+            st.allocation_pauses += 1;
             // One that began before goes on to take it.
             while st.preparing {
                 shard.flags.wait(&mut st);
             }
         }
-        SpaceHold(self.shards.clone())
+        AllocationPause(self.shards.clone())
     }
 
     /// The files of a shard, oldest first, without the one in use and the next one.
     #[must_use]
-    pub fn ended_files(&self, shard: usize) -> Vec<LogFile> {
+    pub fn ended_files(&self, shard: usize) -> Vec<EndedFile> {
         let files = self.shards[shard].files.read();
         let ended = files.values().zip(files.values().skip(1));
         ended
-            .map(|(f, next)| LogFile {
+            .map(|(f, next)| EndedFile {
                 key: f.key,
                 last_lsn: next.first_lsn - 1,
                 bytes: f.file.len().unwrap_or(0),

@@ -11,28 +11,30 @@ use std::time::Duration;
 use topics_env::sync::Condvar;
 
 use super::outcome::{Outcomes, Waiter};
-use super::succession::{FIRST_GROUP, Prepared};
-use super::{Batch, Commit, Counters, FileKey, Level, Placed, ShardStart, WalFile, WalOptions};
+use super::rotation::{FIRST_GROUP, PreparedFile};
+use super::{
+    Batch, Commit, Counters, FileKey, Level, PlacedBatch, ShardStart, WalFile, WalOptions,
+};
 use crate::StorageError;
 use crate::format::health::HealthFile;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::WAL_HEADER;
 
 /// The most that a file keeps for batches that free space: hundreds of deletes.
-const KEPT: u64 = 64 << 10;
+const RESERVE: u64 = 64 << 10;
 
 /// A staged batch.
-pub(super) struct Queued {
+pub(super) struct QueuedBatch {
     pub n: u64,
     pub batch: Batch,
     /// Bytes of its frames; they stay with nobody once its group is made.
     pub bytes: usize,
     /// The staging room that it holds.
-    pub room: usize,
+    pub reserved: usize,
 }
 
 /// A written batch and where it lies.
-pub(super) struct Placement {
+pub(super) struct WrittenBatch {
     pub commit: Arc<dyn Commit>,
     pub file: FileKey,
     pub file_first_lsn: u64,
@@ -42,12 +44,12 @@ pub(super) struct Placement {
     pub group: Arc<Vec<u8>>,
     pub range: (usize, usize),
     /// The staging room that it keeps until it is synced: its group stays in memory so long.
-    pub room: Option<usize>,
+    pub reserved: Option<usize>,
 }
 
-impl Placement {
+impl WrittenBatch {
     pub fn apply(&self, shard: usize) {
-        self.commit.apply(&Placed {
+        self.commit.apply(&PlacedBatch {
             shard,
             file: self.file,
             offset: self.offset,
@@ -72,13 +74,13 @@ pub(super) struct Failure {
 
 /// What waits, in order, for a sync: batches of level `Synced`, and failures behind them.
 pub(super) enum Unsynced {
-    Batch(Placement),
+    Batch(WrittenBatch),
     Failure(Failure),
 }
 
 /// What is to be done, in order, without the lock.
 pub(super) enum Effect {
-    Apply(Placement),
+    Apply(WrittenBatch),
     Fail(Failure),
     /// Tickets up to here are written, and applied if that is their level.
     Written(u64),
@@ -100,10 +102,10 @@ pub(super) enum Thread {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub queue: VecDeque<Queued>,
+    pub queue: VecDeque<QueuedBatch>,
     pub queued_bytes: usize,
-    pub room_bytes: usize,
-    pub room_batches: usize,
+    pub reserved_bytes: usize,
+    pub reserved_batches: usize,
     /// Those who wait for a staging permit, in the order they came.
     pub permit_waiters: VecDeque<Arc<Condvar>>,
     pub last_ticket: u64,
@@ -131,14 +133,14 @@ pub(super) struct State {
     pub offset: u64,
     pub capacity: u64,
     /// Up to where the file in use has pages ahead of its writes.
-    pub paged: u64,
+    pub prefaulted_to: u64,
     /// Where in the file in use the last sync to begin began.
     pub sync_offset: u64,
     /// Whether somebody waited for a sync of the file in use, and of the one before it.
     pub sync_used: (bool, bool),
     /// The last ordinal given to a file.
     pub last_ordinal: u64,
-    pub prepared: Option<Prepared>,
+    pub prepared: Option<PreparedFile>,
     /// Why the last attempt to make it failed.
     pub prepare_error: Option<StorageError>,
     /// Files that were made ready and given up.
@@ -148,16 +150,16 @@ pub(super) struct State {
     /// Whether to try again although the last attempt failed.
     pub retry_space: bool,
     /// Bytes that every file has for batches that free space, at its end.
-    pub kept: usize,
+    pub reserve: usize,
     /// How many hold the free space for something else: no file is made ready or grown.
-    pub held: u32,
+    pub allocation_pauses: u32,
     /// A group failed for want of space: the file in use ends before it.
     pub broken: bool,
     pub poisoned: Option<StorageError>,
     /// Where the next process learns of that.
     pub health: Option<Arc<HealthFile>>,
     /// A close has begun: no further file is made ready unless it is needed.
-    pub resting: bool,
+    pub shrinking: bool,
     /// No batch is taken any more.
     pub closing: bool,
     /// Nothing is written or synced any more.
@@ -167,15 +169,15 @@ pub(super) struct State {
     /// When the last sync began, monotonic.
     pub sync_began: u64,
     /// Since when the next sync is held back, monotonic.
-    pub held_from: Option<u64>,
+    pub delay_from: Option<u64>,
     /// From when to when the last sync that was held back waited, monotonic.
-    pub last_hold: (u64, u64),
+    pub last_delay: (u64, u64),
     /// Batches that waited for the last sync: the first of them that comes again is not alone.
     pub last_covered: usize,
     /// The syncing flag is held by a caller who waits for company.
-    pub gathering: bool,
+    pub delaying: bool,
     /// Whoever gathers goes on at once.
-    pub hurry: bool,
+    pub cancel_delay: bool,
     pub lead_wanted: bool,
     pub counters: Counters,
 }
@@ -194,7 +196,7 @@ impl State {
     pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>, options: &WalOptions) -> Self {
         Self {
             outcomes: Outcomes::new(2 * options.staging_batches),
-            kept: (options.file_initial / 8).min(KEPT) as usize,
+            reserve: (options.file_initial / 8).min(RESERVE) as usize,
             next_lsn: start.next_lsn,
             synced_lsn: start.next_lsn - 1,
             last_ordinal: file.as_ref().map_or(0, |f| f.header.ordinal),
@@ -256,52 +258,53 @@ impl State {
 
     /// Takes the next batches that fit into the file, up to `cap` bytes unless the first alone is
     /// larger.
-    pub fn take(&mut self, cap: usize) -> Vec<Queued> {
-        let (room, kept) = (self.room(), self.kept_here());
+    pub fn take(&mut self, cap: usize) -> Vec<QueuedBatch> {
+        let (free, reserve) = (self.free_bytes(), self.current_reserve());
         let mut bytes = 0;
-        let fit = |q: &&Queued| {
+        let fit = |q: &&QueuedBatch| {
             let first = bytes == 0;
             bytes += q.bytes;
-            let kept = if q.batch.frees_space { 0 } else { kept };
-            bytes + kept <= room && (first || bytes <= cap)
+            let reserve = if q.batch.frees_space { 0 } else { reserve };
+            bytes + reserve <= free && (first || bytes <= cap)
         };
         let n = self.queue.iter().take_while(fit).count();
         self.queue.drain(..n).collect()
     }
 
     /// Bytes of batches that a group in the file in use may have.
-    pub fn room(&self) -> usize {
-        let room = self.capacity.saturating_sub(self.offset + Group::FRAME_LEN as u64);
-        usize::try_from(room).unwrap_or(usize::MAX)
+    pub fn free_bytes(&self) -> usize {
+        let free = self.capacity.saturating_sub(self.offset + Group::FRAME_LEN as u64);
+        usize::try_from(free).unwrap_or(usize::MAX)
     }
 
     /// Bytes at the end of the file in use that ordinary batches leave to those that free space:
-    /// [`Self::kept`], until the next file is ready, which has them too.
-    fn kept_here(&self) -> usize {
-        if self.prepared.is_some() { 0 } else { self.kept }
+    /// [`Self::reserve`], until the next file is ready, which has them too.
+    fn current_reserve(&self) -> usize {
+        if self.prepared.is_some() { 0 } else { self.reserve }
     }
 
     /// Bytes of the largest batch that the file in use, or the next one as it is, has room for.
     pub fn largest_writable(&self, frees_space: bool) -> usize {
-        let kept = if frees_space { 0 } else { self.kept };
+        let reserve = if frees_space { 0 } else { self.reserve };
         let next = self.prepared.as_ref().map_or(0, |p| p.capacity);
         let next = next.saturating_sub(FIRST_GROUP + Group::FRAME_LEN as u64);
-        let next = usize::try_from(next).unwrap_or(usize::MAX).saturating_sub(kept);
-        let here = self.room().saturating_sub(kept.min(self.kept_here()));
+        let next = usize::try_from(next).unwrap_or(usize::MAX).saturating_sub(reserve);
+        let here = self.free_bytes().saturating_sub(reserve.min(self.current_reserve()));
         next.max(if self.broken { 0 } else { here })
     }
 
     /// Whether the next batch cannot go into the file in use.
-    pub fn must_succeed(&self) -> bool {
-        let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept_here() };
-        let fits = |q: &Queued| q.bytes + kept(q) <= self.room();
+    pub fn needs_rotation(&self) -> bool {
+        let reserve =
+            |q: &QueuedBatch| if q.batch.frees_space { 0 } else { self.current_reserve() };
+        let fits = |q: &QueuedBatch| q.bytes + reserve(q) <= self.free_bytes();
         self.queue.front().is_some_and(|q| self.broken || !fits(q))
     }
 
     /// Bytes that the next file needs behind its Start for the next batch.
     pub fn needed(&self) -> u64 {
-        let kept = |q: &Queued| if q.batch.frees_space { 0 } else { self.kept };
-        let bytes = self.queue.front().map_or(0, |q| q.bytes + kept(q));
+        let reserve = |q: &QueuedBatch| if q.batch.frees_space { 0 } else { self.reserve };
+        let bytes = self.queue.front().map_or(0, |q| q.bytes + reserve(q));
         (bytes + Group::FRAME_LEN) as u64
     }
 
@@ -309,7 +312,11 @@ impl State {
     pub fn wants_file(&self) -> bool {
         let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
         let again = self.prepare_error.is_none() || self.retry_space;
-        used && !self.resting && self.prepared.is_none() && !self.preparing && self.alive() && again
+        used && !self.shrinking
+            && self.prepared.is_none()
+            && !self.preparing
+            && self.alive()
+            && again
     }
 
     /// Has the first of those who wait for a permit look again.
@@ -320,18 +327,18 @@ impl State {
     }
 
     /// Gives back what taken batches held.
-    pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q Queued>) {
+    pub fn release<'q>(&mut self, taken: impl IntoIterator<Item = &'q QueuedBatch>) {
         for q in taken {
             self.queued_bytes -= q.bytes;
-            self.release_room(Some(q.room));
+            self.release_reserved(Some(q.reserved));
         }
     }
 
     /// Gives back the staging room of one batch.
-    pub fn release_room(&mut self, room: Option<usize>) {
-        if let Some(bytes) = room {
-            self.room_bytes -= bytes;
-            self.room_batches -= 1;
+    pub fn release_reserved(&mut self, reserved: Option<usize>) {
+        if let Some(bytes) = reserved {
+            self.reserved_bytes -= bytes;
+            self.reserved_batches -= 1;
         }
     }
 
@@ -345,11 +352,11 @@ impl State {
     /// those of the failed one. They are told after all that was written before them.
     pub fn fail(
         &mut self,
-        taken: Vec<Queued>,
-        unwritable: impl Fn(&Queued) -> bool,
+        taken: Vec<QueuedBatch>,
+        unwritable: impl Fn(&QueuedBatch) -> bool,
         error: &StorageError,
     ) {
-        let topic = |q: &Queued| Some(q.batch.topic_id).filter(|t| *t != 0);
+        let topic = |q: &QueuedBatch| Some(q.batch.topic_id).filter(|t| *t != 0);
         let mut topics: HashSet<u64> = taken.iter().filter_map(topic).collect();
         let mut failed = taken;
         let mut rest = VecDeque::with_capacity(self.queue.len());
@@ -391,12 +398,12 @@ impl State {
     /// Fails everything from ticket `from` on, and whatever waits for a sync: the batches that a
     /// leader took and could not write, then the queue. While somebody leads, these are left to
     /// him.
-    pub fn fail_all(&mut self, from: u64, taken: &[Queued], error: &StorageError) {
+    pub fn fail_all(&mut self, from: u64, taken: &[QueuedBatch], error: &StorageError) {
         let mut commits = Vec::new();
         for u in std::mem::take(&mut self.unsynced) {
             match u {
                 Unsynced::Batch(p) => {
-                    self.release_room(p.room);
+                    self.release_reserved(p.reserved);
                     commits.push(p.commit);
                 }
                 Unsynced::Failure(f) => commits.extend(f.commits),
@@ -404,7 +411,7 @@ impl State {
         }
         let last = !self.leading;
         if last {
-            let queue: Vec<Queued> = self.queue.drain(..).collect();
+            let queue: Vec<QueuedBatch> = self.queue.drain(..).collect();
             self.release(taken.iter().chain(&queue));
             commits.extend(taken.iter().chain(&queue).map(|q| q.batch.commit.clone()));
             self.written_ticket = self.last_ticket;
@@ -417,7 +424,7 @@ impl State {
 
     /// A sync that began when tickets up to `ticket` and frames up to `lsn` were written has
     /// returned.
-    pub fn covered(&mut self, ticket: u64, lsn: u64) {
+    pub fn on_synced(&mut self, ticket: u64, lsn: u64) {
         self.synced_lsn = self.synced_lsn.max(lsn);
         self.synced_ticket = self.synced_ticket.max(ticket);
         self.last_covered = 0;
@@ -429,7 +436,7 @@ impl State {
                 }
                 Unsynced::Batch(p) => {
                     self.last_covered += 1;
-                    self.release_room(p.room);
+                    self.release_reserved(p.reserved);
                     self.effects.push_back(Effect::Apply(p));
                 }
                 Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),
@@ -469,18 +476,19 @@ impl State {
     }
 
     /// Whether a callback waits for a sync of what is written.
-    pub fn sync_called_for(&self) -> bool {
+    pub fn callback_needs_sync(&self) -> bool {
         let first = self.outcomes.first_synced_call();
         first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
     }
 
     /// How long the next sync may wait for company, if it has any, or the last one had: the window
     /// is counted from the beginning of that.
-    pub fn window(&self, ns: u64, now: u64, company: bool) -> Option<Duration> {
-        let company = company || self.last_covered > 1;
-        let patient = ns > 0 && company && !self.hurry && !self.sync_wanted && !self.closing;
+    pub fn remaining_delay(&self, ns: u64, now: u64, others_wait: bool) -> Option<Duration> {
+        let others_wait = others_wait || self.last_covered > 1;
+        let delays =
+            ns > 0 && others_wait && !self.cancel_delay && !self.sync_wanted && !self.closing;
         let rest = (self.sync_began + ns).saturating_sub(now);
-        (patient && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))
+        (delays && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))
     }
 
     /// Takes the waiters off the list that have something to do: their outcome is known, or one
@@ -515,13 +523,13 @@ impl State {
     /// After a panic: whoever held a flag does not give it back.
     pub fn release_flags(&mut self) {
         (self.leading, self.syncing, self.draining, self.preparing) = (false, false, false, false);
-        self.gathering = false;
+        self.delaying = false;
         self.applying_from = None;
     }
 }
 
 /// The tickets of batches in queue order, as ranges.
-fn ranges(batches: &[Queued]) -> Vec<(u64, u64)> {
+fn ranges(batches: &[QueuedBatch]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for q in batches {
         match ranges.last_mut() {

@@ -8,7 +8,7 @@ use topics_env::sync::atomic::Ordering;
 
 use super::shard::{Guard, Shard};
 use super::state::{State, Thread};
-use super::{Batch, Commit, Level, Placed};
+use super::{Batch, Commit, Level, PlacedBatch};
 use crate::format::health::Health;
 use crate::format::record::{Body, CleanClose};
 use crate::format::wal_file::WAL_HEADER;
@@ -22,19 +22,19 @@ impl Shard {
     /// nothing above the last success is ever acked (I10).
     pub fn sync_written<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.sync_wanted = false;
-        st.hurry = false;
+        st.cancel_delay = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         let Some(file) = st.file.clone().filter(|_| lsn > st.synced_lsn) else {
-            st.covered(ticket, lsn);
-            return self.settle(st);
+            st.on_synced(ticket, lsn);
+            return self.drain_effects(st);
         };
         st.syncing = true;
         st.sync_offset = st.offset;
         let env = &self.shared.env;
         st.sync_began = env.clock.mono_ns();
-        if let Some(from) = st.held_from.take() {
-            st.last_hold = (from, st.sync_began);
-            self.held_to.store(st.sync_began, Ordering::Relaxed);
+        if let Some(from) = st.delay_from.take() {
+            st.last_delay = (from, st.sync_began);
+            self.last_delay_end.store(st.sync_began, Ordering::Relaxed);
         }
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
@@ -53,51 +53,57 @@ impl Shard {
             return self.poison(st, &[], &e);
         }
         st.counters.synced(took);
-        st.covered(ticket, lsn);
-        self.settle(st)
+        st.on_synced(ticket, lsn);
+        self.drain_effects(st)
     }
 
     /// The same for a caller who waits for it. While others do too, and the engine is under
     /// pressure, it is held back for a moment so that it covers more.
-    pub fn sync_together<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        if let Some(mut rest) = self.window(&st, 1) {
-            (st.syncing, st.gathering) = (true, true);
-            self.hold(&mut st);
+    pub fn sync_with_delay<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+        if let Some(mut rest) = self.commit_delay(&st, 1) {
+            (st.syncing, st.delaying) = (true, true);
+            self.start_delay(&mut st);
             let until = Instant::now() + rest;
-            while rest > Duration::ZERO && st.alive() && !(st.hurry || st.sync_wanted || st.closing)
+            while rest > Duration::ZERO
+                && st.alive()
+                && !(st.cancel_delay || st.sync_wanted || st.closing)
             {
-                self.company.wait_for(&mut st, rest);
+                self.delay_wake.wait_for(&mut st, rest);
                 rest = until.saturating_duration_since(Instant::now());
             }
-            (st.syncing, st.gathering) = (false, false);
+            (st.syncing, st.delaying) = (false, false);
             if !st.alive() {
-                return self.settle(st);
+                return self.drain_effects(st);
             }
         }
         self.run_sync(st)
     }
 
     /// How long the next sync is held back; `own`: callers who are on no list.
-    fn window(&self, st: &State, own: usize) -> Option<Duration> {
-        match self.shared.commit_window.load(Ordering::Relaxed) {
+    fn commit_delay(&self, st: &State, own: usize) -> Option<Duration> {
+        match self.shared.commit_delay.load(Ordering::Relaxed) {
             0 => None,
-            ns => st.window(ns, self.shared.env.clock.mono_ns(), st.outcomes.company(own)),
+            ns => st.remaining_delay(
+                ns,
+                self.shared.env.clock.mono_ns(),
+                st.outcomes.has_several_syncs(own),
+            ),
         }
     }
 
     /// From now on, unless it was before, the next sync is held back.
-    fn hold(&self, st: &mut State) {
-        if st.held_from.is_none() {
-            st.held_from = Some(self.shared.env.clock.mono_ns());
-            st.counters.gathered += 1;
+    fn start_delay(&self, st: &mut State) {
+        if st.delay_from.is_none() {
+            st.delay_from = Some(self.shared.env.clock.mono_ns());
+            st.counters.delayed_syncs += 1;
         }
     }
 
     /// Somebody needs the next sync now: nobody holds it back.
-    pub fn hurry(&self, st: &mut State) {
-        if st.gathering && !st.hurry {
-            st.hurry = true;
-            self.company.notify_all();
+    pub fn cancel_delay(&self, st: &mut State) {
+        if st.delaying && !st.cancel_delay {
+            st.cancel_delay = true;
+            self.delay_wake.notify_all();
         }
     }
 
@@ -108,12 +114,12 @@ impl Shard {
         let mut timers = Timers::default();
         let mut st = self.state.lock();
         while !st.closed {
-            timers.observe(&st, interval, self.window(&st, 0));
-            if timers.company.is_some() {
-                self.hold(&mut st);
-            } else if st.held_from.is_some() && !st.gathering && !st.sync_called_for() {
+            timers.observe(&st, interval, self.commit_delay(&st, 0));
+            if timers.delay.is_some() {
+                self.start_delay(&mut st);
+            } else if st.delay_from.is_some() && !st.delaying && !st.callback_needs_sync() {
                 // Whoever it was held back for waits no more.
-                st.held_from = None;
+                st.delay_from = None;
             }
             if st.wants_file() {
                 st = self.prepare(st);
@@ -145,7 +151,7 @@ impl Shard {
                 return Ok(());
             }
             st.closing = true;
-            this.company.notify_all();
+            this.delay_wake.notify_all();
         }
         let result = if clean { this.close_clean() } else { Ok(()) };
         let mut st = this.state.lock();
@@ -155,12 +161,12 @@ impl Shard {
         }
         let from = st.written_ticket + 1;
         st.fail_all(from, &[], &StorageError::Closed);
-        st = this.settle(st);
-        this.kick(&mut st);
-        this.pages.notify_all();
+        st = this.drain_effects(st);
+        this.wake_thread(&mut st);
+        this.prefault_wake.notify_all();
         drop(st);
         if clean && result.is_ok() {
-            this.give_back();
+            this.truncate_preallocation();
         }
         result
     }
@@ -174,7 +180,7 @@ impl Shard {
         let control = Batch::control(head, ts, Level::Written, Arc::new(Nothing));
         let batch = Batch { frees_space: true, ..control };
         let mut st = self.state.lock();
-        st.room_batches += 1;
+        st.reserved_batches += 1;
         let ticket = self.enqueue(&mut st, batch, 0);
         drop(st);
         self.wait(ticket.n, Level::Synced)
@@ -182,7 +188,7 @@ impl Shard {
 
     /// After a clean close the preallocated rest of the file in use, and all but the least of the
     /// next one, are not needed. What fails costs only space, or a word in `HEALTH`.
-    fn give_back(&self) {
+    fn truncate_preallocation(&self) {
         let mut st = self.state.lock();
         let health = st.health.clone();
         let used = st.file.clone().map(|f| (f.file.clone(), st.offset, st.capacity));
@@ -210,13 +216,13 @@ struct Timers {
     /// When the batch with this ticket is to be written.
     front: Option<(u64, Instant)>,
     /// Until when a sync that callbacks wait for is held back.
-    company: Option<Instant>,
+    delay: Option<Instant>,
 }
 
 impl Timers {
-    fn observe(&mut self, st: &State, interval: Duration, window: Option<Duration>) {
-        let held = window.filter(|_| !st.syncing && st.sync_called_for());
-        self.company = held.map(|rest| self.company.unwrap_or_else(|| Instant::now() + rest));
+    fn observe(&mut self, st: &State, interval: Duration, delay: Option<Duration>) {
+        let delay = delay.filter(|_| !st.syncing && st.callback_needs_sync());
+        self.delay = delay.map(|rest| self.delay.unwrap_or_else(|| Instant::now() + rest));
         self.tail = st.dirty().then(|| self.tail.unwrap_or_else(|| Instant::now() + interval));
         let front = st.queue.front().filter(|_| st.alive()).map(|q| q.n);
         self.front = match (front, self.front) {
@@ -236,7 +242,7 @@ impl Timers {
             return false;
         }
         let late = |at| Instant::now() >= at;
-        let called = st.sync_called_for() && self.company.is_none_or(late);
+        let called = st.callback_needs_sync() && self.delay.is_none_or(late);
         st.sync_wanted || called || self.tail.is_some_and(late)
     }
 
@@ -247,7 +253,7 @@ impl Timers {
         let later = |at: Instant, step| if at > now { at } else { now + step };
         let tail = self.tail.map(|at| later(at, interval));
         let front = self.front.map(|(_, at)| later(at, STAGED_DELAY));
-        tail.into_iter().chain(front).chain(self.company).min()
+        tail.into_iter().chain(front).chain(self.delay).min()
     }
 }
 
@@ -255,6 +261,6 @@ impl Timers {
 struct Nothing;
 
 impl Commit for Nothing {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
 }

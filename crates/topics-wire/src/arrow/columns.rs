@@ -122,7 +122,7 @@ enum Memory {
 impl Memory {
     /// Zeros, or what an earlier batch left there.
     fn new(len: usize, spare: &Arc<Spare>) -> Self {
-        if len >= Pages::WORTH
+        if len >= Pages::MIN_LEN
             && let Some(pages) = spare.take(len).or_else(|| Pages::zeroed(len).ok())
         {
             return Self::Mapped(Lent { pages: Some(pages), home: Arc::downgrade(spare) });

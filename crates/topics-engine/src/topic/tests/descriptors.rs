@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use topics_env::Keeper as _;
+use topics_env::FdReclaimer as _;
 use topics_env::sim::{CallKind, FaultKind};
 
 use super::space::{kept, tight_options, turns};
@@ -34,7 +34,7 @@ fn value(n: u64) -> String {
 #[test]
 fn few_descriptors_are_enough_for_many_segments() {
     let mut w = World::unopened(small());
-    w.fs.set_descriptors(Some(100));
+    w.fs.set_fd_limit(Some(100));
     w.open();
     let names: Vec<String> = (0..150).map(|i| format!("t{i}")).collect();
     let all: BTreeMap<u64, String> = (1..=12).map(|n| (n, value(n))).collect();
@@ -89,7 +89,7 @@ fn i1_nothing_stays_off_after_a_shortage() {
     for round in 0..3 {
         let before = checkpoints(&w);
         // Somebody takes them all, and what the engine keeps open goes to them too.
-        w.fs.set_descriptors(Some(0));
+        w.fs.set_fd_limit(Some(0));
         let mut refused = 0;
         let mut written = 0;
         while refused < 5 {
@@ -108,7 +108,7 @@ fn i1_nothing_stays_off_after_a_shortage() {
         }
         assert!(!went(w.engine().read("t", &after(0))));
         assert_eq!(checkpoints(&w), before);
-        w.fs.set_descriptors(None);
+        w.fs.set_fd_limit(None);
         turns(&w, 10);
         assert!(checkpoints(&w) > before, "round {round}");
         assert!(put(&w, 10_000 + round));
@@ -124,14 +124,14 @@ fn a_round_that_found_none_is_followed_by_another_soon() {
     let options = Options { checkpoint_interval: Duration::from_secs(60), ..small() };
     let w = World::with(options);
     w.put("t", &[&"x".repeat(4000)]);
-    w.fs.set_descriptors(Some(0));
+    w.fs.set_fd_limit(Some(0));
     let failures = || w.engine().metrics().checkpoint_failures;
     while failures() == 0 {
         turns(&w, 1);
     }
     turns(&w, 25);
     assert_eq!(failures(), 6, "one a second");
-    w.fs.set_descriptors(None);
+    w.fs.set_fd_limit(None);
     turns(&w, 6);
     assert_eq!(w.engine().metrics().checkpoints, 1);
     turns(&w, 100);
@@ -171,10 +171,10 @@ fn live_watchers_and_routers_wait_for_a_descriptor() {
         w.put("t", &["two", "more"]);
         // They are in a segment before anybody has read them.
         w.checkpoint();
-        w.engine().core().segments.give_back();
-        w.fs.set_descriptors(Some(0));
+        w.engine().core().segments.reclaim_fds();
+        w.fs.set_fd_limit(Some(0));
         assert_eq!(work(&w, &mut watch), [], "{round}");
-        w.fs.set_descriptors(None);
+        w.fs.set_fd_limit(None);
         assert_eq!(work(&w, &mut watch), [next, next + 1]);
         w.engine().sync().unwrap();
         assert!(work(&w, &mut watch).is_empty());
@@ -262,7 +262,7 @@ fn i1_i5_i9_a_shortage_that_begins_anywhere_leaves_no_trace() {
     for nth in 1.. {
         let (mut w, mut acked) = world();
         let fired = w.fs.faults_fired();
-        w.fs.fail_from(CallKind::OPENING.as_slice(), nth, FaultKind::EMFILE);
+        w.fs.fail_from(CallKind::NEEDS_FD.as_slice(), nth, FaultKind::EMFILE);
         let deleted = everything(&w, &mut acked);
         if w.fs.faults_fired() == fired {
             assert!(nth > 60, "{nth}");
@@ -290,11 +290,11 @@ fn i1_a_shortage_while_it_opens_or_closes_changes_nothing() {
     for nth in 1.. {
         let (mut w, acked) = world();
         assert!(transaction(&w));
-        w.fs.fail_from(CallKind::OPENING.as_slice(), nth, FaultKind::EMFILE);
+        w.fs.fail_from(CallKind::NEEDS_FD.as_slice(), nth, FaultKind::EMFILE);
         went(w.engine.take().unwrap().close());
         w.fs.clear_faults();
         let fired = w.fs.faults_fired();
-        w.fs.fail_from(CallKind::OPENING.as_slice(), nth, FaultKind::EMFILE);
+        w.fs.fail_from(CallKind::NEEDS_FD.as_slice(), nth, FaultKind::EMFILE);
         let opened = w.try_open();
         let last = w.fs.faults_fired() == fired;
         if let Err(e) = opened {

@@ -229,11 +229,11 @@ fn a_topic_at_rest_is_small() {
 fn frames_that_may_be_passed_over_are() {
     use topics_storage::StorageError;
     use topics_storage::format::frame::{self, Frame, FrameType};
-    use topics_storage::wal::{Batch, Commit, Level, Placed};
+    use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
 
     struct Quiet;
     impl Commit for Quiet {
-        fn apply(&self, _: &Placed<'_>) {}
+        fn apply(&self, _: &PlacedBatch<'_>) {}
         fn failed(&self, e: &StorageError) {
             panic!("{e}");
         }
@@ -248,7 +248,7 @@ fn frames_that_may_be_passed_over_are() {
         let batch = Batch {
             head,
             records: Vec::new(),
-            front: 0,
+            headroom: 0,
             tail: Vec::new(),
             first_seq: 0,
             ts: 1,

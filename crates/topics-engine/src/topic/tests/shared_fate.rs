@@ -52,7 +52,7 @@ fn shown(w: &World, topic: &str) -> Vec<(u64, String)> {
 /// Space has come back: the shard may need a moment to notice.
 fn heal(w: &World) {
     w.fs.clear_faults();
-    w.fs.set_descriptors(None);
+    w.fs.set_fd_limit(None);
     w.engine().core().look_at_load();
 }
 
@@ -169,7 +169,7 @@ fn i1_without_descriptors_what_does_not_fit_takes_the_rest_along() {
         let mut w = World::new();
         w.create("t", class(c));
         w.create("u", class(c));
-        w.fs.set_descriptors(Some(0));
+        w.fs.set_fd_limit(Some(0));
         // Into the last file that there is, to a place where little more fits.
         let kb = "x".repeat(1000);
         let mut last = 0;

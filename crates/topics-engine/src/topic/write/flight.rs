@@ -7,7 +7,9 @@ use std::sync::atomic::AtomicBool;
 use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
-use topics_storage::wal::{Batch, Commit, FRONT, Level, Placed, StagingPermit, Ticket};
+use topics_storage::wal::{
+    Batch, Commit, GROUP_HEADROOM, Level, PlacedBatch, StagingPermit, Ticket,
+};
 
 use super::append::AppendState;
 use crate::topic::apply::{Live, Placement, Removed, apply};
@@ -69,7 +71,7 @@ impl Drop for Landing<'_> {
 }
 
 impl Commit for Flight {
-    fn apply(&self, placed: &Placed<'_>) {
+    fn apply(&self, placed: &PlacedBatch<'_>) {
         let _landing = Landing(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
         let at = Placement::new(self.core.layout, placed);
@@ -185,7 +187,7 @@ impl Applied {
 }
 
 impl Commit for Applied {
-    fn apply(&self, placed: &Placed<'_>) {
+    fn apply(&self, placed: &PlacedBatch<'_>) {
         let at = Placement::new(self.core.layout, placed);
         if let Err(e) = apply(&self.core, &at, None) {
             log::error!("{} cannot be applied: {e}", self.what);
@@ -202,7 +204,7 @@ impl Commit for Applied {
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     pub head: Vec<u8>,
-    /// Append frames behind [`FRONT`] bytes, or nothing.
+    /// Append frames behind [`GROUP_HEADROOM`] bytes, or nothing.
     pub records: Vec<u8>,
     pub tail: Vec<u8>,
 }
@@ -223,7 +225,7 @@ impl Flight {
         let flight = Arc::new(self);
         let batch = Batch {
             head: frames.head,
-            front: if frames.records.is_empty() { 0 } else { FRONT },
+            headroom: if frames.records.is_empty() { 0 } else { GROUP_HEADROOM },
             records: frames.records,
             tail: frames.tail,
             first_seq,

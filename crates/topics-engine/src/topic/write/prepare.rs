@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame::{self, Flags, Frame, FrameType};
-use topics_storage::wal::FRONT;
+use topics_storage::wal::GROUP_HEADROOM;
 
 use super::forward::Forwarding;
 use super::part::PartFrames;
@@ -19,7 +19,7 @@ use crate::types::options::Options;
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub topic: Arc<str>,
-    /// The Append frames behind [`FRONT`] bytes; topic id, seq and ts are still 0.
+    /// The Append frames behind [`GROUP_HEADROOM`] bytes; topic id, seq and ts are still 0.
     pub records: Vec<u8>,
     pub count: u64,
     /// Payload bytes.
@@ -65,8 +65,8 @@ impl Prepared {
         crate::types::name::check(topic)?;
         check(options, req)?;
         let size: usize = req.records.iter().map(|r| encoded_len(r, req.node)).sum();
-        let mut records = Vec::with_capacity(FRONT + size);
-        records.resize(FRONT, 0);
+        let mut records = Vec::with_capacity(GROUP_HEADROOM + size);
+        records.resize(GROUP_HEADROOM, 0);
         let mut bytes = 0;
         let mut attrs = Vec::new();
         for r in req.records {
@@ -132,7 +132,7 @@ impl Prepared {
 
     /// The Append frames.
     pub(crate) fn frames(&self) -> &[u8] {
-        self.records.get(FRONT..).unwrap_or(&[])
+        self.records.get(GROUP_HEADROOM..).unwrap_or(&[])
     }
 
     /// Payload bytes of each record.

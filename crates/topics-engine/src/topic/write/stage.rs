@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use topics_storage::format::record::{
     Body, EvictWatermark, HeadWatermark, Idempotency, TopicCreate,
 };
-use topics_storage::wal::{FRONT, Level, Ticket};
+use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::admit::Admission;
 use super::append::{AppendState, Decided, apply_level};
@@ -33,11 +33,11 @@ impl Decision<'_> {
         let mut records = std::mem::take(&mut self.p.records);
         let shown = match class {
             Durability::Ephemeral => {
-                records.drain(..FRONT);
+                records.drain(..GROUP_HEADROOM);
                 Some(records)
             }
             Durability::Memory => {
-                let shown = records.get(FRONT..).map(<[u8]>::to_vec);
+                let shown = records.get(GROUP_HEADROOM..).map(<[u8]>::to_vec);
                 frames.records = records;
                 shown
             }

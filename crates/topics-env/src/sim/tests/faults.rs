@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use super::*;
-use crate::sim::Past;
+use crate::sim::DeferUntil;
 use crate::{Env, Hook, LockError, Site, Verdict, WriteSyncError};
 
 #[test]
@@ -270,7 +270,7 @@ fn a_deferred_sync_follows_the_next_mutating_call() {
     assert!(fs.is_durable(p("/f"), 0, 1));
     env.write_sync("s", &*file, b"2", 0).unwrap();
     assert!(fs.is_durable(p("/f"), 0, 1), "only the first visit");
-    fs.defer_next(Past::Call);
+    fs.defer_next(DeferUntil::Call);
     file.write_sync_at(b"3", 0).unwrap();
     fs.flush_deferred();
     assert!(fs.is_durable(p("/f"), 0, 1));
@@ -280,16 +280,16 @@ fn a_deferred_sync_follows_the_next_mutating_call() {
 fn a_deferred_sync_follows_the_call_that_relies_on_it() {
     let (env, fs, _) = sim_env(1);
     let file = durable(&fs, "/f", b"");
-    for past in [Past::Calls(2), Past::Rename("x"), Past::Remove("x")] {
-        fs.defer_next(past);
+    for until in [DeferUntil::Calls(2), DeferUntil::Rename("x"), DeferUntil::Remove("x")] {
+        fs.defer_next(until);
         env.write_sync("s", &*file, b"1", 0).unwrap();
         create(&fs, "/x", b"");
-        assert!(!fs.is_durable(p("/f"), 0, 1), "{past:?}");
+        assert!(!fs.is_durable(p("/f"), 0, 1), "{until:?}");
         fs.rename(p("/x"), p("/y")).unwrap();
-        assert_eq!(fs.is_durable(p("/f"), 0, 1), past == Past::Calls(2), "{past:?}");
+        assert_eq!(fs.is_durable(p("/f"), 0, 1), until == DeferUntil::Calls(2), "{until:?}");
         fs.rename(p("/y"), p("/x")).unwrap();
         fs.remove_file(p("/x")).unwrap();
-        assert!(fs.is_durable(p("/f"), 0, 1), "{past:?}");
+        assert!(fs.is_durable(p("/f"), 0, 1), "{until:?}");
         file.write_all_at(b"0", 0).unwrap();
     }
 }
@@ -313,11 +313,11 @@ fn descriptors_run_out_and_come_back() {
     let (_, fs, _) = sim_env(1);
     let file = create(&fs, "/f", b"1");
     let second = create(&fs, "/g", b"2");
-    assert_eq!((fs.open_files(), fs.descriptors()), (2, None));
-    fs.set_descriptors(Some(2));
-    assert_eq!(fs.descriptors(), Some(2));
+    assert_eq!((fs.open_files(), fs.fd_limit()), (2, None));
+    fs.set_fd_limit(Some(2));
+    assert_eq!(fs.fd_limit(), Some(2));
     let ops = fs.ops_len();
-    let none = |e: &std::io::Error| crate::no_descriptor(e);
+    let none = |e: &std::io::Error| crate::is_fd_exhausted(e);
     assert!(none(&fs.open(p("/f"), OpenMode::Read).unwrap_err()));
     assert!(none(&fs.open(p("/new"), OpenMode::CreateNew).unwrap_err()));
     assert!(none(&fs.open(p("/f"), OpenMode::Truncate).unwrap_err()));
@@ -331,7 +331,7 @@ fn descriptors_run_out_and_come_back() {
     drop(second);
     drop(fs.lock(p("/l"), b"").unwrap());
     fs.sync_dir(p("/")).unwrap();
-    fs.set_descriptors(None);
+    fs.set_fd_limit(None);
     let _more = [create(&fs, "/h", b""), create(&fs, "/i", b"")];
 }
 
@@ -339,8 +339,8 @@ fn descriptors_run_out_and_come_back() {
 #[derive(Debug, Default)]
 struct Holder(crate::sync::Mutex<Vec<Arc<dyn File>>>, std::sync::atomic::AtomicUsize);
 
-impl crate::Keeper for Holder {
-    fn give_back(&self) {
+impl crate::FdReclaimer for Holder {
+    fn reclaim_fds(&self) {
         self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.0.lock().pop();
     }
@@ -352,11 +352,11 @@ fn a_call_without_a_descriptor_runs_once_more() {
     let holder = Arc::new(Holder::default());
     let asked = || holder.1.load(std::sync::atomic::Ordering::Relaxed);
     let weak = Arc::downgrade(&holder);
-    env.clone().when_short(weak);
+    env.clone().on_fd_exhaustion(weak);
     let read = || env.fs.open(p("/f"), OpenMode::Read);
     create(&fs, "/f", b"1");
     holder.0.lock().extend([read().unwrap(), read().unwrap()]);
-    fs.set_descriptors(Some(2));
+    fs.set_fd_limit(Some(2));
     let held = read().unwrap();
     assert_eq!((asked(), fs.open_files()), (1, 2));
     env.fs.list(p("/")).unwrap();
@@ -364,14 +364,14 @@ fn a_call_without_a_descriptor_runs_once_more() {
     env.fs.sync_dir(p("/")).unwrap();
     let more = read().unwrap();
     assert_eq!(asked(), 2, "nobody is asked while there is one");
-    assert!(crate::no_descriptor(&read().unwrap_err()));
+    assert!(crate::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 3);
     drop((held, more));
     // Another error is told at once, and so is the second of two.
     fs.fail_nth(CallKind::Open, 1, FaultKind::EIO);
-    assert!(!crate::no_descriptor(&read().unwrap_err()));
-    fs.fail_from(CallKind::OPENING.as_slice(), 1, FaultKind::ENFILE);
-    assert!(crate::no_descriptor(&read().unwrap_err()));
+    assert!(!crate::is_fd_exhausted(&read().unwrap_err()));
+    fs.fail_from(CallKind::NEEDS_FD.as_slice(), 1, FaultKind::ENFILE);
+    assert!(crate::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 4);
     fs.clear_faults();
     drop(holder);

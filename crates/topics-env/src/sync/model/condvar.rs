@@ -36,7 +36,7 @@ impl Waiter {
     }
 
     /// Its time is up.
-    pub fn give_up(&self) {
+    pub fn time_out(&self) {
         self.decide(TIMED_OUT);
     }
 

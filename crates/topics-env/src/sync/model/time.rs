@@ -63,6 +63,6 @@ pub fn time_passes(time: Duration) {
     let (due, later): (Vec<_>, Vec<_>) = all.into_iter().partition(|t| t.0 <= Instant::now());
     TIMED.with_borrow_mut(|t| t.extend(later));
     for waiter in due.iter().filter_map(|t| t.1.upgrade()) {
-        waiter.give_up();
+        waiter.time_out();
     }
 }

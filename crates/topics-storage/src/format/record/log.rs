@@ -1,8 +1,7 @@
 //! Bodies that belong to the log itself.
 
-use bincode::{Decode, Encode};
-
 use super::Body;
+use crate::format::codec::{Decode, Encode};
 use crate::format::frame::{self, FRAME_HEADER, FRAME_TRAILER, Frame, FrameType};
 
 /// Opens every group write. Fixed: `lsn u64, frames u32, bytes u64, synced_lsn u64`.

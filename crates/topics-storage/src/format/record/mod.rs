@@ -10,8 +10,6 @@ mod verbs;
 
 use std::borrow::Cow;
 
-use bincode::{Decode, Encode, config};
-
 pub use self::log::{CheckpointMark, CleanClose, Gap, Group, Start};
 pub use self::topic::{
     ConfigUpdate, Delete, EvictWatermark, HeadWatermark, Idempotency, MatchKind, TopicCreate,
@@ -22,6 +20,7 @@ pub use self::verbs::{
     TxnPart, TxnTopic,
 };
 
+use super::codec::{Decode, Encode, decode_varint, encode_varint};
 use super::frame::{self, Frame, FrameType};
 use crate::StorageError;
 
@@ -37,10 +36,7 @@ pub trait Body: Encode + Decode<()> {
     /// Appends a whole control frame (not sealed).
     fn encode_frame(&self, out: &mut Vec<u8>, topic_id: u64, seq: u64, ts: u64) {
         let mut body = vec![Self::VERSION];
-        // Encoding into memory cannot fail: the bodies have no type that refuses.
-        if let Ok(bytes) = bincode::encode_to_vec(self, config::standard()) {
-            body.extend_from_slice(&bytes);
-        }
+        encode_varint(self, &mut body);
         let first = body.len().saturating_sub(Self::SINCE_1).max(1);
         if Self::VERSION > 1 && body[first..].iter().all(|b| *b == 0) {
             body.truncate(first);
@@ -71,10 +67,7 @@ pub trait Body: Encode + Decode<()> {
             0 => Cow::Borrowed(body),
             n => Cow::Owned([body, &vec![0; n]].concat()),
         };
-        // Lengths inside are bounded by the body: nothing larger than a frame is allocated.
-        let limited = config::standard().with_limit::<{ 1 << 25 }>();
-        let (body, used): (Self, usize) =
-            bincode::decode_from_slice(&whole, limited).map_err(|e| corrupt(e.to_string()))?;
+        let (body, used): (Self, usize) = decode_varint(&whole).map_err(corrupt)?;
         if used != whole.len() {
             return Err(corrupt(format!("{} bytes after the body", whole.len() - used)));
         }

@@ -1,8 +1,7 @@
 //! Bodies that belong to topics.
 
-use bincode::{Decode, Encode};
-
 use super::Body;
+use crate::format::codec::{Decode, Encode};
 use crate::format::frame::FrameType;
 
 /// A topic's creation.

@@ -1,8 +1,7 @@
 //! Bodies of routers, queues, consumers and transactions.
 
-use bincode::{Decode, Encode};
-
 use super::Body;
+use crate::format::codec::{Decode, Encode};
 use crate::format::frame::FrameType;
 
 /// A router's creation or update.

@@ -147,8 +147,8 @@ fn salvage_gives_up_what_it_must_and_a_strict_open_passes_over_exactly_that() {
             assert!(kept.len() == want.len() || !gaps.is_empty(), "{what}: lost in silence");
             lossy += gaps.len();
             drop(opening.finish(&gaps).unwrap());
-            let aside = fs.kill_image().dirs().iter().any(|d| d == "/db/damaged");
-            assert_eq!(aside, !gaps.is_empty(), "{what}: damaged bytes are kept");
+            let quarantined = fs.kill_image().dirs().iter().any(|d| d == "/db/damaged");
+            assert_eq!(quarantined, !gaps.is_empty(), "{what}: damaged bytes are kept");
             let again = begin(&env, 1, Mode::Strict).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert!(again.losses().all(|l| l.announced), "{what}");
             assert_eq!(replayed(&again), kept, "{what}");
@@ -223,7 +223,7 @@ fn reflect(env: &Env, n: u64, store_id: [u8; 16], lsn: u64) {
         shards: vec![shard],
         ..Default::default()
     };
-    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    let mut bytes = snapshot::EncodedSnapshot::of(&body).unwrap();
     snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 
@@ -283,8 +283,8 @@ fn frames_of_unknown_types_stop_the_open_or_are_passed_over() {
         let mut b = batch(1, 2);
         frame::encode(&mut b.tail, &frame::Frame::control(FrameType::Append, 0, 0, 0, b"new"));
         b.tail[4] = kind;
-        let room = opened.wal.reserve(0, b.bytes(), None).unwrap();
-        let t = opened.wal.stage(b, room).unwrap();
+        let permit = opened.wal.reserve(0, b.bytes(), None).unwrap();
+        let t = opened.wal.stage(b, permit).unwrap();
         opened.wal.wait(t, Level::Written).unwrap();
         put(&opened.wal, 0, 3, 2, Level::Written);
         drop(opened);

@@ -66,7 +66,7 @@ fn snap(env: &Env, opened: &Opened, n: u64, retired: Vec<ShardSnap>) {
         retired,
         ..Default::default()
     };
-    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    let mut bytes = snapshot::EncodedSnapshot::of(&body).unwrap();
     snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 
@@ -132,8 +132,8 @@ fn a_retired_shard_that_a_new_layout_has_again_is_not_retired_twice() {
     fs.all_crash_states(5, &CrashOptions::default(), &mut |s| {
         let (env, _) = mount(&s.image);
         if s.after_ops >= synced {
-            let look = Opening::look(env, Paths::new("/db"), 1, options(1)).unwrap();
-            assert!(replayed(&look).contains(&(1, 21)), "it is not looked at");
+            let opening = Opening::inspect(env, Paths::new("/db"), 1, options(1)).unwrap();
+            assert!(replayed(&opening).contains(&(1, 21)), "it is not looked at");
         }
         for shards in [1, 2] {
             let (env, _) = mount(&s.image);

@@ -16,12 +16,12 @@ use topics_env::{Env, OpenMode};
 use super::*;
 use crate::format::frame::{self, FrameType};
 use crate::format::record::{Body, Gap};
-use crate::wal::{Batch, Commit, Level, Placed, Wal};
+use crate::wal::{Batch, Commit, Level, PlacedBatch, Wal};
 
 struct Quiet;
 
 impl Commit for Quiet {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
 }
 
@@ -45,7 +45,7 @@ fn batch(seq: u64, n: u64) -> Batch {
     Batch {
         head: Vec::new(),
         records,
-        front: 0,
+        headroom: 0,
         tail: Vec::new(),
         first_seq: seq,
         ts: 5,
@@ -58,8 +58,8 @@ fn batch(seq: u64, n: u64) -> Batch {
 
 fn put(wal: &Wal, shard: usize, seq: u64, n: u64, level: Level) {
     let b = batch(seq, n);
-    let room = wal.reserve(shard, b.bytes(), None).unwrap();
-    let t = wal.stage(b, room).unwrap();
+    let permit = wal.reserve(shard, b.bytes(), None).unwrap();
+    let t = wal.stage(b, permit).unwrap();
     wal.wait(t, level).unwrap();
 }
 
@@ -92,7 +92,7 @@ fn a_replay_says_how_far_it_has_come() {
     let (env, _fs) = mount(&fs.kill_image());
     let opening = begin(&env, 1, Mode::Strict).unwrap();
     let (progress, mut seen) = (RecoveryProgress::default(), Vec::new());
-    let watched = |_, _: &Placed<'_>| {
+    let watched = |_, _: &PlacedBatch<'_>| {
         seen.push(progress.ppm());
         Ok(())
     };

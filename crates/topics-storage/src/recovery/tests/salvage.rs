@@ -35,7 +35,7 @@ fn snap(env: &Env, opened: &Opened, n: u64) {
         shards: vec![shard(0), shard(1)],
         ..Default::default()
     };
-    let mut bytes = snapshot::Encoded::of(&body).unwrap();
+    let mut bytes = snapshot::EncodedSnapshot::of(&body).unwrap();
     snapshot::write(env, &Paths::new("/db"), n, &mut bytes, || Ok(())).unwrap();
 }
 
@@ -73,9 +73,9 @@ fn salvage(image: &DiskImage, named: &str) -> Salvaged {
         all.filter(|n| !n.ends_with(".topics.lock")).collect::<Vec<_>>()
     };
     let before = names(&fs);
-    let look = Opening::look(env.clone(), Paths::new("/db"), 1, options(2)).unwrap();
-    let planned: Vec<Loss> = look.losses().cloned().collect();
-    drop(look);
+    let opening = Opening::inspect(env.clone(), Paths::new("/db"), 1, options(2)).unwrap();
+    let planned: Vec<Loss> = opening.losses().cloned().collect();
+    drop(opening);
     assert_eq!(names(&fs), before, "a look changes nothing");
 
     let opening = begin(&env, 2, Mode::Salvage).unwrap();
@@ -268,9 +268,9 @@ fn snapshots_in_each_others_place_get_their_names_back() {
     assert!(damaged.put(two, &image.read(one).unwrap()));
     let (env, fs) = mount(&damaged);
     assert!(!problems(&env).is_empty());
-    let look = Opening::look(env.clone(), Paths::new("/db"), 1, options(2)).unwrap();
-    assert_eq!(look.snapshots().newest.as_ref().unwrap().0, 2);
-    drop(look);
+    let opening = Opening::inspect(env.clone(), Paths::new("/db"), 1, options(2)).unwrap();
+    assert_eq!(opening.snapshots().newest.as_ref().unwrap().0, 2);
+    drop(opening);
     assert_eq!(fs.kill_image().read(one), damaged.read(one), "a look changes nothing");
     let opening = begin(&env, 2, Mode::Salvage).unwrap();
     assert_eq!(opening.snapshots().newest.as_ref().unwrap().0, 2);

@@ -3,7 +3,7 @@
 use topics_env::sim::{CallKind, FaultKind, PageFate, Survival};
 
 use super::*;
-use crate::segment::{Part, SegmentName};
+use crate::segment::{FileKind, SegmentName};
 
 fn names(image: &DiskImage) -> Vec<String> {
     image.files().into_iter().map(|f| f.0).collect()
@@ -244,7 +244,7 @@ fn an_open_takes_the_space_of_what_was_not_finished() {
     let in_use = paths.shard(0).join(wal_file::name(1, 1));
     let unfinished = [
         paths.shard(0).join(format!("{}.tmp", wal_file::name(1, 2))),
-        paths.segment(&segment, Part::Data),
+        paths.segment(&segment, FileKind::Data),
         in_use.clone(),
     ];
     let opening = begin(&mount(&image).0, 1, Mode::Strict).unwrap();

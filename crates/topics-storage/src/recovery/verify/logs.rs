@@ -7,23 +7,23 @@ use crate::format::record::{Body, CheckpointMark};
 use crate::format::wal_file::WAL_HEADER;
 use crate::recovery::chain::Folder;
 use crate::recovery::decide::{UNKNOWN_EXTENT, decide};
-use crate::recovery::plan::Watch;
+use crate::recovery::plan::ScanObserver;
 use crate::recovery::survey::{self, Wanted};
 use crate::recovery::{Loss, Mode};
 use crate::snapshot::SnapshotBody;
-use crate::wal::scan::Scanned;
+use crate::wal::scan::ScannedFrame;
 use crate::{Result, StorageError};
 
 /// What the frames of the logs say beside being whole.
 #[derive(Default)]
-struct Seen {
+struct LogObserver {
     frames: u64,
     /// The highest snapshot of which the logs say that it took effect.
     mark: u64,
 }
 
-impl Watch for Seen {
-    fn frame(&mut self, _file: usize, f: &Scanned<'_>) {
+impl ScanObserver for LogObserver {
+    fn frame(&mut self, _file: usize, f: &ScannedFrame<'_>) {
         self.frames += 1;
         if f.frame.kind == FrameType::CheckpointMark
             && let Ok(mark) = CheckpointMark::decode(&f.frame)
@@ -35,7 +35,7 @@ impl Watch for Seen {
 
 impl Check<'_> {
     pub(super) fn logs(&mut self, kept: &[(u64, SnapshotBody)]) -> Result<()> {
-        let (mut folders, mut seen) = (Vec::new(), Seen::default());
+        let (mut folders, mut seen) = (Vec::new(), LogObserver::default());
         let newest = kept.first();
         for wanted in survey::shards(self.env, self.paths, newest.map(|(_, body)| body))? {
             if let [(_, newest), (_, older)] = kept
@@ -44,34 +44,34 @@ impl Check<'_> {
                 continue;
             }
             let outcome = self.log(wanted, &mut seen).map(|f| folders.extend(f));
-            self.take(&self.paths.shard(wanted.shard), outcome)?;
+            self.record(&self.paths.shard(wanted.shard), outcome)?;
         }
         self.report.records += seen.frames;
         let there = newest.map_or(0, |(n, _)| *n);
         let named = self.report.problems.iter().any(|p| p.file.contains("snapshot."));
         if seen.mark > there && !named {
             let file = show(&self.paths.snapshot(seen.mark));
-            self.found(file, 0, "the log says that it took effect, and it is missing".into());
+            self.add_problem(file, 0, "the log says that it took effect, and it is missing".into());
         }
         let folders: Vec<&Folder> = folders.iter().collect();
         for shard in survey::missing_shards(self.env, &folders)? {
             // What is lost of the others is found above.
             let told = |f: &Folder| f.lost_end.is_some() || !f.unreadable.is_empty();
             if !folders.iter().any(|f| f.shard == shard && told(f)) {
-                self.take(&self.paths.wal(), Err(survey::no_current(shard)))?;
+                self.record(&self.paths.wal(), Err(survey::no_current(shard)))?;
             }
         }
         Ok(())
     }
 
-    fn log(&mut self, wanted: Wanted, seen: &mut Seen) -> Result<Option<Folder>> {
+    fn log(&mut self, wanted: Wanted, seen: &mut LogObserver) -> Result<Option<Folder>> {
         let (env, paths) = (self.env, self.paths);
         let read = |mode| Folder::read(env, paths, wanted.shard, &self.id, wanted.known, mode);
         let folder = match read(Mode::Strict) {
             // `salvage` finds its way without it.
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => {
                 let folder = read(Mode::Salvage)?;
-                self.take(&paths.shard(wanted.shard), Err(e))?;
+                self.record(&paths.shard(wanted.shard), Err(e))?;
                 folder
             }
             other => other?,
@@ -83,12 +83,12 @@ impl Check<'_> {
         }
         for file in &folder.unreadable {
             self.count(&dir.join(&file.name))?;
-            self.take(&dir, Err(file.error.clone()))?;
+            self.record(&dir, Err(file.error.clone()))?;
         }
         let plan = decide(env, &folder, wanted.reflected, Mode::Salvage, seen)?;
         for link in plan.links.iter().filter(|l| l.lost_start) {
             let file = folder.shown(&folder.files[link.file]);
-            self.found(file, WAL_HEADER as u64, "the Start frame is damaged".into());
+            self.add_problem(file, WAL_HEADER as u64, "the Start frame is damaged".into());
         }
         // One whose file cannot be read, or is missing, is reported above.
         let named = |l: &&Loss| {
@@ -100,11 +100,11 @@ impl Check<'_> {
             let detail = format!(
                 "invalid frames, lsn {from_lsn} to {to_lsn}, though what follows was durable"
             );
-            self.found(file.clone(), *offset, detail);
+            self.add_problem(file.clone(), *offset, detail);
         }
         for Loss { file, offset, .. } in &plan.passed {
             let detail = "invalid frames; the snapshot has what they say".into();
-            self.found(file.clone(), *offset, detail);
+            self.add_problem(file.clone(), *offset, detail);
         }
         Ok(Some(folder))
     }

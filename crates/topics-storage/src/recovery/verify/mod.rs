@@ -59,17 +59,17 @@ pub struct Progress {
 
 /// Checks a directory.
 pub fn verify(env: &Env, paths: &Paths, progress: &mut dyn FnMut(&Progress)) -> Result<Report> {
-    let first = look(env, paths, progress)?;
+    let first = check_once(env, paths, progress)?;
     if first.problems.is_empty() {
         return Ok(first);
     }
-    let mut second = look(env, paths, progress)?;
+    let mut second = check_once(env, paths, progress)?;
     let same = |a: &Problem, b: &Problem| a.file == b.file && a.offset == b.offset;
     second.problems.retain(|p| first.problems.iter().any(|f| same(f, p)));
     Ok(second)
 }
 
-fn look(env: &Env, paths: &Paths, progress: &mut dyn FnMut(&Progress)) -> Result<Report> {
+fn check_once(env: &Env, paths: &Paths, progress: &mut dyn FnMut(&Progress)) -> Result<Report> {
     let io = |e| StorageError::io(format!("read {}", paths.root().display()), e);
     if !env.fs.exists(&paths.meta()).map_err(io)? {
         return Err(StorageError::Missing { what: show(&paths.meta()) });
@@ -81,7 +81,7 @@ fn look(env: &Env, paths: &Paths, progress: &mut dyn FnMut(&Progress)) -> Result
     let report = Report::default();
     let mut check = Check { env, paths, id: store.id, report, known: 0, progress };
     check.count(&path)?;
-    check.take(&path, damage.map_or(Ok(()), Err))?;
+    check.record(&path, damage.map_or(Ok(()), Err))?;
     let kept = check.snapshots()?;
     let sizes = kept.iter().flat_map(|(_, b)| &b.topics).flat_map(|t| &t.segments);
     check.known += sizes.map(|m| m.data_len).sum::<u64>() / kept.len().max(1) as u64;
@@ -101,16 +101,18 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn found(&mut self, file: String, offset: u64, detail: String) {
+    fn add_problem(&mut self, file: String, offset: u64, detail: String) {
         self.report.problems.push(Problem { file, offset, detail });
     }
 
     /// Damage is a finding; that the disk cannot be read, or is of another version, is an error.
-    fn take(&mut self, file: &Path, outcome: Result<()>) -> Result<()> {
+    fn record(&mut self, file: &Path, outcome: Result<()>) -> Result<()> {
         match outcome {
-            Err(StorageError::Corrupt { file, offset, detail }) => self.found(file, offset, detail),
+            Err(StorageError::Corrupt { file, offset, detail }) => {
+                self.add_problem(file, offset, detail)
+            }
             Err(StorageError::Missing { what }) => {
-                self.found(show(file), 0, format!("{what} is missing"));
+                self.add_problem(show(file), 0, format!("{what} is missing"));
             }
             other => return other,
         }
@@ -143,13 +145,17 @@ impl Check<'_> {
             self.count(&path)?;
             let read = snapshot::load(self.env, self.paths, n, self.id).and_then(Snapshot::whole);
             let outcome = read.map(|body| kept.push((n, body)));
-            self.take(&path, outcome)?;
+            self.record(&path, outcome)?;
         }
         for (n, body) in &kept {
             for topic in &body.topics {
                 if let Some(detail) = contradiction(topic) {
                     let detail = format!("topic {:?}: {detail}", topic.name);
-                    self.found(show(&self.paths.snapshot(*n)), snapshot::HEADER as u64, detail);
+                    self.add_problem(
+                        show(&self.paths.snapshot(*n)),
+                        snapshot::HEADER as u64,
+                        detail,
+                    );
                 }
             }
         }

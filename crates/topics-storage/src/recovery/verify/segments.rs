@@ -8,7 +8,7 @@ use super::Check;
 use crate::Result;
 use crate::dir::show;
 use crate::segment::{
-    Block, Item, Part, SegmentMeta, SegmentOptions, Segments, TagMatch, TopicKey,
+    Block, FileKind, Item, SegmentMeta, SegmentOptions, Segments, TagMatch, TopicKey,
 };
 use crate::snapshot::SnapshotBody;
 
@@ -20,7 +20,7 @@ impl Check<'_> {
         let generation = kept.first().map_or(0, |(_, b)| b.generation) + 1;
         let (env, paths) = (self.env.clone(), self.paths.clone());
         let options = SegmentOptions::default();
-        let segments = Segments::new(env, paths, self.id, generation, options, None);
+        let segments = Segments::new(env, paths, self.id, generation, options);
         let mut seen = BTreeSet::new();
         for (_, body) in kept {
             for topic in &body.topics {
@@ -46,24 +46,24 @@ impl Check<'_> {
         if meta.cold {
             return Ok(());
         }
-        let data = self.paths.segment(&meta.data_name(key.topic_id), Part::Data);
-        for (name, part) in meta.files(key.topic_id) {
-            self.count(&self.paths.segment(&name, part))?;
+        let data = self.paths.segment(&meta.data_name(key.topic_id), FileKind::Data);
+        for (name, kind) in meta.files(key.topic_id) {
+            self.count(&self.paths.segment(&name, kind))?;
         }
         let before = self.report.problems.len();
-        self.take(&data, segments.check_named(key, &[meta], true))?;
+        self.record(&data, segments.check_named(key, &[meta], true))?;
         if self.report.problems.len() > before {
             return Ok(());
         }
-        self.take(&data, segments.segment(key, meta).check_header())?;
+        self.record(&data, segments.segment(key, meta).check_header())?;
         let (_, rebuilt) = segments.damage_counts();
         let outcome = self.records(segments, key, meta);
-        self.take(&data, outcome)?;
+        self.record(&data, outcome)?;
         if segments.damage_counts().1 > rebuilt {
-            let index = self.paths.segment(&meta.name(key.topic_id), Part::Idx);
+            let index = self.paths.segment(&meta.name(key.topic_id), FileKind::Idx);
             let detail = "this file, or .tags or .attrs beside it, is damaged or missing; opening \
                           makes it again";
-            self.found(show(&index), 0, detail.into());
+            self.add_problem(show(&index), 0, detail.into());
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Check<'_> {
         meta: SegmentMeta,
     ) -> Result<()> {
         let segment = segments.segment(key, meta);
-        let name = meta.data_name(key.topic_id).file(Part::Data);
+        let name = meta.data_name(key.topic_id).file(FileKind::Data);
         let data = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
         let (mut block, mut at) = (Block::new(), meta.first_seq);
         // Holes may be named as deleted too.
@@ -97,7 +97,7 @@ impl Check<'_> {
                         damaged += 1;
                         let place = segment.entries(seq, seq)?.first().map_or(0, |e| e.offset);
                         let detail = format!("record {seq} fails its checksum");
-                        self.found(data.clone(), u64::from(place), detail);
+                        self.add_problem(data.clone(), u64::from(place), detail);
                     }
                 }
             }
@@ -110,15 +110,15 @@ impl Check<'_> {
         if damaged == 0 && meta.live_count > live {
             let named = meta.live_count;
             let detail = format!("the snapshot names {named} live records, {live} are there");
-            self.found(data.clone(), 0, detail);
+            self.add_problem(data.clone(), 0, detail);
         }
         if meta.has_tags {
             let seqs = segment.tag_seqs(TagMatch::Prefix(b""), meta.last_seq)?;
             if damaged == 0 && seqs.len() as u64 != tagged {
-                let name = meta.name(key.topic_id).file(Part::Tags);
+                let name = meta.name(key.topic_id).file(FileKind::Tags);
                 let file = show(&Path::new("topics").join(key.topic_id.to_string()).join(name));
                 let detail = format!("{tagged} records have a tag, it names {}", seqs.len());
-                self.found(file, 0, detail);
+                self.add_problem(file, 0, detail);
             }
         }
         segment.attrs().map(drop)

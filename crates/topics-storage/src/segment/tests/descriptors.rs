@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use roaring::RoaringBitmap;
 use topics_env::sim::{CallKind, FaultKind};
-use topics_env::{Hook, Keeper as _, Site, Verdict};
+use topics_env::{FdReclaimer as _, Hook, Site, Verdict};
 
 use super::*;
 use crate::StorageError;
@@ -17,7 +17,7 @@ fn options(max_open: usize) -> SegmentOptions {
 fn row(world: &World, n: u64) -> Vec<SegmentMeta> {
     let sealed = |i| world.append(None, 1 + 10 * i, &sample(10), true).unwrap();
     let metas = (0..n).map(sealed).collect();
-    world.segs.give_back();
+    world.segs.reclaim_fds();
     metas
 }
 
@@ -94,11 +94,11 @@ fn a_read_closes_what_others_read_before() {
     check(&world, &metas[..4]);
     let held = world.fs.open_files();
     assert_eq!(held, 8);
-    world.fs.set_descriptors(Some(held));
+    world.fs.set_fd_limit(Some(held));
     check(&world, &metas);
     assert!(world.fs.open_files() <= held);
     // Two are enough for any of them, and for `.tags`, `.attrs` and `.del`, one more.
-    world.fs.set_descriptors(Some(3));
+    world.fs.set_fd_limit(Some(3));
     for meta in &metas {
         let segment = world.segment(meta);
         check(&world, &[*meta]);
@@ -118,9 +118,9 @@ fn without_a_descriptor_a_read_says_so_and_nothing_is_taken_for_damage() {
     round.sync().unwrap();
     let with_del = SegmentMeta { del_no, ..metas[0] };
     for most in [0, 1] {
-        world.fs.set_descriptors(None);
+        world.fs.set_fd_limit(None);
         check(&world, &metas[2..]);
-        world.fs.set_descriptors(Some(most));
+        world.fs.set_fd_limit(Some(most));
         let segment = world.segment(&with_del);
         none_left(read_all(&segment));
         none_left(
@@ -133,7 +133,7 @@ fn without_a_descriptor_a_read_says_so_and_nothing_is_taken_for_damage() {
             world.segs.check_named(TOPIC, &metas, true).and_then(|()| read_all(&segment).map(drop)),
         );
     }
-    world.fs.set_descriptors(None);
+    world.fs.set_fd_limit(None);
     check(&world, &metas);
     assert_eq!(*world.segment(&with_del).deleted().unwrap(), dead);
 }
@@ -174,8 +174,8 @@ fn i9_a_round_without_descriptors_is_made_again_in_the_same_files() {
             let world = World::new(options(4));
             let sealed = world.sealed(&sample(10));
             let active = world.append(None, 111, &[], false).unwrap();
-            world.segs.give_back();
-            world.fs.fail_from(CallKind::OPENING.as_slice(), nth, kind);
+            world.segs.reclaim_fds();
+            world.fs.fail_from(CallKind::NEEDS_FD.as_slice(), nth, kind);
             let outcome = round(&world, &active, &sealed);
             world.fs.clear_faults();
             if outcome.is_ok() {
@@ -227,9 +227,9 @@ fn a_round_keeps_so_many_files_open_until_its_sync() {
         assert!(world.fs.open_files() <= 8, "{}", world.fs.open_files());
     }
     // What is found out about the file system while there is no descriptor says nothing.
-    world.fs.set_descriptors(Some(0));
+    world.fs.set_fd_limit(Some(0));
     round.sync().unwrap();
-    world.fs.set_descriptors(None);
+    world.fs.set_fd_limit(None);
     assert_eq!(hook.0.load(Ordering::Relaxed), 1);
     check(&world, &metas);
 }

@@ -241,7 +241,7 @@ fn what_lies_behind_the_named_length_is_cut() {
     let mut named = Named::default();
     named.put(next, &recs[..12]);
     named.holds(&world.fs.kill_image()).unwrap();
-    let file = format!("/d/topics/7/{}", meta.name(7).file(Part::Data));
+    let file = format!("/d/topics/7/{}", meta.name(7).file(FileKind::Data));
     assert_eq!(world.fs.kill_image().read(&file).unwrap().len() as u64, next.data_len);
 }
 
@@ -250,7 +250,7 @@ fn a_damaged_index_is_not_vouched_for_by_a_seal() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(30);
     let meta = world.append(None, 1, &recs[..10], false).unwrap();
-    let file = format!("/d/topics/7/{}", meta.name(7).file(Part::Idx));
+    let file = format!("/d/topics/7/{}", meta.name(7).file(FileKind::Idx));
     let image = world.fs.kill_image();
     let good = image.read(&file).unwrap();
     for at in 0..good.len() {
@@ -363,7 +363,7 @@ fn files_with_two_names_are_copied() {
     let paths = Paths::new(&root);
     crate::dir::create_dir(&env, "test.root", paths.root()).unwrap();
     crate::dir::create_dir(&env, "test.topics", &paths.topics()).unwrap();
-    let segs = Segments::new(env, paths.clone(), STORE, 1, SegmentOptions::default(), None);
+    let segs = Segments::new(env, paths.clone(), STORE, 1, SegmentOptions::default());
     let recs = sample(30);
     let append = |meta: Option<&SegmentMeta>, recs: &[Rec], seal: bool| {
         let mut round = Round::new(&segs);
@@ -382,7 +382,7 @@ fn files_with_two_names_are_copied() {
     let first = append(None, &recs[..10], false);
     let second = append(Some(&first), &recs[10..15], false);
     assert_eq!(second.file_no, first.file_no, "one name: it goes on in place");
-    let backup: Vec<PathBuf> = [Part::Data, Part::Idx]
+    let backup: Vec<PathBuf> = [FileKind::Data, FileKind::Idx]
         .iter()
         .map(|part| {
             let file = paths.segment(&second.name(7), *part);

@@ -92,7 +92,6 @@ pub fn inner(f: &Frame<'_>) -> u64 {
 
 pub struct World {
     pub fs: Arc<SimFs>,
-    pub env: Env,
     pub segs: Arc<Segments>,
 }
 
@@ -110,8 +109,8 @@ impl World {
         let paths = Paths::new("/d");
         crate::dir::create_dir(&env, "test.root", paths.root()).unwrap();
         crate::dir::create_dir(&env, "test.topics", &paths.topics()).unwrap();
-        let segs = Segments::new(env.clone(), paths, STORE, generation, options, None);
-        Self { fs, env, segs }
+        let segs = Segments::new(env, paths, STORE, generation, options);
+        Self { fs, segs }
     }
 
     /// The next process on this disk.

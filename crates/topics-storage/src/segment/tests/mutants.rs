@@ -43,7 +43,7 @@ fn disk() -> Disk {
     Disk { image: world.fs.kill_image(), metas, recs, theirs }
 }
 
-fn path(topic: u64, meta: &SegmentMeta, part: Part) -> Option<String> {
+fn path(topic: u64, meta: &SegmentMeta, part: FileKind) -> Option<String> {
     let files = meta.files(topic);
     let (name, _) = files.iter().find(|(_, p)| *p == part)?;
     Some(format!("/d/topics/{topic}/{}", name.file(part)))
@@ -121,7 +121,7 @@ fn refused(
 
 /// Flips, cuts, missing files, files of another topic, a failed sync.
 fn programme(hook: &Option<Arc<dyn Hook>>, disk: &Disk) -> Outcome {
-    for (meta, part) in disk.metas.iter().flat_map(|m| Part::ALL.map(|p| (m, p))) {
+    for (meta, part) in disk.metas.iter().flat_map(|m| FileKind::ALL.map(|p| (m, p))) {
         let Some(file) = path(7, meta, part) else { continue };
         let good = disk.image.read(&file).unwrap();
         for at in 0..good.len() {
@@ -129,7 +129,7 @@ fn programme(hook: &Option<Arc<dyn Hook>>, disk: &Disk) -> Outcome {
             bytes[at] ^= 1 << (at % 8);
             let mut image = disk.image.clone();
             image.put(&file, &bytes);
-            let damaged = usize::from(part == Part::Data);
+            let damaged = usize::from(part == FileKind::Data);
             honest(hook, disk, &image, damaged, &format!("{part:?} byte {at}"))?;
             // A word that was never written.
             bytes[at & !3..good.len().min((at & !3) + 4)].fill(0);
@@ -140,17 +140,17 @@ fn programme(hook: &Option<Arc<dyn Hook>>, disk: &Disk) -> Outcome {
         let mut image = disk.image.clone();
         image.put(&file, &good[..good.len() - 1]);
         honest(hook, disk, &image, 1, &format!("{part:?} cut"))?;
-        refused(hook, &image, meta, part == Part::Data)?;
+        refused(hook, &image, meta, part == FileKind::Data)?;
         image.remove(&file);
         honest(hook, disk, &image, 0, &format!("{part:?} missing"))?;
-        refused(hook, &image, meta, matches!(part, Part::Data | Part::Del))?;
+        refused(hook, &image, meta, matches!(part, FileKind::Data | FileKind::Del))?;
         if let Some(other) = path(8, &disk.theirs, part).filter(|_| meta.sealed) {
             image.put(&file, &disk.image.read(&other).unwrap());
             honest(hook, disk, &image, 12, &format!("{part:?} of another topic"))?;
         }
     }
     let mut image = disk.image.clone();
-    for part in Part::ALL {
+    for part in FileKind::ALL {
         let other = disk.image.read(&path(8, &disk.theirs, part).unwrap()).unwrap();
         image.put(&path(7, &disk.metas[0], part).unwrap(), &other);
     }

@@ -1,9 +1,8 @@
-//! Rewrite, merge, relocation.
+//! Rewrite, merge.
 
 use roaring::RoaringBitmap;
 
 use super::*;
-use crate::tier::{SegmentStore, SegmentStoreLocal};
 
 #[test]
 fn a_rewrite_keeps_survivors_byte_for_byte() {
@@ -15,7 +14,7 @@ fn a_rewrite_keeps_survivors_byte_for_byte() {
     let mut new = round.rewrite(&world.segment(&meta), &then).unwrap();
     // Deleted while it ran.
     let now: RoaringBitmap = &then | &(0..6).collect::<RoaringBitmap>();
-    let carried = carry_over(&then, &now);
+    let carried = &now - &then;
     new.del_no = round.write_del(&world.segment(&new), &carried).unwrap();
     round.sync().unwrap();
     assert!(new.file_no != meta.file_no && new.data_len < meta.data_len);
@@ -45,7 +44,7 @@ fn a_rewrite_keeps_damage_reported() {
     let meta = world.sealed(&recs);
     let at = world.segment(&meta).entries(4, 4).unwrap()[0].offset as usize + 40;
     let mut image = world.fs.kill_image();
-    let file = format!("/d/topics/7/{}", meta.name(7).file(Part::Data));
+    let file = format!("/d/topics/7/{}", meta.name(7).file(FileKind::Data));
     let mut bytes = image.read(&file).unwrap();
     bytes[at] ^= 1;
     image.put(&file, &bytes);
@@ -110,52 +109,4 @@ fn times_ascend_across_holes() {
         assert_eq!(segment.seek_ts(ts).unwrap().0, seq);
     }
     assert_eq!(world.segs.damage_counts(), (0, 0));
-}
-
-#[test]
-fn cold_records_are_read_and_the_rest_stays_hot() {
-    let world = World::new(SegmentOptions::default());
-    let recs = sample(20);
-    let meta = world.sealed(&recs);
-    let cold = Arc::new(SegmentStoreLocal::open(world.env.clone(), "/cold").unwrap());
-    let paths = Paths::new("/d");
-    let segs = Segments::new(
-        world.env.clone(),
-        paths,
-        STORE,
-        2,
-        SegmentOptions::default(),
-        Some(cold.clone()),
-    );
-    let mut moved = segs.segment(TOPIC, meta).relocate().unwrap();
-    assert!(moved.cold && moved.data_no != meta.data_no && moved.file_no == meta.file_no);
-    let name = moved.data_name(7);
-    assert_eq!(cold.list().unwrap(), [(name, Part::Data)]);
-    assert_eq!(cold.len(&name, Part::Data).unwrap(), meta.data_len);
-    let segment = segs.segment(TOPIC, moved);
-    assert_eq!(read_all(&segment).unwrap(), want(1, &recs));
-    segs.remove_files(&[(meta.data_name(7), Part::Data)]).unwrap();
-    assert_eq!(read_all(&segment).unwrap(), want(1, &recs));
-    assert!(segs.segment(TOPIC, moved).relocate().is_err());
-
-    // With the cold tier out of reach, only records are.
-    cold.delete(&name, Part::Data).unwrap();
-    let segs = Segments::new(
-        world.env.clone(),
-        Paths::new("/d"),
-        STORE,
-        3,
-        SegmentOptions::default(),
-        Some(cold),
-    );
-    let segment = segs.segment(TOPIC, moved);
-    segs.check_named(TOPIC, &[moved], true).unwrap();
-    assert!(matches!(read_all(&segment), Err(crate::StorageError::Missing { .. })));
-    assert_eq!(segment.seek_ts(1003).unwrap().0, 7);
-    assert_eq!(segment.tag_seqs(TagMatch::Eq(b"late"), 99).unwrap(), [5, 11, 17]);
-    assert_eq!(segment.attrs().unwrap().rows().len(), 3);
-    let mut round = Round::new(&segs);
-    moved.del_no = round.write_del(&segment, &[5].into_iter().collect()).unwrap();
-    round.sync().unwrap();
-    assert!(segs.segment(TOPIC, moved).deleted().unwrap().contains(5));
 }

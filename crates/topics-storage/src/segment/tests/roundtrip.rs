@@ -204,7 +204,7 @@ fn large_tag_files_are_read_in_blocks() {
         (0..5000).map(|i| Rec::new(1, "x").tag(&format!("user:{:05}", i % 2500))).collect();
     let meta = world.sealed(&recs);
     let segment = world.segment(&meta);
-    let file = meta.name(TOPIC.topic_id).file(Part::Tags);
+    let file = meta.name(TOPIC.topic_id).file(FileKind::Tags);
     let size = world.fs.kill_image().read(&format!("/d/topics/7/{file}")).unwrap().len();
     assert!(size > 10 * 4096);
     for n in [0, 1, 77, 1249, 2498, 2499] {

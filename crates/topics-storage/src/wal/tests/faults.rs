@@ -276,7 +276,7 @@ struct Stages {
 }
 
 impl Commit for Stages {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {
         if let Some(b) = self.then.lock().take() {
             *self.came.lock() = Some(put(&self.wal, b));
@@ -326,7 +326,7 @@ fn what_frees_space_of_other_topics_goes_on_behind_what_does_not_fit() {
     wal.wait(t, Level::Written).unwrap();
     // The file in use is full to its end; the next is ready, and can not be made larger.
     let one = batch(&log, 1, 1, Level::Written).bytes();
-    while wal.shards[0].state.lock().room() >= one {
+    while wal.shards[0].state.lock().free_bytes() >= one {
         let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
         wal.wait(t, Level::Written).unwrap();
     }
@@ -455,7 +455,7 @@ fn a_malformed_batch_never_reaches_the_disk() {
 fn a_commit_that_panics_poisons_instead_of_blocking_the_others() {
     struct Bad;
     impl Commit for Bad {
-        fn apply(&self, _: &Placed<'_>) {
+        fn apply(&self, _: &PlacedBatch<'_>) {
             panic!("a bug in a commit");
         }
         fn failed(&self, _: &StorageError) {}
@@ -628,7 +628,7 @@ fn i1_a_log_that_finds_no_descriptor_goes_on_when_there_is_one() {
             }
             (refused, acked.clone())
         };
-        fs.fail_from(CallKind::OPENING.as_slice(), nth, FaultKind::EMFILE);
+        fs.fail_from(CallKind::NEEDS_FD.as_slice(), nth, FaultKind::EMFILE);
         assert!(put_wait(200).0 > 0, "{nth}");
         assert!(!wal.full(0) && wal.poisoned(0).is_none(), "{nth}");
         fs.clear_faults();

@@ -129,7 +129,7 @@ fn a_log_is_what_the_text_says() {
 struct Silent;
 
 impl Commit for Silent {
-    fn apply(&self, _: &Placed<'_>) {}
+    fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
 }
 

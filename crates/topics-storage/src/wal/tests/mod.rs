@@ -12,11 +12,11 @@ use topics_env::sync::Mutex as PlMutex;
 use super::scan::Scan;
 use super::*;
 
-mod ahead;
-mod company;
+mod commit_delay;
 mod faults;
 mod format;
 mod model;
+mod prefault;
 mod threads;
 
 use crate::format::frame::{self, Flags, Frame, FrameType};
@@ -35,7 +35,7 @@ struct Log {
 struct One(Arc<Log>, u64);
 
 impl Commit for One {
-    fn apply(&self, p: &Placed<'_>) {
+    fn apply(&self, p: &PlacedBatch<'_>) {
         let (f, _) = frame::parse(p.bytes).unwrap();
         assert_eq!(f.seq, self.1);
         self.0.told.lock().push((self.1, true));
@@ -90,8 +90,8 @@ fn small() -> WalOptions {
 
 fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
     // Both ways of handing records over.
-    let front = if seq.is_multiple_of(2) { FRONT } else { 0 };
-    let mut records = vec![0; front];
+    let headroom = if seq.is_multiple_of(2) { GROUP_HEADROOM } else { 0 };
+    let mut records = vec![0; headroom];
     for i in 0..n {
         let data = format!("record {}", seq + i as u64);
         let flags = Flags::default();
@@ -101,7 +101,7 @@ fn batch(log: &Arc<Log>, seq: u64, n: usize, level: Level) -> Batch {
     Batch {
         head: Vec::new(),
         records,
-        front,
+        headroom,
         tail: Vec::new(),
         first_seq: seq,
         ts: 5,
@@ -120,8 +120,8 @@ fn health(env: &Env, wal: &Wal) -> Option<Health> {
 }
 
 fn put(wal: &Wal, b: Batch) -> Result<Ticket> {
-    let room = wal.reserve(0, b.bytes(), Some(Duration::from_secs(1)))?;
-    wal.stage(b, room)
+    let permit = wal.reserve(0, b.bytes(), Some(Duration::from_secs(1)))?;
+    wal.stage(b, permit)
 }
 
 /// Every frame of every file of the shard, in lsn order, as recovery would read them.
@@ -271,11 +271,11 @@ fn an_empty_engine_folder_of_threads_commits_everything_in_order() {
             s.spawn(move || {
                 for _ in 0..300 {
                     let level = if t % 2 == 0 { Level::Synced } else { Level::Written };
-                    let room = wal.reserve(0, 200, Some(Duration::from_secs(5))).unwrap();
+                    let permit = wal.reserve(0, 200, Some(Duration::from_secs(5))).unwrap();
                     let mut seq = next.lock();
                     let b = batch(log, *seq, 1, Level::Written);
                     *seq += 1;
-                    let ticket = wal.stage(b, room).unwrap();
+                    let ticket = wal.stage(b, permit).unwrap();
                     drop(seq);
                     wal.wait(ticket, level).unwrap();
                 }
@@ -353,9 +353,9 @@ fn a_log_at_rest_is_small() {
     }
     wal.sync(0).unwrap();
     let logged = wal.positions(0).written;
-    wal.rest(0).unwrap();
+    wal.shrink_before_close(0).unwrap();
     let before = wal.counters().rotations;
-    wal.rest(0).unwrap();
+    wal.shrink_before_close(0).unwrap();
     assert_eq!(wal.counters().rotations, before, "a small file is left in use");
     wal.trim(0, logged).unwrap();
     wal.close(true).unwrap();

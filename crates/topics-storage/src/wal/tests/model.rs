@@ -112,15 +112,15 @@ fn run(steps: &[Step]) {
                 wal.trim(0, trimmed).unwrap();
             }
             Step::Fault { call, nth, errno } => fs.fail_nth(call, nth, FaultKind::Errno(errno)),
-            Step::Hold { on } => hold = on.then(|| wal.hold_space()),
+            Step::Hold { on } => hold = on.then(|| wal.pause_allocation()),
             Step::Heal => fs.clear_faults(),
         }
         let p = wal.positions(0);
         assert!(p.applied <= p.written && p.synced <= p.written, "{p:?}");
         assert!(fs.violations().is_empty());
         let st = wal.shards[0].state.lock();
-        let free = st.room() + Group::FRAME_LEN;
-        let has_place = st.prepared.is_some() || st.broken || free + freeing >= st.kept;
+        let free = st.free_bytes() + Group::FRAME_LEN;
+        let has_place = st.prepared.is_some() || st.broken || free + freeing >= st.reserve;
         assert!(has_place || st.poisoned.is_some(), "a place for what frees space");
     }
     fs.clear_faults();

@@ -14,14 +14,14 @@ const LONG: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 struct Gate {
     arrived: PlMutex<Sender<()>>,
-    go_on: PlMutex<Receiver<()>>,
+    resume: PlMutex<Receiver<()>>,
 }
 
 impl Hook for Gate {
     fn visit(&self, site: Site) -> Verdict {
         if site == Site::Sync("wal.group") {
             let _ = self.arrived.lock().send(());
-            let _ = self.go_on.lock().recv_timeout(LONG);
+            let _ = self.resume.lock().recv_timeout(LONG);
         }
         Verdict::Run
     }
@@ -31,15 +31,15 @@ struct Gated {
     env: Env,
     fs: Arc<SimFs>,
     arrived: Receiver<()>,
-    go_on: Sender<()>,
+    resume: Sender<()>,
 }
 
 fn gated() -> Gated {
     let (env, fs, _) = sim_env(1);
     let (arrived, arrived_rx) = channel();
-    let (go_on, go_on_rx) = channel();
-    let gate = Gate { arrived: PlMutex::new(arrived), go_on: PlMutex::new(go_on_rx) };
-    Gated { env: env.with_hook(Arc::new(gate)), fs, arrived: arrived_rx, go_on }
+    let (resume, resume_rx) = channel();
+    let gate = Gate { arrived: PlMutex::new(arrived), resume: PlMutex::new(resume_rx) };
+    Gated { env: env.with_hook(Arc::new(gate)), fs, arrived: arrived_rx, resume }
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn the_next_group_is_written_while_a_sync_runs_and_is_not_covered_by_it() {
         assert_eq!(wal.positions(0), Positions { written: 4, synced: 0, applied: 1 });
         let third = put(wal, batch(&log, 3, 1, Level::Synced)).unwrap();
         wal.drive(0);
-        g.go_on.send(()).unwrap();
+        g.resume.send(()).unwrap();
         waiter.join().unwrap().unwrap();
         assert_eq!(wal.positions(0), Positions { written: 6, synced: 2, applied: 5 });
-        g.go_on.send(()).unwrap();
+        g.resume.send(()).unwrap();
         wal.wait(third, Level::Synced).unwrap();
         assert_eq!(wal.positions(0), Positions { written: 6, synced: 6, applied: 6 });
     });
@@ -87,7 +87,7 @@ fn i10_a_sync_that_fails_while_others_write_acks_nothing_above_the_last_success(
         let noted = calls.clone();
         wal.notify(third, Level::Synced, Box::new(move |r| noted.lock().push(r.is_err())));
         g.fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
-        g.go_on.send(()).unwrap();
+        g.resume.send(()).unwrap();
         let poisoned = |r| matches!(r, Err(StorageError::Poisoned { .. }));
         assert!(poisoned(waiter.join().unwrap()));
         assert!(poisoned(blocked.join().unwrap()));
@@ -103,7 +103,7 @@ fn i10_a_group_written_while_a_sync_fails_is_not_applied() {
     // The commit of the first group holds up its drain; the sync fails meanwhile.
     struct Slow(Sender<()>, PlMutex<Receiver<()>>);
     impl Commit for Slow {
-        fn apply(&self, _: &Placed<'_>) {
+        fn apply(&self, _: &PlacedBatch<'_>) {
             self.0.send(()).unwrap();
             self.1.lock().recv_timeout(LONG).unwrap();
         }
@@ -143,7 +143,7 @@ struct SlowFile {
     file: Arc<dyn File>,
     armed: AtomicBool,
     arrived: PlMutex<Sender<()>>,
-    go_on: PlMutex<Receiver<()>>,
+    resume: PlMutex<Receiver<()>>,
 }
 
 impl File for SlowFile {
@@ -153,7 +153,7 @@ impl File for SlowFile {
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         if self.armed.swap(false, Ordering::SeqCst) {
             let _ = self.arrived.lock().send(());
-            let _ = self.go_on.lock().recv_timeout(LONG);
+            let _ = self.resume.lock().recv_timeout(LONG);
         }
         self.file.write_at(buf, offset)
     }
@@ -183,12 +183,12 @@ fn i10_a_sync_that_fails_while_a_group_is_written_fails_the_group() {
     let paths = Paths::new(Path::new("/db"));
     let mut start = first_file(&env, &paths, 4096);
     let (arrived, arrived_rx) = channel();
-    let (go_on, go_on_rx) = channel();
+    let (resume, resume_rx) = channel();
     let slow = Arc::new(SlowFile {
         file: start.files[0].file.clone(),
         armed: AtomicBool::new(false),
         arrived: PlMutex::new(arrived),
-        go_on: PlMutex::new(go_on_rx),
+        resume: PlMutex::new(resume_rx),
     });
     start.files[0].file = slow.clone();
     let wal = &Wal::start(env, paths, small(), vec![start], vec![]).unwrap();
@@ -204,7 +204,7 @@ fn i10_a_sync_that_fails_while_a_group_is_written_fails_the_group() {
         fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
         assert!(matches!(wal.wait(first, Level::Synced), Err(StorageError::Poisoned { .. })));
         assert_eq!(*log.told.lock(), [(1, false)], "the others are left to their leader");
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         assert!(matches!(writing.join().unwrap(), Err(StorageError::Poisoned { .. })));
     });
     assert_eq!(*log.told.lock(), [(1, false), (2, false), (3, false)]);
@@ -231,8 +231,8 @@ fn closing_tells_every_waiter() {
             std::thread::yield_now();
         }
         // The second sync may or may not begin before the shard is closed.
-        g.go_on.send(()).unwrap();
-        g.go_on.send(()).unwrap();
+        g.resume.send(()).unwrap();
+        g.resume.send(()).unwrap();
         syncing.join().unwrap().unwrap();
         closing.join().unwrap().unwrap();
         let outcome = waiting.join().unwrap();
@@ -307,8 +307,8 @@ fn staging_room_is_bounded_and_waited_for() {
     let log = Arc::new(Log::default());
     for seq in 1..=9 {
         let b = batch(&log, seq, 1, Level::Staged);
-        let room = wal.reserve(0, 400, Some(LONG)).unwrap();
-        wal.stage(b, room).unwrap();
+        let permit = wal.reserve(0, 400, Some(LONG)).unwrap();
+        wal.stage(b, permit).unwrap();
     }
     assert!(wal.counters().groups > 0);
 }
@@ -334,7 +334,7 @@ fn batches_that_nobody_waits_for_are_written_by_the_thread() {
     let (tx, rx) = channel();
     struct Tell(Sender<u64>);
     impl Commit for Tell {
-        fn apply(&self, p: &Placed<'_>) {
+        fn apply(&self, p: &PlacedBatch<'_>) {
             self.0.send(p.first_lsn).unwrap();
         }
         fn failed(&self, _: &StorageError) {}
@@ -364,7 +364,7 @@ struct Places {
 struct Place(Arc<Places>);
 
 impl Commit for Place {
-    fn apply(&self, p: &Placed<'_>) {
+    fn apply(&self, p: &PlacedBatch<'_>) {
         if self.0.within.fetch_add(1, Ordering::SeqCst) > 0 {
             self.0.overlaps.fetch_add(1, Ordering::SeqCst);
         }
@@ -402,8 +402,8 @@ fn stress(backend: topics_env::real::Backend, name: &str) {
                     let n = 1 + (i % 7) as usize;
                     let commit = Arc::new(Place(places.clone()));
                     let b = Batch { commit, ..batch(log, 1, n, level) };
-                    let room = wal.reserve(0, b.bytes(), Some(LONG)).unwrap();
-                    let ticket = wal.stage(b, room).unwrap();
+                    let permit = wal.reserve(0, b.bytes(), Some(LONG)).unwrap();
+                    let ticket = wal.stage(b, permit).unwrap();
                     match (t + i) % 4 {
                         0 => {
                             let calls = calls.clone();
@@ -517,8 +517,8 @@ fn what_is_written_and_not_synced_keeps_its_staging_room() {
     let log = Arc::new(Log::default());
     for seq in 1..=2 {
         let b = batch(&log, seq, 1, Level::Synced);
-        let room = wal.reserve(0, 450, None).unwrap();
-        wal.stage(b, room).unwrap();
+        let permit = wal.reserve(0, 450, None).unwrap();
+        wal.stage(b, permit).unwrap();
         wal.drive(0);
     }
     assert_eq!(wal.positions(0).synced, 0);
@@ -528,5 +528,5 @@ fn what_is_written_and_not_synced_keeps_its_staging_room() {
     assert_eq!(*log.told.lock(), [(1, true), (2, true)]);
     wal.sync(0).unwrap();
     let st = wal.shards[0].state.lock();
-    assert_eq!((st.room_bytes, st.room_batches, st.queued_bytes), (0, 0, 0));
+    assert_eq!((st.reserved_bytes, st.reserved_batches, st.queued_bytes), (0, 0, 0));
 }

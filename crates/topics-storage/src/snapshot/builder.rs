@@ -1,0 +1,117 @@
+//! A snapshot while it is made: one buffer, into which each topic is encoded as it is captured.
+
+use super::table::largest_in;
+use super::{HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
+use crate::format::codec::{Encode, encode_fixed};
+use crate::{Result, StorageError};
+
+/// A snapshot being made. No topic is held but in its encoded form.
+#[derive(Debug)]
+pub struct SnapshotBuilder {
+    out: Vec<u8>,
+    /// Where the topics begin.
+    topics_at: usize,
+    topics: u64,
+    /// Bytes of the largest segment.
+    largest: u64,
+}
+
+impl SnapshotBuilder {
+    /// Begins: `body` has as many shards as it will have in [`Self::finish`]. `about` so many
+    /// bytes are expected: a buffer that grows leaves its former places behind in the heap.
+    pub fn begin(body: &SnapshotBody, about: u64) -> Result<Self> {
+        let mut out = Vec::with_capacity(usize::try_from(about + about / 8).unwrap_or(0));
+        out.resize(HEADER, 0);
+        head(body, 0, &mut out)?;
+        Ok(Self { topics_at: out.len(), out, topics: 0, largest: 0 })
+    }
+
+    /// Adds a topic. Names must rise for the snapshot to be looked into without decoding it.
+    pub fn topic(&mut self, topic: &TopicSnap) -> Result<()> {
+        let at = self.out.len();
+        put(topic, &mut self.out)?;
+        self.added(at);
+        Ok(())
+    }
+
+    fn added(&mut self, at: usize) {
+        self.topics += 1;
+        self.largest = self.largest.max(largest_in(self.out.get(at..).unwrap_or_default()));
+    }
+
+    /// Adds a topic as another snapshot has it.
+    pub fn entry(&mut self, entry: &[u8]) {
+        let at = self.out.len();
+        self.out.extend_from_slice(entry);
+        self.added(at);
+    }
+
+    /// Ends it: everything but the topics is as `body` says.
+    pub fn finish(mut self, body: &SnapshotBody) -> Result<EncodedSnapshot> {
+        let mut start = Vec::with_capacity(self.topics_at - HEADER);
+        head(body, self.topics, &mut start)?;
+        let room = self.out.get_mut(HEADER..self.topics_at).filter(|r| r.len() == start.len());
+        match room {
+            Some(room) => room.copy_from_slice(&start),
+            None => return Err(failed("the number of shards changed")),
+        }
+        put(&body.sections, &mut self.out)?;
+        Ok(EncodedSnapshot { bytes: self.out, largest: self.largest })
+    }
+}
+
+/// A snapshot file but for its number.
+#[derive(Debug)]
+pub struct EncodedSnapshot {
+    bytes: Vec<u8>,
+    largest: u64,
+}
+
+impl EncodedSnapshot {
+    /// The snapshot of a body with its topics.
+    pub fn of(body: &SnapshotBody) -> Result<Self> {
+        let mut builder = SnapshotBuilder::begin(body, 0)?;
+        body.topics.iter().try_for_each(|t| builder.topic(t))?;
+        builder.finish(body)
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Bytes of the largest segment that it names.
+    pub(crate) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// The file of this number.
+    pub(super) fn file(&mut self, n: u64) -> &[u8] {
+        let out = &mut self.bytes;
+        let len = (out.len() - HEADER) as u64;
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        out[8..16].copy_from_slice(&n.to_le_bytes());
+        out[16..24].copy_from_slice(&len.to_le_bytes());
+        let sum = checksum(out);
+        out[24..HEADER].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+}
+
+/// What precedes the topics, their number included.
+fn head(body: &SnapshotBody, topics: u64, out: &mut Vec<u8>) -> Result<()> {
+    put(&(body.store_id, body.generation, body.layout), out)?;
+    put(&body.shards, out)?;
+    put(&body.retired, out)?;
+    put(&(body.next_topic_id, body.reserved_topic_id), out)?;
+    put(&(body.next_epoch, body.reserved_epoch, topics), out)
+}
+
+fn put(value: &impl Encode, out: &mut Vec<u8>) -> Result<()> {
+    encode_fixed(value, out).map_err(failed)
+}
+
+fn failed(e: impl ToString) -> StorageError {
+    StorageError::io("encode a snapshot", std::io::Error::other(e.to_string()))
+}

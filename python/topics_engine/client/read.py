@@ -1,0 +1,313 @@
+"""A read: an iterator that ends at the head of the topic at the first fetch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import Closed, DataLoss, InvalidRequest
+from ..extras import extra
+from .backend import scan_of
+from .closing import CancelScope, Closing
+from .values import Gap, Record, Start
+
+if TYPE_CHECKING:
+    from .backend import Backend, Page
+
+Item = Record | Gap
+OnGap = Literal["yield", "raise", "skip"]
+
+PAGE_RECORDS = 1000
+PAGE_BYTES = 1 << 20
+
+
+def items_of(topic: str, page: Page) -> tuple[Gap | None, list[Record]]:
+    """The gap and the records of a page."""
+    gap = None
+    if page.tombstone is not None:
+        first, last, reason, missed, _, _ = page.tombstone
+        gap = Gap(topic, first, last, reason, missed)
+    return gap, records_of(topic, page)
+
+
+def all_of(topic: str, page: Page) -> list[Item]:
+    """The gap, if any, and the records of a page in one list."""
+    gap, records = items_of(topic, page)
+    return [*([] if gap is None else [gap]), *records]
+
+
+def records_of(topic: str, page: Page) -> list[Record]:
+    """The records of a page."""
+    return [
+        Record(
+            topic, seq, ts, node, tag, None if meta is None else json.loads(meta), stored, binary
+        )
+        for seq, ts, node, tag, meta, stored, binary in page.rows()
+    ]
+
+
+def loss(gap: Gap) -> DataLoss:
+    """The exception of `gaps="raise"`."""
+    return DataLoss(
+        f"records {gap.first} to {gap.last} of {gap.topic!r} are lost: {gap.reason}",
+        detail={"gap_from": gap.first, "gap_to": gap.last, "reason": gap.reason},
+        gap=gap,
+    )
+
+
+class Read(Closing, Iterator[Item]):
+    """The records of a topic from a cursor to the head, or to `upto`.
+
+    Not thread-safe, but `close` may be called from any thread and ends the iteration.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        topic: str,
+        after: int | Start,
+        upto: int | None,
+        limit: int | None,
+        match: str | None,
+        node: str | Sequence[str] | None,
+        gaps: OnGap,
+    ) -> None:
+        if gaps not in ("yield", "raise", "skip"):
+            raise InvalidRequest(f"gaps must be 'yield', 'raise' or 'skip', not {gaps!r}")
+        self.topic = topic
+        self.gaps: list[Gap] = []
+        """The gaps found so far."""
+        self._backend = backend
+        self._start: int | Start = after
+        self._upto = upto
+        self._left = limit
+        self._match = match
+        self._nodes: tuple[str, ...] = () if node is None else nodes_of(node)
+        self._on_gap: OnGap = gaps
+        self._topic_id: int | None = None
+        self._cursor: int | None = after if isinstance(after, int) else None
+        self._page_end = 0
+        self._items: deque[Item] = deque()
+        self._done = self._closed = False
+        self._scope = CancelScope()
+
+    @property
+    def cursor(self) -> int:
+        """The cursor to store: pass it as `after=` to continue behind the items taken so far."""
+        if self._cursor is None:
+            self._fetch()
+        return self._position()
+
+    def _position(self) -> int:
+        if self._cursor is None:
+            # No record of the first page was taken yet.
+            if not self._items:
+                raise self._is_closed()
+            first = self._items[0]
+            return (first.seq if isinstance(first, Record) else first.first) - 1
+        return self._cursor
+
+    @property
+    def topic_id(self) -> int:
+        """The id of the topic that is read."""
+        if self._topic_id is None:
+            self._fetch()
+        if self._topic_id is None:
+            raise self._is_closed()
+        return self._topic_id
+
+    def __iter__(self) -> Read:
+        return self
+
+    def __next__(self) -> Item:
+        while not self._items:
+            if self._done:
+                raise StopIteration
+            self._fetch()
+        if self._closed:
+            raise StopIteration
+        return self._take()
+
+    def batches(self) -> Iterator[list[Item]]:
+        """Iterates over lists of items, one per page."""
+        while True:
+            while not self._items and not self._done:
+                self._fetch()
+            if not self._items or self._closed:
+                return
+            yield self._take_all()
+
+    def _take_all(self) -> list[Item]:
+        return [self._take() for _ in range(len(self._items))]
+
+    def _take(self) -> Item:
+        item = self._items.popleft()
+        if isinstance(item, Gap) and self._on_gap == "raise":
+            # The cursor stays before the gap, so that storing it hides no loss.
+            raise loss(item)
+        self._cursor = item.seq if isinstance(item, Record) else item.last
+        if not self._items:
+            # Records behind the last one may have been filtered out.
+            self._cursor = max(self._cursor, self._page_end)
+        return item
+
+    def _fetch(self) -> None:
+        if not self._done:
+            with self._until_closed():
+                self._took(self._read_page())
+
+    @contextlib.contextmanager
+    def _until_closed(self) -> Iterator[None]:
+        """Suppresses `Closed` if this read was closed, but not if the engine was."""
+        try:
+            yield
+        except Closed:
+            if not self._closed:
+                raise
+
+    def _is_closed(self) -> Closed:
+        return Closed("this read is closed")
+
+    def _took(self, page: Page) -> None:
+        """Keeps the items of a fetched page."""
+        if self._closed:
+            return
+        if self._upto is None:
+            self._upto = page.head_seq
+        gap, records = items_of(self.topic, page)
+        if gap is not None:
+            self.gaps.append(gap)
+            if gap.reason == "recreated":
+                # `upto` was a seq of the deleted topic.
+                self._upto = page.head_seq
+            if self._on_gap != "skip":
+                self._items.append(gap)
+        self._items.extend(records)
+        if self._left is not None:
+            self._left -= len(records)
+        moved = self._topic_id != page.topic_id or self._page_end != page.next_from_seq
+        self._topic_id = page.topic_id
+        self._page_end = page.next_from_seq
+        if not self._items:
+            self._cursor = page.next_from_seq
+        at_end = page.next_from_seq >= self._upto or page.caught_up or not moved
+        self._done = at_end or self._left == 0
+
+    def _read_page(self) -> Page:
+        """Fetches the next page; changes no state."""
+        if self._closed:
+            raise self._is_closed()
+        after = tail = None
+        if self._topic_id is not None:
+            after = self._page_end
+        elif isinstance(self._start, int):
+            after = self._start
+        elif self._start is Start.TAIL:
+            tail = 0
+        limit = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
+        with self._scope.activate():
+            return self._backend.read(
+                self.topic,
+                after=after,
+                tail=tail,
+                upto=self._upto,
+                limit=limit,
+                max_bytes=PAGE_BYTES,
+                skip_nodes=self._nodes,
+                match=self._match,
+                topic_id=self._topic_id,
+            )
+
+    def close(self) -> None:
+        """Ends the iteration, from any thread. Idempotent."""
+        self._closed = self._done = True
+        self._scope.cancel()
+
+    def __repr__(self) -> str:
+        at = self._start if self._cursor is None else self._cursor
+        return f"<Read of {self.topic!r} at {at}{', closed' if self._closed else ''}>"
+
+    def to_arrow(self) -> Any:
+        """Returns the remaining records as a `pyarrow.Table`.
+
+        Raises:
+            InvalidRequest: records were already taken from this read.
+            ModuleNotFoundError: pyarrow is not installed (`pip install 'topics-engine[arrow]'`).
+        """
+        with extra("arrow", "to_arrow"):
+            import pyarrow
+
+        reader = pyarrow.RecordBatchReader.from_stream(self._scan())
+        batches, rows = [], 0
+        for batch in reader:
+            batches.append(batch)
+            rows += batch.num_rows
+            if self._left is not None and rows >= self._left:
+                break
+        table = pyarrow.Table.from_batches(batches, reader.schema)
+        if self._left is not None:
+            table = table.slice(0, self._left)
+        self._done = True
+        return self._without_gaps(table)
+
+    def _without_gaps(self, table: Any) -> Any:
+        """Handles gaps, which are rows of the table, as the argument `gaps` says."""
+        gap_to = table["gap_to"]
+        if gap_to.null_count < len(gap_to):
+            lost = gap_to.is_valid()
+            for row in table.filter(lost).select(["seq", "gap_to", "gap_reason"]).to_pylist():
+                gap = Gap(self.topic, row["seq"], row["gap_to"], row["gap_reason"])
+                self.gaps.append(gap)
+                if self._on_gap == "raise":
+                    self._items.append(gap)
+                    self._take()
+            if self._on_gap == "skip":
+                table = table.filter(table["gap_to"].is_null())
+        return table
+
+    def to_polars(self) -> Any:
+        """What is left as a `polars.DataFrame`."""
+        with extra("polars", "to_polars"):
+            import polars
+
+        plain = self._left is None and self._on_gap == "yield"
+        if not plain:
+            return polars.from_arrow(self.to_arrow())
+        frame = polars.DataFrame(self._scan())
+        self._done = True
+        return frame
+
+    def to_pandas(self) -> Any:
+        """What is left as a `pandas.DataFrame`."""
+        table = self.to_arrow()
+        with extra("pandas", "to_pandas"):
+            return table.to_pandas()
+
+    def _scan(self) -> Any:
+        if self._items or self._closed:
+            raise InvalidRequest(
+                "this read has already returned records: call to_arrow() on a new one"
+            )
+        after: int | None = self._cursor
+        upto = self._upto
+        if self._start is Start.TAIL and after is None:
+            after = self.cursor
+            upto = after
+        with self._scope.activate():
+            return scan_of(
+                self._backend,
+                self.topic,
+                self._left,
+                after=after,
+                upto=upto,
+                skip_nodes=self._nodes,
+                match=self._match,
+                topic_id=self._topic_id,
+            )
+
+
+def nodes_of(node: str | Sequence[str]) -> tuple[str, ...]:
+    return (node,) if isinstance(node, str) else tuple(node)

@@ -1,0 +1,128 @@
+"""A consumer of a server, which stores the cursor.
+
+An `at_least_once` handle keeps its read position, like an embedded one: a read whose response was
+lost is repeated and returns the same records. For `at_most_once` the server stores the cursor
+before it returns records: the records of a lost response are lost, and this is logged.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..client.backend import RemoteBackend
+from ..errors import NotFound
+from .caller import CallStatus, WaitBudget, encode_json, log, topic_path, without_none
+from .page import Page
+from .queue import LONGEST, matcher
+
+if TYPE_CHECKING:
+    from .backend import HttpBackend
+
+
+class RemoteConsumer(RemoteBackend):
+    """A reader with a stored cursor."""
+
+    def __init__(
+        self,
+        remote: HttpBackend,
+        topic: str,
+        name: str,
+        mode: str | None,
+        start: str,
+        auto_commit: bool,
+    ) -> None:
+        self._remote = remote
+        self.topic = topic
+        self.name = name
+        self._path = topic_path(topic, "consumers", name)
+        body = without_none(mode=mode, start=start, auto_commit=auto_commit or None)
+        made = remote.caller.json("PUT", self._path, body)
+        self.mode: str = made["mode"]
+        self.cursor: int = made["cursor"]
+        """The stored cursor, as far as this handle knows."""
+        self._auto_commit = auto_commit
+        self._lock = threading.Lock()
+        self._position = self.cursor
+        self._topic_id: int | None = None
+        self._dropped = False
+
+    def read(
+        self,
+        max_bytes: int = 1 << 20,
+        max_records: int = 2000,
+        checkpoint: bool = True,
+        wait: float = 0.0,
+        match: str | None = None,
+        fail_if_busy: bool = False,
+    ) -> Page:
+        once = self.mode == "at_most_once" and checkpoint
+        budget = WaitBudget(wait)
+        while True:
+            this = budget.next_wait(LONGEST)
+            if once:
+                page = self._hand_out(max_bytes, max_records, this, match, fail_if_busy)
+            else:
+                page = self._look(max_bytes, max_records, checkpoint, this, match)
+            if len(page) or page.tombstone is not None or budget.is_spent:
+                return page
+
+    def _look(
+        self, max_bytes: int, max_records: int, checkpoint: bool, wait: float, match: str | None
+    ) -> Page:
+        if self._dropped:
+            message = f"consumer {self.name!r} of {self.topic!r} was deleted"
+            raise NotFound(message, "consumer_not_found")
+        if checkpoint and self._auto_commit and self._position > self.cursor:
+            self.commit(self._position)
+        position = self._position
+        page = self._remote.read(
+            self.topic,
+            after=position,
+            limit=max_records,
+            max_bytes=max_bytes,
+            match=match,
+            topic_id=self._topic_id,
+            wait=wait,
+        )
+        page.cut(max_bytes)
+        with self._lock:
+            self._topic_id = page.topic_id
+            # If another thread has moved the position meanwhile, its value stays.
+            if checkpoint and self._position == position:
+                self._position = page.next_from_seq
+        return page
+
+    def _hand_out(
+        self, max_bytes: int, max_records: int, wait: float, match: str | None, busy: bool
+    ) -> Page:
+        body = without_none(
+            max_bytes=max_bytes,
+            max_records=max_records,
+            match=matcher(match),
+            fail_if_busy=busy or None,
+            wait_ms=round(wait * 1000) or None,
+        )
+        status = CallStatus()
+        caller = self._remote.caller
+        raw = caller.call("POST", f"{self._path}/read", encode_json(body), wait=wait, status=status)
+        page = Page(raw)
+        if status.outcome_unknown:
+            log.warning("consumer %s of %s: a batch may be lost", self.name, self.topic)
+        self.cursor = max(self.cursor, page.next_from_seq)
+        return page
+
+    def commit(self, seq: int) -> None:
+        answer = self._remote.caller.json("POST", f"{self._path}/commit", {"seq": seq})
+        self.cursor = answer["cursor"]
+
+    def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
+        body: dict[str, Any] = without_none(seq=seq, ts=ts, to=to)
+        answer = self._remote.caller.json("POST", f"{self._path}/seek", body)
+        with self._lock:
+            self.cursor = self._position = answer["cursor"]
+        return self.cursor
+
+    def drop(self) -> bool:
+        self._dropped = True
+        return self._remote.delete_consumer(self.topic, self.name)

@@ -1,0 +1,252 @@
+"""The transport of the sync client: urllib3, for any number of threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+
+from ..client.closing import CancelScope
+from .connections import InterruptibleSemaphore, pool_of
+from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+    from .page import PendingCall
+
+PIECE = 1 << 16
+# Pieces that are buffered; then the thread stops reading, and the server has to wait.
+STREAM_BUFFER_PIECES = 64
+# Threads that prefetch pages.
+BACKGROUND_THREADS = 4
+
+T = TypeVar("T")
+
+
+class SyncTransport:
+    """Keep-alive connections by pool. A call blocks its thread; Ctrl-C interrupts it."""
+
+    def __init__(self, options: Options) -> None:
+        self._prefix = options.prefix
+        self._headers = options.headers
+        self._connect = options.connect_timeout
+        self._pid = os.getpid()
+        self._scope = CancelScope()
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._pools = {kind: pool_of(options, self._scope) for kind in PoolKind}
+        # Only short calls are limited: a waiting call would hold its permit for long.
+        self._limits = {
+            kind: InterruptibleSemaphore(options.pool, self._scope)
+            for kind in (PoolKind.HOT, PoolKind.PLAIN)
+        }
+
+    def _open(
+        self,
+        kind: PoolKind,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: urllib3.Timeout,
+        whole: bool,
+    ) -> BaseHTTPResponse:
+        if self._pid != os.getpid():
+            raise forked()
+        if is_cancelled(self._scope):
+            raise closed()
+        try:
+            return self._pools[kind].urlopen(
+                method,
+                self._prefix + target,
+                body,
+                {**self._headers, **headers},
+                retries=False,
+                redirect=False,
+                timeout=timeout,
+                preload_content=whole,
+                decode_content=False,
+            )
+        except (HTTPError, OSError) as error:
+            raise self._failure(error) from error
+        except (AttributeError, ValueError) as error:
+            # `close` took the socket from the running request.
+            if is_cancelled(self._scope):
+                raise closed() from error
+            raise
+
+    def _failure(self, error: Exception) -> Exception:
+        if is_cancelled(self._scope):
+            return closed()
+        unsent = isinstance(error, NewConnectionError | ConnectTimeoutError)
+        tls = isinstance(error, SSLError)
+        return NoAnswer(str(error), sent=not (unsent or tls), lasting=tls)
+
+    def request(
+        self,
+        kind: PoolKind,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+        partly: bool = False,
+    ) -> Answer:
+        limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
+        limit = self._limits.get(kind)
+        with limit.acquire(timeout) if limit else contextlib.nullcontext():
+            response = self._open(kind, method, target, headers, body, limits, not partly)
+            told = response.status, _lower(response.headers)
+            if not partly:
+                return Answer(*told, response.data)
+            found, error = _read(response)
+        if error is not None and is_cancelled(self._scope):
+            raise closed() from error
+        return Answer(*told, found, error is None)
+
+    def stream(
+        self, target: str, headers: Mapping[str, str], timeout: float, idle: float
+    ) -> SyncStream | Answer:
+        limits = urllib3.Timeout(connect=min(self._connect, timeout), read=max(timeout, idle))
+        response = self._open(PoolKind.STREAM, "GET", target, headers, None, limits, False)
+        if response.status != 200:
+            try:
+                return Answer(response.status, _lower(response.headers), response.read())
+            except (HTTPError, OSError) as error:
+                raise self._failure(error) from error
+        return SyncStream(response, self._scope)
+
+    def begin(self, call: Callable[[], T]) -> PendingCall[T]:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(BACKGROUND_THREADS, "topics-prefetch")
+            return BackgroundCall(self._executor.submit(call), self._scope)
+
+    def sleep(self, seconds: float) -> None:
+        over = threading.Event()
+        with waking(self._scope, over.set):
+            if over.wait(seconds):
+                raise closed()
+
+    def close(self) -> None:
+        self._scope.cancel()
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools.values():
+            pool.close()
+
+
+class BackgroundCall(Generic[T]):
+    """A call in a thread of the executor."""
+
+    def __init__(self, call: Future[T], scope: CancelScope) -> None:
+        self._call = call
+        self._scope = scope
+
+    def result(self) -> T:
+        over = threading.Event()
+        self._call.add_done_callback(lambda _: over.set())
+        with waking(self._scope, over.set):
+            over.wait()
+        if not self._call.done() or self._call.cancelled():
+            raise closed()
+        return self._call.result()
+
+
+def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
+    """Reads a body as far as possible; returns it with the error that ended it, if any."""
+    pieces: list[bytes] = []
+    try:
+        while piece := response.read1(PIECE):
+            pieces.append(piece)
+    except (HTTPError, OSError, ValueError, AttributeError) as error:
+        # A connection in the middle of a response cannot be reused.
+        response.close()
+        return b"".join(pieces), error
+    response.release_conn()
+    return b"".join(pieces), None
+
+
+class SyncStream:
+    """A response that a thread reads, so that `read` can have a timeout."""
+
+    def __init__(self, response: BaseHTTPResponse, scope: CancelScope) -> None:
+        self._pieces: queue.Queue[bytes] = queue.Queue(STREAM_BUFFER_PIECES)
+        self._response = response
+        self._scope = scope
+        self._closed = threading.Event()
+        self._over = False
+        threading.Thread(
+            target=_pump,
+            args=(response, self._pieces, self._closed),
+            name="topics-stream",
+            daemon=True,
+        ).start()
+        whose = (os.getpid(), response, self._pieces, self._closed)
+        self._end = weakref.finalize(self, _end, *whose)
+        self._end.atexit = False
+
+    def read(self, wait: float | None) -> bytes | None:
+        if self._over:
+            return b""
+        try:
+            piece = self._pieces.get(timeout=wait) if wait != 0 else self._pieces.get_nowait()
+        except queue.Empty:
+            return None
+        if self._scope.is_cancelled:
+            raise closed()
+        # The next read returns the end as well.
+        self._over = not piece
+        return b"" if self._closed.is_set() else piece
+
+    def close(self) -> None:
+        self._end()
+
+
+def _pump(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event) -> None:
+    """Reads to the end, or until the stream is closed; a broken connection is an end."""
+    try:
+        while not over.is_set() and (piece := response.read1(PIECE)):
+            while not over.is_set():
+                with contextlib.suppress(queue.Full):
+                    pieces.put(piece, timeout=1.0)
+                    break
+    except (HTTPError, OSError, ValueError, AttributeError):
+        pass
+    finally:
+        # A connection in the middle of a response cannot be reused.
+        response.close()
+        while not over.is_set():
+            with contextlib.suppress(queue.Full):
+                pieces.put(b"", timeout=1.0)
+                break
+
+
+def _end(
+    pid: int, response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event
+) -> None:
+    over.set()
+    if pid != os.getpid():
+        # The connection belongs to the parent process of this fork.
+        return
+    with contextlib.suppress(ValueError, RuntimeError, OSError):
+        response.shutdown()
+    with contextlib.suppress(queue.Full):
+        pieces.put_nowait(b"")
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

@@ -1,0 +1,226 @@
+"""The transport protocol: the seam between the remote backend and an HTTP library.
+
+The code above it is written once, as blocking calls. The sync client blocks its thread; the asyncio
+client runs the calls in greenlets (`greenlets.py`), which yield to the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from ..client.closing import CancelScope, current_scope
+from ..errors import Closed, InvalidRequest
+from .page import PendingCall
+
+T = TypeVar("T")
+
+Verify: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext"
+
+
+class PoolKind(Enum):
+    """Requests of one kind share a pool of connections."""
+
+    HOT = "hot"
+    """Reads and writes that do not wait. The server answers them faster on connections that carry
+    only such requests."""
+    PLAIN = "plain"
+    WAIT = "wait"
+    """Requests that may wait long; the number of connections is not limited."""
+    STREAM = "stream"
+    """Streams; each has its own connection, which is not reused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The address of a server, and the timeouts of its client."""
+
+    url: str
+    key: str | None = None
+    deadline: float = 30.0
+    """Seconds within which a call succeeds or raises, retries included."""
+    timeout: float = 10.0
+    """Seconds without a byte after which an attempt fails, in addition to the wait of a request."""
+    connect_timeout: float = 5.0
+    pool: int = 16
+    """Connections that are kept of each kind."""
+    heartbeat: float = 5.0
+    """Seconds between heartbeats of a stream."""
+    verify: Verify = True
+    """TLS verification: True, False, a file of certificate authorities, or a context."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(f"{self.url!r} is not an http:// or https:// URL")
+        if parts.query or parts.fragment or parts.username:
+            raise InvalidRequest(
+                f"{self.url!r} has a query, fragment or user: pass scheme, host, port and path only"
+            )
+        if self.key is not None and (not self.key.isascii() or not self.key.isprintable()):
+            raise InvalidRequest("the API key has characters that are not printable ASCII")
+        for name in ("deadline", "timeout", "connect_timeout", "pool", "heartbeat"):
+            if not getattr(self, name) > 0:
+                raise InvalidRequest(
+                    f"{name} must be greater than 0, not {getattr(self, name)!r}",
+                    detail={"field": name},
+                )
+
+    @property
+    def secure(self) -> bool:
+        return urlsplit(self.url).scheme == "https"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int | None:
+        return urlsplit(self.url).port
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of every path."""
+        return urlsplit(self.url).path.rstrip("/")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        found = {"User-Agent": "topics-engine", "Accept-Encoding": "identity"}
+        if self.key is not None:
+            found["Authorization"] = f"Bearer {self.key}"
+        return found
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS context; `None` for http."""
+        if not self.secure:
+            return None
+        if isinstance(self.verify, ssl.SSLContext):
+            return self.verify
+        if isinstance(self.verify, bool):
+            context = ssl.create_default_context()
+            if not self.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            return context
+        return ssl.create_default_context(cafile=os.fspath(self.verify))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response, as far as it was received."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+    whole: bool = True
+    """Whether the body is complete."""
+
+
+class NoAnswer(Exception):
+    """An attempt without a complete response."""
+
+    def __init__(self, reason: str, *, sent: bool, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
+        """Whether the server may have executed the request."""
+        self.lasting = lasting
+        """Whether a retry would fail in the same way, as with an untrusted certificate."""
+
+
+class Stream(Protocol):
+    """A response that is read while it goes on. One reader; `close` from any thread."""
+
+    def read(self, wait: float | None) -> bytes | None:
+        """A piece; `None` if none came within `wait` seconds, empty at the end."""
+
+    def close(self) -> None:
+        """Ends the connection and wakes the reader. Idempotent."""
+
+
+class Transport(Protocol):
+    """Requests to one server.
+
+    A waiting call raises `Closed` when the transport is closed, or when its cancel scope is
+    cancelled.
+    """
+
+    def request(
+        self,
+        kind: PoolKind,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+        partly: bool = False,
+    ) -> Answer:
+        """Sends a request once; raises `NoAnswer` without a response. With `partly`, an incomplete
+        body is returned instead.
+        """
+
+    def stream(
+        self, target: str, headers: Mapping[str, str], timeout: float, idle: float
+    ) -> Stream | Answer:
+        """Sends a GET; a 200 is returned as a stream, which is dead after `idle` seconds of
+        silence.
+        """
+
+    def begin(self, call: Callable[[], T]) -> PendingCall[T]:
+        """Starts a call in the background."""
+
+    def sleep(self, seconds: float) -> None:
+        """Waits."""
+
+    def close(self) -> None:
+        """Wakes every call with `Closed`. Idempotent."""
+
+
+WakerKeys: TypeAlias = tuple[tuple[CancelScope, object], ...]
+
+
+def is_cancelled(scope: CancelScope) -> bool:
+    """Whether this scope, or that of the current call, is cancelled."""
+    mine = current_scope.get()
+    return scope.is_cancelled or (mine is not None and mine.is_cancelled)
+
+
+def add_waker(scope: CancelScope, waker: Callable[[], object]) -> WakerKeys:
+    """Registers a waker with this scope and that of the current call."""
+    mine = current_scope.get()
+    if mine is None:
+        return ((scope, scope.add_waker(waker)),)
+    return (scope, scope.add_waker(waker)), (mine, mine.add_waker(waker))
+
+
+def remove_wakers(keys: WakerKeys) -> None:
+    """Unregisters it from both."""
+    for scope, key in keys:
+        scope.remove_waker(key)
+
+
+@contextlib.contextmanager
+def waking(scope: CancelScope, waker: Callable[[], object]) -> Iterator[None]:
+    """Registers a waker for the duration of the block."""
+    keys = add_waker(scope, waker)
+    try:
+        yield
+    finally:
+        remove_wakers(keys)
+
+
+def closed() -> Closed:
+    """The error of calls on a closed client."""
+    return Closed("the client is closed")
+
+
+def forked() -> Closed:
+    """The error of calls in a forked child: the connections belong to the parent."""
+    return Closed("this client was opened in the parent process: connect again after a fork")

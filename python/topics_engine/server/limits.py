@@ -1,0 +1,141 @@
+"""Limits on a connection: timeouts, and the number of open requests."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import sys
+import termios
+from dataclasses import dataclass
+from typing import Any
+
+from ..asgi.messages import HttpError
+from ..asgi.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Timeouts in seconds, and the open requests of one HTTP/2 connection."""
+
+    header: float = 30.0
+    idle: float = 75.0
+    stall: float = 30.0
+    streams: int = 100
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """The limits of these settings."""
+        return cls(
+            settings.header_timeout_ms / 1000,
+            settings.idle_timeout_ms / 1000,
+            settings.stall_timeout_ms / 1000,
+            max(1, settings.max_streams_per_connection),
+        )
+
+
+def headers_too_slow(seconds: float) -> HttpError:
+    """The error of headers that did not arrive in time."""
+    message = f"the headers did not arrive within {seconds:g} s"
+    return HttpError(408, "request_timeout", message)
+
+
+CLOSE_LINGER = 1.0
+"""Seconds that a closed connection waits for the client's close_notify over TLS."""
+
+
+MIN_BYTES_PER_SECOND = 8 << 10
+"""The lowest average rate at which a client must read. TCP_USER_TIMEOUT alone would let a client
+that reads single bytes hold a response for days."""
+
+
+def set_user_timeout(sock: Any, seconds: float) -> None:
+    """Sets TCP_USER_TIMEOUT on a socket, or on a listener for the sockets that it accepts.
+
+    The kernel ends the connection of a client that acknowledges nothing for so long. The kernel
+    sees every acknowledged byte; a transport sees progress only in large steps, and over TLS only
+    unencrypted bytes. Only Linux has the option; elsewhere the transport's view decides.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
+
+
+def unacked_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not acknowledged, as far as transport and kernel know them."""
+    sock = transport.get_extra_info("socket")
+    queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+    return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+
+
+def transfer_seconds(size: int) -> float:
+    """Seconds that a client may take for `size` bytes, in addition to the stall timeout."""
+    return size / MIN_BYTES_PER_SECOND
+
+
+class WriteTimeout:
+    """Ends the connection of a client that does not read."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._seconds = self._default_seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        # Set while the transport's buffer is full.
+        self._full: asyncio.TimerHandle | None = None
+        self._close_by = 0.0
+        self._over = False
+
+    def set_stall_factor(self, times: float) -> None:
+        """Sets the stall timeout, as a multiple of the default."""
+        seconds = self._default_seconds * times
+        if seconds != self._seconds and not self._transport.is_closing():
+            self._seconds = seconds
+            set_user_timeout(self._transport.get_extra_info("socket"), seconds)
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is full: ends the connection unless it drains in time. Progress
+        does not renew the time.
+        """
+        if self._full is None and not self._over:
+            size = self._transport.get_write_buffer_size()
+            self._full = self._loop.call_later(
+                self._seconds + transfer_seconds(size), self._transport.abort
+            )
+
+    def resume_writing(self) -> None:
+        """The buffer has drained."""
+        if self._full is not None:
+            self._full.cancel()
+            self._full = None
+
+    def transport_closing(self) -> None:
+        """The transport is closing: aborts it once the client has everything, or when its time is
+        over.
+
+        Over TLS, the transport would wait for the client's close_notify.
+        """
+        if self._timer is None and not self._over and self._transport.is_closing():
+            rest = transfer_seconds(unacked_bytes(self._transport))
+            self._close_by = self._loop.time() + self._seconds + rest
+            self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        self._timer = self._loop.call_later(CLOSE_LINGER, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if unacked_bytes(self._transport) and self._loop.time() < self._close_by:
+            self._schedule_check()
+        else:
+            self._transport.abort()
+
+    def connection_lost(self) -> None:
+        """Cancels the timers: the descriptor may belong to another connection now."""
+        self._over = True
+        self.resume_writing()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

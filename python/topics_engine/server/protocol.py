@@ -1,0 +1,256 @@
+"""uvicorn's HTTP/1.1 protocol with limits for slow and endless clients; it detects HTTP/2.
+
+uvicorn has a timeout only between two requests, and its parser accepts headers of any size. A
+request that is refused here never reaches the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ..asgi.messages import MAX_HEADER_BYTES, HttpError
+from ..asgi.streaming import ABORT, STALL_LIMIT
+from .limits import Limits, WriteTimeout, headers_too_slow
+
+DEFAULTS = Limits()
+WS = b"websocket"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_CODED = "Invalid `Transfer-Encoding`"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Limits the time and size of headers, and the time in which responses are read.
+
+    `fresh` says that the first bytes of the connection follow, which may start HTTP/2.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: Limits = DEFAULTS,
+        fresh: bool = True,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        # The received bytes while they may be the preface of HTTP/2; `None` once that is decided.
+        self._opening: bytes | None = b"" if fresh else None
+        self._timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        # The request asks for an unknown protocol.
+        self._declined = False
+        self._write_timeout: WriteTimeout | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
+        self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_header_timer()
+        self._unset_keepalive_if_required()
+        if self._write_timeout is not None:
+            self._write_timeout.connection_lost()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._timer is None:
+            self._start_header_timer()
+
+    def on_headers_complete(self) -> None:
+        self._cancel_header_timer()
+        # Only a request ends the idle timeout: neither blank lines before it nor the rest of a body
+        # that was answered early.
+        self._unset_keepalive_if_required()
+        if self._coding() is not None:
+            # Stops the parser; `_feed` sends the error.
+            raise ValueError
+        self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
+        if self._declined:
+            return
+        self.scope["extensions"] = self._extensions()
+        super().on_headers_complete()
+
+    def _extensions(self) -> dict[str, dict[object, object]]:
+        """The ASGI extensions for the application."""
+        # `abort` drops pending bytes, for a client that reads nothing; `close` sends them first.
+        ends: dict[object, object] = {
+            "abort": self.transport.abort,
+            "close": self._close_after_flush,
+        }
+        extensions: dict[str, dict[object, object]] = {ABORT: ends}
+        if self._write_timeout is not None:
+            extensions[STALL_LIMIT] = {"set_stall_factor": self._write_timeout.set_stall_factor}
+        return extensions
+
+    def _close_after_flush(self) -> None:
+        self.transport.close()
+        self._closing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._opening is not None:
+            data = self._opening + data
+            if len(data) < len(PREFACE) and PREFACE.startswith(data):
+                self._opening = data
+                return
+            self._opening = None
+            if data.startswith(PREFACE):
+                self._switch_to_http2(data)
+                return
+        self._feed(data)
+        if self._timer is None:
+            return
+        self._header_bytes += len(data)
+        # The application refuses complete headers that are too large, with the same error; this
+        # limit bounds incomplete ones.
+        if self._header_bytes > 2 * MAX_HEADER_BYTES:
+            message = f"the headers are over the limit of {MAX_HEADER_BYTES} bytes: send fewer"
+            self._refuse(HttpError(431, "headers_too_large", message))
+
+    def on_message_complete(self) -> None:
+        if not self._declined:
+            super().on_message_complete()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade() and len(data) > upgrade.args[0]:
+                # Frames before the handshake is complete would be lost.
+                self.send_400_response("A WebSocket's client waits for the answer first.")
+            elif self._should_upgrade():
+                self.handle_websocket_upgrade()
+            elif self._declined:
+                self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            # The parser refuses some codings before it reports the header.
+            if self._coding() is None and not str(error).startswith(_CODED):
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            message = "this Transfer-Encoding is not supported: send chunked, or a Content-Length"
+            self._refuse(HttpError(501, "not_implemented", message))
+
+    def _coding(self) -> bytes | None:
+        """The transfer coding of the body, if it is unknown."""
+        given = [value for name, value in self.headers or () if name == b"transfer-encoding"]
+        coding = b", ".join(given)
+        return None if not given or coding.strip().lower() == b"chunked" else coding
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Handles a request as if it had not asked for another protocol.
+
+        The parser stops after the headers of an upgrade, as if no body followed; the body would be
+        parsed as the next request. So the request is parsed again without these headers.
+        """
+        self._declined = False
+        version = self.parser.get_http_version()
+        lines = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                words = (word.strip() for word in value.split(b","))
+                value = b", ".join(w for w in words if w.lower() in (b"close", b"keep-alive"))
+            if name not in (b"upgrade", b"http2-settings"):
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(b"".join((*lines, b"\r\n", rest)))
+
+    def _switch_to_http2(self, data: bytes) -> None:
+        # Imported on demand: h2 takes as long to import as the rest of the server.
+        from .http2 import Http2Protocol
+
+        self._cancel_header_timer()
+        self.connections.discard(self)
+        state = (self.config, self.server_state, self.app_state, self.loop)
+        protocol = Http2Protocol(*state, self._limits)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(data)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._write_timeout is not None:
+            self._write_timeout.set_stall_factor(1)
+        self._closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._closing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timeout is not None:
+            self._write_timeout.pause_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timeout is not None:
+            self._write_timeout.resume_writing()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._closing()
+
+    def _closing(self) -> None:
+        if self._write_timeout is not None:
+            self._write_timeout.transport_closing()
+
+    def _start_header_timer(self) -> None:
+        self._header_bytes = 0
+        self._timer = self.loop.call_later(self._limits.header, self._too_slow)
+
+    def _cancel_header_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._refuse(headers_too_slow(self._limits.header))
+
+    def send_400_response(self, msg: str) -> None:
+        """Sends a parser error in the format of every other error."""
+        self._refuse(HttpError(400, "invalid_request", msg))
+
+    def _refuse(self, error: HttpError) -> None:
+        self._cancel_header_timer()
+        if self.transport.is_closing():
+            return
+        if self._is_next_to_be_answered():
+            self.transport.write(error_response(error))
+        self.transport.close()
+        self._closing()
+
+    def _is_next_to_be_answered(self) -> bool:
+        """Whether the failed request is the next to be answered; responses to earlier ones must not
+        be mixed with its error. A request whose body is wrong is aborted.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        if self.pipeline or cycle.response_started or not cycle.more_body:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return True
+
+
+def error_response(error: HttpError) -> bytes:
+    """The HTTP/1.1 response to a request that never reached the application."""
+    body = error.response().body
+    reason = HTTPStatus(error.status).phrase
+    head = (
+        f"HTTP/1.1 {error.status} {reason}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

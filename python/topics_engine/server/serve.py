@@ -1,0 +1,230 @@
+"""Runs the application under uvicorn in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from .. import _core
+from ..asgi import App, build
+from ..asgi.access import check_bind
+from ..asgi.keys import Keys
+from ..asgi.settings import Settings
+from ..errors import TopicsError
+from .hot import HotProtocols
+from .limits import Limits, set_user_timeout
+from .protocol import BoundedProtocol
+from .reload import Reloader, set_level
+from .tls import Certificate, Config
+from .websocket import BoundedWebSocket
+
+# Seconds. With the default of 5 ms, a busy Python thread would delay the event loop for most of the
+# time.
+SWITCH_INTERVAL = 0.0001
+
+# Descriptors of the engine besides segment files: log files, checkpoints, the process's own.
+OTHER_DESCRIPTORS = 256
+
+# Seconds that a shutdown waits for streams to send their last events.
+STREAMS_SECONDS = 1.0
+
+HINTS = """
+Try, in another terminal:
+
+  curl {url}/v0/topics/greetings -H 'Content-Type: application/json' \\
+       -d '{{"records":[{{"data":"hello"}},{{"data":{{"any":"JSON"}}}}]}}'
+  curl {url}/v0/topics/greetings/diff -H 'Content-Type: application/json' -d '{{"from_seq":0}}'
+  {program} --url {url} tail -f greetings
+"""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; it starts the application's shutdown before it waits for requests."""
+
+    def __init__(self, config: uvicorn.Config, app: App, reloader: Reloader) -> None:
+        super().__init__(config)
+        self._app = app
+        self._reloader = reloader
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._reloader.install()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Ends long-polling requests before uvicorn waits for open requests.
+        self._app.lifespan.begin_shutdown()
+        # WebSockets send their close frame before uvicorn closes them.
+        deadline = time.monotonic() + STREAMS_SECONDS
+        while self._app.streams and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int, stall: float) -> socket.socket:
+    """Creates the listening socket, before the engine opens, so that its URL is known."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        set_user_timeout(sock, stall)
+        sock.bind((host, port))
+        # Connections wait in the backlog until the loop accepts them.
+        sock.listen(2048)
+    except OSError:
+        sock.close()
+        raise
+    sock.set_inheritable(False)
+    return sock
+
+
+def raise_descriptor_limit() -> int:
+    """Raises the limit of file descriptors to the maximum, and returns it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most if most != resource.RLIM_INFINITY else sys.maxsize
+
+
+class Refusal(asyncio.Protocol):
+    """Aborts a connection for which there is no file descriptor to spare."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+def engine_descriptors(settings: Settings, most: int) -> int:
+    """The descriptors that are reserved for the engine: at most half of `most`."""
+    files = int(settings.engine.get("max_open_files", _core.defaults()["max_open_files"]))
+    return min(files + OTHER_DESCRIPTORS, most // 2) if files else most // 2
+
+
+def with_reserve(protocol: Callable[..., Any], limit: int) -> Callable[..., Any]:
+    """Refuses connections that would take descriptors reserved for the engine: without one for its
+    next file, it could not accept writes.
+    """
+
+    def make(**given: Any) -> Any:
+        # The lowest free descriptor: all below it are in use.
+        free = os.dup(sys.stdout.fileno())
+        os.close(free)
+        return protocol(**given) if free < limit else Refusal()
+
+    return make
+
+
+def url_of(sock: socket.socket, scheme: str) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def serve(
+    settings: Settings,
+    read_settings: Callable[[], Settings],
+    *,
+    fixed_keys: str = "",
+    hints: bool = False,
+    access_log: bool = False,
+) -> BaseException | None:
+    """Serves until SIGTERM or SIGINT.
+
+    Args:
+        settings: the settings at the start.
+        read_settings: returns the current settings, on SIGHUP.
+        fixed_keys: keys that a reload keeps.
+        hints: print commands to try.
+        access_log: log every request.
+
+    Returns:
+        The failure of the engine that ended the server; `None` after an orderly shutdown.
+
+    Raises:
+        BindRefused: the server would be open to other machines without keys.
+        TlsRefused: the certificate or its key cannot be used.
+        OSError: the address cannot be listened on.
+        TopicsError: the directory or the keys cannot be used.
+    """
+    # SIGHUP has no effect until the loop runs; its default would end the process.
+    signal.signal(signal.SIGHUP, _ignore)
+    # A malformed key fails the start before the socket is open.
+    keys = bool(Keys.parse(settings.api_keys, settings.api_keys_file))
+    check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
+    tls = Certificate.load(settings.tls_cert, settings.tls_key)
+    limits = Limits.of(settings)
+    try:
+        sock = listen(settings.host, settings.port, limits.stall)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise OSError(f"cannot listen on {where}: {error.strerror}") from error
+    try:
+        # Fails before the address is printed if the directory cannot be created.
+        _core.make_directory(settings.data_dir)
+    except TopicsError:
+        sock.close()
+        raise
+    url = url_of(sock, "https" if tls else "http")
+    most = raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_level(settings.log_level)
+
+    limit = most - engine_descriptors(settings, most)
+    app = build(settings, url=url)
+    # Only uvicorn's own protocol writes the access log.
+    hot = settings.hot_protocol and not access_log
+    plain = partial(BoundedProtocol, limits=limits)
+    config = Config(
+        app,
+        tls=tls.listener if tls else None,
+        limits=limits,
+        http=with_reserve(HotProtocols(app, settings) if hot else plain, limit),
+        ws=partial(BoundedWebSocket, limits=limits),
+        # A compressed message would be decompressed before its size is checked.
+        ws_per_message_deflate=False,
+        ws_max_size=settings.max_body_bytes or sys.maxsize,
+        lifespan="on",
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        timeout_keep_alive=limits.idle,
+        timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
+        backlog=2048,
+    )
+    server = Server(config, app, Reloader(app, tls, read_settings, fixed_keys=fixed_keys))
+
+    def failed(_: BaseException) -> None:
+        server.should_exit = True
+
+    app.lifespan.on_failure = failed
+    print_line(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
+    if hints:
+        print_line(HINTS.format(url=url, program=program()))
+    # uvicorn raises a captured signal again when it is done, which would set the exit code.
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, _ignore)
+    server.run(sockets=[sock])
+    return app.lifespan.failure
+
+
+def program() -> str:
+    """The command that started this program, to print it in hints."""
+    called = sys.argv[0]
+    return "topics" if called.endswith(".py") else os.path.relpath(called)
+
+
+def _ignore(sig: int, frame: Any) -> None:
+    return
+
+
+def print_line(line: str) -> None:
+    print(line, flush=True)

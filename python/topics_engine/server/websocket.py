@@ -1,0 +1,147 @@
+"""uvicorn's WebSocket protocol with limits for slow and endless clients.
+
+uvicorn has timeouts only for pings and for the answer to its close frame. A handshake that
+`websockets` cannot parse creates no event there, so no code would answer or end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.transports import BaseTransport
+from typing import Any
+
+import uvicorn
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.exceptions import InvalidMessage
+from websockets.protocol import State
+
+from ..asgi.messages import HttpError
+from .limits import Limits, WriteTimeout, headers_too_slow
+from .protocol import error_response
+
+CLOSE_SECONDS = 10.0
+"""Seconds to answer a close frame, unless the header timeout is shorter."""
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """Limits the handshake, the output to a client that does not read, and the close."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: Limits,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self.close_timeout = min(CLOSE_SECONDS, limits.header)
+        self._write_timeout: WriteTimeout = None  # type: ignore[assignment]
+        self._handshake: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        self._write_timeout = WriteTimeout(self.loop, self.transport, self._limits.stall)
+        self._handshake = self.loop.call_later(self._limits.header, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_handshake_timer()
+        self._write_timeout.connection_lost()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        failure = self.conn.handshake_exc
+        if failure is not None and not self.handshake_initiated:
+            self._refuse(_refusal(failure))
+        self._closing()
+
+    def _too_slow(self) -> None:
+        self._refuse(headers_too_slow(self._limits.header))
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answers a failed handshake."""
+        self._cancel_handshake_timer()
+        if self.transport.is_closing():
+            return
+        if self.initial_response is None:
+            self.transport.write(error_response(error))
+        # Tells the application, if it has started.
+        self.close_sent = self.handshake_complete = True
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        self._close()
+
+    def _cancel_handshake_timer(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def pause_writing(self) -> None:
+        # Pongs would pile up for a client that only sends.
+        super().pause_writing()
+        self._write_timeout.pause_writing()
+        self._pause_reading_if_full()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_timeout.resume_writing()
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _pause_reading_if_full(self) -> None:
+        if not self.writable.is_set() and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.handshake_complete:
+            self._cancel_handshake_timer()
+        if message["type"] == "websocket.close" and self.close_timer is not None:
+            # uvicorn's own timer closes the transport, but does not watch the rest of the close.
+            self.close_timer.cancel()
+            self.close_timer = self.loop.call_later(self.close_timeout, self._close)
+        self._pause_reading_if_full()
+        self._closing()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        message = await super().receive()
+        self._pause_reading_if_full()
+        return message
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self._closing()
+
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        self._closing()
+
+    def shutdown(self) -> None:
+        if self.close_sent or not self.handshake_complete or self.conn.state is State.OPEN:
+            super().shutdown()
+        else:
+            # The client has sent its close frame: the server must not send another.
+            self.stop_keepalive()
+        self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._closing()
+
+    def _closing(self) -> None:
+        self._write_timeout.transport_closing()
+
+
+def _refusal(failure: Exception) -> HttpError:
+    if isinstance(failure, InvalidMessage):
+        message = f"this is not a WebSocket handshake: {failure.__cause__ or failure}"
+        return HttpError(400, "invalid_request", message)
+    return HttpError(
+        431, "headers_too_large", f"the headers of the WebSocket handshake are too large: {failure}"
+    )

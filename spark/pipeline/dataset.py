@@ -1,0 +1,123 @@
+"""The year 2013 at New York's airports, in the order in which somebody heard of it.
+
+Every row has the hour that it is about (event time) and the moment at which it arrives. A few
+arrive days later than they should, and a few are broken: which ones is fixed, so that what has to
+come out can be computed by other means.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from benches.demo.flights import MISSING, find
+
+LATE = timedelta(hours=48)
+"""A row that arrives longer after its hour is late. Nothing on time takes longer than 30 hours."""
+END = datetime(2014, 6, 1, tzinfo=UTC)
+"""The hour of each topic's last row, which belongs to no airport: it closes all windows before."""
+NOWHERE = "END"
+
+FLIGHT_NUMBERS = ("dep_delay", "sched_dep_time", "flight")
+WEATHER_NUMBERS = ("temp", "wind_speed", "precip")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What happened, and the text that says so."""
+
+    topic: str
+    number: int
+    arrives: datetime
+    text: str
+
+
+def dataset(days: int | None = None) -> dict[str, list[Row]]:
+    """Both topics, each in the order of arrival; `days` from the beginning of the year."""
+    until = END if days is None else datetime(2013, 1, 1, 5, tzinfo=UTC) + timedelta(days=days)
+    return {
+        "flights": _rows("flights", _flights(), FLIGHT_NUMBERS, until),
+        "weather": _rows("weather", _weather(), WEATHER_NUMBERS, until),
+    }
+
+
+def hour_of(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _rows(
+    topic: str, source: Iterator[dict[str, str]], numbers: tuple[str, ...], until: datetime
+) -> list[Row]:
+    rows = []
+    for number, given in enumerate(source):
+        hour = hour_of(given["time_hour"])
+        if hour >= until:
+            continue
+        chance = zlib.crc32(f"{topic}:{number}".encode())
+        arrives = hour + timedelta(minutes=chance % 300)
+        delay = given.get("dep_delay", "")
+        if delay not in MISSING:
+            arrives += timedelta(minutes=max(0.0, float(delay)))
+        if chance % 499 == 0:
+            arrives += timedelta(days=5)
+        text = _text(topic, number, given, numbers, hour, arrives)
+        if chance % 997 == 0:
+            text = _broken(text, chance)
+        rows.append(Row(topic, number, arrives, text))
+    rows.sort(key=lambda row: (row.arrives, row.number))
+    last = {"id": -1, "origin": NOWHERE, "hour": _iso(END), "at": _iso(END)}
+    return [*rows, Row(topic, -1, END, json.dumps(last))]
+
+
+def _text(
+    topic: str,
+    number: int,
+    given: dict[str, str],
+    numbers: tuple[str, ...],
+    hour: datetime,
+    arrives: datetime,
+) -> str:
+    row: dict[str, Any] = {
+        "id": number,
+        "origin": given["origin"],
+        "hour": _iso(hour),
+        "at": _iso(arrives),
+    }
+    for name in numbers:
+        row[name] = None if given[name] in MISSING else float(given[name])
+    return json.dumps(row)
+
+
+def _broken(text: str, chance: int) -> str:
+    """Still one JSON value: a topic takes nothing else. No airport, no time, no object at all."""
+    row = json.loads(text)
+    kind = chance // 997 % 3
+    if kind == 0:
+        del row["origin"]
+    elif kind == 1:
+        row["hour"] = "yesterday"
+    else:
+        return json.dumps(text[: len(text) // 2])
+    return json.dumps(row)
+
+
+def _iso(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _flights() -> Iterator[dict[str, str]]:
+    with zipfile.ZipFile(find()) as archive, archive.open("flights.csv") as raw:
+        yield from csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+
+
+def _weather() -> Iterator[dict[str, str]]:
+    with (Path(find()).parent / "weather.csv").open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

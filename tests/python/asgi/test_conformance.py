@@ -1,0 +1,501 @@
+"""What the documents promise of every route, through every protocol: uvicorn's own protocol, the
+hot protocol, and HTTP/2. The answers are the same bytes, but for what says when and where they were
+made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.asgi_driver import Driver, run
+from support.h2_client import Http2Connection, Http2Port
+from support.http_client import Http, Reply, once
+from support.server import Server, opened
+from support.sse import Events
+from support.websocket import Socket
+from topics_engine import _core
+from topics_engine.asgi.matching import Router
+from topics_engine.asgi.messages import HttpError
+from topics_engine.asgi.openapi import operation_id, status_of
+from topics_engine.asgi.route import Route
+from topics_engine.asgi.routes import ROUTES
+
+from .cases import GOOD, MORE_REFUSALS, NUMBERS, REFUSALS, SIZES, THREE, WRONG_NUMBERS, C, Case, T
+from .cases_of_fields import MORE_GOOD, MORE_REFUSED
+
+ALL_GOOD = GOOD | MORE_GOOD
+CASES = ALL_GOOD | REFUSALS | MORE_REFUSALS | MORE_REFUSED
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+# Fields of an answer that are only there at times.
+AT_TIMES = {"next_cursor", "seqs", "queue", "tombstone"}
+
+# Codes that it takes more than a request to reach, and the tests of them below.
+ELSEWHERE = {
+    ("post_topics_t_consumers_c_read", "consumer_busy"): "test_a_busy_consumer",
+    ("get_ws", 101): "test_a_socket_opens",
+}
+
+# What differs between two servers, and between two moments.
+VARIES = (
+    (rb'"performance":\{[^}]*\}', b'"performance":{}'),
+    (rb'"(topic_id|epoch|\$ts|lag_ms|uptime_ms|lease_id|deadline|visible_at|bytes|files|'
+     rb'last_write_ts|last_read_ts|effective_priority)":-?\d+', rb'"\1":0'),
+    (rb'"deadlines":\[[\d,]*\]', b'"deadlines":[]'),
+    (rb"[0-9a-f]{32}", b"WID"),
+    (rb"id: \S+", b"id: ID"),
+    (rb'"records":\d{2,}', b'"records":0'),
+)  # fmt: skip
+
+
+def comparable(body: bytes) -> bytes:
+    for pattern, same in VARIES:
+        body = re.sub(pattern, same, body)
+    return body
+
+
+def headers_of(reply: Reply) -> dict[str, str]:
+    """The headers that do not belong to a connection, and lengths of what does not vary."""
+    skip = {"date", "connection", "transfer-encoding", "content-length"}
+    return {name: value for name, value in reply.headers.items() if name not in skip}
+
+
+def told(value: Any, names: dict[str, str]) -> Any:
+    """The same with the names of this case in it."""
+    if isinstance(value, str):
+        for name, given in names.items():
+            value = value.replace("{" + name + "}", given)
+        return value
+    if isinstance(value, list):
+        return [told(v, names) for v in value]
+    if isinstance(value, dict):
+        return {told(k, names): told(v, names) for k, v in value.items()}
+    return value
+
+
+def send(case: Case, api: Http, topic: str) -> Reply:
+    """The answer of a case; of a stream, what it begins with."""
+    names = {"t": topic}
+    for method, path, body in case.before:
+        reply = api(method, told(path, names), told(body, names))
+        assert reply.status < 300, reply
+        told_here = {"wid", "next_cursor"} & set(reply.json)
+        names |= {name: reply.json[name] for name in told_here}
+    path = told(case.path, names)
+    if not case.events:
+        return api(case.method, path, told(case.body, names), case.headers)
+    with Events(api.port, path, case.headers) as events:
+        assert events.status == case.status, events.body
+        kinds = []
+        lines = []
+        while len(kinds) < len(case.events):
+            event = next(events)
+            kinds.append(event.kind)
+            lines.append(f"{event.kind}: {json.dumps(event.data)}".replace(": ", ":"))
+        assert tuple(kinds) == case.events
+        headers = dict(events.response.getheaders())
+        return Reply(events.status, headers, "\n".join(lines).encode())
+
+
+def check(case: Case, reply: Reply, topic: str) -> None:
+    """Whether an answer is the one that was promised."""
+    assert (reply.status, reply.code) == (case.status, case.code), reply
+    if case.code:
+        error = reply.json["error"]
+        assert set(error) <= {"code", "message", "detail"}
+        assert case.says in error["message"] + str(error.get("detail", ""))
+    for way, value in case.has.items():
+        found = reply.json
+        for step in way.split("."):
+            found = found[int(step) if step.isdigit() else told(step, {"t": topic})]
+        value = told(value, {"t": topic})
+        if isinstance(value, dict):
+            # `...` stands for any value.
+            value = {k: found.get(k) if v is ... else v for k, v in value.items()}
+        assert found == value, (way, reply)
+
+
+def route_of(case: Case) -> Route | None:
+    """The row of the table that answers a case; `None` for what no row does."""
+    path = case.path.partition("?")[0].replace("{t}", "t").replace("{wid}", "w")
+    try:
+        return Router().match(case.method, path.encode()).route
+    except HttpError:
+        return None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_through_every_protocol(clients: dict[str, Http], name: str) -> None:
+    case = CASES[name]
+    topic = "t-" + re.sub(r"[^A-Za-z0-9]", "-", name)
+    replies = {protocol: send(case, api, topic) for protocol, api in clients.items()}
+    for reply in replies.values():
+        check(case, reply, topic)
+    first, *others = replies.values()
+    for reply in others:
+        assert headers_of(reply) == headers_of(first)
+        if "metrics" in case.path or "segments" in case.path:
+            # Where a server keeps what is its own affair.
+            continue
+        if reply.headers["content-type"] == ARROW:
+            # Times stand in its columns.
+            assert len(reply.body) == len(first.body)
+        else:
+            assert comparable(reply.body) == comparable(first.body)
+    if case.code and not case.before:
+        # A refusal leaves nothing behind, and the connection, or the next one, is as good as new.
+        for api in clients.values():
+            assert api("GET", f"/v0/topics/{topic}").status == 404
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=operation_id)
+def test_every_route_has_its_cases(route: Route) -> None:
+    """Each status, each code of its own, each content type, and each field of its answer."""
+    mine = [case for case in CASES.values() if route_of(case) is route]
+    seen: set[Any] = {case.code or case.status for case in mine}
+    for (where, what), test in ELSEWHERE.items():
+        if where == operation_id(route):
+            assert callable(globals()[test])
+            seen.add(what)
+    missing = {*route.statuses, *route.codes} - seen
+    assert not missing, f"no case in cases.py for {sorted(map(str, missing))}"
+    assert {c.code for c in mine if c.code} <= route.all_codes
+
+
+def test_answers_have_the_fields_that_are_promised(clients: dict[str, Http]) -> None:
+    for name, case in ALL_GOOD.items():
+        route = route_of(case)
+        assert route is not None, name
+        if case.events or case.method == "HEAD" or "metrics" in case.path:
+            continue
+        reply = send(case, clients["hot"], "f-" + re.sub(r"[^A-Za-z0-9]", "-", name))
+        if reply.headers["content-type"] == ARROW:
+            continue
+        if route.answer != "object":
+            fields, named = set(reply.json) - {"performance"}, set(route.answer.split())
+            assert fields <= named, (name, fields - named)
+            assert named - AT_TIMES <= fields, (name, named - fields)
+        if route.verb not in ("health", "openapi"):
+            assert reply.json["performance"]["server_total_ms"] >= 0, name
+
+
+def place(route: Route, name: str = "x") -> str:
+    return re.sub("/:[a-z]+", f"/{name}", route.path)
+
+
+# What every route answers to requests that are wrong in a way of their own.
+Common = Callable[[Route], tuple[str, str, Any, dict[str, str]] | None]
+COMMON: dict[str, Common] = {
+    "method_not_allowed": lambda r: ("PATCH", place(r), None, {}),
+    "not_acceptable": lambda r: (r.method, place(r), None, {"Accept": "image/png"}),
+    "not_found": lambda r: (r.method, place(r) + "/no/such/thing", None, {}),
+    "headers_too_large": lambda r: (r.method, place(r), None, {f"X-{n}": "" for n in range(130)}),
+    "forbidden": lambda r: (r.method, place(r), None, {"Host": "example.com"}),
+    "unsupported_media_type": lambda r: (
+        None if r.body is None else (r.method, place(r), b"x", {"Content-Type": "text/html"})
+    ),
+    "payload_too_large": lambda r: (
+        None if r.body is None else (r.method, place(r), b" " * 200_001, {})
+    ),
+    "invalid_request": lambda r: (
+        (r.method, place(r, "%ff"), None, {})
+        if r.named
+        else (r.method, place(r), b"{", {})
+        if r.body is not None
+        else None
+    ),
+}
+
+
+@pytest.mark.parametrize("code", COMMON)
+def test_what_is_common_to_all_routes(clients: dict[str, Http], code: str) -> None:
+    for route in ROUTES:
+        asked = COMMON[code](route)
+        if asked is None or (code == "method_not_allowed" and route.method == "PATCH"):
+            continue
+        method, path, body, headers = asked
+        # Empty values are left out by the client.
+        headers = {name: value or "y" for name, value in headers.items()}
+        replies = [api(method, path, body, headers) for api in clients.values()]
+        for reply in replies:
+            if route.verb in ("sync", "checkpoint", "verify") and code == "invalid_request":
+                # They take no fields, and look at no body.
+                assert reply.status in (200, 400), (route.verb, reply)
+                continue
+            assert (reply.status, reply.code) == (status_of(code), code), (route.path, reply)
+            assert headers_of(reply) == headers_of(replies[0])
+            assert reply.body == replies[0].body
+
+
+def test_every_code_that_a_route_has_is_tried(clients: dict[str, Http]) -> None:
+    tried = {*COMMON, *ENGINE, "unauthorized", "request_timeout"}
+    for route in ROUTES:
+        common = route.all_codes - set(route.codes)
+        assert common <= tried, f"nothing tries {sorted(common - tried)} of {route.path}"
+
+
+def test_head_is_answered_as_get_is(clients: dict[str, Http]) -> None:
+    """The same status and headers, and no body; of a stream there is none."""
+    for api in clients.values():
+        assert api("PUT", "/v0/topics/head", {"type": "queue"}).status in (200, 201)
+        assert api("PUT", "/v0/topics/head/consumers/head").status in (200, 201)
+    for route in ROUTES:
+        if route.method != "GET":
+            continue
+        path = place(route, "head")
+        for protocol, api in clients.items():
+            get = Reply(405, {}, b"") if route.streams else api("GET", path)
+            head = api("HEAD", path)
+            assert (head.status, head.body) == (get.status, b""), (protocol, path)
+            if route.streams:
+                assert "HEAD" not in head.headers["allow"]
+            else:
+                assert headers_of(head) == headers_of(get)
+                assert int(head.headers["content-length"]) > 0
+
+
+def test_every_405_names_the_methods_that_there_are(clients: dict[str, Http]) -> None:
+    for route in ROUTES:
+        methods = {r.method for r in ROUTES if r.path == route.path}
+        methods |= (
+            {"HEAD"}
+            if any(r.path == route.path and r.method == "GET" and not r.streams for r in ROUTES)
+            else set()
+        )
+        for method in ("PATCH", "TRACE", "OPTIONS"):
+            for api in clients.values():
+                reply = api(method, place(route))
+                assert (reply.status, reply.code) == (405, "method_not_allowed"), (method, route)
+                assert set(reply.headers["allow"].split(", ")) == methods
+
+
+def nested(depth: int) -> bytes:
+    """A body that is nested so deep; the data of its record is a part of it."""
+    return b'{"records":[{"data":' + b"[" * (depth - 3) + b"]" * (depth - 3) + b"}]}"
+
+
+def test_nesting_at_its_limit_and_beyond(clients: dict[str, Http]) -> None:
+    lines = {"Content-Type": "application/x-ndjson"}
+    for protocol, api in clients.items():
+        path = "/v0/topics/nested"
+        for body, headers, fits in (
+            (nested(128), {}, True),
+            (nested(129), {}, False),
+            (b"[" * 125 + b"]" * 125, lines, True),
+            (b"[" * 126 + b"]" * 126, lines, False),
+        ):
+            reply = api("POST", path, body, headers)
+            assert (reply.status in (200, 201)) is fits, (protocol, body, reply)
+            assert fits or reply.code == "invalid_request"
+    for route in ROUTES:
+        if route.body is None:
+            continue
+        for inside in (127, 128, 60_000):
+            # A field that is not known is refused before anybody looks into it.
+            body = b'{"unknown":' + b"[" * inside + b"]" * inside + b"}"
+            path = place(route, "deep") + ("?part=0" if route.verb == "txn_stage" else "")
+            for api in clients.values():
+                reply = api(route.method, path, body)
+                assert (reply.status, reply.code) == (400, "invalid_request"), (route.path, reply)
+                assert "field `unknown`; " in reply.json["error"]["message"]
+
+
+def test_headers_at_their_limit_and_beyond(clients: dict[str, Http]) -> None:
+    for protocol, api in clients.items():
+        # What names the host, and what takes no packing, or that no body follows.
+        host = f"127.0.0.1:{int(api.port)}"
+        sent = {"host": host}
+        sent |= {"content-length": "0"} if protocol == "h2" else {"accept-encoding": "identity"}
+        own = len(sent)
+        for count, status in ((128 - own, 200), (129 - own, 431)):
+            reply = api("GET", "/v0/health", None, {f"x-{n}": "y" for n in range(count)})
+            assert reply.status == status, (protocol, count)
+        size = sum(len(name) + len(value) for name, value in sent.items())
+        for more, status in ((0, 200), (1, 431)):
+            wide = {f"x-{n}": "y" * 8000 for n in range(7)}
+            size_of_wide = sum(len(name) + len(value) for name, value in wide.items())
+            rest = (64 << 10) - size - size_of_wide - len("x-last") + more
+            reply = api("GET", "/v0/health", None, wide | {"x-last": "z" * rest})
+            assert reply.status == status, (protocol, more)
+
+
+def test_pages_of_other_origins(tmp_path: Path) -> None:
+    """Of those that the settings name, every answer and stream; of others, none."""
+    page, other = {"Origin": "https://a.example"}, {"Origin": "https://b.example"}
+    ahead = page | {"Access-Control-Request-Method": "PUT"}
+    for hot in "01":
+        env = {"TOPICS_CORS_ORIGINS": "https://a.example", "TOPICS_HOT_PROTOCOL": hot}
+        with opened(tmp_path / hot, env) as server:
+            for port in (server.port, Http2Port(server.port)):
+                api = Http(port)
+                for method, path, body in (
+                    ("POST", "/v0/topics/t", {"records": [{"data": 1}]}),
+                    ("POST", "/v0/topics/t/diff", {}),
+                    ("GET", "/v0/topics/t", None),
+                    ("GET", "/v0/nothing", None),
+                ):
+                    reply = api(method, path, body, page)
+                    assert reply.headers["access-control-allow-origin"] == "https://a.example"
+                    assert "retry-after" in reply.headers["access-control-expose-headers"].lower()
+                    assert reply.headers["vary"] == "Origin"
+                    foreign = api(method, path, body, other)
+                    assert "access-control-allow-origin" not in foreign.headers
+                    assert method == "GET" or foreign.code == "forbidden"
+                asked = api("OPTIONS", "/v0/topics/t", None, ahead)
+                assert (asked.status, asked.body) == (204, b"")
+                allowed = asked.headers["access-control-allow-methods"]
+                assert set(allowed.split(", ")) == {"DELETE", "GET", "HEAD", "POST", "PUT"}
+                refused = api("OPTIONS", "/v0/topics/t", None, ahead | other)
+                assert refused.status in (403, 405)
+                with Events(port, "/v0/watch?topic=t&from_seq=0", page) as events:
+                    assert events.until("record")
+                    headers = dict(events.response.getheaders())
+                    assert headers["access-control-allow-origin"] == "https://a.example"
+                api.close()
+
+
+def test_a_full_staging_is_429_unless_the_writer_waits(tmp_path: Path) -> None:
+    """Writes that come at once, where there is room for one."""
+    for hot in "01":
+        env = {"TOPICS_STAGING_FRAMES": "1", "TOPICS_HOT_PROTOCOL": hot}
+        with opened(tmp_path / hot, env) as server:
+            assert once(server.port, "PUT", "/v0/topics/t").status == 201
+            link = Http2Connection("127.0.0.1", server.port)
+            kind = {"Content-Type": "application/json"}
+            for patient in (False, True):
+                body = json.dumps(
+                    {"records": [{"data": 1}], "disable_backpressure": patient}
+                ).encode()
+                statuses = set()
+                for response in link.at_once(50, "POST", "/v0/topics/t", body, kind):
+                    response.wait(lambda response=response: response.status)
+                    answer = json.loads(response.read())
+                    statuses.add(response.status)
+                    if response.status == 429:
+                        assert answer["error"]["code"] == "throttled"
+                        assert answer["error"]["detail"]["retry_after_ms"] > 0
+                        assert int(response.headers["retry-after"]) >= 1
+                assert statuses == ({200} if patient else {200, 429})
+            link.close()
+
+
+def _failing() -> Any:
+    raise OSError("the disk is gone")
+
+
+def _raise(_: Any) -> Any:
+    raise ZeroDivisionError
+
+
+# The states of a server, as an application over a scripted core.
+ENGINE: dict[str, Callable[[], Driver]] = {
+    "internal": lambda: Driver(_raise),
+    "not_ready": lambda: Driver(),
+    "storage_unavailable": lambda: Driver(open_engine=_failing),
+    "shutting_down": lambda: Driver(),
+    "throttled": lambda: Driver(lambda _: _core.error_body("throttled", "slower")),
+}
+
+
+@pytest.mark.parametrize("code", ENGINE)
+def test_every_route_says_what_state_the_server_is_in(code: str) -> None:
+    async def go(route: Route) -> tuple[int, str]:
+        driver = ENGINE[code]()
+        if code == "not_ready":
+            driver.lifespan.phase = "opening"
+        else:
+            driver.lifespan.start()
+            while driver.lifespan.phase == "opening":
+                await asyncio.sleep(0)
+        if code == "shutting_down":
+            driver.lifespan.begin_shutdown()
+        sent = await driver.request(route.method, place(route))
+        if sent.status in (429, 503):
+            assert int(sent.headers[b"retry-after"]) >= 1
+        return sent.status, json.loads(sent.body)["error"]["code"]
+
+    for route in ROUTES:
+        if route.verb in ("health", "openapi", "socket"):
+            continue
+        assert run(go(route)) == (status_of(code), code), route.path
+
+
+def test_every_route_with_a_body_gives_it_a_time() -> None:
+    async def go(route: Route) -> tuple[int, str]:
+        driver = Driver(body_timeout_ms=1)
+        await driver.ready()
+        headers = {"content-type": "application/json", "content-length": "10"}
+        sent = await driver.request(route.method, place(route), [], headers=headers)
+        return sent.status, json.loads(sent.body)["error"]["code"]
+
+    for route in ROUTES:
+        if route.body is not None:
+            assert run(go(route)) == (408, "request_timeout"), route.path
+
+
+def test_values_over_a_maximum_clamp(clients: dict[str, Http]) -> None:
+    for number, (name, (case, listed, expected)) in enumerate(SIZES.items()):
+        for protocol, api in clients.items():
+            reply = send(case, api, f"clamp-{number}")
+            assert reply.status == 200, (protocol, name, reply)
+            assert len(reply.json[listed]) == expected, (protocol, name)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_not_a_number_is_refused(clients: dict[str, Http], name: str) -> None:
+    method, path, fields = NUMBERS[name]
+    queue: Any = ("PUT", T, {"type": "queue"})
+    before = {"claim": (queue,), "read": (THREE, ("PUT", C, {}))}.get(name, (THREE,))
+    base = {"node": "w"} if name == "claim" else {"topics": ["{t}"]} if name == "watch" else {}
+    for field in fields:
+        for number, wrong in enumerate(WRONG_NUMBERS):
+            case = Case(400, "invalid_request", method, path, base | {field: wrong}, before=before)
+            bodies = set()
+            for api in clients.values():
+                topic = f"n-{name}-{field}-{number}"
+                reply = send(case, api, topic)
+                assert (reply.status, reply.code) == (400, "invalid_request"), (field, wrong)
+                assert field in reply.json["error"]["message"]
+                bodies.add(reply.body)
+            assert len(bodies) == 1
+
+
+def test_a_busy_consumer(protocols: dict[str, Server]) -> None:
+    """The reader before is one whose cursor is still being written."""
+    for server in protocols.values():
+        api = Http(server.port)
+        records = {"records": [{"data": n} for n in range(50)]}
+        assert api("POST", "/v0/topics/busy", records).status == 201
+        path = "/v0/topics/busy/consumers/once"
+        assert api("PUT", path, {"mode": "at_most_once"}).status == 201
+        api.close()
+        link = Http2Connection("127.0.0.1", server.port)
+        body = b'{"max_records":1,"fail_if_busy":true}'
+        asked = [
+            link.start("POST", f"{path}/read", body, {"Content-Type": "application/json"})
+            for _ in range(20)
+        ]
+        answers = []
+        for response in asked:
+            response.wait(lambda response=response: response.status)
+            answers.append((response.status, json.loads(response.read())))
+        link.close()
+        refused = [answer["error"]["code"] for status, answer in answers if status == 409]
+        assert set(refused) == {"consumer_busy"}
+        read = [r["data"] for status, a in answers if status == 200 for r in a["records"]]
+        assert sorted(read) == list(range(20 - len(refused))), "at most once, and none passed over"
+
+
+def test_a_socket_opens(protocols: dict[str, Server]) -> None:
+    for name in ("plain", "hot"):
+        socket = Socket(protocols[name].port)
+        assert socket.ask("ping", "pong")
+        socket.close()

@@ -1,0 +1,66 @@
+"""The application over a real engine, inside somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import topics_engine as te
+from support.asgi_driver import Driver, run
+from topics_engine import asgi
+
+
+def test_an_engine_of_the_callers_is_served_and_stays_open(tmp_path: Path) -> None:
+    db = te.open(tmp_path / "data")
+    driver = Driver()
+    driver.app = asgi.create_app(db)
+    driver.lifespan = driver.app.lifespan
+
+    async def go() -> None:
+        await driver.ready()
+        scope = {"root_path": "/topics", "raw_path": b"/topics/v0/topics/orders"}
+        body = b'{"records":[{"data":{"a":1.50}}]}'
+        written = await driver.request("POST", "/topics/v0/topics/orders", body, scope=scope)
+        assert written.status == 201
+        waiting = asyncio.ensure_future(
+            driver.request("POST", "/v0/topics/orders/diff", b'{"from_seq":1,"wait_ms":9000}')
+        )
+        await asyncio.sleep(0)
+        # A write in process wakes a reader over HTTP.
+        await asyncio.to_thread(db.topic("orders").append, [{"b": 2}])
+        records = json.loads((await waiting).body)["records"]
+        assert [r["data"] for r in records] == [{"b": 2}]
+        await driver.lifespan.close(5)
+
+    run(go())
+    assert [bytes(r.raw) for r in db.topic("orders").read(after=0)] == [b'{"a":1.50}', b'{"b":2}']
+    db.close()
+
+
+def test_fifty_writers_in_one_tick_are_each_acked_once(tmp_path: Path) -> None:
+    with te.open(tmp_path / "data") as db:
+        driver = Driver()
+        driver.app = asgi.create_app(db)
+        driver.lifespan = driver.app.lifespan
+
+        async def go() -> list[int]:
+            await driver.ready()
+            for durability in ("disk", "fsync"):
+                config = json.dumps({"durability": durability}).encode()
+                await driver.request("PUT", f"/v0/topics/{durability}", config)
+            writes = [
+                driver.request("POST", f"/v0/topics/{t}", b'{"records":[{"data":1}]}')
+                for t in ("disk", "fsync") * 50
+            ]
+            answers = await asyncio.gather(*writes)
+            await driver.lifespan.close(5)
+            return [json.loads(a.body)["first_seq"] for a in answers]
+
+        seqs = run(go())
+        assert sorted(seqs) == sorted([*range(1, 51)] * 2)
+
+
+def test_app_is_made_when_it_is_asked_for() -> None:
+    assert asgi.app is asgi.app
+    assert isinstance(asgi.app, asgi.App)

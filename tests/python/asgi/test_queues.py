@@ -1,0 +1,173 @@
+"""Queues over HTTP, on a live server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from support.http_client import Http
+from support.server import Server
+
+
+@pytest.fixture
+def queue(api: Http, topic: str) -> str:
+    config = {"type": "queue", "lease_ms": 60_000}
+    assert api("PUT", f"/v0/topics/{topic}", config).status == 201
+    return f"/v0/topics/{topic}"
+
+
+def put(api: Http, queue: str, *records: dict[str, Any]) -> None:
+    assert api("POST", queue, {"records": list(records)}).status == 200
+
+
+def claim(api: Http, queue: str, node: str = "w1", **fields: Any) -> list[dict[str, Any]]:
+    reply = api("POST", f"{queue}/claim", {"node": node, **fields})
+    assert reply.status == 200, reply.body
+    assert reply.json["count"] == len(reply.json["claimed"])
+    claimed: list[dict[str, Any]] = reply.json["claimed"]
+    return claimed
+
+
+def test_claim_ack_nack_extend(api: Http, queue: str) -> None:
+    put(api, queue, *({"data": {"n": n}, "tag": "t"} for n in range(4)))
+    jobs = claim(api, queue, max=3)
+    assert [j["data"]["n"] for j in jobs] == [0, 1, 2]
+    assert all(j["deliveries"] == 1 and j["$tag"] == "t" for j in jobs)
+    seqs, ids = [j["$seq"] for j in jobs], [j["lease_id"] for j in jobs]
+    longer = api("POST", f"{queue}/extend", {"node": "w1", "seqs": seqs, "lease_ms": 120_000}).json
+    assert longer["extended"] == seqs
+    assert all(d > jobs[0]["deadline"] for d in longer["deadlines"])
+    done = api("POST", f"{queue}/ack", {"node": "w1", "seqs": seqs[:1], "lease_ids": ids[:1]}).json
+    assert (done["acked"], done["skipped"], done["in_flight"]) == (seqs[:1], [], 2)
+    # Another worker's, and a stale lease, are passed over.
+    other = api("POST", f"{queue}/ack", {"node": "w2", "seqs": seqs[1:]}).json
+    assert (other["acked"], other["skipped"]) == ([], seqs[1:])
+    stale = {"node": "w1", "seqs": seqs[1:2], "lease_ids": [1]}
+    assert api("POST", f"{queue}/ack", stale).json["skipped"] == seqs[1:2]
+    back = api("POST", f"{queue}/nack", {"node": "w1", "seqs": seqs[1:]}).json
+    assert (back["nacked"], back["ready"], back["in_flight"]) == (seqs[1:], 3, 0)
+    assert [j["deliveries"] for j in claim(api, queue, max=9)] == [2, 2, 1]
+    state = api("GET", queue).json
+    assert state["type"] == "queue"
+    assert (state["count"], state["queue"]["in_flight"]) == (3, 3)
+
+
+def test_options_of_jobs(api: Http, queue: str) -> None:
+    put(
+        api,
+        queue,
+        {"data": "later", "delay_ms": 3_600_000},
+        {"data": "plain"},
+        {"data": "first", "lane": 0},
+        {"data": "g1", "group": "g", "lane": 9},
+        {"data": "g2", "group": "g", "lane": 9},
+    )
+    assert [j["data"] for j in claim(api, queue, max=9)] == ["first", "plain", "g1"]
+    jobs = api("GET", f"{queue}/jobs").json["jobs"]
+    shown = {j["data"]: (j["state"], j["lane"], j.get("group")) for j in jobs}
+    assert shown["later"] == ("delayed", 5, None)
+    assert shown["first"] == ("leased", 0, None)
+    assert shown["g1"] == ("leased", 9, "g")
+    held = next(j for j in jobs if j["data"] == "plain")
+    assert (held["node"], held["deliveries"]) == ("w1", 1)
+    assert held["deadline"] > held["$ts"]
+    assert held["lease_id"] > 0
+    delayed = api("GET", f"{queue}/jobs?state=delayed&max=1").json["jobs"]
+    assert [j["visible_at"] > j["$ts"] for j in delayed] == [True]
+
+
+def test_a_claim_waits_for_a_job(server: Server, api: Http, queue: str) -> None:
+    waiting: list[Any] = []
+
+    def wait() -> None:
+        mine = Http(server.port)
+        waiting.extend(claim(mine, queue, wait_ms=20_000))
+        mine.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.1)
+    put(api, queue, {"data": "now"})
+    thread.join(20)
+    assert [j["data"] for j in waiting] == ["now"]
+    started = time.monotonic()
+    assert claim(api, queue, wait_ms=50) == []
+    assert time.monotonic() - started < 10
+
+
+def test_dead_letters_come_back(api: Http, queue: str, topic: str) -> None:
+    dead = f"{topic}-dead"
+    config = {"max_deliveries": 1, "dead_letter": dead}
+    assert api("PUT", queue, config).status == 200
+    put(api, queue, {"data": "bad"})
+    jobs = claim(api, queue)
+    api("POST", f"{queue}/nack", {"node": "w1", "seqs": [jobs[0]["$seq"]]})
+    assert claim(api, queue) == []
+    letters = api("POST", f"/v0/topics/{dead}/diff", {}).json["records"]
+    assert [r["meta"]["$dead_letter_from"] for r in letters] == [topic]
+    count = api("POST", f"/v0/topics/{dead}/redrive", {"dry_run": True}).json
+    assert (count["moved"], count["dry_run"]) == (1, True)
+    assert count["performance"]["records_scanned"] == 1
+    assert api("POST", f"/v0/topics/{dead}/redrive").json["moved"] == 1
+    assert [j["data"] for j in claim(api, queue)] == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "code"),
+    [
+        ("claim", {}, "invalid_request"),
+        ("claim", {"node": "w", "max": 0}, "invalid_request"),
+        ("claim", {"node": "w", "max": "1"}, "invalid_request"),
+        ("ack", {"node": "w"}, "invalid_request"),
+        ("ack", {"node": "w", "seqs": [1] * 1001}, "batch_too_large"),
+        ("nack", {"node": "w", "seqs": [1], "lease_ids": []}, "invalid_request"),
+        ("extend", {"node": "w", "seqs": [1], "lease_ms": -1}, "invalid_request"),
+        ("redrive", {"limit": 0}, "invalid_request"),
+    ],
+)
+def test_refusals(api: Http, queue: str, verb: str, body: Any, code: str) -> None:
+    reply = api("POST", f"{queue}/{verb}", body)
+    assert reply.code == code
+    assert reply.json["error"]["message"]
+
+
+def test_a_log_is_no_queue(api: Http, topic: str) -> None:
+    path = f"/v0/topics/{topic}"
+    assert api("POST", path, {"records": [{"data": 1}]}).status == 201
+    leases = {"node": "w", "seqs": [1]}
+    for verb, body in {
+        "claim": {"node": "w"},
+        "ack": leases,
+        "nack": leases,
+        "extend": leases,
+    }.items():
+        reply = api("POST", f"{path}/{verb}", body)
+        assert (reply.status, reply.code) == (409, "not_a_queue"), verb
+    assert api("GET", f"{path}/jobs").code == "not_a_queue"
+    for option in ({"lane": 1}, {"group": "g"}, {"delay_ms": 1}, {"deliver_at": 1}):
+        record = {"data": 1, **option}
+        assert api("POST", path, {"records": [record]}).code == "not_a_queue"
+    assert api("POST", "/v0/topics/none-such/claim", {"node": "w"}).code == "topic_not_found"
+
+
+def test_waiting_claims_end_with_the_server(own_server: Server) -> None:
+    own_server.start()
+    api = Http(own_server.port)
+    assert api("PUT", "/v0/topics/q", {"type": "queue"}).status == 201
+    api.close()
+    replies: list[Any] = []
+
+    def wait() -> None:
+        mine = Http(own_server.port)
+        replies.append(mine("POST", "/v0/topics/q/claim", {"node": "w", "wait_ms": 30_000}))
+        mine.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    assert own_server.stop() == 0
+    thread.join(20)
+    assert [(r.status, r.json["claimed"]) for r in replies] == [(200, [])]

@@ -1,0 +1,10 @@
+"""Handles of an engine in this process."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _isolated(isolated: None) -> None:
+    pass

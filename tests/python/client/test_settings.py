@@ -1,0 +1,100 @@
+"""Arguments over TOPICS_* over topics.toml over defaults, each with its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import topics_engine as te
+from topics_engine import _core, settings
+
+
+def test_defaults_are_the_engines() -> None:
+    resolved = settings.resolve(environ={})
+    assert dict(resolved) == {"data_dir": "./topics-data", **_core.defaults()}
+    assert set(resolved.sources.values()) == {"default"}
+    assert resolved.native() == {}
+
+
+def test_precedence(tmp_path: Path) -> None:
+    file = tmp_path / "topics.toml"
+    file.write_text("max_topics = 1\nsync_interval_ms = 2\nwal_shards = 3\nrecovery = 'salvage'\n")
+    environ = {"TOPICS_MAX_TOPICS": "10", "TOPICS_SYNC_INTERVAL_MS": "20", "OTHER": "x"}
+    resolved = settings.resolve({"max_topics": 100, "wal_shards": None}, environ, file)
+    assert resolved["max_topics"] == 100
+    assert resolved["sync_interval_ms"] == 20
+    assert resolved["wal_shards"] == 3
+    assert resolved["recovery"] == "salvage"
+    assert resolved.sources["max_topics"] == "argument"
+    assert resolved.sources["sync_interval_ms"] == "environment TOPICS_SYNC_INTERVAL_MS"
+    assert resolved.sources["wal_shards"] == str(file)
+    assert resolved.sources["max_total_bytes"] == "default"
+
+
+def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The working directory of the tests is `tmp_path`.
+    Path("topics.toml").write_text("max_topics = 1\n")
+    assert settings.resolve()["max_topics"] == 1
+    other = tmp_path / "other.toml"
+    other.write_text("max_topics = 2\n")
+    monkeypatch.setenv("TOPICS_CONFIG", str(other))
+    assert settings.resolve()["max_topics"] == 2
+    other.unlink()
+    with pytest.raises(te.InvalidRequest, match="settings file does not exist"):
+        settings.resolve()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_topics": "many"}, "max_topics .argument.: 'many' is not a valid int"),
+        ({"max_topics": -1}, "max_topics"),
+        ({"max_topics": True}, "max_topics"),
+        ({"recovery": 5}, "recovery"),
+        ({"no_such_setting": 1}, "unknown settings: no_such_setting"),
+    ],
+)
+def test_refusals(given: dict[str, object], said: str) -> None:
+    with pytest.raises(te.InvalidRequest, match=said):
+        settings.resolve(given, {})
+
+
+def test_unknown_names_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "topics.toml"
+    file.write_text("colour = 1\nport = 4000\n")
+    with pytest.raises(te.InvalidRequest, match="unknown settings: colour"):
+        settings.resolve({}, {}, file)
+    resolved = settings.resolve({}, {}, file, others={"colour", *settings.SERVER})
+    assert "colour" not in resolved
+    assert "port" not in resolved, "the server's settings share the file"
+    file.write_text("port = ")
+    with pytest.raises(te.InvalidRequest, match=r"topics\.toml"):
+        settings.resolve({}, {}, file)
+
+
+def test_the_engine_gets_them(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_MAX_TOPICS", "1")
+    with te.open(data_dir, max_tag_bytes=4) as db:
+        assert db.settings is not None
+        assert db.settings.sources["max_topics"] == "environment TOPICS_MAX_TOPICS"
+        db.topic("a").append(1, tag="1234")
+        with pytest.raises(te.InvalidRequest) as caught:
+            db.topic("a").append(1, tag="12345")
+        assert caught.value.code == "record_too_large"
+        with pytest.raises(te.Throttled) as throttled:
+            db.topic("b").append(1)
+        assert throttled.value.detail["max"] == 1
+
+
+def test_the_native_module_refuses_what_it_does_not_know(data_dir: Path) -> None:
+    for given in ({"x": 1}, {"recovery": "never"}, {"max_topics": "1"}, {"io_backend": "tape"}):
+        with pytest.raises(te.InvalidRequest):
+            _core.Engine.open(str(data_dir), given)
+    assert not data_dir.exists()
+
+
+def test_data_dir_is_a_setting_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_DATA_DIR", str(tmp_path / "elsewhere"))
+    with te.open() as db:
+        assert db.path == str(tmp_path / "elsewhere")

@@ -1,0 +1,138 @@
+"""What imports what inside the package: folders form layers, without a cycle."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import topics_engine
+
+PACKAGE = Path(topics_engine.__file__).parent
+
+# A program that only uses the client does not load what runs a server.
+CLIENT_SIDE = {"client", "remote", "aio", "asgi"}
+SERVER_SIDE = {"server", "cli"}
+
+
+def imports(module: tuple[str, ...], source: str) -> Iterator[tuple[str, ...]]:
+    """The modules of the package that a module imports when it runs, in functions too.
+
+    `module` is its path below the package; `__init__` is the last part of a folder's own module.
+    Imports for type checkers alone are left out: they do not run.
+    """
+    tree = ast.parse(source)
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found = [tuple(alias.name.split(".")) for alias in node.names]
+            yield from (name[1:] for name in found if name[0] == "topics_engine")
+        elif isinstance(node, ast.ImportFrom):
+            name = tuple(node.module.split(".")) if node.module else ()
+            if node.level:
+                base = module[: -node.level]
+            elif name[:1] == ("topics_engine",):
+                base, name = (), name[1:]
+            else:
+                continue
+            # `from . import a`: a is a module.
+            yield from [(*base, *name)] if name else [(*base, a.name) for a in node.names]
+
+
+def unit(module: tuple[str, ...]) -> str:
+    """The folder that a module lies in, or the module itself at the top of the package."""
+    return module[0]
+
+
+def graph(sources: Mapping[tuple[str, ...], str]) -> dict[str, set[str]]:
+    """Which folder imports which others. The package's own module, which has the public names, may
+    import all of them and is left out.
+    """
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        if module == ("__init__",):
+            continue
+        targets = {unit(target) for target in imports(module, source) if target}
+        found.setdefault(unit(module), set()).update(targets - {unit(module)})
+    return found
+
+
+def cycle(of: Mapping[str, set[str]]) -> list[str] | None:
+    """The names on a cycle, the first one again at its end; `None` where there is none."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        for target in sorted(of.get(name, ())):
+            if found := walk(target, [*path, name]):
+                return found
+        done.add(name)
+        return None
+
+    return next((found for name in sorted(of) if (found := walk(name, []))), None)
+
+
+def upward(of: Mapping[str, set[str]]) -> list[str]:
+    """Imports of the server's side by the client's."""
+    return [
+        f"{name} imports {target}"
+        for name in sorted(CLIENT_SIDE)
+        for target in sorted(of.get(name, set()) & SERVER_SIDE)
+    ]
+
+
+@pytest.fixture(scope="module")
+def package() -> dict[str, set[str]]:
+    paths = [path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts]
+    return graph(
+        {path.relative_to(PACKAGE).with_suffix("").parts: path.read_text() for path in paths}
+    )
+
+
+def test_no_cycle_among_folders(package: dict[str, set[str]]) -> None:
+    assert {"asgi", "server", "cli", "remote"} <= package.keys()
+    assert {"asgi", "server"} <= package["cli"], "the check sees imports of functions"
+    assert cycle(package) is None
+
+
+def test_the_client_side_imports_no_server(package: dict[str, set[str]]) -> None:
+    assert package.keys() >= CLIENT_SIDE | SERVER_SIDE
+    assert upward(package) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from ..server.limits import Limits", {"server"}),
+        ("from .. import server", {"server"}),
+        ("from . import queue", set()),
+        ("import topics_engine.cli.main", {"cli"}),
+        ("from topics_engine.server import serve", {"server"}),
+        ("def f():\n    from ..cli.main import main", {"cli"}),
+        ("if TYPE_CHECKING:\n    from ..server import serve", set()),
+        ("import asyncio", set()),
+    ],
+)
+def test_the_check_finds_an_import(source: str, found: set[str]) -> None:
+    of = graph({("client", "topic"): textwrap.dedent(source), ("client", "__init__"): ""})
+    assert of["client"] == found
+    assert bool(upward(of)) is bool(found)
+
+
+def test_the_check_finds_a_cycle() -> None:
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None

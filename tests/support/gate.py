@@ -1,0 +1,26 @@
+"""How much of the tests runs: `TOPICS_GATE`, one of quick (the default), commit and release; and
+their seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+GATE = os.environ.get("TOPICS_GATE") or "quick"
+SIZES = ("quick", "commit", "release")
+
+if GATE not in SIZES:
+    raise ValueError(f"TOPICS_GATE={GATE!r}: expected quick, commit or release")
+
+
+def sized(quick: int, commit: int, release: int) -> int:
+    """The size of something at this gate."""
+    return (quick, commit, release)[SIZES.index(GATE)]
+
+
+def fresh_seed() -> int:
+    """The seed that a run is given (`TOPICS_SEED`), or a new one, which it prints."""
+    seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"seed {seed}")
+    return seed

@@ -1,0 +1,97 @@
+"""A client of event streams that sees every line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any, NamedTuple
+
+from .http_client import connection
+
+
+class Event(NamedTuple):
+    id: str
+    kind: str
+    data: Any
+
+
+class Events:
+    """One open stream. Iterating waits for the next event; comments are kept aside."""
+
+    def __init__(
+        self, port: int, path: str, headers: dict[str, str] | None = None, timeout: float = 30
+    ) -> None:
+        self._connection = connection(port, timeout)
+        try:
+            self._connection.request("GET", path, headers=headers or {})
+            self._sock = self._connection.sock
+            self.response = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
+        self.status = self.response.status
+        self.comments: list[str] = []
+        self.retry = 0
+        self.last_id = ""
+        self.body = b"" if self.status == 200 else self.response.read()
+
+    @property
+    def code(self) -> str:
+        return str(json.loads(self.body)["error"]["code"])
+
+    def __iter__(self) -> Events:
+        return self
+
+    def __next__(self) -> Event:
+        event = Event("", "", None)
+        while True:
+            line = self.response.readline().decode()
+            # Half a line is what a connection leaves that is cut.
+            if not line.endswith("\n"):
+                raise StopIteration
+            line = line.rstrip("\n")
+            name, _, value = line.partition(": ")
+            if line.startswith(":"):
+                self.comments.append(line)
+            elif name == "retry":
+                self.retry = int(value)
+            elif name == "id":
+                event = event._replace(id=value)
+            elif name == "event":
+                event = event._replace(kind=value)
+            elif name == "data":
+                event = event._replace(data=json.loads(value))
+            elif not line and event.kind:
+                self.last_id = event.id or self.last_id
+                return event
+
+    def until(self, kind: str) -> Event:
+        return next(event for event in self if event.kind == kind)
+
+    def values(self, count: int) -> list[Any]:
+        """Payloads of so many records."""
+        got: list[Any] = []
+        while len(got) < count:
+            event = next(self)
+            assert event.kind in ("record", "caught-up"), event
+            if event.kind == "record":
+                got += [record["data"] for record in event.data["records"]]
+        return got
+
+    def kill(self) -> None:
+        """Goes without a word: what was on its way is lost."""
+        sock = self._sock
+        if sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        self.response.close()
+        self._connection.close()
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

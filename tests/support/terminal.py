@@ -1,0 +1,17 @@
+"""What the command line meets: a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[..., tuple[int, list[Any]]]
+"""Runs a command; its exit code and the JSON lines it printed."""
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
