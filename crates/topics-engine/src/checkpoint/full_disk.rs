@@ -1,20 +1,47 @@
-//! Checkpoint rounds on a full disk: what is deleted becomes room.
+//! A full disk: what is deleted becomes room.
 //!
 //! One live record keeps the log from its file on, dead ones a segment until it is written anew.
 //! Both need room for what is live, before they give any. The reserve has it, and the log, which
 //! waits for room too, may take none until the reserve is whole again ([`AllocationPause`]).
+//!
+//! | state | what it means | left when |
+//! |---|---|---|
+//! | *normal* | every shard has its next log file; rounds copy all that is synced | a look finds a shard without a next file → *short*; a copy finds the disk full → *deletes* |
+//! | *short* | writes that need a new file fail, deletes and what frees space go on; a round is due every second while something was logged, or until nothing changes any more | a look finds that every shard has its next file → *normal*; a round begins → *deletes* |
+//! | *deletes* | the round holds the free space against the log and writes `.del` files only; when they do not fit, out of the reserve, once | always → *moving* |
+//! | *moving* | the round copies, out of the reserve, the oldest log files whose removal gives more than their live records take; when the estimate was too low, of half, a quarter, an eighth of the room | copied, or nothing is worth it → *snapshot* |
+//! | *snapshot* | the snapshot is written, the log files and segments that nothing names go | always → *refill* |
+//! | *refill* | what was freed fills the reserve again; then the hold on the free space ends | the next look → *short* or *normal* |
+//!
+//! A reclaim on a full disk goes the same way with one segment at a time: *short* → hold → the reserve
+//! → the segment written anew → *refill*. An error in any of these states ends in *refill* too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::SegmentMeta;
 use topics_storage::wal::{AllocationPause, EndedFile, FileKey};
 
 use super::Store;
+use super::reclaim::{Candidate, rewrite};
 use super::round::{Copied, copy};
 use super::snapshot::Spared;
-use crate::topic::State;
-use crate::types::error::Result;
+use crate::topic::{Seg, State, Topic};
+use crate::types::error::{Error, Result};
+
+impl Store {
+    /// Looks at whether every shard has its next log file.
+    pub(crate) fn look_at_space(&self) {
+        let short = (0..self.wal.shards()).filter(|s| self.wal.full(*s)).count() > 0;
+        self.short_of_space.store(short, Ordering::Relaxed);
+    }
+
+    /// Whether a shard had no space for its next log file at the last look.
+    pub(crate) fn short_of_space(&self) -> bool {
+        self.short_of_space.load(Ordering::Relaxed)
+    }
+}
 
 /// What a record takes in a segment beside its payload, at most: its frame, and in the index.
 const RECORD: u64 = 43 + INDEX;
@@ -137,6 +164,32 @@ fn best(files: &[EndedFile], live: &HashMap<FileKey, u64>, room: u64) -> Option<
     best
 }
 
+/// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
+pub(crate) fn rewrite_or_give(
+    core: &Arc<Store>,
+    topic: &Arc<Topic>,
+    candidate: &Candidate,
+) -> Result<()> {
+    let outcome = rewrite(core, topic, candidate);
+    if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
+        return outcome;
+    }
+    let _held = core.wal.pause_allocation();
+    if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
+        return outcome;
+    }
+    core.disk.checkpoints.release_reserve(candidate.takes)?;
+    let outcome = rewrite(core, topic, candidate);
+    core.disk.checkpoints.refill(&core.wal);
+    outcome
+}
+
+/// About the bytes that a segment takes without its dead: of each record its payload, at most 43
+/// bytes, and 20 in the index.
+pub(crate) fn takes(seg: &Seg) -> u64 {
+    seg.live_bytes + 43 * seg.live_count + 20 * seg.meta.span() + 4096
+}
+
 impl State {
     /// Adds to `live` what the records in each log file take in segments. What ending the active
     /// segment takes, where it is worth being written anew, is the answer.
@@ -174,6 +227,16 @@ impl State {
             Some(s) => again + FILES + 2 * INDEX * s.meta.span(),
             None => 0,
         }
+    }
+
+    /// On a full disk: of the segments that are a quarter dead, and that there is room to write
+    /// anew, the one that frees most.
+    pub(crate) fn worth_most(&self, room: u64) -> std::result::Result<Option<Candidate>, u64> {
+        let segs = self.index.segs.iter().enumerate();
+        let best = segs
+            .filter(|(_, s)| s.meta.sealed && s.dead_part(4) && takes(s) <= room)
+            .max_by_key(|(_, s)| s.meta.data_len.saturating_sub(s.live_bytes));
+        best.map(|(at, _)| self.candidate(at, 1)).transpose()
     }
 
     /// Whether the active segment is worth being written anew on a full disk.

@@ -10,8 +10,8 @@ use roaring::RoaringBitmap;
 use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
-use super::Store;
-use crate::topic::{Seg, Topic};
+use super::{Store, full_disk};
+use crate::topic::Topic;
 use crate::types::error::{Error, Result};
 
 /// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
@@ -24,7 +24,7 @@ const FEW: usize = 4;
 pub(crate) struct Candidate {
     parts: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
     /// About the bytes that the new one takes.
-    takes: u64,
+    pub(crate) takes: u64,
 }
 
 impl Candidate {
@@ -45,7 +45,7 @@ pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
             match next(core, topic) {
                 Ok(Some(candidate)) => {
                     left = left.saturating_sub(candidate.bytes().max(1));
-                    if let Err(e) = rewrite_or_give(core, topic, &candidate) {
+                    if let Err(e) = full_disk::rewrite_or_give(core, topic, &candidate) {
                         // Another topic's may be smaller.
                         outcome = Err(e);
                         return;
@@ -56,22 +56,6 @@ pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
             }
         }
     });
-    outcome
-}
-
-/// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
-fn rewrite_or_give(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
-    let outcome = rewrite(core, topic, candidate);
-    if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
-        return outcome;
-    }
-    let _held = core.wal.pause_allocation();
-    if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
-        return outcome;
-    }
-    core.disk.checkpoints.release_reserve(candidate.takes)?;
-    let outcome = rewrite(core, topic, candidate);
-    core.disk.checkpoints.refill(&core.wal);
     outcome
 }
 
@@ -95,7 +79,7 @@ fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     }
 }
 
-fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+pub(crate) fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
     let parts: Vec<(Segment, Arc<RoaringBitmap>)> = candidate
         .parts
         .iter()
@@ -117,12 +101,6 @@ fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Resu
     Ok(())
 }
 
-/// About the bytes that a segment takes without its dead: of each record its payload, at most 43
-/// bytes, and 20 in the index.
-fn takes(seg: &Seg) -> u64 {
-    seg.live_bytes + 43 * seg.live_count + 20 * seg.meta.span() + 4096
-}
-
 impl crate::topic::State {
     /// Segments worth writing anew; `Err`: the dead of this segment must be loaded first.
     fn reclaimable(&self, events: u64, bytes: u64) -> std::result::Result<Option<Candidate>, u64> {
@@ -141,20 +119,10 @@ impl crate::topic::State {
         Ok(None)
     }
 
-    /// On a full disk: of the segments that are a quarter dead, and that there is room to write
-    /// anew, the one that frees most.
-    fn worth_most(&self, room: u64) -> std::result::Result<Option<Candidate>, u64> {
-        let segs = self.index.segs.iter().enumerate();
-        let best = segs
-            .filter(|(_, s)| s.meta.sealed && s.dead_part(4) && takes(s) <= room)
-            .max_by_key(|(_, s)| s.meta.data_len.saturating_sub(s.live_bytes));
-        best.map(|(at, _)| self.candidate(at, 1)).transpose()
-    }
-
-    fn candidate(&self, at: usize, n: usize) -> std::result::Result<Candidate, u64> {
+    pub(crate) fn candidate(&self, at: usize, n: usize) -> std::result::Result<Candidate, u64> {
         let segs = &self.index.segs[at..at + n];
         Ok(Candidate {
-            takes: segs.iter().map(takes).sum(),
+            takes: segs.iter().map(full_disk::takes).sum(),
             parts: (at..at + n).map(|i| self.part(i)).collect::<std::result::Result<_, _>>()?,
         })
     }

@@ -19,15 +19,9 @@ impl Store {
 
     /// Looks at the size of the log, and at whether it can go on.
     pub(crate) fn look_at_load(&self) {
-        let short = (0..self.wal.shards()).filter(|s| self.wal.full(*s)).count() > 0;
-        self.short_of_space.store(short, Ordering::Relaxed);
+        self.look_at_space();
         let full = self.wal.bytes_on_disk() > self.options.wal_max_bytes;
         self.wal_full.store(full, Ordering::Relaxed);
-    }
-
-    /// Whether a shard had no space for its next log file at the last look.
-    pub(crate) fn short_of_space(&self) -> bool {
-        self.short_of_space.load(Ordering::Relaxed)
     }
 
     /// Whether the log took more than it may at the last look.

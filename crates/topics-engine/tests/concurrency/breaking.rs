@@ -42,7 +42,7 @@ const EXEMPT: &[(&str, &str, &str)] = &[
     ("segment/shared.rs", "self.next_no.fetch_add", "one round writes segments at a time"),
     ("queue/waiters.rs", "self.waiting.fetch_sub", "the desk is closed: nobody rings"),
     // Not modelled: a full disk, a topic that sleeps, routers, several shards.
-    ("checkpoint/schedule.rs", "self.short_of_space.store", "no disk is full"),
+    ("checkpoint/full_disk.rs", "self.short_of_space.store", "no disk is full"),
     ("checkpoint/schedule.rs", "self.wal_full.store", "no disk is full"),
     (
         "topic/write/flight.rs",
