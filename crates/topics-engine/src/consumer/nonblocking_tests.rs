@@ -145,7 +145,7 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     assert_eq!(auto.read(&some(2)).unwrap().len(), 2);
     w.clock.advance_ms(2 * AFTER_MS);
     let topic = core.table.loaded.named("t").unwrap();
-    let alone = topic.alone(&core).unwrap();
+    let exclusive = topic.exclusive(&core).unwrap();
     // Were one of these to wait, it would wait for this thread.
     once.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Err("throttled")]);
@@ -153,16 +153,16 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     auto.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![3, 4])], "the automatic commit comes later");
     assert_eq!(auto.cursor().unwrap(), 0);
-    drop(alone);
+    drop(exclusive);
     auto.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![5, 6])]);
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 4);
     auto.read_async(&some(1), into(&got));
-    let alone = topic.alone(&core).unwrap();
+    let exclusive = topic.exclusive(&core).unwrap();
     drop(auto);
     drop(once);
-    drop(alone);
+    drop(exclusive);
     let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
     assert_eq!(auto.cursor().unwrap(), 4, "at least once: what could not be stored comes again");
 }

@@ -7,7 +7,7 @@ use topics_storage::format::record::{self, Body, MatchKind};
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::{Level, Ticket};
 
-use super::lifecycle::Alone;
+use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
 use super::retention::{self, Need};
 use super::state::queue::Why;
@@ -158,12 +158,12 @@ fn run(core: &Arc<Ctx>, topic: &Arc<Topic>, body: record::Delete) -> Result<(Arc
     core.check_open()?;
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
-    let alone = if capped(topic) { Some(topic.alone(core)?) } else { None };
-    let staged = stage(core, topic, body, Wait::Bounded, alone.as_ref())?;
+    let exclusive = if capped(topic) { Some(topic.exclusive(core)?) } else { None };
+    let staged = stage(core, topic, body, Wait::Bounded, exclusive.as_ref())?;
     let Staged { ticket, level, flight } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
-    drop(alone);
+    drop(exclusive);
     Ok((flight, ticket))
 }
 
@@ -172,13 +172,13 @@ fn stage(
     topic: &Arc<Topic>,
     mut body: record::Delete,
     wait: Wait,
-    alone: Option<&Alone>,
+    exclusive: Option<&ExclusiveGuard>,
 ) -> Result<Option<Staged>> {
     loop {
         let (hints, structure) = plan(core, topic, &body)?;
         let bytes = 4096 + body.seqs.len() * 20;
-        let mut a = match alone {
-            Some(alone) => topic.admit_exclusive(core, bytes, wait, alone)?,
+        let mut a = match exclusive {
+            Some(exclusive) => topic.admit_exclusive(core, bytes, wait, exclusive)?,
             None if wait == Wait::No => match topic.try_admit(core, bytes, wait)? {
                 Some(a) => a,
                 None => return Ok(None),

@@ -37,18 +37,18 @@ impl fmt::Debug for Parked {
 }
 
 /// A topic that its holder has alone; let go when dropped.
-pub(crate) struct Alone {
+pub(crate) struct ExclusiveGuard {
     topic: Arc<Topic>,
 }
 
-impl Drop for Alone {
+impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
         let parked = {
             let mut a = self.topic.append.lock();
             a.held = false;
             std::mem::take(&mut a.parked)
         };
-        self.topic.unheld.notify_all();
+        self.topic.exclusive_released.notify_all();
         parked.into_iter().for_each(|Parked(resume)| resume());
     }
 }
@@ -76,18 +76,18 @@ impl Topic {
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
-    pub(crate) fn alone(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<Alone> {
+    pub(crate) fn exclusive(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<ExclusiveGuard> {
         let last = {
             let mut a = self.append.lock();
             while a.held {
-                self.unheld.wait(&mut a);
+                self.exclusive_released.wait(&mut a);
             }
             a.held = true;
             a.last
         };
-        let alone = Alone { topic: self.clone() };
+        let exclusive = ExclusiveGuard { topic: self.clone() };
         self.land(core, last)?;
-        Ok(alone)
+        Ok(exclusive)
     }
 
     /// Waits for the newest batch; those before it are done then.
@@ -100,7 +100,7 @@ impl Topic {
         self.landing.fetch_add(1, Ordering::SeqCst);
         let mut a = self.append.lock();
         while self.in_flight.load(Ordering::SeqCst) > 0 {
-            self.unheld.wait(&mut a);
+            self.exclusive_released.wait(&mut a);
         }
         drop(a);
         self.landing.fetch_sub(1, Ordering::SeqCst);
@@ -112,7 +112,7 @@ impl Topic {
         let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.landing.load(Ordering::SeqCst) > 0 {
             let _locked = self.append.lock();
-            self.unheld.notify_all();
+            self.exclusive_released.notify_all();
         }
     }
 
@@ -146,8 +146,8 @@ impl Staging {
 }
 
 /// Admits a few control frames of a topic that the caller has alone.
-fn admit<'t>(core: &Ctx, topic: &'t Topic, alone: &Alone) -> Result<Admission<'t>> {
-    topic.admit_exclusive(core, 2048, Wait::Bounded, alone)
+fn admit<'t>(core: &Ctx, topic: &'t Topic, exclusive: &ExclusiveGuard) -> Result<Admission<'t>> {
+    topic.admit_exclusive(core, 2048, Wait::Bounded, exclusive)
 }
 
 /// Logs the creation of a topic that the caller has alone.
@@ -155,10 +155,10 @@ pub(crate) fn log_creation(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     config: TopicConfig,
-    alone: &Alone,
+    exclusive: &ExclusiveGuard,
 ) -> Result<()> {
     let class = config.durability;
-    let staged = admit(core, topic, alone).and_then(|mut a| {
+    let staged = admit(core, topic, exclusive).and_then(|mut a| {
         let staging = Staging { birth: true, ..Staging::new(apply_level(class), false) };
         let reserve = Reserve::first(class, 1, core.time.mono_ms());
         let mut frames = Frames::default();
@@ -191,7 +191,7 @@ pub(crate) fn update(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     patch: &ConfigPatch,
-    alone: &Alone,
+    exclusive: &ExclusiveGuard,
 ) -> Result<TopicConfig> {
     let old = topic.append.lock().config.clone();
     if let Some(kind) = patch.kind.filter(|k| *k != old.kind) {
@@ -208,10 +208,10 @@ pub(crate) fn update(
         return Ok(new);
     }
     // I11: what has expired stays so, whatever the new time to live is.
-    retention::log_expired(core, topic, Some(alone), u64::MAX)?;
+    retention::log_expired(core, topic, Some(exclusive), u64::MAX)?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
-        reserve_first(core, topic, alone)?;
+        reserve_first(core, topic, exclusive)?;
     }
     let hints = fit(core, topic, &new)?;
     // Whoever enters class `fsync` must find everything before durable. Whoever leaves it must be
@@ -235,7 +235,7 @@ pub(crate) fn update(
         staging.hints = hints;
     }
     let ticket = {
-        let mut a = admit(core, topic, alone)?;
+        let mut a = admit(core, topic, exclusive)?;
         if to == Durability::Fsync && from != to {
             HeadWatermark { reserved_to: a.head(), lowered: true }.encode_frame(
                 &mut frames.head,
@@ -261,10 +261,10 @@ pub(crate) fn update(
 }
 
 /// Leaving class `fsync`: seqs must be reserved, durably, before one is given.
-fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
+fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard) -> Result<()> {
     let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
-        let mut a = admit(core, topic, alone)?;
+        let mut a = admit(core, topic, exclusive)?;
         let now = core.time.mono_ms();
         let reserve = Reserve::found(a.head() + super::write::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
@@ -309,11 +309,15 @@ fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u
 }
 
 /// Logs the deletion of a topic that the caller has alone.
-pub(crate) fn log_deletion(core: &Arc<Ctx>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
+pub(crate) fn log_deletion(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    exclusive: &ExclusiveGuard,
+) -> Result<()> {
     let level = apply_level(topic.append.lock().config.durability);
     let staging = Staging::new(level, true);
     let ticket = {
-        let mut a = admit(core, topic, alone)?;
+        let mut a = admit(core, topic, exclusive)?;
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, topic.id(), 0, 0);
         topic.log(core, &mut a, frames, staging)?
@@ -352,11 +356,11 @@ pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result
     if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {
         return Ok(false);
     }
-    let alone = topic.alone(core)?;
+    let exclusive = topic.exclusive(core)?;
     // A close needs no space but for this, and no write comes after it.
     let staging = Staging::new(Level::Written, idle_ms == 0);
     let ticket = {
-        let mut a = admit(core, topic, &alone)?;
+        let mut a = admit(core, topic, &exclusive)?;
         let head = a.head();
         if a.closed || a.reserve.to <= head {
             return Ok(false);
@@ -375,6 +379,6 @@ pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result
         ticket
     };
     core.wait(ticket, Level::Written)?;
-    drop(alone);
+    drop(exclusive);
     Ok(true)
 }

@@ -48,7 +48,7 @@ pub(crate) mod write;
 pub(crate) use self::apply::{Placement, apply};
 pub(crate) use self::delete::delete as delete_records;
 pub(crate) use self::events::TopicObserver;
-pub(crate) use self::lifecycle::{Alone, bury, lower};
+pub(crate) use self::lifecycle::{ExclusiveGuard, bury, lower};
 pub(crate) use self::map::segment_map;
 pub use self::map::{SegmentMap, Stretch, Tier};
 pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
@@ -85,7 +85,7 @@ pub(crate) struct Topic {
     pub(crate) append: Mutex<AppendState>,
     /// Signalled when a verb that must be alone lets go of the topic, and when the last batch has
     /// landed that such a verb waits for.
-    pub(crate) unheld: Condvar,
+    pub(crate) exclusive_released: Condvar,
     pub(crate) state: RwLock<State>,
     pub(crate) gate: Gate,
     /// A logged frame could not be applied: memory is not what the log says.
@@ -123,7 +123,7 @@ impl Topic {
             name,
             life: AtomicU8::new(Life::Unborn as u8),
             append: Mutex::new(AppendState::new(config.clone())),
-            unheld: Condvar::new(),
+            exclusive_released: Condvar::new(),
             state: RwLock::new(State::new(config)),
             gate: Gate::default(),
             broken: AtomicBool::new(false),

@@ -14,7 +14,7 @@ use topics_storage::wal::Level;
 
 pub(crate) use self::caps::{Caps, Eviction, evict_to_fit};
 use super::apply::Removed;
-use super::lifecycle::Alone;
+use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
 use super::state::index::{Part, Unknown};
 use super::state::queue::Why;
@@ -207,8 +207,8 @@ pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
     let capped = config.cap_records > 0 || config.cap_bytes > 0;
-    let alone = if capped { Some(topic.alone(core)?) } else { None };
-    log_expired(core, topic, alone.as_ref(), upto)
+    let exclusive = if capped { Some(topic.exclusive(core)?) } else { None };
+    log_expired(core, topic, exclusive.as_ref(), upto)
 }
 
 /// The live records that have expired.
@@ -233,11 +233,11 @@ fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     }
 }
 
-/// The same, as far as it lies below `upto`; `alone` when the caller has the topic alone.
+/// The same, as far as it lies below `upto`; `exclusive` when the caller has the topic alone.
 pub(crate) fn log_expired(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
-    alone: Option<&Alone>,
+    exclusive: Option<&ExclusiveGuard>,
     upto: u64,
 ) -> Result<bool> {
     loop {
@@ -262,8 +262,8 @@ pub(crate) fn log_expired(
         let reason = Evicted::TTL.code();
         EvictWatermark { evict_floor: found.floor, earliest_seq: found.floor, reason }
             .encode_frame(&mut body, topic.id(), 0, 0);
-        let mut a = match alone {
-            Some(alone) => topic.admit_exclusive(core, body.len(), Wait::Bounded, alone)?,
+        let mut a = match exclusive {
+            Some(exclusive) => topic.admit_exclusive(core, body.len(), Wait::Bounded, exclusive)?,
             None => topic.admit(core, body.len(), Wait::Bounded)?,
         };
         if a.closed {

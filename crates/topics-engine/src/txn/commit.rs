@@ -16,7 +16,7 @@ use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, nobody};
 use super::writers;
 use crate::ctx::Wait;
-use crate::topic::{self, Alone, Applied, Key, Topic};
+use crate::topic::{self, Applied, ExclusiveGuard, Key, Topic};
 use crate::txn::participant;
 use crate::types::api::Append;
 use crate::types::config::ConfigPatch;
@@ -192,11 +192,11 @@ impl Want<'_> {
         &mut self,
         core: &Arc<Transactions>,
         topic: &Arc<Topic>,
-        alone: &Alone,
+        exclusive: &ExclusiveGuard,
     ) -> Result<Vec<u64>> {
         let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
         let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
-        participant::check_part(core, topic, alone, &mut self.rows, &conditions)
+        participant::check_part(core, topic, exclusive, &mut self.rows, &conditions)
     }
 }
 
@@ -296,13 +296,13 @@ fn check(
     }
     let mut order: Vec<_> = topics.into_iter().zip(wants.into_values()).collect();
     order.sort_by_key(|(topic, _)| topic.id());
-    let held = take_alone(core, order.iter().map(|(topic, _)| topic))?;
+    let held = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
-    for ((topic, mut want), alone) in order.into_iter().zip(held) {
-        match want.check(core, &topic, &alone) {
+    for ((topic, mut want), exclusive) in order.into_iter().zip(held) {
+        match want.check(core, &topic, &exclusive) {
             Ok(acks) => {
                 let part = Part { rows: want.rows, acks, cursors: want.cursors };
-                ready.push(Ready { topic, alone, part });
+                ready.push(Ready { topic, exclusive, part });
             }
             Err(e) => {
                 ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
@@ -317,11 +317,11 @@ fn check(
 }
 
 /// Takes topics alone, in the order in which they are given: that of their ids.
-pub(crate) fn take_alone<'a>(
+pub(crate) fn take_exclusive<'a>(
     core: &Arc<Transactions>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
-) -> Result<Vec<Alone>> {
-    topics.map(|topic| topic.alone(core)).collect()
+) -> Result<Vec<ExclusiveGuard>> {
+    topics.map(|topic| topic.exclusive(core)).collect()
 }
 
 /// Refuses what can be refused without the topics that are missing, before these are created.
@@ -337,9 +337,9 @@ fn rehearse(core: &Arc<Transactions>, wants: &mut Wants<'_>) -> Result<()> {
         return Ok(());
     }
     there.sort_by_key(|(topic, _)| topic.id());
-    let held = take_alone(core, there.iter().map(|(topic, _)| topic))?;
-    for ((topic, want), alone) in there.into_iter().zip(held) {
-        let acks = want.check(core, &topic, &alone)?;
+    let held = take_exclusive(core, there.iter().map(|(topic, _)| topic))?;
+    for ((topic, want), exclusive) in there.into_iter().zip(held) {
+        let acks = want.check(core, &topic, &exclusive)?;
         participant::release_acks(&topic, &acks);
     }
     Ok(())

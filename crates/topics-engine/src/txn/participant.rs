@@ -13,7 +13,7 @@ use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::Transactions;
 use crate::ctx::Wait;
-use crate::topic::lifecycle::Alone;
+use crate::topic::lifecycle::ExclusiveGuard;
 use crate::topic::load::Hints;
 use crate::topic::write::admit::Admission;
 use crate::topic::write::append::Halt;
@@ -142,7 +142,7 @@ pub(crate) struct Conditions<'a> {
 pub(crate) fn check_part(
     core: &Arc<Transactions>,
     topic: &Arc<Topic>,
-    _alone: &Alone,
+    _alone: &ExclusiveGuard,
     rows: &mut PartRows,
     c: &Conditions<'_>,
 ) -> Result<Vec<u64>> {
@@ -231,12 +231,12 @@ pub(crate) struct Sent {
 pub(crate) fn publish_part(
     core: &Arc<Transactions>,
     topic: &Arc<Topic>,
-    alone: &Alone,
+    exclusive: &ExclusiveGuard,
     writer: (&str, u64),
     part: Part,
 ) -> Result<Option<Sent>> {
     let cursors = part.cursors.clone();
-    let sent = stage_part(core, topic, alone, writer, part);
+    let sent = stage_part(core, topic, exclusive, writer, part);
     if !matches!(sent, Ok(Some(_))) {
         consumer::unplan_cursors(topic, &cursors);
     }
@@ -246,7 +246,7 @@ pub(crate) fn publish_part(
 fn stage_part(
     core: &Arc<Transactions>,
     topic: &Arc<Topic>,
-    alone: &Alone,
+    exclusive: &ExclusiveGuard,
     writer: (&str, u64),
     mut part: Part,
 ) -> Result<Option<Sent>> {
@@ -266,7 +266,7 @@ fn stage_part(
             + 4096
             + part.acks.len() * 20
             + part.cursors.len() * 320;
-        let mut a = topic.admit_exclusive(core, size, Wait::Exclusive, alone)?;
+        let mut a = topic.admit_exclusive(core, size, Wait::Exclusive, exclusive)?;
         if a.closed || topic.life() != Life::Live {
             return Ok(None);
         }
@@ -281,7 +281,7 @@ fn stage_part(
             hints,
         };
         let (ticket, reserved) = match &mut p {
-            None => (alone_frames(core, topic, &mut a, frames)?, 0),
+            None => (exclusive_frames(core, topic, &mut a, frames)?, 0),
             Some(p) => {
                 p.part = Some(Box::new(frames));
                 match (Decision { core, topic, p }).run(&mut a)? {
@@ -303,7 +303,7 @@ fn stage_part(
 }
 
 /// Stages a part without rows.
-fn alone_frames(
+fn exclusive_frames(
     core: &Arc<Transactions>,
     topic: &Arc<Topic>,
     a: &mut Admission<'_>,

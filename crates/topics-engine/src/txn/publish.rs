@@ -8,19 +8,19 @@ use topics_storage::wal::{Batch, Level};
 
 use super::Transactions;
 use super::api::{Committed, CommittedTopic};
-use super::commit::take_alone;
+use super::commit::take_exclusive;
 use super::gather;
 use super::participant::{Part, PartRows};
 use super::table::{Open, base};
 use crate::ctx::Wait;
-use crate::topic::{Alone, Applied, Life, Topic};
+use crate::topic::{Applied, ExclusiveGuard, Life, Topic};
 use crate::txn::participant;
 use crate::types::error::{Error, Result};
 
 /// A topic that is held, and what happens to it.
 pub(crate) struct Ready {
     pub topic: Arc<Topic>,
-    pub alone: Alone,
+    pub exclusive: ExclusiveGuard,
     pub part: Part,
 }
 
@@ -29,15 +29,15 @@ pub(crate) fn publish(core: &Arc<Transactions>, who: (&str, u64), ready: Vec<Rea
     let mut outcome = Ok(());
     let mut sent = Vec::new();
     for r in ready {
-        match participant::publish_part(core, &r.topic, &r.alone, who, r.part) {
-            Ok(Some(part)) => sent.push((part, r.alone)),
+        match participant::publish_part(core, &r.topic, &r.exclusive, who, r.part) {
+            Ok(Some(part)) => sent.push((part, r.exclusive)),
             Ok(None) => {}
             Err(e) => outcome = outcome.and(Err(e)),
         }
     }
-    for (part, alone) in sent {
+    for (part, exclusive) in sent {
         outcome = outcome.and(part.wait(core));
-        drop(alone);
+        drop(exclusive);
     }
     outcome
 }
@@ -71,11 +71,11 @@ pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Resu
         true => gather::decided(core, &open.body.files)?,
         false => gather::ByTopic::new(),
     };
-    let held = take_alone(core, topics.iter())?;
-    let ready = topics.into_iter().zip(held).map(|(topic, alone)| {
+    let held = take_exclusive(core, topics.iter())?;
+    let ready = topics.into_iter().zip(held).map(|(topic, exclusive)| {
         let rows = rows.remove(&*topic.name).unwrap_or_default();
         let part = part_of(&open.body, topic.id(), rows);
-        Ready { topic, alone, part }
+        Ready { topic, exclusive, part }
     });
     publish(core, (writer, epoch), ready.collect())?;
     end(core, writer, epoch)

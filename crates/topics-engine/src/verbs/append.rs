@@ -48,7 +48,7 @@ pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     loop {
         match step(core, &mut p, wait)? {
             Step::Gone => {}
-            Step::Held(topic) => topic.wait_unheld(),
+            Step::Held(topic) => topic.wait_not_exclusive(),
             Step::Id(ticket) => {
                 core.wait(ticket, Level::Synced)?;
                 core.ids.settle(ticket);

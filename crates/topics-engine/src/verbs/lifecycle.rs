@@ -37,7 +37,7 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
         if letters && let Err(e) = retention::expire(core, &topic) {
             log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
         }
-        let alone = topic.alone(core)?;
+        let exclusive = topic.exclusive(core)?;
         let (closed, logged) = {
             let a = topic.append.lock();
             (a.closed, a.logged)
@@ -46,13 +46,13 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
             continue;
         }
         if logged {
-            let config = update(core, &topic, &patch, &alone)?;
-            drop(alone);
+            let config = update(core, &topic, &patch, &exclusive)?;
+            drop(exclusive);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
         let config = TopicConfig::created(&patch);
-        let logged = log_creation(core, &topic, config.clone(), &alone);
-        drop(alone);
+        let logged = log_creation(core, &topic, config.clone(), &exclusive);
+        drop(exclusive);
         logged?;
         return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
     }
@@ -74,7 +74,7 @@ pub(crate) fn delete(
     if if_empty {
         retention::expire(core, &topic)?;
     }
-    let alone = topic.alone(core)?;
+    let exclusive = topic.exclusive(core)?;
     if topic.append.lock().closed {
         return Ok(DeletedTopic::default());
     }
@@ -83,6 +83,6 @@ pub(crate) fn delete(
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
     let routers_removed = routers_of(topic.id());
-    log_deletion(core, &topic, &alone)?;
+    log_deletion(core, &topic, &exclusive)?;
     Ok(DeletedTopic { deleted: true, routers_removed })
 }

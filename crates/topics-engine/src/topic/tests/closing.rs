@@ -71,7 +71,7 @@ fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
         let f = flight(&w);
         let (landed, outcome) = channel();
         let (core, waiting) = (w.engine().core().clone(), topic.clone());
-        std::thread::spawn(move || landed.send(waiting.alone(&core).is_ok()));
+        std::thread::spawn(move || landed.send(waiting.exclusive(&core).is_ok()));
         while topic.landing.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
@@ -89,7 +89,7 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     w.put("t", &["1"]);
     let core = w.engine().core().clone();
     let topic = core.table.loaded.named("t").unwrap();
-    let alone = topic.alone(&core).unwrap();
+    let exclusive = topic.exclusive(&core).unwrap();
     let got: Arc<Mutex<Vec<Result<Appended>>>> = Arc::default();
     let body = "x".repeat(5_000);
     for _ in 0..40 {
@@ -104,14 +104,14 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
         let named = matches!(e, Error::Throttled { limit: "waiting_bytes", max: 65_536, .. });
         assert!(named, "{e:?}");
     }
-    drop(alone);
+    drop(exclusive);
     w.engine().drive();
     let waited = 40 - refused;
     let acked = got.lock().drain(..).map(|r| r.unwrap().first_seq).collect::<Vec<_>>();
     let all: Vec<u64> = (2..2 + waited as u64).collect();
     assert_eq!(acked, all, "what waited is written, in its order");
     // All of it was given back.
-    let _alone = topic.alone(&core).unwrap();
+    let _alone = topic.exclusive(&core).unwrap();
     let records = [rec(&body)];
     let req = Append { records: &records, ..Append::default() };
     let got = Arc::new(Mutex::new(0));

@@ -18,7 +18,7 @@ use super::flight::{Flight, Frames, Order};
 use crate::ctx::Wait;
 use crate::topic::Topic;
 use crate::topic::events::Ctx;
-use crate::topic::lifecycle::Alone;
+use crate::topic::lifecycle::ExclusiveGuard;
 use crate::types::error::{Error, Result};
 
 /// How long a transaction that has its topics exclusively waits for a permit. Everything staged
@@ -72,7 +72,7 @@ impl Topic {
     /// Admits a batch of about so many bytes; waits for a topic that another verb has exclusively.
     pub(crate) fn admit(&self, core: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
         loop {
-            self.wait_unheld();
+            self.wait_not_exclusive();
             let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
             let state = self.append.lock();
             if !state.held {
@@ -81,7 +81,7 @@ impl Topic {
             drop(state);
             // The permit is released before the wait, unless a model leaves that out.
             let kept = sync::left_out().then_some(permit);
-            self.wait_unheld();
+            self.wait_not_exclusive();
             drop(kept);
         }
     }
@@ -104,17 +104,17 @@ impl Topic {
         core: &Ctx,
         bytes: usize,
         wait: Wait,
-        _alone: &Alone,
+        _alone: &ExclusiveGuard,
     ) -> Result<Admission<'_>> {
         let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
         Ok(Admission::new(self.append.lock(), permit))
     }
 
     /// Waits until nobody has the topic exclusively.
-    pub(crate) fn wait_unheld(&self) {
+    pub(crate) fn wait_not_exclusive(&self) {
         let mut a = self.append.lock();
         while a.held {
-            self.unheld.wait(&mut a);
+            self.exclusive_released.wait(&mut a);
         }
     }
 }
