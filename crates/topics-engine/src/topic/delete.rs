@@ -12,7 +12,7 @@ use super::load::{Hints, Loader};
 use super::retention::{self, Need};
 use super::state::queue::Why;
 use super::write::append::apply_level;
-use super::write::flight::{Flight, Frames, Order, Undo};
+use super::write::flight::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;
@@ -124,7 +124,7 @@ pub(crate) struct Staged {
     pub ticket: Ticket,
     /// What it waits for.
     pub level: Level,
-    flight: Arc<Flight>,
+    flight: Arc<PendingBatch>,
 }
 
 /// The same for whoever waits for nothing: `None` when there is something to be waited for first.
@@ -148,13 +148,17 @@ fn capped(topic: &Topic) -> bool {
     config.cap_records > 0 || config.cap_bytes > 0
 }
 
-impl Flight {
+impl PendingBatch {
     fn gone(&self) -> u64 {
         self.removed.records.load(Ordering::Acquire)
     }
 }
 
-fn run(core: &Arc<Ctx>, topic: &Arc<Topic>, body: record::Delete) -> Result<(Arc<Flight>, Ticket)> {
+fn run(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    body: record::Delete,
+) -> Result<(Arc<PendingBatch>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
@@ -202,7 +206,7 @@ fn stage(
         let level = apply_level(a.config.durability);
         let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
-        let staged = a.stage(Flight::plain(core, topic, hints, Undo::Delete), frames, order);
+        let staged = a.stage(PendingBatch::plain(core, topic, hints, Undo::Delete), frames, order);
         drop(a);
         let (ticket, flight) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);

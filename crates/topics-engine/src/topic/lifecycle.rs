@@ -17,7 +17,7 @@ use super::retention::{self, Caps};
 use super::state::Evicted;
 use super::write::admit::Admission;
 use super::write::append::{AppendState, apply_level};
-use super::write::flight::{Flight, Frames, Order, Undo};
+use super::write::flight::{Frames, Order, PendingBatch, Undo};
 use super::write::planned::Planned;
 use super::write::reserve::Reserve;
 use super::{Life, Topic};
@@ -86,31 +86,31 @@ impl Topic {
             a.last
         };
         let exclusive = ExclusiveGuard { topic: self.clone() };
-        self.land(core, last)?;
+        self.wait_idle(core, last)?;
         Ok(exclusive)
     }
 
     /// Waits for the newest batch; those before it are done then.
-    pub(crate) fn land(&self, core: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
+    pub(crate) fn wait_idle(&self, core: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
         let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
         if let Err(Error::Closed) = outcome {
             return outcome;
         }
         // Counted before the first look: the last batch sees it, or this sees the last batch.
-        self.landing.fetch_add(1, Ordering::SeqCst);
+        self.idle_waiters.fetch_add(1, Ordering::SeqCst);
         let mut a = self.append.lock();
         while self.in_flight.load(Ordering::SeqCst) > 0 {
             self.exclusive_released.wait(&mut a);
         }
         drop(a);
-        self.landing.fetch_sub(1, Ordering::SeqCst);
+        self.idle_waiters.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 
     /// A batch has been applied, has failed or was dropped by a log that failed.
-    pub(crate) fn batch_landed(&self) {
+    pub(crate) fn batch_finished(&self) {
         let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.landing.load(Ordering::SeqCst) > 0 {
+        if last && self.idle_waiters.load(Ordering::SeqCst) > 0 {
             let _locked = self.append.lock();
             self.exclusive_released.notify_all();
         }
@@ -124,7 +124,7 @@ impl Topic {
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
-        let mut flight = Flight::plain(core, self, staging.hints, Undo::None);
+        let mut flight = PendingBatch::plain(core, self, staging.hints, Undo::None);
         flight.birth = staging.birth;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };

@@ -95,7 +95,7 @@ pub(crate) struct Topic {
     /// Batches staged and neither applied nor failed.
     pub(crate) in_flight: AtomicU32,
     /// Verbs that wait until there are none.
-    pub(crate) landing: AtomicU32,
+    pub(crate) idle_waiters: AtomicU32,
     /// Deletes among them.
     pub(crate) deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
@@ -129,7 +129,7 @@ impl Topic {
             broken: AtomicBool::new(false),
             unseen: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
-            landing: AtomicU32::new(0),
+            idle_waiters: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
             interest: OnceLock::new(),

@@ -19,7 +19,7 @@ use super::load::{Hints, Loader};
 use super::state::index::{Part, Unknown};
 use super::state::queue::Why;
 use super::state::{Evicted, State};
-use super::write::flight::{Flight, Frames, Order, Undo};
+use super::write::flight::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;
@@ -272,7 +272,7 @@ pub(crate) fn log_expired(
         if topic.state.read().structure != structure {
             continue;
         }
-        let flight = Flight::plain(core, topic, hints, Undo::None);
+        let flight = PendingBatch::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
         // Not held back until a sync: it concerns applied records only.
         let order = Order { ts: core.time.steady(), level: Level::Written, frees_space: true };
@@ -368,7 +368,7 @@ impl State {
     }
 }
 
-impl Flight {
+impl PendingBatch {
     /// A batch of control frames.
     pub(crate) fn plain(core: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
         Self {

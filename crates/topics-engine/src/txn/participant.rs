@@ -18,7 +18,7 @@ use crate::topic::load::Hints;
 use crate::topic::write::admit::Admission;
 use crate::topic::write::append::Halt;
 use crate::topic::write::decide::Decision;
-use crate::topic::write::flight::{Flight, Frames, Order, Undo};
+use crate::topic::write::flight::{Frames, Order, PendingBatch, Undo};
 use crate::topic::write::part::PartFrames;
 use crate::topic::write::prepare::{self, Prepared};
 use crate::topic::{Life, Topic, delete, retention};
@@ -313,7 +313,7 @@ fn exclusive_frames(
     part.encode(&mut frames.head, topic, 0, a.head());
     let ts = a.last_ts.max(core.time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
-    let flight = Flight::plain(core, topic, part.hints, Undo::None);
+    let flight = PendingBatch::plain(core, topic, part.hints, Undo::None);
     Ok(a.stage(flight, frames, order)?.0)
 }
 

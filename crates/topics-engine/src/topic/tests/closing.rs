@@ -7,7 +7,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::Ordering;
 
 use super::*;
-use crate::topic::write::flight::{Flight, Landing, Undo};
+use crate::topic::write::flight::{FinishOnDrop, PendingBatch, Undo};
 use crate::types::error::Error;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -42,10 +42,10 @@ fn a_close_without_space_closes_and_says_so() {
     }
 }
 
-fn flight(w: &World) -> Flight {
+fn flight(w: &World) -> PendingBatch {
     let topic = w.engine().core().table.loaded.named("t").unwrap();
     topic.in_flight.fetch_add(1, Ordering::SeqCst);
-    let flight = Flight::plain(w.engine().core(), &topic, Default::default(), Undo::None);
+    let flight = PendingBatch::plain(w.engine().core(), &topic, Default::default(), Undo::None);
     flight.pending.store(true, Ordering::SeqCst);
     flight
 }
@@ -55,11 +55,11 @@ fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
     let w = World::new();
     w.put("t", &["1"]);
     let topic = w.engine().core().table.loaded.named("t").unwrap();
-    let dropped: fn(Flight) = drop;
-    let panics: fn(Flight) = |f| {
+    let dropped: fn(PendingBatch) = drop;
+    let panics: fn(PendingBatch) = |f| {
         std::thread::scope(|s| {
             let ended = s.spawn(|| {
-                let _landing = Landing(&f);
+                let _finish = FinishOnDrop(&f);
                 std::panic::resume_unwind(Box::new("a bug in a commit"));
             });
             assert!(ended.join().is_err());
@@ -69,10 +69,10 @@ fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
     };
     for ends in [dropped, panics] {
         let f = flight(&w);
-        let (landed, outcome) = channel();
+        let (finish, outcome) = channel();
         let (core, waiting) = (w.engine().core().clone(), topic.clone());
-        std::thread::spawn(move || landed.send(waiting.exclusive(&core).is_ok()));
-        while topic.landing.load(Ordering::SeqCst) == 0 {
+        std::thread::spawn(move || finish.send(waiting.exclusive(&core).is_ok()));
+        while topic.idle_waiters.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
         ends(f);

@@ -14,7 +14,7 @@ use topics_storage::StorageError;
 use topics_storage::wal::{Batch, StagingPermit, Ticket};
 
 use super::append::AppendState;
-use super::flight::{Flight, Frames, Order};
+use super::flight::{Frames, Order, PendingBatch};
 use crate::ctx::Wait;
 use crate::topic::Topic;
 use crate::topic::events::Ctx;
@@ -57,10 +57,10 @@ impl Admission<'_> {
     /// Stages the one batch of this admission.
     pub fn stage(
         &mut self,
-        flight: Flight,
+        flight: PendingBatch,
         frames: Frames,
         order: Order,
-    ) -> Result<(Ticket, Arc<Flight>)> {
+    ) -> Result<(Ticket, Arc<PendingBatch>)> {
         let permit = self.permit.take();
         let permit =
             permit.ok_or_else(|| Error::Internal("an admission is for one batch".into()))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_storage::wal::{Level, Ticket};
 
 use super::append::{AppendState, apply_level};
-use super::flight::{Flight, Frames, Order, Undo};
+use super::flight::{Frames, Order, PendingBatch, Undo};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;
 use crate::topic::load::Hints;
@@ -35,7 +35,7 @@ pub(crate) fn stage_with(
     let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
     let level = apply_level(a.config.durability);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-    let flight = Flight::plain(core, topic, Hints::default(), undo);
+    let flight = PendingBatch::plain(core, topic, Hints::default(), undo);
     let (ticket, _) = a.stage(flight, frames, order)?;
     Ok(Some((ticket, level)))
 }

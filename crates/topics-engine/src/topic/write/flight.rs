@@ -48,7 +48,7 @@ pub(crate) enum Undo {
 
 /// A batch of one topic. Exactly one of apply and failed is called, once.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct PendingBatch {
     pub core: Arc<Ctx>,
     pub topic: Arc<Topic>,
     pub hints: Hints,
@@ -62,17 +62,17 @@ pub(crate) struct Flight {
 }
 
 /// Ends a batch's flight when its commit returns.
-pub(crate) struct Landing<'a>(pub &'a Flight);
+pub(crate) struct FinishOnDrop<'a>(pub &'a PendingBatch);
 
-impl Drop for Landing<'_> {
+impl Drop for FinishOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.landed();
+        self.0.finish();
     }
 }
 
-impl Commit for Flight {
+impl Commit for PendingBatch {
     fn apply(&self, placed: &PlacedBatch<'_>) {
-        let _landing = Landing(self);
+        let _finish = FinishOnDrop(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
         let at = Placement::new(self.core.layout, placed);
         let apply = || apply(&self.core, &at, Some(&live));
@@ -87,7 +87,7 @@ impl Commit for Flight {
     }
 
     fn failed(&self, error: &StorageError) {
-        let _landing = Landing(self);
+        let _finish = FinishOnDrop(self);
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
         self.core.metrics.failed_batches.add(1);
         let undo = || {
@@ -108,26 +108,26 @@ impl Commit for Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for PendingBatch {
     fn drop(&mut self) {
         if self.pending.load(Ordering::Acquire) {
             // A leader that panicked had it. Whether the log has it is known at the next open.
             self.topic.close_broken(&"a batch was given up without an outcome");
-            self.landed();
+            self.finish();
         }
     }
 }
 
-impl Flight {
+impl PendingBatch {
     /// The batch is in flight no more; the first call counts.
-    fn landed(&self) {
+    fn finish(&self) {
         if !self.pending.swap(false, Ordering::AcqRel) {
             return;
         }
         if let Undo::Delete = self.undo {
             self.topic.deletes.fetch_sub(1, Ordering::AcqRel);
         }
-        self.topic.batch_landed();
+        self.topic.batch_finished();
     }
 
     fn undo(&self, a: &mut AppendState) -> Result<()> {
@@ -209,7 +209,7 @@ pub(crate) struct Frames {
     pub tail: Vec<u8>,
 }
 
-impl Flight {
+impl PendingBatch {
     /// Stages the batch; the caller holds the topic's append lock.
     pub(crate) fn stage(
         self,

@@ -6,7 +6,7 @@ use topics_storage::format::record::{Body, Forward, Gap as GapBody, HeadWatermar
 use topics_storage::wal::Level;
 
 use super::append::apply_level;
-use super::flight::{Flight, Frames, Order, Undo};
+use super::flight::{Frames, Order, PendingBatch, Undo};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;
 use crate::topic::load::Hints;
@@ -68,7 +68,7 @@ pub(crate) fn forward_gap(
     );
     let level = apply_level(class);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
-    let flight = Flight::plain(core, dest, Hints::default(), Undo::None);
+    let flight = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
     let (ticket, _) = a.stage(flight, frames, order)?;
     // Whatever becomes of it, these seqs are given: a later write says that they are missing.
     a.next_seq = last + 1;

@@ -10,7 +10,7 @@ use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 use super::admit::Admission;
 use super::append::{AppendState, Decided, apply_level};
 use super::decide::{Decision, Plan};
-use super::flight::{Flight, Frames, Order, Undo, encode_gaps};
+use super::flight::{Frames, Order, PendingBatch, Undo, encode_gaps};
 use super::shown::Shown;
 use crate::topic::apply::Removed;
 use crate::topic::load::Loader;
@@ -49,7 +49,7 @@ impl Decision<'_> {
         let ticket = if frames.records.is_empty() && frames.head.is_empty() {
             Ok(None)
         } else {
-            let flight = Flight {
+            let flight = PendingBatch {
                 core: self.core.clone(),
                 topic: self.topic.clone(),
                 hints: plan.hints.clone(),
