@@ -74,7 +74,7 @@ impl LoadedTopics {
 
     /// After a replay: topics whose name another has. Their deletes were lost, or are still in a log
     /// that was not read; their records cannot be reached.
-    pub(crate) fn outlived(&self) -> Vec<Arc<Topic>> {
+    pub(crate) fn shadowed(&self) -> Vec<Arc<Topic>> {
         let other = |t: &Topic| self.names.get(&t.name).is_none_or(|n| n.key != t.key);
         let mut found: Vec<_> =
             self.ids.iter().filter(|t| other(t)).map(|t| t.value().clone()).collect();

@@ -58,7 +58,7 @@ pub(crate) struct Interest {
     /// Where it is between idle, queued and being served: it is queued at most once.
     state: AtomicU8,
     /// Patterns have not seen the topic yet.
-    pub newborn: AtomicBool,
+    pub is_new: AtomicBool,
     pub served_at: AtomicU64,
     /// The topic's manual priority, [`AUTO`] or [`NONE`].
     manual: AtomicI64,
@@ -94,7 +94,7 @@ impl Interest {
             topic: Arc::downgrade(topic),
             shared: Arc::downgrade(shared),
             state: AtomicU8::new(IDLE),
-            newborn: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
             served_at: AtomicU64::new(0),
             manual: AtomicI64::new(NONE),
             routed: AtomicBool::new(false),

@@ -20,7 +20,7 @@ const AGAIN_NS: u64 = 100_000_000;
 /// Serves a topic up to its head of now. True: more has come meanwhile.
 pub(super) fn serve(core: &Arc<Deliverer>, interest: &Arc<Interest>) -> bool {
     let Some(topic) = interest.topic() else { return false };
-    if interest.newborn.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
+    if interest.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
         core.delivery.shared().offer(&topic);
     }
     interest.learn(&topic.state.read().config.clone());

@@ -257,10 +257,10 @@ impl Delivery {
     }
 
     /// A topic was created. Costs one load while nobody expects any.
-    pub(crate) fn born(&self, topic: &Arc<Topic>) {
+    pub(crate) fn topic_created(&self, topic: &Arc<Topic>) {
         if self.shared.expects.load(Ordering::SeqCst) > 0 {
             let interest = self.interest(topic);
-            interest.newborn.store(true, Ordering::SeqCst);
+            interest.is_new.store(true, Ordering::SeqCst);
             interest.mark();
         }
     }

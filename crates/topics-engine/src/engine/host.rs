@@ -73,12 +73,12 @@ impl Host {
 
 impl TopicObserver for Host {
     fn created(&self, topic: &Arc<Topic>) {
-        self.delivery.born(topic);
+        self.delivery.topic_created(topic);
     }
 
     fn deleted(&self, topic: &Topic) {
         self.table.loaded.remove(topic);
-        self.wire(self.routers.bereave(topic.id()));
+        self.wire(self.routers.remove_routers_of(topic.id()));
     }
 
     fn queue_changed(&self, topic_id: u64) {
@@ -107,7 +107,7 @@ impl ApplySink for Host {
                 let body = record::TopicDelete::decode(f)?;
                 let topic = self.table.by_id(base, f.topic_id)?;
                 if let Some(topic) = topic.filter(|t| t.key.epoch == body.epoch) {
-                    topic.die(base);
+                    topic.retire(base);
                     base.metrics.topics_deleted.add(1);
                 }
             }

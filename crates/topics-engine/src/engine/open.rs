@@ -90,7 +90,7 @@ fn recover(
             moved?;
         }
     }
-    for topic in core.table.loaded.outlived() {
+    for topic in core.table.loaded.shadowed() {
         topic::bury(&core, &topic);
     }
     core.table.loaded.each(|t| t.recovered(&core));

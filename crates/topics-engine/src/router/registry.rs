@@ -83,7 +83,7 @@ impl Routers {
 
     /// A topic was deleted: its routers go with it. Costs one load while there are none. Returns the
     /// sources to wire.
-    pub(crate) fn bereave(&self, topic_id: u64) -> Vec<u64> {
+    pub(crate) fn remove_routers_of(&self, topic_id: u64) -> Vec<u64> {
         if self.len() > 0 && self.running.load(Ordering::SeqCst) {
             self.remove(|d| d.names(topic_id))
         } else {

@@ -125,7 +125,7 @@ impl Topic {
         staging: Staging,
     ) -> Result<Ticket> {
         let mut flight = PendingBatch::plain(core, self, staging.hints, Undo::None);
-        flight.birth = staging.birth;
+        flight.creation = staging.creation;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
         Ok(a.stage(flight, frames, order)?.0)
@@ -134,14 +134,14 @@ impl Topic {
 
 struct Staging {
     hints: Hints,
-    birth: bool,
+    creation: bool,
     level: Level,
     frees_space: bool,
 }
 
 impl Staging {
     fn new(level: Level, frees_space: bool) -> Self {
-        Self { hints: Hints::default(), birth: false, level, frees_space }
+        Self { hints: Hints::default(), creation: false, level, frees_space }
     }
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn log_creation(
 ) -> Result<()> {
     let class = config.durability;
     let staged = admit(core, topic, exclusive).and_then(|mut a| {
-        let staging = Staging { birth: true, ..Staging::new(apply_level(class), false) };
+        let staging = Staging { creation: true, ..Staging::new(apply_level(class), false) };
         let reserve = Reserve::first(class, 1, core.time.mono_ms());
         let mut frames = Frames::default();
         TopicCreate {
@@ -180,7 +180,7 @@ pub(crate) fn log_creation(
         Ok(ticket) => core.wait(ticket, apply_level(class)),
         Err(e) => {
             topic.append.lock().closed = true;
-            topic.die(core);
+            topic.retire(core);
             Err(e)
         }
     }
@@ -342,7 +342,7 @@ pub(crate) fn bury(core: &Arc<Ctx>, topic: &Arc<Topic>) {
     });
     if let Err(e) = buried {
         log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
-        topic.die(core);
+        topic.retire(core);
     }
 }
 

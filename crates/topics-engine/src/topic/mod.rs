@@ -70,7 +70,7 @@ use crate::types::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Its creation is not committed: readers do not see it.
-    Unborn,
+    Creating,
     /// It is there.
     Live,
     /// It was deleted, or its creation failed.
@@ -121,7 +121,7 @@ impl Topic {
         Self {
             key,
             name,
-            life: AtomicU8::new(Life::Unborn as u8),
+            life: AtomicU8::new(Life::Creating as u8),
             append: Mutex::new(AppendState::new(config.clone())),
             exclusive_released: Condvar::new(),
             state: RwLock::new(State::new(config)),
@@ -138,7 +138,7 @@ impl Topic {
 
     pub(crate) fn life(&self) -> Life {
         match self.life.load(Ordering::Acquire) {
-            0 => Life::Unborn,
+            0 => Life::Creating,
             1 => Life::Live,
             _ => Life::Dead,
         }

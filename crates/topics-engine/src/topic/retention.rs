@@ -376,7 +376,7 @@ impl PendingBatch {
             topic: topic.clone(),
             hints,
             undo,
-            birth: false,
+            creation: false,
             removed: Removed::default(),
             pending: AtomicBool::new(false),
         }

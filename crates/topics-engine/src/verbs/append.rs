@@ -221,7 +221,7 @@ fn step(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Step> {
         }
         drop(a);
         if unlogged {
-            topic.die(core);
+            topic.retire(core);
         }
         match decided? {
             Ok(d) => return Ok(Step::Decided(topic, d)),

@@ -26,7 +26,7 @@ pub(crate) struct Decision<'a> {
 /// What a write brings along.
 pub(crate) struct Plan {
     pub(crate) config: Arc<TopicConfig>,
-    pub(crate) birth: bool,
+    pub(crate) creation: bool,
     pub(crate) first: u64,
     pub(crate) last: u64,
     pub(crate) ts: u64,
@@ -111,14 +111,14 @@ impl Decision<'_> {
     }
 
     /// What the caller waits for.
-    pub(crate) fn wait_level(&self, a: &AppendState, last: u64, birth: bool) -> Level {
+    pub(crate) fn wait_level(&self, a: &AppendState, last: u64, creation: bool) -> Level {
         let class = a.config.durability;
-        let reserved = class == Durability::Fsync || birth || last <= a.synced_to;
+        let reserved = class == Durability::Fsync || creation || last <= a.synced_to;
         match class {
             _ if self.p.sync || class == Durability::Fsync || !reserved => Level::Synced,
             Durability::Disk => Level::Written,
             // A creation is shown when it is written, and what was written to it meanwhile with it.
-            _ if birth || self.topic.life() != Life::Live => Level::Written,
+            _ if creation || self.topic.life() != Life::Live => Level::Written,
             _ => Level::Staged,
         }
     }
@@ -126,9 +126,9 @@ impl Decision<'_> {
     /// Conditions, caps, seqs, reservation; changes nothing.
     pub(crate) fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
         let p = &*self.p;
-        let birth = !a.logged;
+        let creation = !a.logged;
         let config = match &p.config {
-            _ if birth => {
+            _ if creation => {
                 let patch = p.config.as_deref().cloned().unwrap_or_default();
                 self.core.config(TopicConfig::created(&patch))
             }
@@ -150,7 +150,7 @@ impl Decision<'_> {
         }
         let (first, last) = (a.next_seq, a.next_seq + p.count - 1);
         let mut plan = Plan {
-            birth,
+            creation,
             first,
             last,
             ts: a.last_ts.max(self.core.time.steady()),
@@ -162,7 +162,7 @@ impl Decision<'_> {
         };
         let now = self.core.time.mono_ms();
         let class = plan.config.durability;
-        plan.reserve = if birth {
+        plan.reserve = if creation {
             Some(Reserve::first(class, p.count, now))
         } else {
             a.reserve.next(class, last, now)

@@ -54,7 +54,7 @@ pub(crate) struct PendingBatch {
     pub hints: Hints,
     pub undo: Undo,
     /// Whether it holds the topic's creation.
-    pub birth: bool,
+    pub creation: bool,
     /// What a delete or eviction in it did.
     pub removed: Removed,
     /// Whether it is staged and its outcome not known: counted among the topic's batches in flight.
@@ -93,11 +93,11 @@ impl Commit for PendingBatch {
         let undo = || {
             let undone = {
                 let mut a = self.topic.append.lock();
-                a.closed |= self.birth;
+                a.closed |= self.creation;
                 self.undo(&mut a)
             };
-            if self.birth {
-                self.topic.die(&self.core);
+            if self.creation {
+                self.topic.retire(&self.core);
             }
             undone
         };
@@ -271,7 +271,7 @@ pub(crate) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
 
 impl Topic {
     /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
-    pub(crate) fn die(&self, base: &Base) {
+    pub(crate) fn retire(&self, base: &Base) {
         self.set_life(Life::Dead);
         base.host.deleted(self);
         base.change(self, State::empty);

@@ -62,14 +62,14 @@ impl Decision<'_> {
                     logged: class != Durability::Ephemeral,
                     gaps: gaps.clone(),
                 },
-                birth: plan.birth,
+                creation: plan.creation,
                 removed: Removed::default(),
                 pending: AtomicBool::new(false),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,
                 // Nobody waits for it: the shard's thread sees to it.
-                Durability::Memory if !plan.birth && !self.p.sync => Level::Staged,
+                Durability::Memory if !plan.creation && !self.p.sync => Level::Staged,
                 _ => apply_level(class),
             };
             let order = Order { ts: plan.ts, level, frees_space: false };
@@ -136,7 +136,7 @@ impl Decision<'_> {
         let id = self.topic.id();
         let mut f = Frames::default();
         let reserved_to = plan.reserve.map_or(0, |r| r.to);
-        if plan.birth {
+        if plan.creation {
             TopicCreate {
                 name: self.topic.name.to_string(),
                 epoch: self.topic.key.epoch,
@@ -205,7 +205,7 @@ impl Decision<'_> {
         a.config = plan.config.clone();
         if let Some(reserve) = plan.reserve {
             a.reserve = reserve;
-            if plan.birth {
+            if plan.creation {
                 a.synced_to = reserve.to;
             }
         }
@@ -241,10 +241,10 @@ impl Decision<'_> {
             }
         }
         self.core.metrics.append_bytes.add(self.p.bytes);
-        let level = self.wait_level(a, plan.last, plan.birth);
+        let level = self.wait_level(a, plan.last, plan.creation);
         let mut answer = self.answer(a, plan.first, plan.last);
-        answer.created = plan.birth;
-        let renewed = plan.reserve.is_some() && !plan.birth;
+        answer.created = plan.creation;
+        let renewed = plan.reserve.is_some() && !plan.creation;
         // Without a batch of its own, a write that must wait waits for the newest one.
         let ticket = ticket.or(a.last.map(|(t, _)| t).filter(|_| level > Level::Staged));
         Ok(Decided { answer, ticket, level, reserved: a.reserve.to, renewed })
